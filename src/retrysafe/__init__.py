@@ -1,0 +1,54 @@
+"""Make any operation safe to retry: claim a key atomically, run once, store the outcome, replay it."""
+
+from retrysafe.boundary import Boundary
+from retrysafe.claim import Claim, current
+from retrysafe.codec import JSONCodec
+from retrysafe.errors import (
+    ConfigurationError,
+    IllegalTransition,
+    InProgress,
+    InvalidKey,
+    KeyExpired,
+    KeyReused,
+    LeaseLost,
+    OutcomeUnknown,
+    ResultNotEncodable,
+    RetrysafeError,
+    RetryTransaction,
+    SchemaOutdated,
+    StoredFailure,
+    StoreUnavailable,
+)
+from retrysafe.observers import LoggingObserver
+from retrysafe.ports import Codec, Observer, Occurrence
+from retrysafe.terms import reject, wait
+from retrysafe.types import Stored
+
+__all__ = [
+    "Boundary",
+    "Claim",
+    "Codec",
+    "ConfigurationError",
+    "IllegalTransition",
+    "InProgress",
+    "InvalidKey",
+    "JSONCodec",
+    "KeyExpired",
+    "KeyReused",
+    "LeaseLost",
+    "LoggingObserver",
+    "Observer",
+    "Occurrence",
+    "OutcomeUnknown",
+    "ResultNotEncodable",
+    "RetryTransaction",
+    "RetrysafeError",
+    "SchemaOutdated",
+    "StoreUnavailable",
+    "Stored",
+    "StoredFailure",
+    "current",
+    "reject",
+    "wait",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,315 @@
+"""The front door: a boundary, and the claims and guarded functions that stand inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from retrysafe import connect
+from retrysafe.claim import Claim, new_attempt
+from retrysafe.codec import JSONCodec, encode_failure
+from retrysafe.core import keys
+from retrysafe.core.transitions import Event
+from retrysafe.errors import ConfigurationError
+from retrysafe.observers import LoggingObserver
+from retrysafe.once import Guarded, Selector, fingerprint_of, wrap
+from retrysafe.ports import Codec, Observer, Steps
+from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.settling import read, resolve
+from retrysafe.terms import Terms, clocks_of, reject
+from retrysafe.types import (
+    Concurrency,
+    Duration,
+    Effects,
+    Key,
+    OnExpired,
+    OnMissing,
+    Reject,
+    Standing,
+    Stored,
+    Wait,
+    Want,
+)
+from retrysafe.wakeups import Wakeups
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Outcome = Literal["completed", "failed", "released"]
+_RESOLUTIONS = {
+    "completed": Event.RESOLVE_COMPLETED,
+    "failed": Event.RESOLVE_FAILED,
+    "released": Event.RESOLVE_RELEASED,
+}
+
+
+class Boundary:
+    """Where a guarantee holds: which state converges, over what window, how duplicates meet, which effects.
+
+    Arguments:
+        name: part of every key's identity; keys of two boundaries never meet.
+        store: a URL (``sqlite:///shop.db``, ``postgresql://…``, ``postgresql+asyncpg://…``, ``memory://``),
+            a SQLAlchemy engine or sessionmaker, or a psycopg or asyncpg pool.
+        window: how long a retry is recognised and its result kept, from the last write of its record.
+        memory: how long the key itself is remembered, from the same instant; by default as long as the window.
+        lease: how long an attempt is believed to be alive without a renewal. Leases are renewed while work runs.
+        concurrency: what a simultaneous duplicate gets: ``reject()``, or ``wait(seconds)``.
+        effects: "transactional" (the effect commits with the record, in one transaction), "keyed" (the effect is
+            recognised downstream by ``claim.key_for(…)``; a dead attempt is run again) or "external" (it is not
+            recognised; an attempt that ends in doubt becomes *unknown*).
+        scope: tenant and principal, or a function that returns them; keys of two scopes never meet.
+        probe: called with a claim whose outcome is unknown: finds out whether the effect happened and says so by
+            ``claim.result = …; claim.committed()``, ``claim.not_executed()`` or ``claim.fail(error)``.
+        permanent: exception types that are stored and replayed as failures.
+        on_expired: what the reuse of a key after its window is: "new" work, or refused with `KeyExpired`.
+        on_missing: what a missing key is: an "error" (`InvalidKey`), or let "pass" unguarded.
+        codec: how results are stored; by default `JSONCodec`.
+        observers: told of every decision; by default a `LoggingObserver`.
+        secret: keys the hashes under which keys are stored and derived; set it when keys are guessable and the
+            store can be read by others. Changing it makes every stored key unknown.
+
+    Durations are seconds, `datetime.timedelta`, or text such as "30s", "5m", "48h".
+
+    Raises `ConfigurationError` when the promise cannot be kept. No network connection is opened; a
+    SQLite file is created and migrated.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        store: Any,
+        window: Duration = "24h",
+        memory: Duration | None = None,
+        lease: Duration = "30s",
+        concurrency: Concurrency = reject(),
+        effects: Effects = "keyed",
+        scope: str | Callable[[], str] | None = None,
+        probe: Callable[[Claim], Any] | None = None,
+        permanent: type[Exception] | Iterable[type[Exception]] = (),
+        on_expired: OnExpired = "new",
+        on_missing: OnMissing = "error",
+        codec: Codec | None = None,
+        observers: Iterable[Observer] | None = None,
+        secret: str | bytes | None = None,
+    ) -> None:
+        _check_choices(name, concurrency, effects, on_expired, on_missing)
+        clocks = clocks_of(lease, window, memory)
+        if on_expired == "refuse" and clocks.memory == clocks.window:
+            raise ConfigurationError("on_expired='refuse' needs memory= longer than window=, or there is nothing to refuse by.")
+        backend = connect.connect(store, lease_seconds=clocks.lease / 1e6)
+        if effects == "transactional" and not backend.store.capabilities.transactions:
+            raise ConfigurationError(f"effects='transactional' needs transactions, which a {backend.kind} store does not have.")
+        backend.users += 1
+        self._closed = False
+        self._functions: dict[str, str] = {}
+        self._terms = Terms(
+            name=name,
+            backend=backend,
+            clocks=clocks,
+            concurrency=concurrency,
+            effects=effects,
+            scope=scope,
+            probe=probe,
+            permanent=_exception_types(permanent),
+            on_expired=on_expired,
+            on_missing=on_missing,
+            codec=codec or JSONCodec(),
+            observers=(LoggingObserver(),) if observers is None else tuple(observers),
+            secret=secret.encode() if isinstance(secret, str) else secret,
+            wakeups=Wakeups(),
+        )
+
+    @property
+    def name(self) -> str:
+        """The boundary's name."""
+        return self._terms.name
+
+    def __repr__(self) -> str:
+        terms = self._terms
+        return (
+            f"Boundary({terms.name!r}, store={terms.backend.address!r}, window={terms.clocks.window / 1e6:g} s, "
+            f"concurrency={terms.concurrency!r}, effects={terms.effects!r})"
+        )
+
+    # ------------------------------------------------------------ guarding
+
+    def claim(
+        self,
+        key: Key | None,
+        *,
+        operation: str | None = None,
+        payload: Any = None,
+        scope: str | None = None,
+        tx: Any = None,
+    ) -> Claim:
+        """Claim ``key`` for a block of code, with ``with`` or ``async with``.
+
+        ``payload`` is what must be the same on every retry (None: not checked); ``operation`` is by default
+        the boundary's name; ``tx`` is the caller's open transaction, which we never commit or roll back.
+        Raises `InvalidKey` and `ConfigurationError` here, everything else on entering.
+        """
+        return self._open(key, operation=operation or self.name, fingerprint=fingerprint_of(payload), scope=scope, tx=tx)
+
+    def once(
+        self,
+        *,
+        key: Selector,
+        payload: Selector | None | Literal["arguments"] = "arguments",
+        operation: str | None = None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate a function, method or coroutine: it runs once per key, and retries get its result.
+
+        ``key`` is a path into the arguments ("order.id") or a callable that takes some of them. ``payload``
+        is the same, by default all arguments but ``self`` and ``tx``, and None switches the check off.
+        ``operation`` is by default the function's qualified name; name it before you rename the function,
+        because it is part of every key's identity. An argument ``tx`` of a transactional boundary is joined.
+        """
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            named = operation or self._default_operation(function)
+            guarded: Callable[P, R] = wrap(Guarded(self._terms, self._open, function, key, payload, named))
+            return guarded
+
+        return decorate
+
+    def _default_operation(self, function: Callable[..., Any]) -> str:
+        name = getattr(function, "__qualname__", None)
+        if name is None:
+            raise ConfigurationError("once() needs operation= for a callable without a name.")
+        module = getattr(function, "__module__", "")
+        if self._functions.setdefault(name, module) != module:
+            raise ConfigurationError(
+                f"Two functions are named {name!r} in boundary {self.name!r}, in {self._functions[name]} and {module}: "
+                "their keys would meet. Give one of them operation=."
+            )
+        return str(name)
+
+    def _open(
+        self,
+        key: Key | None,
+        *,
+        operation: str,
+        fingerprint: bytes,
+        scope: str | None = None,
+        tx: Any = None,
+        annotation: Any = None,
+    ) -> Claim:
+        terms = self._terms
+        if self._closed:
+            raise ConfigurationError(f"Boundary {self.name!r} has been closed.")
+        if tx is not None and terms.effects != "transactional":
+            raise ConfigurationError(f"tx= needs effects='transactional'; boundary {self.name!r} has {terms.effects!r}.")
+        text = terms.key(key)
+        if text is None:
+            return Claim(terms, None, operation)
+        scope_text = terms.scope_of(scope)
+        want = Want(
+            key=keys.lookup(terms.secret, terms.name, scope_text, operation, text),
+            boundary=terms.name,
+            scope=scope_text,
+            operation=operation,
+            fingerprint=fingerprint,
+            attempt=new_attempt(),
+            effects=terms.effects,
+            clocks=terms.clocks,
+            on_expired=terms.on_expired,
+        )
+        return Claim(terms, want, operation, tx, annotation)
+
+    # ------------------------------------------------------------ settling doubt
+
+    def resolve(
+        self,
+        key: Key,
+        outcome: Outcome,
+        *,
+        result: Any = None,
+        operation: str | None = None,
+        scope: str | None = None,
+    ) -> bool:
+        """Settle a key whose outcome is unknown, after you found out where its effect would be visible.
+
+        "completed" stores ``result`` as the answer, "failed" a failure with ``result`` as its message, and
+        "released" lets the next attempt run. Returns False when the key is not unknown (any more).
+        """
+        return run(self._resolving(key, outcome, result, operation, scope), self._terms.backend.client())
+
+    async def aresolve(
+        self,
+        key: Key,
+        outcome: Outcome,
+        *,
+        result: Any = None,
+        operation: str | None = None,
+        scope: str | None = None,
+    ) -> bool:
+        """`resolve` for async code."""
+        return await arun(self._resolving(key, outcome, result, operation, scope), self._terms.backend.aclient())
+
+    def _resolving(self, key: Key, outcome: Outcome, result: Any, operation: str | None, scope: str | None) -> Steps[bool]:
+        terms = self._terms
+        if outcome not in _RESOLUTIONS:
+            raise ConfigurationError(f"outcome={outcome!r}: expected one of {', '.join(_RESOLUTIONS)}.")
+        named = operation or self.name
+        found = keys.lookup(terms.secret, terms.name, terms.scope_of(scope), named, keys.parse(key))
+        stored: Stored | None = None
+        if outcome == "completed":
+            stored = terms.codec.encode(result, None)
+        elif outcome == "failed":
+            stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
+
+        def steps() -> Steps[bool]:
+            record = yield from read(terms.backend.store, found)
+            if record is None or record.standing is not Standing.UNKNOWN:
+                return False
+            done = yield from resolve(terms.backend.store, record, _RESOLUTIONS[outcome], stored, terms.clocks)
+            if done:
+                terms.tell("resolved", named, found, record.attempt, {"outcome": outcome})
+            return done
+
+        return steps()
+
+    # ------------------------------------------------------------ end
+
+    def close(self) -> None:
+        """Close the connections that no other boundary uses."""
+        if self._leave():
+            self._terms.backend.close()
+
+    async def aclose(self) -> None:
+        """`close` for async code: also closes what the running loop has opened."""
+        if self._leave():
+            await self._terms.backend.aclose()
+
+    def _leave(self) -> bool:
+        if self._closed:
+            return False
+        self._closed = True
+        backend = self._terms.backend
+        backend.users -= 1
+        if backend.users == 0:
+            connect.forget(backend)
+            return True
+        return False
+
+
+def _check_choices(name: str, concurrency: object, effects: str, on_expired: str, on_missing: str) -> None:
+    if not isinstance(name, str) or not 1 <= len(name) <= 255:
+        raise ConfigurationError("A boundary's name has 1 to 255 characters.")
+    if not isinstance(concurrency, Reject | Wait):
+        raise ConfigurationError("concurrency= is reject() or wait(seconds).")
+    for argument, value, choices in (
+        ("effects", effects, ("transactional", "keyed", "external")),
+        ("on_expired", on_expired, ("new", "refuse")),
+        ("on_missing", on_missing, ("error", "pass")),
+    ):
+        if value not in choices:
+            raise ConfigurationError(f"{argument}={value!r}: expected one of {', '.join(choices)}.")
+
+
+def _exception_types(given: type[Exception] | Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
+    types = (given,) if isinstance(given, type) else tuple(given)
+    for kind in types:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise ConfigurationError(f"permanent= takes exception types, not {kind!r}.")
+    return types

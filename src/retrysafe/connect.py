@@ -1,0 +1,479 @@
+"""From what users call a store (a URL, an engine, a pool, a client) to a Store and its executors.
+
+The only module that names concrete stores and executors; their libraries are imported when chosen.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+from retrysafe import migrations
+from retrysafe.errors import ConfigurationError, SchemaOutdated
+from retrysafe.ports import AsyncClient, AsyncExecutor, Client, Executor, Steps, Store
+from retrysafe.programs import migrating
+from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.migrating import Migration
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Joining(NamedTuple):
+    """Executors on a transaction that was handed to us; one of them is None where the colour is fixed."""
+
+    execute: Executor | None
+    aexecute: AsyncExecutor | None
+
+
+class Backend:
+    """A store with its clients: one per process for sync code, one per process and loop for async code."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        sync: Callable[[], Client] | None,
+        asynchronous: Callable[[], AsyncClient] | None,
+        address: str,
+        migrates_itself: bool = False,
+    ) -> None:
+        self.store = store
+        self.kind = store.capabilities.name
+        self.address = address
+        self.migrates_itself = migrates_itself
+        self._sync = sync
+        self._asynchronous = asynchronous
+        self._clients: dict[int, Client] = {}
+        self._aclients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, AsyncClient]]
+        self._aclients = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._checked: set[int] = set()
+        self.users = 0
+
+    # ------------------------------------------------------------ clients
+
+    def client(self) -> Client:
+        """The sync client of this process."""
+        pid = os.getpid()
+        found = self._clients.get(pid)
+        if found is None:
+            with self._lock:
+                found = self._clients.get(pid)
+                if found is None:
+                    found = self._clients[pid] = self.new_client()
+        return found
+
+    def new_client(self) -> Client:
+        """A further sync client, with connections of its own where the store is given as a URL."""
+        if self._sync is None:
+            raise ConfigurationError(f"store= ({self.address}) serves async code only: use 'async with' or a coroutine.")
+        return self._sync()
+
+    def aclient(self) -> AsyncClient:
+        """The async client of this process and the running loop."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        pid, found = self._aclients.get(loop, (0, None))
+        if found is None or pid != os.getpid():
+            found = self.new_aclient()
+            self._aclients[loop] = (os.getpid(), found)
+        return found
+
+    def new_aclient(self) -> AsyncClient:
+        """A further async client for the running loop."""
+        if self._asynchronous is None:
+            raise ConfigurationError(f"store= ({self.address}) serves sync code only: give a URL or an async engine or client.")
+        return self._asynchronous()
+
+    def join(self, tx: object) -> Joining:
+        """Executors on the caller's transaction, chosen by its type."""
+        for module, name, kind_of, make in _JOINABLE:
+            loaded = sys.modules.get(module)
+            if loaded is not None and isinstance(tx, getattr(loaded, name)):
+                kind = kind_of(tx)
+                if kind != self.kind:
+                    raise ConfigurationError(f"tx= is a {kind} transaction, but store= is {self.kind}: they cannot commit together.")
+                return make(tx)
+        raise ConfigurationError(
+            f"tx= is a {type(tx).__module__}.{type(tx).__qualname__}; expected a connection or session of sqlite3, "
+            "psycopg, asyncpg or SQLAlchemy that is in a transaction."
+        )
+
+    def restarts(self, error: BaseException) -> bool:
+        """Whether ``error`` means that the database wants the whole transaction again."""
+        from retrysafe.executors.sql import wants_restart
+
+        return wants_restart(error)
+
+    # ------------------------------------------------------------ schema
+
+    def check_schema(self, execute: Executor) -> None:
+        """Refuse to work on a missing or old schema; asked once per process."""
+        if self._needs_check():
+            self._judge(run(migrating.schema_version(self._sql()), execute))
+
+    async def acheck_schema(self, execute: AsyncExecutor) -> None:
+        """The same for async code."""
+        if self._needs_check():
+            self._judge(await arun(migrating.schema_version(self._sql()), execute))
+
+    def _needs_check(self) -> bool:
+        return self.kind in _MIGRATED and os.getpid() not in self._checked
+
+    def _judge(self, version: int) -> None:
+        latest = migrations.load(self.kind)[-1].version
+        if version < latest:
+            found = f"schema version {version}, this retrysafe needs {latest}" if version else "no retrysafe tables"
+            raise SchemaOutdated(f"The store has {found}. Run:  retrysafe migrate --store {self.address}")
+        self._checked.add(os.getpid())
+
+    def migrate(self) -> list[Migration]:
+        """Apply the missing migrations; return them."""
+        if run(migrating.schema_version(self._sql()), self.client()) >= migrations.load(self.kind)[-1].version:
+            return []
+        with self.client().transaction() as opened:
+            return run(self._migration(), opened.execute)
+
+    async def amigrate(self) -> list[Migration]:
+        """The same through the async client."""
+        if await arun(migrating.schema_version(self._sql()), self.aclient()) >= migrations.load(self.kind)[-1].version:
+            return []
+        async with self.aclient().transaction() as opened:
+            return await arun(self._migration(), opened.execute)
+
+    def _migration(self) -> Steps[list[Migration]]:
+        store = self._sql()
+        return migrating.migrate(store, migrations.load(self.kind), store.migration_lock())
+
+    def _sql(self) -> Any:
+        if self.kind not in _MIGRATED:
+            raise ConfigurationError(f"store= ({self.address}) has no schema to migrate.")
+        return self.store
+
+    # ------------------------------------------------------------ end
+
+    def close(self) -> None:
+        """Close this process's sync client."""
+        client = self._clients.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+
+    async def aclose(self) -> None:
+        """Close the running loop's async client, and the sync one."""
+        import asyncio
+
+        pid, client = self._aclients.pop(asyncio.get_running_loop(), (0, None))
+        if client is not None and pid == os.getpid():
+            await client.aclose()
+        self.close()
+
+
+_MIGRATED = ("sqlite", "postgresql")
+_shared: dict[tuple[object, ...], tuple[Backend, object]] = {}
+_sharing = threading.Lock()
+
+
+def connect(store: object, *, lease_seconds: float = 30.0) -> Backend:
+    """Return the backend for ``store=``; the same URL or object gives the same backend.
+
+    Opens no network connection. A SQLite file is migrated here.
+    """
+    if isinstance(store, str) and store.partition("?")[0] == "memory://":
+        return _memory()
+    busy = min(5.0, lease_seconds / 3)
+    identity: tuple[object, ...] = (store, busy) if isinstance(store, str) else (id(store), busy)
+    with _sharing:
+        if identity not in _shared:
+            made = _from_url(store, busy) if isinstance(store, str) else _from_object(store, busy)
+            _shared[identity] = (made, store)  # keeping the object keeps its id its own
+        backend = _shared[identity][0]
+    if backend.migrates_itself:
+        backend.migrate()
+        backend.migrates_itself = False
+    return backend
+
+
+def forget(backend: Backend) -> None:
+    """Let the next connect make a new backend; called when the last boundary is closed."""
+    with _sharing:
+        for identity in [identity for identity, (shared, _) in _shared.items() if shared is backend]:
+            del _shared[identity]
+
+
+# ---------------------------------------------------------------- from a URL
+
+
+def _from_url(url: str, busy: float) -> Backend:
+    scheme = urlsplit(url).scheme
+    make = _SCHEMES.get(scheme)
+    if make is None:
+        raise ConfigurationError(f"store={url!r}: unknown kind of URL; known are {', '.join(sorted(_SCHEMES))}.")
+    return make(url, busy)
+
+
+def _library(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(f"retrysafe.executors.{module}")
+    except ImportError as error:
+        raise ConfigurationError(f"store= needs a library that is missing ({error}). Run:  pip install 'retrysafe[{extra}]'") from error
+
+
+def _memory(url: str = "memory://", busy: float = 0.0) -> Backend:
+    from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
+    from retrysafe.stores.memory import MemoryStore
+
+    client = MemoryClient()
+    return Backend(MemoryStore(), sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client), address=url)
+
+
+def _sqlite(url: str, busy: float) -> Backend:
+    from retrysafe.executors.sql import url_options
+    from retrysafe.executors.sqlite import SqliteClient, SqliteFile
+    from retrysafe.stores.sqlite import SqliteStore
+
+    location, _, query = url.removeprefix("sqlite://").partition("?")
+    options = dict(parse_qsl(query))
+    url_options(options, ("synchronous",), "sqlite")
+    path = location[1:]
+    if not location.startswith("/") or path in ("", ":memory:"):
+        raise ConfigurationError(f"store={url!r}: write sqlite:///relative.db or sqlite:////absolute.db; for memory, memory://.")
+    synchronous = options.get("synchronous", "FULL").upper()
+    if synchronous not in ("FULL", "NORMAL", "EXTRA"):
+        raise ConfigurationError(f"store={url!r}: synchronous is FULL, NORMAL or EXTRA.")
+    file = SqliteFile(path, synchronous, busy)
+
+    def asynchronous() -> AsyncClient:
+        from retrysafe.executors.sqlite_async import AsyncSqliteClient
+
+        return AsyncSqliteClient(file)
+
+    return Backend(
+        SqliteStore(), sync=lambda: SqliteClient(file), asynchronous=asynchronous, address=url, migrates_itself=True
+    )
+
+
+def _postgresql(url: str, busy: float) -> Backend:
+    from retrysafe.stores.postgresql import PostgresqlStore
+
+    module = _library("psycopg", "psycopg")
+    plain = url.replace(urlsplit(url).scheme, "postgresql", 1)
+    return Backend(
+        PostgresqlStore(),
+        sync=partial(module.PsycopgClient.connect, plain),
+        asynchronous=partial(module.AsyncPsycopgClient.connect, plain),
+        address=_without_password(url),
+    )
+
+
+def _asyncpg(url: str, busy: float) -> Backend:
+    from retrysafe.stores.postgresql import PostgresqlStore
+
+    module = _library("asyncpg", "asyncpg")
+    plain = url.replace("postgresql+asyncpg", "postgresql", 1)
+    connect_ = partial(module.AsyncpgClient.connect, plain)
+    return Backend(PostgresqlStore(), sync=None, asynchronous=connect_, address=_without_password(url))
+
+
+def _redis(url: str, busy: float) -> Backend:
+    from retrysafe.stores.redis import RedisStore
+
+    module = _library("redis", "redis")
+    return Backend(
+        RedisStore(),
+        sync=partial(module.RedisClient.connect, url),
+        asynchronous=partial(module.AsyncRedisClient.connect, url),
+        address=_without_password(url),
+    )
+
+
+def _dynamodb(url: str, busy: float) -> Backend:
+    from retrysafe.executors.memory import wall_clock
+    from retrysafe.stores.dynamodb import DynamodbStore
+
+    module = _library("dynamodb", "dynamodb")
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    return Backend(
+        DynamodbStore(parts.netloc, wall_clock),
+        sync=partial(module.DynamodbClient.connect, options),
+        asynchronous=partial(module.AsyncDynamodbClient.connect, options),
+        address=url,
+    )
+
+
+_SCHEMES: dict[str, Callable[[str, float], Backend]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "postgresql": _postgresql,
+    "postgres": _postgresql,
+    "postgresql+psycopg": _postgresql,
+    "postgresql+asyncpg": _asyncpg,
+    "redis": _redis,
+    "rediss": _redis,
+    "dynamodb": _dynamodb,
+}
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
+
+
+# ---------------------------------------------------------------- from an object
+
+
+def _from_object(store: object, busy: float) -> Backend:
+    for module, name, make in _OBJECTS:
+        loaded = sys.modules.get(module)
+        if loaded is not None and isinstance(store, getattr(loaded, name)):
+            return make(store, busy)
+    raise ConfigurationError(
+        f"store= is a {type(store).__module__}.{type(store).__qualname__}; expected a URL, a SQLAlchemy engine or "
+        "sessionmaker, a psycopg or asyncpg pool."
+    )
+
+
+def _sql_store(dialect: str) -> Any:
+    from retrysafe.stores.postgresql import PostgresqlStore
+    from retrysafe.stores.sqlite import SqliteStore
+
+    kinds: dict[str, type[Any]] = {"sqlite": SqliteStore, "postgresql": PostgresqlStore}
+    if dialect not in kinds:
+        raise ConfigurationError(f"store=: SQLAlchemy dialect {dialect!r} is not supported; supported are {', '.join(kinds)}.")
+    return kinds[dialect]()
+
+
+def _engine(engine: Any, busy: float, sessions: Any = None) -> Backend:
+    module = _library("sqlalchemy", "sqlalchemy")
+    return Backend(
+        _sql_store(engine.dialect.name),
+        sync=partial(module.EngineClient, engine, sessions),
+        asynchronous=None,
+        address=str(engine.url),
+        migrates_itself=engine.dialect.name == "sqlite",
+    )
+
+
+def _async_engine(engine: Any, busy: float, sessions: Any = None) -> Backend:
+    module = _library("sqlalchemy", "sqlalchemy")
+    if engine.dialect.name == "sqlite":
+        _migrate_file(engine.url.database)
+    return Backend(
+        _sql_store(engine.dialect.name),
+        sync=None,
+        asynchronous=partial(module.AsyncEngineClient, engine, sessions),
+        address=str(engine.url),
+    )
+
+
+def _migrate_file(path: str | None) -> None:
+    if not path or path == ":memory:" or path.startswith("file:"):
+        raise ConfigurationError("store=: an async SQLite engine must be on a file, so that its tables can be made when it is given.")
+    backend = _sqlite(f"sqlite:///{path}", 5.0)
+    backend.migrate()
+    backend.close()
+
+
+def _sessionmaker(sessions: Any, busy: float) -> Backend:
+    return _engine(_bind_of(sessions), busy, sessions)
+
+
+def _async_sessionmaker(sessions: Any, busy: float) -> Backend:
+    return _async_engine(_bind_of(sessions), busy, sessions)
+
+
+def _bind_of(sessions: Any) -> Any:
+    bind = sessions.kw.get("bind")
+    if bind is None:
+        raise ConfigurationError("store=: the sessionmaker has no engine; make it with sessionmaker(engine).")
+    return bind
+
+
+def _psycopg_pool(pool: Any, busy: float) -> Backend:
+    module = _library("psycopg", "psycopg")
+    return Backend(
+        _sql_store("postgresql"),
+        sync=partial(module.PsycopgClient, pool),
+        asynchronous=None,
+        address=_without_password(pool.conninfo) if "://" in pool.conninfo else "postgresql://…",
+    )
+
+
+def _async_psycopg_pool(pool: Any, busy: float) -> Backend:
+    module = _library("psycopg", "psycopg")
+    return Backend(
+        _sql_store("postgresql"),
+        sync=None,
+        asynchronous=partial(module.AsyncPsycopgClient, pool),
+        address=_without_password(pool.conninfo) if "://" in pool.conninfo else "postgresql://…",
+    )
+
+
+def _asyncpg_pool(pool: Any, busy: float) -> Backend:
+    module = _library("asyncpg", "asyncpg")
+    return Backend(
+        _sql_store("postgresql"), sync=None, asynchronous=partial(module.AsyncpgClient, pool), address="postgresql://…"
+    )
+
+
+_OBJECTS: tuple[tuple[str, str, Callable[[Any, float], Backend]], ...] = (
+    ("sqlalchemy", "Engine", _engine),
+    ("sqlalchemy.ext.asyncio", "AsyncEngine", _async_engine),
+    ("sqlalchemy.orm", "sessionmaker", _sessionmaker),
+    ("sqlalchemy.ext.asyncio", "async_sessionmaker", _async_sessionmaker),
+    ("psycopg_pool", "ConnectionPool", _psycopg_pool),
+    ("psycopg_pool", "AsyncConnectionPool", _async_psycopg_pool),
+    ("asyncpg", "Pool", _asyncpg_pool),
+)
+
+
+# ---------------------------------------------------------------- the caller's transaction
+
+
+def _fixed(kind: str) -> Callable[[Any], str]:
+    return lambda tx: kind
+
+
+def _dialect(tx: Any) -> str:
+    bind = getattr(tx, "dialect", None) or tx.get_bind().dialect
+    return str(bind.name)
+
+
+def _join_sqlite(tx: Any) -> Joining:
+    from retrysafe.executors.sqlite import Joined
+    from retrysafe.executors.sqlite_async import AsyncJoined
+
+    joined = Joined(tx)
+    return Joining(joined, AsyncJoined(joined))
+
+
+def _join_sync(module: str, extra: str, maker: str) -> Callable[[Any], Joining]:
+    return lambda tx: Joining(getattr(_library(module, extra), maker)(tx), None)
+
+
+def _join_async(module: str, extra: str, maker: str) -> Callable[[Any], Joining]:
+    return lambda tx: Joining(None, getattr(_library(module, extra), maker)(tx))
+
+
+_JOINABLE: tuple[tuple[str, str, Callable[[Any], str], Callable[[Any], Joining]], ...] = (
+    ("sqlite3", "Connection", _fixed("sqlite"), _join_sqlite),
+    ("psycopg", "Connection", _fixed("postgresql"), _join_sync("psycopg", "psycopg", "join")),
+    ("psycopg", "AsyncConnection", _fixed("postgresql"), _join_async("psycopg", "psycopg", "ajoin")),
+    ("asyncpg", "Connection", _fixed("postgresql"), _join_async("asyncpg", "asyncpg", "ajoin")),
+    ("asyncpg.pool", "PoolConnectionProxy", _fixed("postgresql"), _join_async("asyncpg", "asyncpg", "ajoin")),
+    ("sqlalchemy", "Connection", _dialect, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
+    ("sqlalchemy.orm", "Session", _dialect, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
+    ("sqlalchemy.ext.asyncio", "AsyncConnection", _dialect, _join_async("sqlalchemy", "sqlalchemy", "AsyncJoined")),
+    ("sqlalchemy.ext.asyncio", "AsyncSession", _dialect, _join_async("sqlalchemy", "sqlalchemy", "AsyncJoined")),
+)

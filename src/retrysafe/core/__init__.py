@@ -1,0 +1,1 @@
+"""Decisions: pure functions and tables. Time, randomness and ids come in as arguments."""

@@ -1,0 +1,52 @@
+"""When leases are renewed: a pure schedule without clock, thread or I/O."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from retrysafe.types import Held
+
+PER_LEASE = 3
+"""A lease is renewed when a third of it has passed, so two renewals may fail before it lapses."""
+
+
+class Beats:
+    """Which held claims are due for renewal, and when the next one will be.
+
+    Claims of one lease length fall due in the order in which they were added, so each length has a
+    queue and no heap is needed. Times are seconds on one monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[int, OrderedDict[Held, float]] = {}
+
+    def add(self, held: Held, now: float) -> float:
+        """Schedule ``held``; return when it is due."""
+        due = now + held.clocks.lease / 1e6 / PER_LEASE
+        queue = self._queues.setdefault(held.clocks.lease, OrderedDict())
+        queue[held] = due
+        queue.move_to_end(held)
+        return due
+
+    def drop(self, held: Held) -> None:
+        """Forget ``held``, whether it is known or not."""
+        queue = self._queues.get(held.clocks.lease)
+        if queue is not None:
+            queue.pop(held, None)
+
+    def due(self, now: float) -> list[Held]:
+        """The claims to renew now; each is scheduled again from now."""
+        ready: list[Held] = []
+        for queue in self._queues.values():
+            for held, when in queue.items():
+                if when > now:
+                    break
+                ready.append(held)
+        for held in ready:
+            self.add(held, now)
+        return ready
+
+    def next_due(self) -> float | None:
+        """When the next renewal is due, or None when nothing is held."""
+        heads = [next(iter(queue.values())) for queue in self._queues.values() if queue]
+        return min(heads, default=None)

@@ -1,0 +1,56 @@
+"""Keys: what is accepted, how a key is looked up, and the keys derived for calls downstream."""
+
+from __future__ import annotations
+
+import hmac
+import unicodedata
+from uuid import UUID
+
+from retrysafe.errors import InvalidKey
+from retrysafe.types import Key
+
+LONGEST = 255
+_DEFAULT_SECRET = b"retrysafe"
+
+
+def parse(key: Key) -> str:
+    """Return ``key`` as text; raise `InvalidKey` when it cannot serve as one."""
+    if isinstance(key, str):
+        text = key
+    elif isinstance(key, UUID) or (isinstance(key, int) and not isinstance(key, bool)):
+        text = str(key)
+    else:
+        raise InvalidKey(f"A key must be a string, an int or a UUID, not {type(key).__name__}.")
+    if not 1 <= len(text) <= LONGEST:
+        raise InvalidKey(f"A key has 1 to {LONGEST} characters; this one has {len(text)}.")
+    if not text.isprintable() and any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+        raise InvalidKey("The key contains a control character.")
+    return text
+
+
+def lookup(secret: bytes | None, boundary: str, scope: str, operation: str, key: str) -> bytes:
+    """The record's key: an HMAC-SHA256 of the length-prefixed identity, 32 bytes.
+
+    Length prefixes keep ("a", "bc") and ("ab", "c") apart; the parts are opaque UTF-8, so two
+    Unicode forms of one text are two keys.
+    """
+    return _digest(secret, "lookup.v1", boundary, scope, operation, key)
+
+
+def derive(secret: bytes | None, record_key: bytes, name: str) -> str:
+    """The key for a call downstream: the same on every attempt, hard to guess, 68 characters."""
+    return "rs1-" + _digest(secret, "derive.v1", record_key.hex(), name).hex()
+
+
+def redact(record_key: bytes) -> str:
+    """How a key appears in events and logs: the first eight hex digits of its hash."""
+    return record_key[:4].hex()
+
+
+def _digest(secret: bytes | None, *parts: str) -> bytes:
+    message = bytearray()
+    for part in parts:
+        encoded = part.encode()
+        message += len(encoded).to_bytes(4, "big")
+        message += encoded
+    return hmac.digest(secret or _DEFAULT_SECRET, message, "sha256")

@@ -1,0 +1,173 @@
+"""Every error retrysafe raises. The docstring of a class is the message its user reads."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar, Literal
+
+MayHaveHappened = Literal["no", "yes", "maybe"]
+
+
+class RetrysafeError(Exception):
+    """A guarded operation could not be carried out as asked.
+
+    ``effect_happened`` says whether the guarded effect may have happened, ``retry_same_key``
+    whether the caller may ask again with the same key, and ``safe_new_key`` whether the caller
+    may start over with a new one without the risk of a second effect.
+    """
+
+    effect_happened: ClassVar[MayHaveHappened] = "maybe"
+    retry_same_key: ClassVar[bool] = True
+    safe_new_key: ClassVar[bool] = False
+
+    def __init__(self, detail: str = "") -> None:
+        explanation = inspect.cleandoc(type(self).__doc__ or "")
+        super().__init__(f"{detail}\n{explanation}" if detail else explanation)
+        self.detail = detail
+
+
+class ConfigurationError(RetrysafeError):
+    """The way retrysafe is set up or called cannot keep the promise that was asked for.
+
+    The effect has not happened because of this call. Change the argument named above; retrying
+    without a change gives the same error.
+    """
+
+    effect_happened = "no"
+    retry_same_key = False
+    safe_new_key = True
+
+
+class InvalidKey(RetrysafeError):
+    """The idempotency key is missing or malformed.
+
+    The effect has not happened. A key is a string of 1 to 255 characters without control
+    characters (an int or a UUID is turned into one), made once per intent and kept over retries.
+    """
+
+    effect_happened = "no"
+    retry_same_key = False
+    safe_new_key = True
+
+
+class InProgress(RetrysafeError):
+    """Another attempt with the same key is running right now.
+
+    It may have had its effect already. Ask again with the same key after ``retry_after`` seconds:
+    you will get its result. A new key could do the work twice.
+    """
+
+    def __init__(self, detail: str = "", *, retry_after: float = 1.0) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+
+class KeyReused(RetrysafeError):
+    """The same key came with a different payload; nothing was run and the stored record is untouched.
+
+    The effect of the first payload may have happened, that of this one has not. Use a new key for a
+    new intent, or send the first payload again. ``differing`` names the parts that differ.
+    """
+
+    effect_happened = "no"
+    retry_same_key = False
+    safe_new_key = True
+
+    def __init__(self, detail: str = "", *, differing: tuple[str, ...] = ()) -> None:
+        super().__init__(detail)
+        self.differing = differing
+
+
+class KeyExpired(RetrysafeError):
+    """The key was used before and its window has passed, so its result is no longer kept.
+
+    The effect has happened in the past and was not run again. If this is a new intent, use a new
+    key; if it is a late retry, look the result up where the effect was made.
+    """
+
+    effect_happened = "yes"
+    retry_same_key = False
+
+
+class OutcomeUnknown(RetrysafeError):
+    """An earlier attempt with this key ended in doubt: its effect may or may not have happened.
+
+    It was not run again. Find out where the effect would be visible, then settle the key with
+    ``Boundary.resolve(key, "completed" | "failed" | "released")``, or give the boundary a
+    ``probe=`` that finds out by itself. A new key could do the work twice.
+    """
+
+    retry_same_key = False
+
+
+class StoredFailure(RetrysafeError):
+    """The operation failed for good the first time, and that failure is the stored answer.
+
+    ``type``, ``message`` and ``data`` describe the first failure. It was not run again; the same
+    key will give the same answer until its window ends. Use a new key for a new intent.
+    """
+
+    effect_happened = "no"
+    retry_same_key = False
+    safe_new_key = True
+
+    def __init__(self, type: str, message: str, data: Any = None) -> None:
+        super().__init__(f"{type}: {message}")
+        self.type = type
+        self.message = message
+        self.data = data
+
+
+class LeaseLost(RetrysafeError):
+    """This attempt no longer holds its key: its lease lapsed, or another attempt has taken over.
+
+    Its effect may have happened, but its result was not stored. Ask again with the same key to get
+    what the current holder stores. Work that outlasts its lease needs a longer ``lease=``, or calls
+    to ``claim.ensure_held()`` before each effect.
+    """
+
+
+class RetryTransaction(RetrysafeError):
+    """The database asked for the whole transaction to be run again (serialization failure or deadlock).
+
+    Nothing in this transaction will be committed. Roll it back, and run it again from its beginning
+    with the same key.
+    """
+
+    effect_happened = "no"
+
+
+class StoreUnavailable(RetrysafeError):
+    """The store did not answer, or could not be reached within its time.
+
+    If this came from a claim, the operation was not started. If it came from storing a result or
+    from a commit, the effect may have happened. Ask again with the same key once the store is back.
+    """
+
+
+class ResultNotEncodable(RetrysafeError):
+    """The result cannot be stored as it is, so a retry could not be given the same answer.
+
+    In a transaction everything was rolled back; otherwise the effect happened, the key is completed,
+    and its result is withheld. Return JSON types, datetime, Decimal, UUID or bytes; annotate the
+    return type with the dataclass, enum or pydantic model that is returned; or pass ``codec=``.
+    """
+
+    retry_same_key = False
+
+
+class SchemaOutdated(RetrysafeError):
+    """The store's tables are missing or older than this version of retrysafe.
+
+    The operation was not started. Run the command named above, then ask again with the same key.
+    """
+
+    effect_happened = "no"
+
+
+class IllegalTransition(RetrysafeError):
+    """A record was asked to make a step that the transition table does not have.
+
+    The record is unchanged. Inside retrysafe this means that a race was lost; seen anywhere else it
+    is a defect in a store.
+    """

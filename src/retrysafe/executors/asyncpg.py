@@ -1,0 +1,112 @@
+"""asyncpg: a pool of our own, the user's pool, and the caller's connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, translated, translated_alone
+from retrysafe.ports import Query, Rows
+
+CHECKOUT = 10.0
+"""Seconds to wait for a connection of the pool before the claim fails."""
+
+_Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
+
+async def perform(connection: Any, query: Query) -> Rows:
+    """Perform one statement."""
+    sql, args = arguments(query, "$")
+    if query.control is None and ("RETURNING" in sql or sql.startswith(("SELECT", "WITH"))):
+        rows = [tuple(row) for row in await connection.fetch(sql, *args)]
+        return Rows(rows, len(rows))
+    status: str = await connection.execute(sql, *args)
+    count = status.rsplit(" ", 1)[-1]
+    return Rows([], int(count) if count.isdigit() else 0)
+
+
+class InTransaction:
+    """An executor on one connection, inside a transaction."""
+
+    def __init__(self, connection: Any) -> None:
+        self.handle = connection
+        self.execute = self
+
+    async def __call__(self, request: Query, /) -> Rows:
+        try:
+            return await ain_turn(request, lambda query: perform(self.handle, query))
+        except _Failures as error:
+            raise translated(error) from error
+
+
+def ajoin(connection: Any) -> InTransaction:
+    """An executor on the caller's connection."""
+    if not connection.is_in_transaction():
+        raise ConfigurationError(AUTOCOMMIT)
+    return InTransaction(connection)
+
+
+class AsyncpgClient:
+    """A pool of connections; a pool of our own is opened at first use, on the loop that uses it."""
+
+    def __init__(self, pool: Any, url: str | None = None) -> None:
+        self._pool = pool
+        self._url = url
+        self._opening = asyncio.Lock()
+
+    @classmethod
+    def connect(cls, url: str) -> AsyncpgClient:
+        """A client with a pool of its own."""
+        return cls(None, url)
+
+    async def __call__(self, request: Query, /) -> Rows:
+        try:
+            pool = await self._opened()
+            async with pool.acquire(timeout=CHECKOUT) as connection:
+                return await ain_turn(request, lambda query: perform(connection, query))
+        except _Failures as error:
+            raise translated_alone(error) from error
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[InTransaction]:
+        """Lend a connection for one transaction."""
+        try:
+            pool = await self._opened()
+            connection = await pool.acquire(timeout=CHECKOUT)
+        except _Failures as error:
+            raise StoreUnavailable(str(error)) from error
+        try:
+            yield InTransaction(connection)
+        finally:
+            await _end(connection)
+            await pool.release(connection)
+
+    async def _opened(self) -> Any:
+        if self._pool is None:
+            async with self._opening:
+                if self._pool is None:
+                    self._pool = await asyncpg.create_pool(self._url, min_size=0, max_size=10, reset=_no_reset)
+        return self._pool
+
+    async def aclose(self) -> None:
+        """Close the pool if it is ours."""
+        if self._url is not None and self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+
+
+async def _no_reset(connection: Any) -> None:
+    """Nothing of a session is ever changed by us, so nothing needs the extra round trip of a reset."""
+
+
+async def _end(connection: Any) -> None:
+    if not connection.is_closed() and connection.is_in_transaction():
+        try:
+            await connection.execute("ROLLBACK")
+        except _Failures:
+            connection.terminate()

@@ -1,0 +1,207 @@
+"""psycopg 3, sync and async: pools of our own, the user's pools, and the caller's connection."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+import psycopg_pool
+from psycopg.pq import TransactionStatus
+
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, in_turn, translated, translated_alone
+from retrysafe.ports import Query, Rows
+
+CHECKOUT = 10.0
+"""Seconds to wait for a connection of the pool before the claim fails."""
+
+_Failures = (psycopg.Error, psycopg_pool.PoolTimeout, psycopg_pool.PoolClosed)
+
+
+def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
+    """Perform one statement."""
+    sql, args = arguments(query, "%s")
+    cursor = connection.execute(sql.encode(), args)
+    return Rows(cursor.fetchall() if cursor.description else [], cursor.rowcount)
+
+
+async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Rows:
+    """Perform one statement."""
+    sql, args = arguments(query, "%s")
+    cursor = await connection.execute(sql.encode(), args)
+    return Rows(await cursor.fetchall() if cursor.description else [], cursor.rowcount)
+
+
+class InTransaction:
+    """An executor on one connection, inside a transaction."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.handle = connection
+        self.execute = self
+
+    def __call__(self, request: Query, /) -> Rows:
+        try:
+            return in_turn(request, lambda query: perform(self.handle, query))
+        except psycopg.Error as error:
+            raise translated(error) from error
+
+
+class AsyncInTransaction:
+    """The same for async code."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self.handle = connection
+        self.execute = self
+
+    async def __call__(self, request: Query, /) -> Rows:
+        try:
+            return await ain_turn(request, lambda query: aperform(self.handle, query))
+        except psycopg.Error as error:
+            raise translated(error) from error
+
+
+def join(connection: psycopg.Connection[Any]) -> InTransaction:
+    """An executor on the caller's connection."""
+    _refuse_autocommit(connection)
+    return InTransaction(connection)
+
+
+def ajoin(connection: psycopg.AsyncConnection[Any]) -> AsyncInTransaction:
+    """An executor on the caller's connection."""
+    _refuse_autocommit(connection)
+    return AsyncInTransaction(connection)
+
+
+def _refuse_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+        raise ConfigurationError(AUTOCOMMIT)
+
+
+class PsycopgClient:
+    """A pool of connections, in autocommit mode while we use them."""
+
+    def __init__(self, pool: psycopg_pool.ConnectionPool[Any], *, owned: bool = False) -> None:
+        self._pool = pool
+        self._owned = owned
+
+    @classmethod
+    def connect(cls, url: str) -> PsycopgClient:
+        """A client with a pool of its own; connections are opened when they are needed."""
+        pool = psycopg_pool.ConnectionPool(
+            url, min_size=0, max_size=10, timeout=CHECKOUT, kwargs={"autocommit": True}, open=True
+        )
+        return cls(pool, owned=True)
+
+    def __call__(self, request: Query, /) -> Rows:
+        try:
+            with self._lent() as connection:
+                return in_turn(request, lambda query: perform(connection, query))
+        except _Failures as error:
+            raise translated_alone(error) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[InTransaction]:
+        """Lend a connection for one transaction."""
+        lent = self._lent()
+        try:
+            connection = lent.__enter__()
+        except _Failures as error:
+            raise StoreUnavailable(str(error)) from error
+        try:
+            yield InTransaction(connection)
+        finally:
+            _end(connection)
+            lent.__exit__(None, None, None)
+
+    @contextmanager
+    def _lent(self) -> Iterator[psycopg.Connection[Any]]:
+        connection = self._pool.getconn()
+        before = connection.autocommit
+        try:
+            if not before:
+                connection.autocommit = True
+            yield connection
+        finally:
+            if not before and not connection.closed:
+                connection.autocommit = before
+            self._pool.putconn(connection)
+
+    def close(self) -> None:
+        """Close the pool if it is ours."""
+        if self._owned:
+            self._pool.close()
+
+
+class AsyncPsycopgClient:
+    """The same for async code; the pool belongs to one event loop."""
+
+    def __init__(self, pool: psycopg_pool.AsyncConnectionPool[Any], *, owned: bool = False) -> None:
+        self._pool = pool
+        self._owned = owned
+
+    @classmethod
+    def connect(cls, url: str) -> AsyncPsycopgClient:
+        """A client with a pool of its own; connections are opened when they are needed."""
+        pool = psycopg_pool.AsyncConnectionPool(
+            url, min_size=0, max_size=10, timeout=CHECKOUT, kwargs={"autocommit": True}, open=False
+        )
+        return cls(pool, owned=True)
+
+    async def __call__(self, request: Query, /) -> Rows:
+        try:
+            async with self._lent() as connection:
+                return await ain_turn(request, lambda query: aperform(connection, query))
+        except _Failures as error:
+            raise translated_alone(error) from error
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
+        """Lend a connection for one transaction."""
+        lent = self._lent()
+        try:
+            connection = await lent.__aenter__()
+        except _Failures as error:
+            raise StoreUnavailable(str(error)) from error
+        try:
+            yield AsyncInTransaction(connection)
+        finally:
+            await _aend(connection)
+            await lent.__aexit__(None, None, None)
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        if self._owned and self._pool.closed:
+            await self._pool.open()
+        connection = await self._pool.getconn()
+        before = connection.autocommit
+        try:
+            if not before:
+                await connection.set_autocommit(True)
+            yield connection
+        finally:
+            if not before and not connection.closed:
+                await connection.set_autocommit(before)
+            await self._pool.putconn(connection)
+
+    async def aclose(self) -> None:
+        """Close the pool if it is ours."""
+        if self._owned:
+            await self._pool.close()
+
+
+def _end(connection: psycopg.Connection[Any]) -> None:
+    if connection.info.transaction_status != TransactionStatus.IDLE:
+        try:
+            connection.rollback()
+        except psycopg.Error:
+            connection.close()
+
+
+async def _aend(connection: psycopg.AsyncConnection[Any]) -> None:
+    if connection.info.transaction_status != TransactionStatus.IDLE:
+        try:
+            await connection.rollback()
+        except psycopg.Error:
+            await connection.close()

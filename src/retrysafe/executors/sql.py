@@ -1,0 +1,100 @@
+"""What the SQL executors share: parameter styles, the chain of a query, and what errors mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from retrysafe.errors import ConfigurationError, RetrysafeError, RetryTransaction, SchemaOutdated, StoreUnavailable
+from retrysafe.ports import Query, Rows
+
+_PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")
+RESTART = frozenset({"40001", "40P01", "25P02"})
+_NO_SCHEMA = frozenset({"42P01", "42703"})
+MIGRATE = "Run:  retrysafe migrate --store URL"
+
+AUTOCOMMIT = (
+    "tx= is a connection in autocommit mode, so the claim and the work could not commit together. "
+    "Begin a transaction first, and pass the connection inside it."
+)
+
+
+@lru_cache(maxsize=512)
+def positional(sql: str, style: str) -> tuple[str, tuple[str, ...]]:
+    """Render ``:name`` parameters in a positional style ("?", "%s" or "$"), with the names in order."""
+    names: list[str] = []
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[1]
+        if style == "$":
+            if name not in names:
+                names.append(name)
+            return f"${names.index(name) + 1}"
+        names.append(name)
+        return style
+
+    return _PARAMETER.sub(replace, sql.replace("%", "%%") if style == "%s" else sql), tuple(names)
+
+
+def arguments(query: Query, style: str) -> tuple[str, list[Any]]:
+    """Return the statement and its arguments for a positional style."""
+    sql, names = positional(query.sql, style)
+    return sql, [query.params[name] for name in names]
+
+
+def in_turn(query: Query, perform: Callable[[Query], Rows]) -> Rows:
+    """Perform a query, and its ``otherwise`` as long as there is no row."""
+    rows = perform(query)
+    while not rows.rows and query.otherwise is not None:
+        query = query.otherwise
+        rows = perform(query)
+    return rows
+
+
+async def ain_turn(query: Query, perform: Callable[[Query], Awaitable[Rows]]) -> Rows:
+    """`in_turn` for async executors."""
+    rows = await perform(query)
+    while not rows.rows and query.otherwise is not None:
+        query = query.otherwise
+        rows = await perform(query)
+    return rows
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of a driver's error, also when SQLAlchemy has wrapped it."""
+    for candidate in (error, getattr(error, "orig", None), getattr(getattr(error, "orig", None), "__cause__", None)):
+        state = getattr(candidate, "sqlstate", None)
+        if isinstance(state, str):
+            return state
+    return None
+
+
+def wants_restart(error: BaseException) -> bool:
+    """Whether the database asked for the whole transaction again: serialization failure or deadlock."""
+    return isinstance(error, RetryTransaction) or sqlstate(error) in ("40001", "40P01")
+
+
+def translated(error: Exception) -> RetrysafeError:
+    """The error of ours that a driver's error amounts to."""
+    state = sqlstate(error)
+    text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    if state in RESTART:
+        return RetryTransaction(text)
+    if state in _NO_SCHEMA or "no such table: retrysafe" in text or "no such column" in text:
+        return SchemaOutdated(f"{text}. {MIGRATE}")
+    return StoreUnavailable(text)
+
+
+def translated_alone(error: Exception) -> RetrysafeError:
+    """The same for a statement in a transaction of its own, which we may simply put again."""
+    mine = translated(error)
+    return StoreUnavailable(mine.detail) if isinstance(mine, RetryTransaction) else mine
+
+
+def url_options(options: Mapping[str, str], known: tuple[str, ...], url_kind: str) -> None:
+    """Refuse an option that a URL cannot have."""
+    for name in options:
+        if name not in known:
+            raise ConfigurationError(f"store=: a {url_kind} URL has no option {name!r}; it has {', '.join(known)}.")

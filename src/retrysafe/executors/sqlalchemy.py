@@ -1,0 +1,222 @@
+"""SQLAlchemy 2: engines, connections and sessions, sync and async.
+
+Statements go through ``exec_driver_sql`` with positional parameters: ``text()`` would read casts as
+parameters. Async objects run the sync code with ``run_sync``, so there is one copy of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, exc
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.sql import AUTOCOMMIT, arguments, in_turn, translated, translated_alone
+from retrysafe.ports import Query, Rows
+
+_STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}
+_Failures = (exc.SQLAlchemyError, OSError)
+
+
+def perform(connection: Connection, query: Query) -> Rows:
+    """Perform one statement."""
+    sql, args = arguments(query, _STYLES[connection.dialect.paramstyle])
+    cursor = connection.exec_driver_sql(sql, tuple(args))
+    if not cursor.returns_rows:
+        return Rows([], cursor.rowcount)
+    rows = [tuple(row) for row in cursor.fetchall()]
+    return Rows(rows, len(rows))
+
+
+class InTransaction:
+    """An executor on a connection or session; transaction control goes through its methods."""
+
+    def __init__(self, handle: Connection | Session) -> None:
+        self.handle = handle
+        self.execute = self
+        self._savepoint: Any = None
+
+    def __call__(self, request: Query, /) -> Rows:
+        try:
+            if request.control is not None:
+                return self._control(request)
+            connection = self._connection()
+            if request.writes and _ended(connection):
+                return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
+            return in_turn(request, lambda query: perform(connection, query))
+        except exc.PendingRollbackError as error:
+            raise StoreUnavailable(str(error)) from error
+        except _Failures as error:
+            raise translated(error) from error
+
+    def _connection(self) -> Connection:
+        return self.handle if isinstance(self.handle, Connection) else self.handle.connection()
+
+    def _control(self, request: Query) -> Rows:
+        match request.control:
+            case "begin":
+                _begin(self._connection(), request.sql)
+            case "savepoint":
+                self._savepoint = self.handle.begin_nested()
+            case "rollback_to_savepoint":
+                if self._savepoint.is_active or isinstance(self.handle, Session):
+                    self._savepoint.rollback()
+            case "commit":
+                self.handle.commit()
+            case _:
+                self.handle.rollback()
+        return Rows([], 0)
+
+
+def _begin(connection: Connection, sql: str) -> None:
+    """SQLite must be told to begin for writing; other databases begin by themselves."""
+    if connection.dialect.name == "sqlite" and not _dbapi(connection).in_transaction:
+        connection.exec_driver_sql(sql)
+
+
+def _ended(connection: Connection) -> bool:
+    return connection.dialect.name == "sqlite" and not _dbapi(connection).in_transaction
+
+
+def _dbapi(connection: Connection) -> Any:
+    """The driver's own connection, below SQLAlchemy's adapters."""
+    return connection.connection.driver_connection
+
+
+def _refuse_autocommit(connection: Connection) -> None:
+    driver = _dbapi(connection)
+    if connection.dialect.name == "sqlite":
+        autocommit = driver.isolation_level is None and not driver.in_transaction
+    else:
+        adapted = connection.connection.dbapi_connection
+        autocommit = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT" or (
+            getattr(adapted, "autocommit", False) is True
+        )
+    if autocommit:
+        raise ConfigurationError(AUTOCOMMIT)
+
+
+class Joined:
+    """An executor on the caller's connection or session, which must be in a transaction or begin one."""
+
+    def __init__(self, handle: Connection | Session) -> None:
+        self._inner = InTransaction(handle)
+        self._started = False
+
+    def __call__(self, request: Query, /) -> Rows:
+        if not self._started:
+            connection = self._inner._connection()
+            _refuse_autocommit(connection)
+            try:
+                _begin(connection, "BEGIN IMMEDIATE")
+            except _Failures as error:
+                raise translated(error) from error
+            self._started = True
+        return self._inner(request)
+
+
+class AsyncJoined:
+    """The same for async connections and sessions."""
+
+    def __init__(self, handle: AsyncConnection | AsyncSession) -> None:
+        self._handle = handle
+        self._inner: Joined | None = None
+
+    async def __call__(self, request: Query, /) -> Rows:
+        def on(sync: Any) -> Rows:
+            if self._inner is None:
+                self._inner = Joined(sync)
+            return self._inner(request)
+
+        return await self._handle.run_sync(on)
+
+
+class AsyncInTransaction:
+    """An executor on an async connection or session of ours."""
+
+    def __init__(self, handle: AsyncConnection | AsyncSession) -> None:
+        self.handle = handle
+        self.execute = self
+        self._inner: InTransaction | None = None
+
+    async def __call__(self, request: Query, /) -> Rows:
+        def on(sync: Any) -> Rows:
+            if self._inner is None:
+                self._inner = InTransaction(sync)
+            return self._inner(request)
+
+        return await self.handle.run_sync(on)
+
+
+class EngineClient:
+    """An engine of the user's; leased work in autocommit mode, transactions on its own terms.
+
+    With ``sessions``, a transaction is a session of that factory.
+    """
+
+    def __init__(self, engine: Engine, sessions: sessionmaker[Session] | None = None) -> None:
+        self._engine = engine
+        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._sessions = sessions
+
+    def __call__(self, request: Query, /) -> Rows:
+        try:
+            with self._autocommit.connect() as connection:
+                return in_turn(request, lambda query: perform(connection, query))
+        except _Failures as error:
+            raise translated_alone(error) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[InTransaction]:
+        """Lend a connection or session for one transaction."""
+        try:
+            handle = self._engine.connect() if self._sessions is None else self._sessions()
+        except _Failures as error:
+            raise StoreUnavailable(str(error)) from error
+        try:
+            yield InTransaction(handle)
+        finally:
+            handle.close()
+
+    def close(self) -> None:
+        """The engine is the user's to dispose of."""
+
+
+class AsyncEngineClient:
+    """The same for async engines."""
+
+    def __init__(self, engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession] | None = None) -> None:
+        self._engine = engine
+        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._sessions = sessions
+
+    async def __call__(self, request: Query, /) -> Rows:
+        try:
+            async with self._autocommit.connect() as connection:
+                return await connection.run_sync(_in_turn, request)
+        except _Failures as error:
+            raise translated_alone(error) from error
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
+        """Lend a connection or session for one transaction."""
+        handle: AsyncConnection | AsyncSession
+        try:
+            handle = await self._engine.connect() if self._sessions is None else self._sessions()
+        except _Failures as error:
+            raise StoreUnavailable(str(error)) from error
+        try:
+            yield AsyncInTransaction(handle)
+        finally:
+            await handle.close()
+
+    async def aclose(self) -> None:
+        """The engine is the user's to dispose of."""
+
+
+def _in_turn(connection: Connection, request: Query) -> Rows:
+    return in_turn(request, lambda query: perform(connection, query))

@@ -1,0 +1,74 @@
+"""What retrysafe tells about its decisions: stable names, and an observer that logs them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from retrysafe.ports import Observer, Occurrence
+
+OCCURRENCES: dict[str, tuple[int, str]] = {
+    "received": (logging.DEBUG, "a guarded operation was asked for"),
+    "passed": (logging.DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
+    "started": (logging.DEBUG, "the key was claimed and the work begins (fields: token, attempts)"),
+    "takeover": (logging.WARNING, "the key was claimed from an attempt whose lease had lapsed (token, attempts)"),
+    "renewed_after_expiry": (logging.INFO, "the key was used before; its window is over and it is new work (token)"),
+    "replayed": (logging.INFO, "the stored result was given instead of running again"),
+    "failure_replayed": (logging.INFO, "the stored failure was given instead of running again (error_type)"),
+    "conflict": (logging.INFO, "another attempt is running; the caller was told so (retry_after)"),
+    "waited": (logging.DEBUG, "another attempt is running; the caller waits (pause)"),
+    "mismatch": (logging.WARNING, "the same key came with another payload and was refused (differing)"),
+    "expired_refused": (logging.INFO, "the key's window is over and the boundary refuses its reuse"),
+    "completed": (logging.INFO, "the work ended and its result is stored"),
+    "result_withheld": (logging.ERROR, "the work ended, but its result could not be encoded"),
+    "failed": (logging.INFO, "the work failed for good and the failure is stored (error_type)"),
+    "released": (logging.INFO, "the work failed and the key is free for a retry (error_type)"),
+    "rolled_back": (logging.INFO, "the work failed and its transaction was rolled back (error_type)"),
+    "unknown": (logging.WARNING, "the work ended in doubt and the key waits for a probe or a person (error_type)"),
+    "doubted": (logging.WARNING, "the caller was told that an earlier outcome is unknown"),
+    "probed": (logging.INFO, "the probe answered (outcome)"),
+    "resolved": (logging.WARNING, "a person settled an unknown outcome (outcome)"),
+    "restarted": (logging.INFO, "the database wanted the whole transaction again (restarts)"),
+    "renewal_failed": (logging.WARNING, "a lease could not be renewed in time; it is tried again (error)"),
+    "lease_lost": (logging.ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
+    "unrecorded": (logging.ERROR, "the work ended but the store did not answer: the lease lapses (error)"),
+}
+"""Every occurrence: its level in the log, and what it means with the fields it carries."""
+
+logger = logging.getLogger("retrysafe")
+logger.addHandler(logging.NullHandler())
+
+
+class LoggingObserver:
+    """Logs every occurrence to the logger "retrysafe", the key redacted to eight digits of its hash."""
+
+    def __init__(self, log: logging.Logger = logger) -> None:
+        self._log = log
+
+    def __call__(self, occurrence: Occurrence, /) -> None:
+        level = OCCURRENCES[occurrence.name][0]
+        if self._log.isEnabledFor(level):
+            fields = "".join(f" {name}={value}" for name, value in occurrence.fields.items())
+            self._log.log(
+                level,
+                "%s boundary=%s operation=%s key=%s attempt=%s%s",
+                *occurrence[:5],
+                fields,
+                extra={"retrysafe": occurrence._asdict()},
+            )
+
+
+def tell(observers: Sequence[Observer], describe: Callable[[], Occurrence]) -> None:
+    """Tell every observer; what one raises is logged and stops nobody."""
+    if not observers:
+        return
+    occurrence = describe()
+    for observer in observers:
+        try:
+            observer(occurrence)
+        except Exception:
+            logger.exception("An observer failed on %r.", occurrence.name)
+
+
+NO_FIELDS: Mapping[str, Any] = {}

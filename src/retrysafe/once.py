@@ -1,0 +1,230 @@
+"""The decorator: key and payload from the arguments, results to and from the codec."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import time
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from retrysafe.claim import Claim
+from retrysafe.core import canonical, fingerprint
+from retrysafe.core.backoff import RESTART
+from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction, StoredFailure
+from retrysafe.terms import Terms
+from retrysafe.types import Key
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Opener = Callable[..., Claim]
+Selector = str | Callable[..., Any]
+_NOT_PAYLOAD = ("self", "cls", "tx")
+_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+|\[\d+\])*")
+MOST_RESTARTS = 5
+
+
+class Arguments:
+    """Binds the arguments of one function by name, without the cost of a signature object per call."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.signature = inspect.signature(function)
+        parameters = self.signature.parameters.values()
+        self.names = tuple(parameter.name for parameter in parameters)
+        self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return name → value with defaults; raises TypeError as the call itself would."""
+        if self._plain and len(args) <= len(self.names):
+            bound = {**self._defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
+            if len(bound) == len(self.names) and not any(name in kwargs for name in self.names[: len(args)]):
+                return bound
+        full = self.signature.bind(*args, **kwargs)
+        full.apply_defaults()
+        return full.arguments
+
+
+def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
+    """Turn a path such as "order.id" or a callable taking the same arguments into a function of the bound arguments."""
+    if callable(given):
+        taken = tuple(inspect.signature(given).parameters)
+        unknown = [name for name in taken if name not in names]
+        if unknown:
+            raise ConfigurationError(f"{argument}= takes {unknown[0]!r}, which is not an argument of the function.")
+        return lambda bound: given(**{name: bound[name] for name in taken})
+    if not _PATH.fullmatch(given):
+        raise ConfigurationError(f'{argument}={given!r} is not a path such as "order.id", "order.lines[0]" or "request.headers.key".')
+    first, *rest = re.findall(r"\w+", given)
+    if first not in names:
+        raise ConfigurationError(f"{argument}={given!r}: the function has no argument {first!r}; it has {', '.join(names)}.")
+    return lambda bound: _follow(bound[first], rest, given)
+
+
+def _follow(value: Any, steps: list[str], path: str) -> Any:
+    for step in steps:
+        try:
+            if isinstance(value, Mapping):
+                value = value[step]
+            elif step.isdigit():
+                value = value[int(step)]
+            else:
+                value = getattr(value, step)
+        except (KeyError, IndexError, AttributeError) as error:
+            raise InvalidKey(f"The path {path!r} leads nowhere: {error!r}") from error
+    return value
+
+
+def payload_of(name: str, value: Any) -> bytes:
+    """Canonical bytes of one payload part."""
+    try:
+        return canonical.of_value(value)
+    except canonical.NotCanonical as error:
+        raise ConfigurationError(
+            f"{name!r} cannot be fingerprinted: {error}. Choose what counts as the payload with payload=, "
+            "or switch the check off with payload=None."
+        ) from error
+
+
+def fingerprint_of(payload: Any) -> bytes:
+    """The fingerprint of a claim's payload: a part per field of a mapping with text keys, else one part."""
+    if payload is None:
+        return fingerprint.UNCHECKED
+    if isinstance(payload, Mapping) and payload and all(isinstance(name, str) for name in payload):
+        return fingerprint.of_parts({name: payload_of(name, value) for name, value in payload.items()})
+    return fingerprint.of_parts({"payload": payload_of("payload", payload)})
+
+
+class Guarded:
+    """What one decorated function needs at each call."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        open_claim: Opener,
+        function: Callable[..., Any],
+        key: Selector,
+        payload: Selector | None | Literal["arguments"],
+        operation: str,
+    ) -> None:
+        self.terms = terms
+        self.function = function
+        self.operation = operation
+        self._open = open_claim
+        self._arguments = Arguments(function)
+        self._key = selector(key, "key", self._arguments.names)
+        self._payload = payload
+        if payload is not None and payload != "arguments":
+            self._select = selector(payload, "payload", self._arguments.names)
+        self._takes_tx = "tx" in self._arguments.names and terms.effects == "transactional"
+        self._annotation: Any = _Unresolved
+
+    def claim(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Claim:
+        """The claim for one call."""
+        bound = self._arguments.bind(args, kwargs)
+        return self._open(
+            self._key(bound),
+            operation=self.operation,
+            fingerprint=self._fingerprint(bound),
+            tx=bound.get("tx") if self._takes_tx else None,
+            annotation=self.annotation,
+        )
+
+    def _fingerprint(self, bound: dict[str, Any]) -> bytes:
+        if self._payload is None:
+            return fingerprint.UNCHECKED
+        if self._payload != "arguments":
+            return fingerprint_of(self._select(bound))
+        parts = {name: payload_of(name, value) for name, value in bound.items() if name not in _NOT_PAYLOAD}
+        return fingerprint.of_parts(parts)
+
+    @property
+    def annotation(self) -> Any:
+        """The return annotation, resolved at the first call, when every name it uses exists."""
+        if self._annotation is _Unresolved:
+            try:
+                hints = typing.get_type_hints(self.function, include_extras=True)
+            except (NameError, TypeError):
+                hints = {}
+            self._annotation = hints.get("return")
+        return self._annotation
+
+    def restart_pause(self, claim: Claim, restarts: int) -> float | None:
+        """Seconds until the whole transaction is run again, or None when it may not be."""
+        if claim._ground.name != "OWN" or restarts >= MOST_RESTARTS:
+            return None
+        claim._tell("restarted", restarts=restarts + 1)
+        return RESTART.delay(restarts, self.terms.chance())
+
+
+class _Unresolved:
+    """The annotation has not been looked at yet."""
+
+
+def wrap(guarded: Guarded) -> Callable[..., Any]:
+    """The guarded function, in the colour of the one it guards."""
+    function = guarded.function
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError("once() guards functions and coroutines; a generator's values cannot be replayed.")
+    return _wrap_async(guarded) if inspect.iscoroutinefunction(function) else _wrap_sync(guarded)
+
+
+def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
+    function = guarded.function
+
+    @functools.wraps(function)
+    def once(*args: Any, **kwargs: Any) -> Any:
+        restarts = 0
+        while True:
+            claim = guarded.claim(args, kwargs)
+            try:
+                with claim:
+                    if not claim.replayed:
+                        claim.result = function(*args, **kwargs)
+                return _answer(claim)
+            except RetryTransaction:
+                pause = guarded.restart_pause(claim, restarts)
+                if pause is None:
+                    raise
+            restarts += 1
+            time.sleep(pause)
+
+    return once
+
+
+def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
+    function = guarded.function
+
+    @functools.wraps(function)
+    async def once(*args: Any, **kwargs: Any) -> Any:
+        import asyncio
+
+        restarts = 0
+        while True:
+            claim = guarded.claim(args, kwargs)
+            try:
+                async with claim:
+                    if not claim.replayed:
+                        claim.result = await function(*args, **kwargs)
+                return _answer(claim)
+            except RetryTransaction:
+                pause = guarded.restart_pause(claim, restarts)
+                if pause is None:
+                    raise
+            restarts += 1
+            await asyncio.sleep(pause)
+
+    return once
+
+
+def _answer(claim: Claim) -> Any:
+    """The result, or the failure that the handler declared, as every retry will get it."""
+    failure = claim._said.failure
+    if failure is not None:
+        raise StoredFailure(type(failure).__name__, str(failure), getattr(failure, "data", None)) from failure
+    return claim.result
+
+
+KeyLike = Key | None

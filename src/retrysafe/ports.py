@@ -1,0 +1,254 @@
+"""The seams: what a store is asked, how it is asked, and what else can be replaced.
+
+A Store is pure: it renders each request and parses its answer. An Executor performs one request.
+The request languages below are shared by the stores that write them and the executors that read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from retrysafe.core.transitions import Event
+from retrysafe.types import Clocks, Held, Micros, Record, Stored, Want
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Ask(Generic[R]):
+    """One request, and how to read its answer."""
+
+    __slots__ = ("parse", "request")
+
+    def __init__(self, request: Any, parse: Callable[[Any], R]) -> None:
+        self.request = request
+        self.parse = parse
+
+
+Steps = Generator[Ask[Any], Any, R]
+"""A program: it yields asks, is sent their parsed answers, and returns an outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store can and cannot promise.
+
+    transactions: the record can share a transaction with the caller's data.
+    waits_in_transaction: a duplicate may wait inside a transaction for another one to end.
+    clock: whose time decides leases and windows.
+    durability: what survives, and under which setting.
+    """
+
+    name: str
+    transactions: bool
+    waits_in_transaction: bool
+    clock: str
+    durability: str
+
+
+class Store(Protocol):
+    """What to ask of one kind of store. Every method is pure.
+
+    Each write states its condition, taken from the transition table; losing is a return value.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this kind of store can promise."""
+        ...
+
+    def claim(self, want: Want) -> Ask[Record | None]:
+        """Write a first record if the key has none, else return the record that is there.
+
+        None means that a transaction which has not ended yet is claiming the key.
+        """
+        ...
+
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        """Claim a key whose record is as ``seen`` and claimable; None when it changed meanwhile."""
+        ...
+
+    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+        """Let the owner complete, fail, doubt or release; False when it owns the record no longer."""
+        ...
+
+    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+        """Let somebody else settle a record that is as ``seen``; False when it changed meanwhile."""
+        ...
+
+    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+        """Extend leases that have not lapsed; the answers hold the keys that were extended."""
+        ...
+
+    def read(self, key: bytes) -> Ask[Record | None]:
+        """Return the record."""
+        ...
+
+    def sweep(self, limit: int) -> Ask[int]:
+        """Remove up to ``limit`` forgotten records; return how many went."""
+        ...
+
+
+class TransactionalStore(Store, Protocol):
+    """A store whose records can share a transaction with the caller's data."""
+
+    def begin(self) -> Ask[None]:
+        """Open a transaction."""
+        ...
+
+    def savepoint(self) -> Ask[None]:
+        """Mark the point to which a permanent failure rolls back."""
+        ...
+
+    def rollback_to_savepoint(self) -> Ask[None]:
+        """Undo what came after the savepoint."""
+        ...
+
+    def commit(self) -> Ask[None]:
+        """Commit."""
+        ...
+
+    def rollback(self) -> Ask[None]:
+        """Roll back."""
+        ...
+
+    def schema_version(self) -> list[Ask[int | None]]:
+        """The schema's version: asks to put in turn until one answers None (no schema) or is the last."""
+        ...
+
+
+class Executor(Protocol):
+    """Performs one request on one client library, and returns its answer."""
+
+    def __call__(self, request: Any, /) -> Any: ...
+
+
+class AsyncExecutor(Protocol):
+    """The same for an async client library."""
+
+    def __call__(self, request: Any, /) -> Awaitable[Any]: ...
+
+
+class OpenTransaction(Protocol[T]):
+    """A connection of the boundary's own for one transaction: what the handler gets, and the executor."""
+
+    @property
+    def handle(self) -> Any:
+        """What the handler works with: a connection or a session."""
+        ...
+
+    @property
+    def execute(self) -> T:
+        """Performs requests in the transaction."""
+        ...
+
+
+class Client(Executor, Protocol):
+    """An executor that owns its connections."""
+
+    def transaction(self) -> AbstractContextManager[OpenTransaction[Executor]]:
+        """Lend a connection for one transaction; what is still open at the end is rolled back."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection."""
+        ...
+
+
+class AsyncClient(AsyncExecutor, Protocol):
+    """An async executor that owns its connections."""
+
+    def transaction(self) -> AbstractAsyncContextManager[OpenTransaction[AsyncExecutor]]:
+        """Lend a connection for one transaction; what is still open at the end is rolled back."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        ...
+
+
+class Codec(Protocol):
+    """Turns results into bytes and back. Decoding must give a value equal to the one encoded."""
+
+    def encode(self, value: Any, annotation: Any) -> Stored:
+        """Encode ``value``; ``annotation`` is the declared return type, or None when there is none.
+
+        Raises `ResultNotEncodable` when the value could not be decoded to an equal one.
+        """
+        ...
+
+    def decode(self, stored: Stored, annotation: Any) -> Any:
+        """Decode; raises `ResultNotEncodable` when the bytes cannot be read by this version."""
+        ...
+
+
+class Occurrence(NamedTuple):
+    """Something retrysafe decided. ``name`` is stable; ``fields`` depend on it; the key is redacted."""
+
+    name: str
+    boundary: str
+    operation: str
+    key: str
+    attempt: str
+    fields: Mapping[str, Any]
+
+
+class Observer(Protocol):
+    """Is told of every decision. It must be quick, and what it raises is logged and ignored."""
+
+    def __call__(self, occurrence: Occurrence, /) -> None: ...
+
+
+# ---------------------------------------------------------------- request languages
+
+
+class Query(NamedTuple):
+    """One SQL statement with ``:name`` parameters.
+
+    ``otherwise`` is performed, as a new statement, when this one gives no row. ``writes`` tells an
+    executor with separate lanes which one to use; ``control`` names transaction control, which
+    session objects perform by method rather than by text.
+    """
+
+    sql: str
+    params: Mapping[str, Any]
+    otherwise: Query | None = None
+    writes: bool = True
+    control: str | None = None
+
+
+class Rows(NamedTuple):
+    """The answer to a Query: all rows, or for a statement without rows how many it changed."""
+
+    rows: list[tuple[Any, ...]]
+    count: int
+
+
+class Script(NamedTuple):
+    """One Redis script by name, with the keys and arguments of this call."""
+
+    name: str
+    source: str
+    keys: tuple[bytes, ...]
+    args: tuple[Any, ...]
+
+
+class Call(NamedTuple):
+    """One DynamoDB call; a condition that fails is an answer, not an error."""
+
+    operation: str
+    arguments: Mapping[str, Any]
+
+
+class Item(NamedTuple):
+    """The answer to a Call: whether its condition held, the item, and the server's clock if it told."""
+
+    accepted: bool
+    item: Mapping[str, Any] | None
+
+
+Step = Callable[[dict[bytes, Record], Micros], Any]
+"""A request to the memory store: a step over its records at a time."""

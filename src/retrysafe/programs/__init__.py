@@ -1,0 +1,1 @@
+"""Programs: generators that yield asks and return outcomes, one set for every store and both colours."""

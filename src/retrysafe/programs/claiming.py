@@ -1,0 +1,60 @@
+"""Claiming a key: from nothing, from a released, lapsed or expired record, or not at all."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from retrysafe.core.decisions import Decision, decide
+from retrysafe.core.transitions import Event
+from retrysafe.ports import Steps, Store
+from retrysafe.programs.drivers import ask
+from retrysafe.types import Held, Record, Want
+
+ROUNDS = 4
+"""How often a claim looks again after losing a race before it calls the key busy."""
+
+
+class Won(NamedTuple):
+    """The key is this attempt's. ``seen`` is the record before, when there was one."""
+
+    held: Held
+    record: Record
+    seen: Record | None
+
+
+class NotWon(NamedTuple):
+    """The key is not this attempt's, and why; no record when somebody else's claim is not committed."""
+
+    decision: Decision
+    record: Record | None
+
+
+Outcome = Won | NotWon
+
+
+def claim(store: Store, want: Want) -> Steps[Outcome]:
+    """Claim the key, or find out why not. A lost reply is recognised by the attempt id."""
+    again = not want.transactional
+    seen: Record | None = None
+    for _ in range(ROUNDS):
+        record = yield from ask(store.claim(want), again=again)
+        if record is None:
+            break
+        decision = decide(record, want)
+        if decision is Decision.MINE:
+            return _won(want, record, seen)
+        if decision is Decision.TAKE:
+            seen = record
+            taken = yield from ask(store.take(want, record), again=again)
+            if taken is not None:
+                return _won(want, taken, seen)
+        elif decision is Decision.SUSPECT:
+            yield from ask(store.resolve(record, Event.SUSPECT, None, want.clocks), again=again)
+        else:
+            return NotWon(decision, record)
+    return NotWon(Decision.BUSY, None)
+
+
+def _won(want: Want, record: Record, seen: Record | None) -> Won:
+    held = Held(want.key, want.attempt, record.token, want.clocks, want.transactional)
+    return Won(held, record, seen)

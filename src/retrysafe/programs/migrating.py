@@ -1,0 +1,50 @@
+"""Bringing a schema up to date, and finding out whether it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from retrysafe.ports import Ask, Query, Steps, TransactionalStore
+from retrysafe.programs.drivers import ask
+
+
+class Migration(NamedTuple):
+    """One versioned step of a schema."""
+
+    version: int
+    name: str
+    statements: tuple[str, ...]
+
+
+def schema_version(store: TransactionalStore) -> Steps[int]:
+    """Return the schema's version, 0 when there is none."""
+    version: int | None = None
+    for request in store.schema_version():
+        version = yield from ask(request)
+        if version is None:
+            return 0
+    return version or 0
+
+
+def migrate(store: TransactionalStore, migrations: Sequence[Migration], lock: Query | None) -> Steps[list[Migration]]:
+    """Apply the migrations that are missing, all in one transaction; return them.
+
+    ``lock`` keeps two migrating processes apart where opening a transaction does not.
+    """
+    yield from ask(store.begin())
+    if lock is not None:
+        yield from ask(Ask(lock, _ignore))
+    version = yield from schema_version(store)
+    missing = [migration for migration in migrations if migration.version > version]
+    for migration in missing:
+        for statement in migration.statements:
+            yield from ask(Ask(Query(statement, {}), _ignore))
+        record = Query("INSERT INTO retrysafe_schema (version, name) VALUES (:version, :name)", migration._asdict())
+        yield from ask(Ask(record, _ignore))
+    yield from ask(store.commit())
+    return missing
+
+
+def _ignore(answer: object) -> None:
+    return None

@@ -1,0 +1,36 @@
+"""Ending an attempt: complete, fail, doubt or release, and settling what ended in doubt."""
+
+from __future__ import annotations
+
+from retrysafe.core.transitions import RULES, Event
+from retrysafe.ports import Steps, Store
+from retrysafe.programs.drivers import ask
+from retrysafe.types import Clocks, Held, Record, Standing, Stored
+
+
+def settle(store: Store, held: Held, event: Event, result: Stored | None = None) -> Steps[bool]:
+    """Let the owner settle its record; False when the record is no longer its own.
+
+    A lost reply is read back: a record that is already where it should be, by this attempt and
+    token, was settled by us.
+    """
+    if (yield from ask(store.settle(held, event, result), again=not held.transactional)):
+        return True
+    record = yield from ask(store.read(held.key))
+    return (
+        record is not None
+        and (record.attempt, record.token) == (held.attempt, held.token)
+        and record.state is RULES[event].target
+    )
+
+
+def resolve(store: Store, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Steps[bool]:
+    """Settle an unknown record that is still as seen; False when it has changed meanwhile."""
+    if seen.standing is not Standing.UNKNOWN:
+        return False
+    return (yield from ask(store.resolve(seen, event, result, clocks)))
+
+
+def read(store: Store, key: bytes) -> Steps[Record | None]:
+    """Return the record of a key."""
+    return (yield from ask(store.read(key), again=True))

@@ -1,0 +1,38 @@
+"""The boundary's own transactions: claim, savepoint, conclude and commit as one program each."""
+
+from __future__ import annotations
+
+from retrysafe.core.outcomes import Transaction, Verdict
+from retrysafe.ports import Steps, TransactionalStore
+from retrysafe.programs.claiming import Outcome, Won, claim
+from retrysafe.programs.drivers import ask
+from retrysafe.programs.settling import settle
+from retrysafe.types import Held, Stored, Want
+
+
+def open_claim(store: TransactionalStore, want: Want) -> Steps[Outcome]:
+    """Begin, claim, and mark the savepoint; roll back when the claim is not won."""
+    yield from ask(store.begin())
+    outcome = yield from claim(store, want)
+    if isinstance(outcome, Won):
+        yield from ask(store.savepoint())
+    else:
+        yield from ask(store.rollback())
+    return outcome
+
+
+def conclude(store: TransactionalStore, held: Held, verdict: Verdict, result: Stored | None) -> Steps[bool]:
+    """Bring an own transaction to its end; False when the record was not in it any more.
+
+    That is the mark of a handler which committed or rolled back in the middle.
+    """
+    if verdict.transaction is Transaction.ROLLBACK:
+        yield from ask(store.rollback())
+        return True
+    if verdict.transaction is Transaction.SAVEPOINT:
+        yield from ask(store.rollback_to_savepoint())
+    if verdict.event is not None and not (yield from settle(store, held, verdict.event, result)):
+        yield from ask(store.rollback())
+        return False
+    yield from ask(store.commit())
+    return True

@@ -1,0 +1,1 @@
+"""What to ask of each kind of store: pure renderings of the transition table."""

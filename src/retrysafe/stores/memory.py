@@ -1,0 +1,122 @@
+"""The memory store: the transition table, executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from retrysafe.core import transitions
+from retrysafe.core.transitions import Event
+from retrysafe.errors import IllegalTransition
+from retrysafe.ports import Ask, Capabilities, Step
+from retrysafe.types import Clocks, Held, Micros, Record, Standing, Stored, Want
+
+Records = dict[bytes, Record]
+
+
+class MemoryStore:
+    """Records in a dictionary of this process; each ask is a step over it."""
+
+    capabilities = Capabilities(
+        name="memory",
+        transactions=False,
+        waits_in_transaction=False,
+        clock="this process",
+        durability="none: records end with the process",
+    )
+
+    def claim(self, want: Want) -> Ask[Record | None]:
+        """Write a first record, or return the one that is there."""
+
+        def step(records: Records, now: Micros) -> Record:
+            record = records.get(want.key)
+            if record is None:
+                record = records[want.key] = transitions.first_claim(want, now)
+            return record._replace(now=now)
+
+        return _ask(step)
+
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        """Claim a record that is as seen."""
+
+        def step(records: Records, now: Micros) -> Record | None:
+            return _change(records, want.key, lambda record: transitions.claim_again(record, want, seen, now))
+
+        return _ask(step)
+
+    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+        """Settle the owner's record."""
+
+        def step(records: Records, now: Micros) -> bool:
+            changed = _change(
+                records, held.key, lambda record: transitions.settle(record, held, event, result, now)
+            )
+            return changed is not None
+
+        return _ask(step)
+
+    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+        """Settle a record that is as seen."""
+
+        def step(records: Records, now: Micros) -> bool:
+            changed = _change(
+                records, seen.key, lambda record: transitions.resolve(record, seen, event, result, clocks, now)
+            )
+            return changed is not None
+
+        return _ask(step)
+
+    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+        """Extend the leases."""
+
+        def step(records: Records, now: Micros) -> set[bytes]:
+            def extend(one: Held) -> Record | None:
+                return _change(records, one.key, lambda record: transitions.renew(record, one, now))
+
+            return {one.key for one in held if extend(one) is not None}
+
+        return [_ask(step)]
+
+    def read(self, key: bytes) -> Ask[Record | None]:
+        """Return the record."""
+
+        def step(records: Records, now: Micros) -> Record | None:
+            record = records.get(key)
+            return None if record is None else record._replace(now=now)
+
+        return _ask(step)
+
+    def sweep(self, limit: int) -> Ask[int]:
+        """Remove forgotten records."""
+
+        def step(records: Records, now: Micros) -> int:
+            sources = transitions.RULES[Event.SWEEP].sources
+            forgotten = [key for key, record in records.items() if _standing(record, now) in sources][:limit]
+            for key in forgotten:
+                del records[key]
+            return len(forgotten)
+
+        return _ask(step)
+
+
+def _ask(step: Step) -> Ask[Any]:
+    return Ask(step, _as_it_is)
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+def _standing(record: Record, now: Micros) -> Standing:
+    return record._replace(now=now).standing
+
+
+def _change(records: Records, key: bytes, change: Callable[[Record], Record]) -> Record | None:
+    record = records.get(key)
+    if record is None:
+        return None
+    try:
+        records[key] = changed = change(record)
+    except IllegalTransition:
+        return None
+    return changed

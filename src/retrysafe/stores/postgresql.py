@@ -1,0 +1,58 @@
+"""PostgreSQL: claims that never block, also inside the caller's transaction."""
+
+from __future__ import annotations
+
+from retrysafe.ports import Capabilities, Query
+from retrysafe.stores.sql import TABLE, SqlStore, columns
+from retrysafe.types import Want
+
+_LOCK = "pg_try_advisory_xact_lock(('x' || encode(substr(CAST(:key AS bytea), 1, 8), 'hex'))::bit(64)::bigint)"
+
+
+class PostgresqlStore(SqlStore):
+    """Records in a PostgreSQL table (13 or later).
+
+    An advisory lock held to the end of the transaction gates the insert, so that a duplicate of an
+    uncommitted claim is told at once instead of blocking; the unique key alone decides.
+    """
+
+    capabilities = Capabilities(
+        name="postgresql",
+        transactions=True,
+        waits_in_transaction=True,
+        clock="the database server",
+        durability="every commit with synchronous_commit=on and fsync; a failover to an asynchronous replica may lose the last commits",
+    )
+    NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
+    CASTS = {
+        **dict.fromkeys(("key", "fingerprint", "result"), "bytea"),
+        **dict.fromkeys(("boundary", "scope", "operation", "attempt", "effects", "media_type"), "text"),
+        **dict.fromkeys(("lease", "window", "memory", "token", "version", "limit"), "bigint"),
+        **dict.fromkeys(("attempts", "codec_version"), "integer"),
+    }
+    STAMP = "pg_current_xact_id()"
+    GATE = f" AND {_LOCK}"
+    SKIP_LOCKED = " FOR UPDATE OF r SKIP LOCKED"
+    HAS_SCHEMA = "SELECT CAST(to_regclass('retrysafe_schema') AS text)"
+    MIGRATION_LOCK = "SELECT pg_advisory_xact_lock(7303014801234711)"
+
+    def __init__(self) -> None:
+        super().__init__()
+        insert = self._insert("t, gate", " WHERE gate.open").rsplit(" RETURNING ", 1)[0]
+        self._claim_sql = (
+            f"WITH t AS MATERIALIZED (SELECT {self.NOW} AS now), "
+            f"old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r WHERE r.key_hash = {self.p('key')}), "
+            f"gate AS MATERIALIZED (SELECT {_LOCK} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), "
+            f"new AS ({insert} RETURNING {columns()}) "
+            f"SELECT {columns('f.')}, t.now FROM t LEFT JOIN (SELECT * FROM new UNION ALL SELECT * FROM old) AS f ON true "
+            f"WHERE f.key_hash IS NOT NULL OR NOT coalesce((SELECT open FROM gate), true)"
+        )
+
+    def claim_query(self, want: Want) -> Query:
+        """One statement; no row means that a rival committed first, and a new statement will see it."""
+        params = self._want_params(want)
+        return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))
+
+    def isolation(self) -> Query:
+        """The isolation level of the current transaction."""
+        return Query("SELECT current_setting('transaction_isolation')", {}, writes=False)

@@ -1,0 +1,309 @@
+"""SQL stores: statements built from the transition table; a dialect overrides what its database needs.
+
+Instants are BIGINT microseconds since the Unix epoch on the database's clock, so there is no time
+zone anywhere. Every statement reads that clock once, as ``t.now``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from retrysafe.core.transitions import RULES, Event, started_before
+from retrysafe.ports import Ask, Capabilities, Query, Rows
+from retrysafe.types import Clocks, Held, Record, Standing, State, Stored, Want
+
+TABLE = "retrysafe_records"
+COLUMNS = (
+    "key_hash boundary scope operation fingerprint state attempt token attempts effects lease_until "
+    "created updated expires forget version result media_type codec_version"
+).split()
+
+_SETTLED = "r.state IN ('completed', 'failed', 'released')"
+_STANDING: dict[Standing, str] = {
+    Standing.RUNNING: "r.state = 'running' AND r.lease_until > t.now",
+    Standing.LAPSED: "r.state = 'running' AND r.lease_until <= t.now",
+    Standing.UNKNOWN: "r.state = 'unknown'",
+    Standing.COMPLETED: "r.state = 'completed' AND r.expires > t.now AND r.forget > t.now",
+    Standing.FAILED: "r.state = 'failed' AND r.expires > t.now AND r.forget > t.now",
+    Standing.RELEASED: "r.state = 'released' AND r.expires > t.now AND r.forget > t.now",
+    Standing.EXPIRED: f"{_SETTLED} AND r.expires <= t.now AND r.forget > t.now",
+    Standing.FORGOTTEN: f"{_SETTLED} AND r.forget <= t.now",
+}
+
+
+def allowed(event: Event) -> str:
+    """The SQL condition for a record ``r`` at time ``t.now`` to take ``event``, from the table."""
+    return "(" + " OR ".join(f"({_STANDING[source]})" for source in sorted(RULES[event].sources)) + ")"
+
+
+def columns(prefix: str = "") -> str:
+    """The columns of a record, in the order in which they are read."""
+    return ", ".join(prefix + column for column in COLUMNS)
+
+
+class SqlStore:
+    """Statements that SQLite and PostgreSQL share. Dialects set the class variables below."""
+
+    capabilities: ClassVar[Capabilities]
+    NOW: ClassVar[str]
+    GREATEST: ClassVar[str] = "greatest"
+    CASTS: ClassVar[dict[str, str]] = {}
+    """Parameter name → SQL type, where the database cannot infer it."""
+    STAMP: ClassVar[str | None] = None
+    """An expression that identifies the current transaction, stored in column ``xact``."""
+    GATE: ClassVar[str] = ""
+    """A further condition under which a record may be taken, so that a claim never blocks."""
+    SKIP_LOCKED: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        clock = f"(SELECT {self.NOW} AS now) AS t"
+        self.read_sql = f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {clock} WHERE r.key_hash = {self.p('key')}"
+        self.insert_sql = self._insert(clock)
+        self._take_sql = self._take(clock)
+        self._settle_sql = {
+            (event, own): self._settle(clock, event, own)
+            for event in (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
+            for own in (False, True)
+        }
+        self._resolve_sql = {event: self._resolve(clock, event) for event in _RESOLVING}
+        self._sweep_sql = self._sweep(clock)
+
+    # ------------------------------------------------------------ asks
+
+    def claim(self, want: Want) -> Ask[Record | None]:
+        """Insert a first record, or return the record that is there."""
+        return Ask(self.claim_query(want), _record)
+
+    def claim_query(self, want: Want) -> Query:
+        """Read first when leased, so that a replay writes nothing; write first inside a transaction."""
+        params = self._want_params(want)
+        read = Query(self.read_sql, params, writes=False)
+        insert = Query(self.insert_sql, params, read)
+        return insert if want.transactional else read._replace(otherwise=insert)
+
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        """Claim a record that is as seen and claimable."""
+        params = self._want_params(want) | _seen_params(seen) | {"attempts": started_before(seen) + 1}
+        return Ask(Query(self._take_sql, params), _record)
+
+    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+        """Settle the owner's record."""
+        params = {
+            "key": held.key,
+            "attempt": held.attempt,
+            "token": held.token,
+            "window": held.clocks.window,
+            "memory": held.clocks.memory,
+            **_result_params(result),
+        }
+        return Ask(Query(self._settle_sql[event, held.transactional], params), _changed_one)
+
+    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+        """Settle a record that is as seen."""
+        params = {
+            "key": seen.key,
+            "window": clocks.window,
+            "memory": clocks.memory,
+            **_seen_params(seen),
+            **_result_params(result),
+        }
+        return Ask(Query(self._resolve_sql[event], params), _changed_one)
+
+    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+        """Extend leases, all in one statement, sorted by key so that two batches cannot deadlock."""
+        params: dict[str, Any] = {}
+        rows: list[str] = []
+        for i, one in enumerate(sorted(held)):
+            row = {
+                f"key{i}": one.key,
+                f"attempt{i}": one.attempt,
+                f"token{i}": one.token,
+                f"lease{i}": one.clocks.lease,
+                f"window{i}": one.clocks.window,
+                f"memory{i}": one.clocks.memory,
+            }
+            params |= row
+            rows.append("(" + ", ".join(self.p(name.rstrip("0123456789"), name) for name in row) + ")")
+        sql = (
+            f"WITH h (key_hash, attempt, token, lease, window_length, memory) AS (VALUES {', '.join(rows)}) "
+            f"UPDATE {TABLE} AS r SET lease_until = t.now + h.lease, updated = t.now, "
+            f"expires = t.now + h.window_length, forget = t.now + h.memory, version = r.version + 1 "
+            f"FROM h, (SELECT {self.NOW} AS now) AS t WHERE r.key_hash = h.key_hash AND r.attempt = h.attempt "
+            f"AND r.token = h.token AND {allowed(Event.RENEW)} RETURNING r.key_hash"
+        )
+        return [Ask(Query(sql, params), _keys)] if held else []
+
+    def read(self, key: bytes) -> Ask[Record | None]:
+        """Return the record."""
+        return Ask(Query(self.read_sql, {"key": key}, writes=False), _record)
+
+    def sweep(self, limit: int) -> Ask[int]:
+        """Remove up to ``limit`` forgotten records."""
+        return Ask(Query(self._sweep_sql, {"limit": limit}), _count)
+
+    # ------------------------------------------------------------ transaction control
+
+    BEGIN: ClassVar[str] = "BEGIN"
+
+    def begin(self) -> Ask[None]:
+        """Open a transaction."""
+        return _control("begin", self.BEGIN)
+
+    def savepoint(self) -> Ask[None]:
+        """Mark a savepoint."""
+        return _control("savepoint", "SAVEPOINT retrysafe")
+
+    def rollback_to_savepoint(self) -> Ask[None]:
+        """Roll back to the savepoint."""
+        return _control("rollback_to_savepoint", "ROLLBACK TO SAVEPOINT retrysafe")
+
+    def commit(self) -> Ask[None]:
+        """Commit."""
+        return _control("commit", "COMMIT")
+
+    def rollback(self) -> Ask[None]:
+        """Roll back."""
+        return _control("rollback", "ROLLBACK")
+
+    HAS_SCHEMA: ClassVar[str]
+    """A query that gives a row with a value exactly when the schema's own table exists."""
+    MIGRATION_LOCK: ClassVar[str | None] = None
+
+    def schema_version(self) -> list[Ask[int | None]]:
+        """Ask whether there is a schema, then for its version."""
+        exists = Query(self.HAS_SCHEMA, {}, writes=False)
+        version = Query("SELECT max(version) FROM retrysafe_schema", {}, writes=False)
+        return [Ask(exists, _first_value), Ask(version, _first_value)]
+
+    def migration_lock(self) -> Query | None:
+        """A statement that keeps two migrating processes apart, where begin does not."""
+        return None if self.MIGRATION_LOCK is None else Query(self.MIGRATION_LOCK, {})
+
+    # ------------------------------------------------------------ statements
+
+    def p(self, kind: str, name: str | None = None) -> str:
+        """A parameter, cast where the dialect needs it."""
+        cast = self.CASTS.get(kind)
+        return f":{name or kind}" if cast is None else f"CAST(:{name or kind} AS {cast})"
+
+    def _insert(self, clock: str, gate: str = "") -> str:
+        xact, stamp = (", xact", f", {self._stamp_value()}") if self.STAMP else ("", "")
+        return (
+            f"INSERT INTO {TABLE} ({columns()}{xact}) SELECT {self.p('key')}, {self.p('boundary')}, "
+            f"{self.p('scope')}, {self.p('operation')}, {self.p('fingerprint')}, 'running', {self.p('attempt')}, "
+            f"t.now, 1, {self.p('effects')}, t.now + {self.p('lease')}, t.now, t.now, t.now + {self.p('window')}, "
+            f"t.now + {self.p('memory')}, 1, NULL, NULL, NULL{stamp} FROM {clock}{gate or ' WHERE true'} "
+            f"ON CONFLICT (key_hash) DO NOTHING RETURNING {columns()}, updated"
+        )
+
+    def _take(self, clock: str) -> str:
+        stamp = f", xact = {self._stamp_value()}" if self.STAMP else ""
+        return (
+            f"UPDATE {TABLE} AS r SET fingerprint = {self.p('fingerprint')}, state = 'running', "
+            f"attempt = {self.p('attempt')}, token = {self.GREATEST}(r.token + 1, t.now), "
+            f"attempts = {self.p('attempts')}, effects = {self.p('effects')}, lease_until = t.now + {self.p('lease')}, "
+            f"{self._written()}, result = NULL, media_type = NULL, codec_version = NULL{stamp} FROM {clock} "
+            f"WHERE {self._seen()} AND {allowed(Event.CLAIM)}{self.GATE} RETURNING {columns('r.')}, t.now"
+        )
+
+    def _settle(self, clock: str, event: Event, own: bool) -> str:
+        stamp = f" AND r.xact = {self.STAMP}" if self.STAMP and own else ""
+        return (
+            f"UPDATE {TABLE} AS r SET state = '{RULES[event].target}', {self._result()}, {self._written()} "
+            f"FROM {clock} WHERE r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt')} "
+            f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}"
+        )
+
+    def _resolve(self, clock: str, event: Event) -> str:
+        return (
+            f"UPDATE {TABLE} AS r SET state = '{RULES[event].target}', {self._result()}, {self._written()} "
+            f"FROM {clock} WHERE {self._seen()} AND {allowed(event)}"
+        )
+
+    def _sweep(self, clock: str) -> str:
+        return (
+            f"DELETE FROM {TABLE} WHERE key_hash IN (SELECT r.key_hash FROM {TABLE} AS r, {clock} "
+            f"WHERE {allowed(Event.SWEEP)} ORDER BY r.forget LIMIT {self.p('limit')}{self.SKIP_LOCKED})"
+        )
+
+    def _seen(self) -> str:
+        return (
+            f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt', 'seen_attempt')} "
+            f"AND r.version = {self.p('version', 'seen_version')}"
+        )
+
+    def _written(self) -> str:
+        return (
+            f"updated = t.now, expires = t.now + {self.p('window')}, forget = t.now + {self.p('memory')}, "
+            f"version = r.version + 1"
+        )
+
+    def _result(self) -> str:
+        return (
+            f"result = {self.p('result')}, media_type = {self.p('media_type')}, "
+            f"codec_version = {self.p('codec_version')}"
+        )
+
+    def _stamp_value(self) -> str:
+        return f"CASE WHEN {self.p('effects')} = 'transactional' THEN {self.STAMP} END"
+
+    def _want_params(self, want: Want) -> dict[str, Any]:
+        return {
+            "key": want.key,
+            "boundary": want.boundary,
+            "scope": want.scope,
+            "operation": want.operation,
+            "fingerprint": want.fingerprint,
+            "attempt": want.attempt,
+            "effects": want.effects,
+            "lease": want.clocks.lease,
+            "window": want.clocks.window,
+            "memory": want.clocks.memory,
+        }
+
+
+_RESOLVING = (Event.SUSPECT, Event.RESOLVE_COMPLETED, Event.RESOLVE_FAILED, Event.RESOLVE_RELEASED)
+
+
+def _seen_params(seen: Record) -> dict[str, Any]:
+    return {"key": seen.key, "seen_attempt": seen.attempt, "seen_version": seen.version}
+
+
+def _result_params(result: Stored | None) -> dict[str, Any]:
+    body, media_type, version = result or (None, None, None)
+    return {"result": body, "media_type": media_type, "codec_version": version}
+
+
+def _record(answer: Rows) -> Record | None:
+    if not answer.rows or answer.rows[0][0] is None:
+        return None
+    row = answer.rows[0]
+    result = None if row[17] is None else Stored(None if row[16] is None else bytes(row[16]), row[17], row[18])
+    return Record(
+        bytes(row[0]), row[1], row[2], row[3], bytes(row[4]), State(row[5]), *row[6:16], result, int(row[19])
+    )  # fmt: skip
+
+
+def _changed_one(answer: Rows) -> bool:
+    return answer.count == 1
+
+
+def _count(answer: Rows) -> int:
+    return answer.count
+
+
+def _keys(answer: Rows) -> set[bytes]:
+    return {bytes(row[0]) for row in answer.rows}
+
+
+def _first_value(answer: Rows) -> Any:
+    return answer.rows[0][0] if answer.rows else None
+
+
+def _nothing(answer: Rows) -> None:
+    return None
+
+
+def _control(name: str, sql: str) -> Ask[None]:
+    return Ask(Query(sql, {}, control=name), _nothing)

@@ -1,0 +1,95 @@
+"""The terms of a boundary, checked: what claims need to know of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retrysafe.connect import Backend
+from retrysafe.core import keys
+from retrysafe.core.durations import micros
+from retrysafe.core.outcomes import Ground
+from retrysafe.errors import ConfigurationError, InvalidKey
+from retrysafe.observers import NO_FIELDS, tell
+from retrysafe.ports import Codec, Observer, Occurrence
+from retrysafe.types import Clocks, Concurrency, Duration, Effects, Key, OnExpired, OnMissing, Reject, Wait
+from retrysafe.wakeups import Wakeups
+
+
+def reject() -> Reject:
+    """Tell a simultaneous duplicate at once that the first is in progress."""
+    return Reject()
+
+
+def wait(seconds: float) -> Wait:
+    """Let a simultaneous duplicate wait up to ``seconds`` for the first one's result."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise ConfigurationError(f"wait({seconds!r}): give a number of seconds above zero.")
+    return Wait(float(seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a boundary promises, and with what."""
+
+    name: str
+    backend: Backend
+    clocks: Clocks
+    concurrency: Concurrency
+    effects: Effects
+    scope: str | Callable[[], str] | None
+    probe: Callable[[Any], Any] | None
+    permanent: tuple[type[BaseException], ...]
+    on_expired: OnExpired
+    on_missing: OnMissing
+    codec: Codec
+    observers: tuple[Observer, ...]
+    secret: bytes | None
+    wakeups: Wakeups
+    chance: Callable[[], float] = random.random
+
+    @property
+    def ground(self) -> Ground:
+        """Where a record stands when no transaction is handed in."""
+        return {"transactional": Ground.OWN, "keyed": Ground.KEYED, "external": Ground.EXTERNAL}[self.effects]
+
+    def key(self, key: Key | None) -> str | None:
+        """The key as text; None when it is missing and such calls pass."""
+        if key is None or key == "":
+            if self.on_missing == "pass":
+                return None
+            raise InvalidKey(f"The operation was called without a key, which boundary {self.name!r} requires.")
+        return keys.parse(key)
+
+    def scope_of(self, scope: str | None) -> str:
+        """The scope of a claim: its own, or the boundary's."""
+        found = scope if scope is not None else self.scope
+        text = found() if callable(found) else found
+        if text is None:
+            if self.scope is not None:
+                raise ConfigurationError(f"scope= of boundary {self.name!r} gave None: no tenant or principal is known.")
+            return ""
+        if not isinstance(text, str):
+            raise ConfigurationError(f"scope= must be text, not {type(text).__name__}.")
+        return text
+
+    def tell(
+        self, name: str, operation: str, record_key: bytes, attempt: str, fields: Mapping[str, Any] = NO_FIELDS
+    ) -> None:
+        """Tell the observers."""
+        redacted = keys.redact(record_key)
+        tell(self.observers, lambda: Occurrence(name, self.name, operation, redacted, attempt, fields))
+
+
+def clocks_of(lease: Duration, window: Duration, memory: Duration | None) -> Clocks:
+    """The three clocks, checked against each other."""
+    clocks = Clocks(
+        lease=micros(lease, "lease"),
+        window=micros(window, "window"),
+        memory=micros(window if memory is None else memory, "memory"),
+    )
+    if clocks.memory < clocks.window:
+        raise ConfigurationError("memory= is shorter than window=: a key must be remembered at least as long as its result.")
+    return clocks

@@ -1,0 +1,142 @@
+"""The values that every layer speaks: records, wants, holds, results and choices."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+Effects = Literal["transactional", "keyed", "external"]
+OnExpired = Literal["new", "refuse"]
+OnMissing = Literal["error", "pass"]
+Duration = float | int | timedelta | str
+Key = str | int | UUID
+Micros = int
+"""Whole microseconds: of a duration, or since the Unix epoch on the store's clock."""
+
+
+class State(StrEnum):
+    """What is written in a record."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    RELEASED = "released"
+
+
+class Standing(StrEnum):
+    """What a record amounts to at this moment: its state and its clocks, on the store's time."""
+
+    ABSENT = "absent"
+    RUNNING = "running"
+    LAPSED = "lapsed"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    RELEASED = "released"
+    EXPIRED = "expired"
+    FORGOTTEN = "forgotten"
+
+
+class Stored(NamedTuple):
+    """An encoded result: bytes, what kind of bytes, and which version of the codec wrote them.
+
+    ``body`` is None when the result is withheld because it could not be encoded.
+    """
+
+    body: bytes | None
+    media_type: str
+    codec_version: int
+
+
+class Record(NamedTuple):
+    """One key's record as the store reported it, with the store's time of that report."""
+
+    key: bytes
+    boundary: str
+    scope: str
+    operation: str
+    fingerprint: bytes
+    state: State
+    attempt: str
+    token: int
+    attempts: int
+    effects: Effects
+    lease_until: Micros
+    created: Micros
+    updated: Micros
+    expires: Micros
+    forget: Micros
+    version: int
+    result: Stored | None
+    now: Micros
+
+    @property
+    def standing(self) -> Standing:
+        """What the record amounts to, judged by the store's clocks alone."""
+        if self.state is State.RUNNING:
+            return Standing.RUNNING if self.lease_until > self.now else Standing.LAPSED
+        if self.state is State.UNKNOWN:
+            return Standing.UNKNOWN
+        if self.forget <= self.now:
+            return Standing.FORGOTTEN
+        if self.expires <= self.now:
+            return Standing.EXPIRED
+        return Standing(self.state.value)
+
+    @property
+    def lease_left(self) -> float:
+        """Seconds until the lease lapses; negative afterwards."""
+        return (self.lease_until - self.now) / 1e6
+
+
+class Clocks(NamedTuple):
+    """The three separate clocks of a record, as durations."""
+
+    lease: Micros
+    window: Micros
+    memory: Micros
+
+
+class Want(NamedTuple):
+    """What an attempt asks for when it claims a key."""
+
+    key: bytes
+    boundary: str
+    scope: str
+    operation: str
+    fingerprint: bytes
+    attempt: str
+    effects: Effects
+    clocks: Clocks
+    on_expired: OnExpired = "new"
+
+    @property
+    def transactional(self) -> bool:
+        """Whether the record shares a transaction with the effect."""
+        return self.effects == "transactional"
+
+
+class Held(NamedTuple):
+    """A won claim: what every later write of this attempt is conditional on."""
+
+    key: bytes
+    attempt: str
+    token: int
+    clocks: Clocks
+    transactional: bool
+
+
+class Reject(NamedTuple):
+    """A simultaneous duplicate is told at once that the first is in progress."""
+
+
+class Wait(NamedTuple):
+    """A simultaneous duplicate waits up to ``seconds`` for the first one's result."""
+
+    seconds: float
+
+
+Concurrency = Reject | Wait
