@@ -87,8 +87,8 @@ class Store(Protocol):
         """Return the record."""
         ...
 
-    def sweep(self, limit: int) -> Ask[int]:
-        """Remove up to ``limit`` forgotten records; return how many went."""
+    def sweep(self, limit: int) -> list[Ask[int]]:
+        """Remove up to ``limit`` forgotten records; the answers count them. Empty where they expire natively."""
         ...
 
 

@@ -35,4 +35,4 @@ def script(dialect: str, after: int = 0) -> str:
 
 def _statements(text: str) -> tuple[str, ...]:
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
-    return tuple(part.strip() for part in "\n".join(lines).split(";\n") if part.strip(" ;\n"))
+    return tuple(part.strip(" ;\n") for part in "\n".join(lines).split(";\n") if part.strip(" ;\n"))

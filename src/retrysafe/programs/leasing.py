@@ -19,4 +19,7 @@ def renew(store: Store, held: Sequence[Held]) -> Steps[set[bytes]]:
 
 def sweep(store: Store, limit: int) -> Steps[int]:
     """Remove up to ``limit`` forgotten records; return how many went."""
-    return (yield from ask(store.sweep(limit)))
+    gone = 0
+    for request in store.sweep(limit):
+        gone += yield from ask(request)
+    return gone

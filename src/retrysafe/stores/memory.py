@@ -86,7 +86,7 @@ class MemoryStore:
 
         return _ask(step)
 
-    def sweep(self, limit: int) -> Ask[int]:
+    def sweep(self, limit: int) -> list[Ask[int]]:
         """Remove forgotten records."""
 
         def step(records: Records, now: Micros) -> int:
@@ -96,7 +96,7 @@ class MemoryStore:
                 del records[key]
             return len(forgotten)
 
-        return _ask(step)
+        return [_ask(step)]
 
 
 def _ask(step: Step) -> Ask[Any]:

@@ -126,11 +126,11 @@ class SqlStore:
             params |= row
             rows.append("(" + ", ".join(self.p(name.rstrip("0123456789"), name) for name in row) + ")")
         sql = (
-            f"WITH h (key_hash, attempt, token, lease, window_length, memory) AS (VALUES {', '.join(rows)}) "
-            f"UPDATE {TABLE} AS r SET lease_until = t.now + h.lease, updated = t.now, "
-            f"expires = t.now + h.window_length, forget = t.now + h.memory, version = r.version + 1 "
-            f"FROM h, (SELECT {self.NOW} AS now) AS t WHERE r.key_hash = h.key_hash AND r.attempt = h.attempt "
-            f"AND r.token = h.token AND {allowed(Event.RENEW)} RETURNING r.key_hash"
+            f"WITH held (held_key, held_attempt, held_token, lease, kept, remembered) AS (VALUES {', '.join(rows)}) "
+            f"UPDATE {TABLE} AS r SET lease_until = t.now + lease, updated = t.now, "
+            f"expires = t.now + kept, forget = t.now + remembered, version = r.version + 1 "
+            f"FROM held, (SELECT {self.NOW} AS now) AS t WHERE r.key_hash = held_key AND r.attempt = held_attempt "
+            f"AND r.token = held_token AND {allowed(Event.RENEW)} RETURNING key_hash"
         )
         return [Ask(Query(sql, params), _keys)] if held else []
 
@@ -138,9 +138,9 @@ class SqlStore:
         """Return the record."""
         return Ask(Query(self.read_sql, {"key": key}, writes=False), _record)
 
-    def sweep(self, limit: int) -> Ask[int]:
+    def sweep(self, limit: int) -> list[Ask[int]]:
         """Remove up to ``limit`` forgotten records."""
-        return Ask(Query(self._sweep_sql, {"limit": limit}), _count)
+        return [Ask(Query(self._sweep_sql, {"limit": limit}), _count)]
 
     # ------------------------------------------------------------ transaction control
 
@@ -204,7 +204,7 @@ class SqlStore:
             f"attempt = {self.p('attempt')}, token = {self.GREATEST}(r.token + 1, t.now), "
             f"attempts = {self.p('attempts')}, effects = {self.p('effects')}, lease_until = t.now + {self.p('lease')}, "
             f"{self._written()}, result = NULL, media_type = NULL, codec_version = NULL{stamp} FROM {clock} "
-            f"WHERE {self._seen()} AND {allowed(Event.CLAIM)}{self.GATE} RETURNING {columns('r.')}, t.now"
+            f"WHERE {self._seen()} AND {allowed(Event.CLAIM)}{self.GATE} RETURNING {columns()}, updated"
         )
 
     def _settle(self, clock: str, event: Event, own: bool) -> str:

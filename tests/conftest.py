@@ -1,0 +1,50 @@
+"""Services: a test that needs one is skipped with the reason when it is absent, and fails in CI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.stores.harnesses import HARNESSES, AnyHarness
+
+
+def require(service: str) -> None:
+    """Skip the test when the service is absent; in CI an absent service is a failure."""
+    variable = f"RETRYSAFE_TEST_{service.upper()}"
+    if variable in os.environ:
+        return
+    reason = f"no {service}: {variable} is not set; run scripts/services start {service}"
+    if os.environ.get("RETRYSAFE_REQUIRE_SERVICES"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def postgresql() -> str:
+    """The URL of the test PostgreSQL."""
+    require("postgresql")
+    return os.environ["RETRYSAFE_TEST_POSTGRESQL"]
+
+
+@pytest.fixture(params=HARNESSES)
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyHarness]:
+    """Every store behind every executor."""
+    service, make = HARNESSES[request.param]
+    if service is not None:
+        require(service)
+    made = make(tmp_path)
+    yield made
+    made.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end how much was skipped, and why, so that no skip goes unseen."""
+    reasons: dict[str, int] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reasons[reason] = reasons.get(reason, 0) + 1
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"{count} skipped: {reason}")

@@ -1,0 +1,338 @@
+"""Harnesses of the conformance suite: every store behind every executor, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retrysafe.connect import Backend, connect
+from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
+from retrysafe.ports import Steps, Store
+from retrysafe.programs.drivers import arun, run
+from retrysafe.stores.memory import MemoryStore
+
+INSTANTS = ("lease_until", "created", "updated", "expires", "forget")
+_SHIFT = ", ".join(f"{name} = {name} - {{micros}}" for name in INSTANTS)
+
+
+class FakeClock:
+    """Time that passes only when a test says so, in microseconds."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+    def elapse(self, seconds: float) -> None:
+        self.now += round(seconds * 1e6)
+
+
+@dataclass
+class SyncHarness:
+    """Programs on a sync client, races on threads."""
+
+    backend: Backend
+    age: Callable[[bytes, int], None]
+
+    @property
+    def store(self) -> Store:
+        return self.backend.store
+
+    def do(self, program: Steps[Any]) -> Any:
+        return run(program, self.backend.client())
+
+    def race(self, programs: Sequence[Steps[Any]]) -> list[Any]:
+        start = threading.Barrier(len(programs))
+
+        def one(program: Steps[Any]) -> Any:
+            start.wait(10)
+            return self.do(program)
+
+        with ThreadPoolExecutor(len(programs)) as pool:
+            return list(pool.map(one, programs))
+
+    def elapse(self, key: bytes, seconds: float) -> None:
+        self.age(key, round(seconds * 1e6))
+
+    def close(self) -> None:
+        self.backend.close()
+
+
+@dataclass
+class AsyncHarness:
+    """Programs on an async client, races as tasks of one loop."""
+
+    backend: Backend
+    age: Callable[[bytes, int], None]
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def store(self) -> Store:
+        return self.backend.store
+
+    def do(self, program: Steps[Any]) -> Any:
+        return self.loop.run_until_complete(self._do(program))
+
+    async def _do(self, program: Steps[Any]) -> Any:
+        return await arun(program, self.backend.aclient())
+
+    def race(self, programs: Sequence[Steps[Any]]) -> list[Any]:
+        async def all_of_them() -> list[Any]:
+            return await asyncio.gather(*map(self._do, programs))
+
+        return self.loop.run_until_complete(all_of_them())
+
+    def elapse(self, key: bytes, seconds: float) -> None:
+        self.age(key, round(seconds * 1e6))
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.backend.aclose())
+        self.loop.close()
+
+
+# ---------------------------------------------------------------- letting time pass
+
+
+def age_sqlite(path: str) -> Callable[[bytes, int], None]:
+    def age(key: bytes, micros: int) -> None:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(
+                f"UPDATE retrysafe_records SET {_SHIFT.format(micros=micros)} WHERE key_hash = ?", (key,)
+            )
+
+    return age
+
+
+def age_postgresql(url: str) -> Callable[[bytes, int], None]:
+    def age(key: bytes, micros: int) -> None:
+        import psycopg
+
+        with psycopg.connect(url, autocommit=True) as connection:
+            sql = f"UPDATE retrysafe_records SET {_SHIFT.format(micros=micros)} WHERE key_hash = %s"
+            connection.execute(sql.encode(), (key,))
+
+    return age
+
+
+_AGE_SCRIPT = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return end
+for _, name in ipairs({'lease_until', 'created', 'updated', 'expires', 'forget'}) do
+  redis.call('HINCRBY', KEYS[1], name, -ARGV[1])
+end
+if redis.call('PEXPIRETIME', KEYS[1]) > 0 then
+  redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', redis.call('HGET', KEYS[1], 'forget') / 1000))
+end"""
+
+
+def age_redis(url: str) -> Callable[[bytes, int], None]:
+    def age(key: bytes, micros: int) -> None:
+        import redis
+
+        with closing(redis.Redis.from_url(url)) as client:
+            client.eval(_AGE_SCRIPT, 1, b"retrysafe:{" + key.hex().encode() + b"}", micros)
+
+    return age
+
+
+def age_dynamodb(table: str, endpoint: str) -> Callable[[bytes, int], None]:
+    def age(key: bytes, micros: int) -> None:
+        import boto3
+
+        client = boto3.client("dynamodb", endpoint_url=endpoint, region_name="us-east-1")
+        client.update_item(
+            TableName=table,
+            Key={"key_hash": {"B": key}},
+            UpdateExpression="SET " + ", ".join(f"#{name} = #{name} - :by" for name in INSTANTS),
+            ExpressionAttributeNames={f"#{name}": name for name in INSTANTS},
+            ExpressionAttributeValues={":by": {"N": str(micros)}},
+        )
+
+    return age
+
+
+# ---------------------------------------------------------------- the matrix
+
+
+def memory_backend(clock: FakeClock) -> Backend:
+    client = MemoryClient(clock)
+    return Backend(
+        MemoryStore(), sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client), address="memory://"
+    )
+
+
+def memory(path: Path) -> SyncHarness:
+    clock = FakeClock()
+    return SyncHarness(memory_backend(clock), lambda key, micros: clock.elapse(micros / 1e6))
+
+
+def memory_async(path: Path) -> AsyncHarness:
+    clock = FakeClock()
+    age = lambda key, micros: clock.elapse(micros / 1e6)  # noqa: E731
+    return AsyncHarness(memory_backend(clock), age, asyncio.new_event_loop())
+
+
+def sqlite(path: Path) -> SyncHarness:
+    file = str(path / "store.db")
+    return SyncHarness(connect(f"sqlite:///{file}"), age_sqlite(file))
+
+
+def sqlite_async(path: Path) -> AsyncHarness:
+    file = str(path / "store.db")
+    return AsyncHarness(connect(f"sqlite:///{file}"), age_sqlite(file), asyncio.new_event_loop())
+
+
+def sqlalchemy_sqlite(path: Path) -> SyncHarness:
+    import sqlalchemy
+
+    file = str(path / "store.db")
+    return SyncHarness(connect(sqlalchemy.create_engine(f"sqlite:///{file}")), age_sqlite(file))
+
+
+def sqlalchemy_aiosqlite(path: Path) -> AsyncHarness:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    file = str(path / "store.db")
+    engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
+    return DisposingHarness(connect(engine), age_sqlite(file), asyncio.new_event_loop(), engine)
+
+
+@dataclass
+class DisposingHarness(AsyncHarness):
+    """An async harness on an engine that must be disposed of on its loop."""
+
+    engine: Any
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.engine.dispose())
+        super().close()
+
+
+def postgresql_url() -> str:
+    return os.environ["RETRYSAFE_TEST_POSTGRESQL"]
+
+
+def psycopg_sync(path: Path) -> SyncHarness:
+    backend = connect(postgresql_url())
+    backend.migrate()
+    return SyncHarness(backend, age_postgresql(postgresql_url()))
+
+
+def psycopg_async(path: Path) -> AsyncHarness:
+    backend = connect(postgresql_url())
+    backend.migrate()
+    return AsyncHarness(backend, age_postgresql(postgresql_url()), asyncio.new_event_loop())
+
+
+def asyncpg(path: Path) -> AsyncHarness:
+    backend = connect(postgresql_url().replace("postgresql:", "postgresql+asyncpg:"))
+    harness = AsyncHarness(backend, age_postgresql(postgresql_url()), asyncio.new_event_loop())
+    harness.loop.run_until_complete(backend.amigrate())
+    return harness
+
+
+def sqlalchemy_psycopg(path: Path) -> SyncHarness:
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(postgresql_url().replace("postgresql:", "postgresql+psycopg:"), pool_size=10)
+    backend = connect(engine)
+    backend.migrate()
+    return SyncHarness(backend, age_postgresql(postgresql_url()))
+
+
+def _async_engine(driver: str) -> AsyncHarness:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    url = postgresql_url()
+    engine = create_async_engine(url.replace("postgresql:", f"postgresql+{driver}:"), pool_size=10)
+    harness = DisposingHarness(connect(engine), age_postgresql(url), asyncio.new_event_loop(), engine)
+    harness.loop.run_until_complete(harness.backend.amigrate())
+    return harness
+
+
+def sqlalchemy_asyncpg(path: Path) -> AsyncHarness:
+    return _async_engine("asyncpg")
+
+
+def sqlalchemy_psycopg_async(path: Path) -> AsyncHarness:
+    return _async_engine("psycopg")
+
+
+def redis_url() -> str:
+    return os.environ["RETRYSAFE_TEST_REDIS"]
+
+
+def redis_sync(path: Path) -> SyncHarness:
+    return SyncHarness(connect(redis_url()), age_redis(redis_url()))
+
+
+def redis_async(path: Path) -> AsyncHarness:
+    return AsyncHarness(connect(redis_url()), age_redis(redis_url()), asyncio.new_event_loop())
+
+
+DYNAMODB_TABLE = "retrysafe-conformance"
+
+
+def dynamodb_endpoint() -> str:
+    return os.environ["RETRYSAFE_TEST_DYNAMODB"]
+
+
+def _dynamodb() -> Backend:
+    import boto3
+    from botocore.exceptions import ClientError
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        os.environ.setdefault(name, "local")
+    client = boto3.client("dynamodb", endpoint_url=dynamodb_endpoint(), region_name="us-east-1")
+    try:
+        client.create_table(
+            TableName=DYNAMODB_TABLE,
+            KeySchema=[{"AttributeName": "key_hash", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "key_hash", "AttributeType": "B"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        client.get_waiter("table_exists").wait(TableName=DYNAMODB_TABLE, WaiterConfig={"Delay": 1})
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ResourceInUseException":
+            raise
+    return connect(f"dynamodb://{DYNAMODB_TABLE}?region=us-east-1&endpoint={dynamodb_endpoint()}")
+
+
+def dynamodb_sync(path: Path) -> SyncHarness:
+    return SyncHarness(_dynamodb(), age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()))
+
+
+def dynamodb_async(path: Path) -> AsyncHarness:
+    return AsyncHarness(_dynamodb(), age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()), asyncio.new_event_loop())
+
+
+AnyHarness = SyncHarness | AsyncHarness
+HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
+    "memory": (None, memory),
+    "memory async": (None, memory_async),
+    "sqlite3": (None, sqlite),
+    "sqlite3 async": (None, sqlite_async),
+    "SQLAlchemy Engine, SQLite": (None, sqlalchemy_sqlite),
+    "SQLAlchemy AsyncEngine, aiosqlite": (None, sqlalchemy_aiosqlite),
+    "psycopg": ("postgresql", psycopg_sync),
+    "psycopg async": ("postgresql", psycopg_async),
+    "asyncpg": ("postgresql", asyncpg),
+    "SQLAlchemy Engine, psycopg": ("postgresql", sqlalchemy_psycopg),
+    "SQLAlchemy AsyncEngine, asyncpg": ("postgresql", sqlalchemy_asyncpg),
+    "SQLAlchemy AsyncEngine, psycopg": ("postgresql", sqlalchemy_psycopg_async),
+    "redis": ("redis", redis_sync),
+    "redis async": ("redis", redis_async),
+    "boto3": ("dynamodb", dynamodb_sync),
+    "aiobotocore": ("dynamodb", dynamodb_async),
+}
+"""Name → the service it needs, and how it is made in a directory of its own."""
+
+

@@ -1,0 +1,18 @@
+"""The published conformance suite, over every store and executor."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from retrysafe.testing.conformance import CASES, Bench, NotApplicable
+from tests.stores.harnesses import AnyHarness
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_conformance(name: str, harness: AnyHarness) -> None:
+    try:
+        CASES[name](Bench(harness, secrets.token_bytes(32)))
+    except NotApplicable as reason:
+        pytest.skip(f"{harness.store.capabilities.name}: {reason}")
