@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.connect import Backend, connect
-from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
+from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient, wall_clock
 from retrysafe.ports import Steps, Store
 from retrysafe.programs.drivers import arun, run
 from retrysafe.stores.memory import MemoryStore
@@ -148,13 +148,20 @@ def age_dynamodb(table: str, endpoint: str) -> Callable[[bytes, int], None]:
         import boto3
 
         client = boto3.client("dynamodb", endpoint_url=endpoint, region_name="us-east-1")
-        client.update_item(
-            TableName=table,
-            Key={"key_hash": {"B": key}},
+        where: dict[str, Any] = {"TableName": table, "Key": {"key_hash": {"B": key}}}
+        item = client.get_item(**where, ConsistentRead=True).get("Item")
+        if item is None:
+            return
+        updated = client.update_item(
+            **where,
             UpdateExpression="SET " + ", ".join(f"#{name} = #{name} - :by" for name in INSTANTS),
             ExpressionAttributeNames={f"#{name}": name for name in INSTANTS},
             ExpressionAttributeValues={":by": {"N": str(micros)}},
-        )
+            ReturnValues="ALL_NEW",
+        )["Attributes"]
+        # DynamoDB Local removes nothing by TTL, so what the service would do is done here.
+        if "ttl" in item and int(updated["forget"]["N"]) <= wall_clock():
+            client.delete_item(**where)
 
     return age
 

@@ -1,0 +1,167 @@
+"""Two stores in lockstep: a real one, and the memory store, which is the transition table executed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from retrysafe.core.transitions import Event
+from retrysafe.ports import Ask, Steps, Store
+from retrysafe.programs.drivers import ask
+from retrysafe.types import Clocks, Effects, Held, Record, Stored, Want
+from tests.stores.harnesses import AnyHarness, memory
+
+CLOCKS = Clocks(lease=30_000_000, window=3_600_000_000, memory=7_200_000_000)
+RESULT = Stored(b"\x00result\xff", "application/octet-stream", 3)
+OWNER_EVENTS = (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
+SEEN_EVENTS = (Event.SUSPECT, Event.RESOLVE_COMPLETED, Event.RESOLVE_FAILED, Event.RESOLVE_RELEASED)
+
+
+def result_of(event: Event) -> Stored | None:
+    """What is stored by an event, for the tests: releases and doubts store nothing."""
+    return RESULT if event in (Event.COMPLETE, Event.FAIL, Event.RESOLVE_COMPLETED, Event.RESOLVE_FAILED) else None
+
+
+class Shape(NamedTuple):
+    """What must be equal in both worlds: everything of a record but the instants themselves."""
+
+    standing: str
+    attempt: str
+    attempts: int
+    identity: tuple[str, ...]
+    fingerprint: bytes
+    effects: str
+    result: Stored | None
+    version: int
+    window_length: int
+    memory_length: int
+    lease_length: int | None
+
+
+def shape(record: Record | None) -> Shape | None:
+    if record is None:
+        return None
+    running = record.state.value == "running"
+    return Shape(
+        record.standing.value,
+        record.attempt,
+        record.attempts,
+        (record.boundary, record.scope, record.operation),
+        record.fingerprint,
+        record.effects,
+        record.result,
+        record.version,
+        record.expires - record.updated,
+        record.forget - record.updated,
+        record.lease_until - record.updated if running else None,
+    )
+
+
+def _put(request: Ask[Any]) -> Steps[Any]:
+    return (yield from ask(request))
+
+
+def _put_each(requests: list[Ask[Any]]) -> Steps[list[Any]]:
+    answers = []
+    for request in requests:
+        answers.append((yield from ask(request)))
+    return answers
+
+
+class World:
+    """One store with one key, and what an attempt in it holds and has seen."""
+
+    def __init__(self, harness: AnyHarness, key: bytes) -> None:
+        self.harness = harness
+        self.key = key
+        self.held: Held | None = None
+        self.seen: Record | None = None
+
+    @property
+    def store(self) -> Store:
+        return self.harness.store
+
+    def read(self) -> Record | None:
+        record: Record | None = self.harness.do(_put(self.store.read(self.key)))
+        return record
+
+    def look(self) -> Record | None:
+        """Read, and remember what was seen."""
+        self.seen = self.read()
+        return self.seen
+
+    def claim(self, attempt: str, payload: bytes = b"p", effects: Effects = "keyed") -> Shape | None:
+        return self._claimed(self.harness.do(_put(self.store.claim(self._want(attempt, payload, effects)))), attempt)
+
+    def take(self, attempt: str, payload: bytes = b"p", effects: Effects = "keyed") -> Shape | None:
+        if self.seen is None:
+            return None
+        want = self._want(attempt, payload, effects)
+        return self._claimed(self.harness.do(_put(self.store.take(want, self.seen))), attempt)
+
+    def settle(self, event: Event, held: Held | None = None) -> bool:
+        held = held or self.held
+        if held is None:
+            return False
+        settled: bool = self.harness.do(_put(self.store.settle(held, event, result_of(event))))
+        return settled
+
+    def resolve(self, event: Event, seen: Record | None = None) -> bool:
+        seen = seen or self.seen
+        if seen is None:
+            return False
+        settled: bool = self.harness.do(_put(self.store.resolve(seen, event, result_of(event), CLOCKS)))
+        return settled
+
+    def renew(self, held: Held | None = None) -> bool:
+        held = held or self.held
+        if held is None:
+            return False
+        answers = self.harness.do(_put_each(self.store.renew([held])))
+        return any(self.key in answer for answer in answers)
+
+    def sweep(self) -> None:
+        self.harness.do(_put_each(self.store.sweep(100_000)))
+
+    def elapse(self, seconds: float) -> None:
+        self.harness.elapse(self.key, seconds)
+
+    def _want(self, attempt: str, payload: bytes, effects: Effects) -> Want:
+        return Want(self.key, "b", "s", "o", payload, attempt, effects, CLOCKS)
+
+    def _claimed(self, record: Record | None, attempt: str) -> Shape | None:
+        if record is not None and record.attempt == attempt:
+            self.held = Held(self.key, attempt, record.token, CLOCKS, False)
+        return shape(record)
+
+
+class Lockstep:
+    """Does the same in both worlds, and compares answer and record after every step."""
+
+    def __init__(self, harness: AnyHarness) -> None:
+        key = secrets.token_bytes(32)
+        self.real = World(harness, key)
+        self.model = World(memory(Path()), key)
+        self.last_token = 0
+
+    def both(self, what: str, act: Callable[[World], Any]) -> Any:
+        real, model = act(self.real), act(self.model)
+        assert real == model, f"{what}: the store answers {real}, the table {model}"
+        self.compare(what)
+        return real
+
+    def compare(self, what: str) -> None:
+        found, expected = self.real.read(), self.model.read()
+        if found is None and expected is not None and expected.standing.value == "forgotten":
+            self.model.sweep()  # a store with native expiry has swept already
+            return
+        assert shape(found) == shape(expected), f"after {what}: {found} instead of {expected}"
+        if found is not None:
+            assert found.token >= self.last_token, f"after {what}: the token fell"
+            self.last_token = found.token
+
+    def look(self) -> None:
+        self.real.look()
+        self.model.look()
