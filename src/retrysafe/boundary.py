@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from retrysafe import connect
-from retrysafe.claim import Claim, new_attempt
+from retrysafe.claim import Claim
 from retrysafe.codec import JSONCodec, encode_failure
 from retrysafe.core import keys
 from retrysafe.core.transitions import Event
@@ -209,7 +210,7 @@ class Boundary:
             scope=scope_text,
             operation=operation,
             fingerprint=fingerprint,
-            attempt=new_attempt(),
+            attempt=secrets.token_hex(16),
             effects=terms.effects,
             clocks=terms.clocks,
             on_expired=terms.on_expired,

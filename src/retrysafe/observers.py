@@ -13,7 +13,7 @@ OCCURRENCES: dict[str, tuple[int, str]] = {
     "passed": (logging.DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
     "started": (logging.DEBUG, "the key was claimed and the work begins (fields: token, attempts)"),
     "takeover": (logging.WARNING, "the key was claimed from an attempt whose lease had lapsed (token, attempts)"),
-    "renewed_after_expiry": (logging.INFO, "the key was used before; its window is over and it is new work (token)"),
+    "reclaimed": (logging.INFO, "the key was used before; its window is over and it is new work (token, attempts)"),
     "replayed": (logging.INFO, "the stored result was given instead of running again"),
     "failure_replayed": (logging.INFO, "the stored failure was given instead of running again (error_type)"),
     "conflict": (logging.INFO, "another attempt is running; the caller was told so (retry_after)"),
@@ -32,7 +32,7 @@ OCCURRENCES: dict[str, tuple[int, str]] = {
     "restarted": (logging.INFO, "the database wanted the whole transaction again (restarts)"),
     "renewal_failed": (logging.WARNING, "a lease could not be renewed in time; it is tried again (error)"),
     "lease_lost": (logging.ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
-    "unrecorded": (logging.ERROR, "the work ended but the store did not answer: the lease lapses (error)"),
+    "unrecorded": (logging.ERROR, "the work ended but the store did not answer: the lease lapses (ending)"),
 }
 """Every occurrence: its level in the log, and what it means with the fields it carries."""
 

@@ -14,8 +14,8 @@ from retrysafe.claim import Claim
 from retrysafe.core import canonical, fingerprint
 from retrysafe.core.backoff import RESTART
 from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction, StoredFailure
+from retrysafe.grounds import Own
 from retrysafe.terms import Terms
-from retrysafe.types import Key
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -153,7 +153,7 @@ class Guarded:
 
     def restart_pause(self, claim: Claim, restarts: int) -> float | None:
         """Seconds until the whole transaction is run again, or None when it may not be."""
-        if claim._ground.name != "OWN" or restarts >= MOST_RESTARTS:
+        if not isinstance(claim._ground, Own) or restarts >= MOST_RESTARTS:
             return None
         claim._tell("restarted", restarts=restarts + 1)
         return RESTART.delay(restarts, self.terms.chance())
@@ -226,5 +226,3 @@ def _answer(claim: Claim) -> Any:
         raise StoredFailure(type(failure).__name__, str(failure), getattr(failure, "data", None)) from failure
     return claim.result
 
-
-KeyLike = Key | None

@@ -10,7 +10,6 @@ from typing import Any
 from retrysafe.connect import Backend
 from retrysafe.core import keys
 from retrysafe.core.durations import micros
-from retrysafe.core.outcomes import Ground
 from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.observers import NO_FIELDS, tell
 from retrysafe.ports import Codec, Observer, Occurrence
@@ -49,11 +48,6 @@ class Terms:
     secret: bytes | None
     wakeups: Wakeups
     chance: Callable[[], float] = random.random
-
-    @property
-    def ground(self) -> Ground:
-        """Where a record stands when no transaction is handed in."""
-        return {"transactional": Ground.OWN, "keyed": Ground.KEYED, "external": Ground.EXTERNAL}[self.effects]
 
     def key(self, key: Key | None) -> str | None:
         """The key as text; None when it is missing and such calls pass."""

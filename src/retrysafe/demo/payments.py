@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from importlib.resources import files
@@ -40,7 +41,7 @@ class Payment:
 def shipped() -> list[Payment]:
     """The payments that come with the package."""
     text = files(__package__).joinpath("payments.csv").read_text(encoding="utf-8")
-    return parse(text.splitlines(), "payments.csv")
+    return parse(text, "payments.csv")
 
 
 def load(path: str) -> list[Payment]:
@@ -51,12 +52,12 @@ def load(path: str) -> list[Payment]:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    return parse(text.splitlines(), path)
+    return parse(text, path)
 
 
-def parse(lines: Iterable[str], source: str) -> list[Payment]:
+def parse(text: str, source: str) -> list[Payment]:
     """Check every row; the first that is wrong ends it."""
-    reader = csv.DictReader(lines, strict=True)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     found: dict[str, Payment] = {}
     try:
         missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]

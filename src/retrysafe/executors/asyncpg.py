@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, translated, translated_alone
+from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail
 from retrysafe.ports import Query, Rows
 
 CHECKOUT = 10.0
@@ -41,7 +41,7 @@ class InTransaction:
         try:
             return await ain_turn(request, lambda query: perform(self.handle, query))
         except _Failures as error:
-            raise translated(error) from error
+            fail(error)
 
 
 def ajoin(connection: Any) -> InTransaction:
@@ -70,7 +70,7 @@ class AsyncpgClient:
             async with pool.acquire(timeout=CHECKOUT) as connection:
                 return await ain_turn(request, lambda query: perform(connection, query))
         except _Failures as error:
-            raise translated_alone(error) from error
+            fail(error, alone=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[InTransaction]:

@@ -11,7 +11,7 @@ import psycopg_pool
 from psycopg.pq import TransactionStatus
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, in_turn, translated, translated_alone
+from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, in_turn, fail
 from retrysafe.ports import Query, Rows
 
 CHECKOUT = 10.0
@@ -45,7 +45,7 @@ class InTransaction:
         try:
             return in_turn(request, lambda query: perform(self.handle, query))
         except psycopg.Error as error:
-            raise translated(error) from error
+            fail(error)
 
 
 class AsyncInTransaction:
@@ -59,7 +59,7 @@ class AsyncInTransaction:
         try:
             return await ain_turn(request, lambda query: aperform(self.handle, query))
         except psycopg.Error as error:
-            raise translated(error) from error
+            fail(error)
 
 
 def join(connection: psycopg.Connection[Any]) -> InTransaction:
@@ -99,7 +99,7 @@ class PsycopgClient:
             with self._lent() as connection:
                 return in_turn(request, lambda query: perform(connection, query))
         except _Failures as error:
-            raise translated_alone(error) from error
+            fail(error, alone=True)
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
@@ -154,7 +154,7 @@ class AsyncPsycopgClient:
             async with self._lent() as connection:
                 return await ain_turn(request, lambda query: aperform(connection, query))
         except _Failures as error:
-            raise translated_alone(error) from error
+            fail(error, alone=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
-from retrysafe.errors import ConfigurationError, RetrysafeError, RetryTransaction, SchemaOutdated, StoreUnavailable
+from retrysafe.errors import ConfigurationError, RetryTransaction, SchemaOutdated, StoreUnavailable
 from retrysafe.ports import Query, Rows
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")
@@ -76,21 +76,34 @@ def wants_restart(error: BaseException) -> bool:
     return isinstance(error, RetryTransaction) or sqlstate(error) in ("40001", "40P01")
 
 
-def translated(error: Exception) -> RetrysafeError:
-    """The error of ours that a driver's error amounts to."""
+_USERS_OWN = frozenset(
+    {"IntegrityError", "DataError", "IntegrityConstraintViolationError", "TriggeredDataChangeViolationError"}
+)
+"""Class names, in every driver, of errors that the user's data caused: they surface at a flush or commit."""
+
+
+def fail(error: Exception, *, alone: bool = False) -> NoReturn:
+    """Raise the error of ours that a driver's error amounts to; what the user's data caused stays as it is.
+
+    ``alone``: the statement was in a transaction of its own, which can simply be put again.
+    """
+    mine = translated(error, alone=alone)
+    if mine is error:
+        raise error
+    raise mine from error
+
+
+def translated(error: Exception, *, alone: bool = False) -> Exception:
+    """What `fail` raises."""
+    if not _USERS_OWN.isdisjoint(kind.__name__ for kind in type(error).__mro__):
+        return error
     state = sqlstate(error)
     text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
-    if state in RESTART:
+    if state in RESTART and not alone:
         return RetryTransaction(text)
     if state in _NO_SCHEMA or "no such table: retrysafe" in text or "no such column" in text:
         return SchemaOutdated(f"{text}. {MIGRATE}")
     return StoreUnavailable(text)
-
-
-def translated_alone(error: Exception) -> RetrysafeError:
-    """The same for a statement in a transaction of its own, which we may simply put again."""
-    mine = translated(error)
-    return StoreUnavailable(mine.detail) if isinstance(mine, RetryTransaction) else mine
 
 
 def url_options(options: Mapping[str, str], known: tuple[str, ...], url_kind: str) -> None:

@@ -15,11 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, arguments, in_turn, translated, translated_alone
+from retrysafe.executors.sql import AUTOCOMMIT, arguments, in_turn, fail
 from retrysafe.ports import Query, Rows
 
 _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}
-_Failures = (exc.SQLAlchemyError, OSError)
+_Failures = (exc.DBAPIError, exc.TimeoutError, OSError)
 
 
 def perform(connection: Connection, query: Query) -> Rows:
@@ -51,7 +51,7 @@ class InTransaction:
         except exc.PendingRollbackError as error:
             raise StoreUnavailable(str(error)) from error
         except _Failures as error:
-            raise translated(error) from error
+            fail(error)
 
     def _connection(self) -> Connection:
         return self.handle if isinstance(self.handle, Connection) else self.handle.connection()
@@ -114,7 +114,7 @@ class Joined:
             try:
                 _begin(connection, "BEGIN IMMEDIATE")
             except _Failures as error:
-                raise translated(error) from error
+                fail(error)
             self._started = True
         return self._inner(request)
 
@@ -168,7 +168,7 @@ class EngineClient:
             with self._autocommit.connect() as connection:
                 return in_turn(request, lambda query: perform(connection, query))
         except _Failures as error:
-            raise translated_alone(error) from error
+            fail(error, alone=True)
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
@@ -199,7 +199,7 @@ class AsyncEngineClient:
             async with self._autocommit.connect() as connection:
                 return await connection.run_sync(_in_turn, request)
         except _Failures as error:
-            raise translated_alone(error) from error
+            fail(error, alone=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:

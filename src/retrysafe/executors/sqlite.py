@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, in_turn, translated, translated_alone
+from retrysafe.executors.sql import AUTOCOMMIT, fail, in_turn
 from retrysafe.ports import Query, Rows
 
 
@@ -56,7 +56,7 @@ class InTransaction:
         try:
             return in_turn(request, lambda query: perform(self.handle, query))
         except sqlite3.Error as error:
-            raise translated(error) from error
+            fail(error)
 
 
 class Joined:
@@ -82,7 +82,7 @@ def begin_if_idle(connection: sqlite3.Connection) -> None:
     try:
         connection.execute("BEGIN IMMEDIATE")
     except sqlite3.Error as error:
-        raise translated(error) from error
+        fail(error)
 
 
 class SqliteClient:
@@ -99,7 +99,7 @@ class SqliteClient:
             try:
                 return in_turn(request, lambda query: perform(connection, query))
             except sqlite3.Error as error:
-                raise translated_alone(error) from error
+                fail(error, alone=True)
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
@@ -151,6 +151,6 @@ def reader(connection: sqlite3.Connection) -> Callable[[Query], Any]:
         try:
             return perform(connection, query)
         except sqlite3.Error as error:
-            raise translated_alone(error) from error
+            fail(error, alone=True)
 
     return read

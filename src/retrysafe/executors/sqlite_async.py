@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from retrysafe.errors import StoreUnavailable
-from retrysafe.executors.sql import in_turn, translated_alone
+from retrysafe.executors.sql import in_turn, translated
 from retrysafe.executors.sqlite import InTransaction, SqliteFile, perform, put_back, reader
 from retrysafe.ports import Query, Rows
 
@@ -78,7 +78,7 @@ class _Writer:
                 if write.answer.done():
                     continue
                 if isinstance(result, sqlite3.Error):
-                    failure = translated_alone(result)
+                    failure = translated(result, alone=True)
                     failure.__cause__ = result
                     write.answer.set_exception(failure)
                 elif isinstance(result, Exception):

@@ -61,6 +61,22 @@ class Intent(NamedTuple):
     number: int
 
 
+def result_of(attempt: str, token: int) -> Stored:
+    """The result of one attempt: it differs from that of every other."""
+    return Stored(f"{attempt}:{token}".encode(), "text/plain", 1)
+
+
+def _is_over(record: Record, now: Micros) -> bool:
+    return record.state not in _OPEN and record.expires <= now
+
+
+def _was_over(before: Record, message: Message) -> bool:
+    """Whether the window had ended when the claim saw the record; the clock may have gone back since."""
+    seen = message.named
+    unchanged = message.kind == "take" and (seen.attempt, seen.version) == (before.attempt, before.version)
+    return unchanged and _is_over(seen, seen.now)
+
+
 class Judge:
     """Keeps the promises' own books."""
 
@@ -102,7 +118,7 @@ class Judge:
         if after.token <= self._highest.get(key, 0):
             self.broken(Check.TOKENS, f"{after.token} after {self._highest[key]}")
         self._highest[key] = max(after.token, self._highest.get(key, 0))
-        fresh = before is None or (before.state not in _OPEN and before.expires <= now)
+        fresh = before is None or _is_over(before, now) or _was_over(before, message)
         if fresh:
             self._windows[key] = self._windows.get(key, 0) + 1
         if before is None:
@@ -114,10 +130,14 @@ class Judge:
         if after.state is not State.RUNNING or after.lease_until <= now:
             self.broken(Check.LEASE, f"a claim left a {after.state} record without a lease")
 
-    def _claimed_again(self, message: Message, before: Record, after: Record, now: Micros, fresh: bool) -> None:
+    def _claimed_again(
+        self, message: Message, before: Record, after: Record, now: Micros, fresh: bool
+    ) -> None:
         self.seen["claimed after its window" if fresh else f"claimed when {before.state}"] += 1
-        if message.kind != "take" or (message.named.attempt, message.named.version) != (before.attempt, before.version):
-            self.broken(Check.NAMED, f"{message.kind} claimed a record that had changed")
+        if message.kind == "take":
+            self._judge_name(message, before)
+        else:
+            self.broken(Check.NAMED, "a first claim replaced a record")
         if before.state is State.RUNNING and before.lease_until > now:
             self.broken(Check.LEASE, "a live lease was taken")
         elif before.state is State.UNKNOWN or (before.state is State.RUNNING and before.effects != "keyed"):
@@ -126,7 +146,7 @@ class Judge:
             self.broken(Check.SETTLED, f"a {before.state} record was claimed")
         if not fresh and after.fingerprint != before.fingerprint:
             self.broken(Check.PAYLOAD, "a claim with another payload won")
-        if after.attempts != (1 if fresh else before.attempts + 1):
+        if after.attempts not in ((1, before.attempts + 1) if fresh else (before.attempts + 1,)):
             self.broken(Check.KEPT, f"attempts went from {before.attempts} to {after.attempts}")
 
     def _rewrote(self, message: Message, before: Record, after: Record, now: Micros) -> None:
@@ -144,6 +164,8 @@ class Judge:
         elif message.kind == "resolve" and before.state is not State.UNKNOWN:
             self.broken(Check.SETTLED, f"{message.event} changed a {before.state} record")
         self._judge_truth(after)
+        if message.event is Event.COMPLETE and after.result != result_of(before.attempt, before.token):
+            self.broken(Check.TRUTH, f"{after.result} was stored for {before.attempt}")
 
     def _judge_name(self, message: Message, before: Record) -> None:
         named = message.named
@@ -152,7 +174,8 @@ class Judge:
         else:
             right = (named.attempt, named.version) == (before.attempt, before.version)
         if not right:
-            self.broken(Check.NAMED, f"{message.event or message.kind} by {named.attempt} hit a record of {before.attempt}")
+            what = message.event or message.kind
+            self.broken(Check.NAMED, f"{what} of {named.attempt} hit a record of {before.attempt}")
 
     def _renewed(self, before: Record, after: Record, now: Micros) -> None:
         if before.state is not State.RUNNING or after.state is not State.RUNNING:

@@ -1,0 +1,36 @@
+"""The command line: `retrysafe <verb>`, one module per verb."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import retrysafe
+from retrysafe.cli import demo, migrate
+from retrysafe.errors import RetrysafeError
+
+VERBS = (demo, migrate)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; 2 means that it could not be carried out as asked."""
+    parser = argparse.ArgumentParser(prog="retrysafe", description=(retrysafe.__doc__ or "").strip())
+    parser.add_argument("--version", action="version", version=f"retrysafe {retrysafe.__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in VERBS:
+        verb.add_to(verbs)
+    options = parser.parse_args(argv)
+    try:
+        code: int = options.run(options)
+        return code
+    except RetrysafeError as error:
+        return fail(error.detail or str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
+def fail(message: str) -> int:
+    """Say in one line why the command could not be carried out."""
+    print(f"retrysafe: {' '.join(message.split())}", file=sys.stderr)
+    return 2

@@ -1,0 +1,77 @@
+"""`retrysafe demo`: see what retries do to payments, with and without retrysafe.
+
+Four workers per lane charge a mock bank while replies are lost, workers are killed, stopped and started
+twice, by one schedule made from the seed. Then the bank's ledger is compared with what was intended.
+Exit code: 0 if retrysafe charged nothing twice, lost nothing and altered nothing; 1 if it did; 2 if the
+demo could not be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+DEFAULT_PAYMENTS = 120
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "demo",
+        help="see what retries do to payments, with and without retrysafe",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seed", metavar="N", type=int, help="run the schedule of an earlier demo again (default: a new one)")
+    parser.add_argument("--payments", metavar="N", type=int, help=f"how many payments (default: {DEFAULT_PAYMENTS}, or all of FILE)")
+    parser.add_argument("--input", metavar="FILE", help="your payments: a CSV file with the columns id, account, amount, currency")
+    parser.add_argument("--bank-without-keys", action="store_true", help="a bank that knows no idempotency keys: doubt ends in 'uncertain'")
+    parser.add_argument("--store", metavar="URL", help="where retrysafe keeps its records (default: a new SQLite file)")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the audit to FILE")
+    parser.add_argument("--plain", action="store_true", help="print plain lines even on a terminal")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the demo."""
+    from retrysafe.demo.payments import InputError
+    from retrysafe.demo.processes import DemoError
+
+    try:
+        return _run(options)
+    except (InputError, DemoError) as error:
+        print(f"retrysafe demo: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(options: argparse.Namespace) -> int:
+    from retrysafe.demo.report import write_json
+    from retrysafe.demo.run import Options
+    from retrysafe.demo.run import run as run_demo
+    from retrysafe.demo.view import choose
+
+    payments = _payments(options)
+    seed = secrets.randbelow(100_000) if options.seed is None else options.seed
+    bank = "with" if not options.bank_without_keys else "without"
+    again = "" if options.seed is not None else f" (--seed {seed} runs it again)"
+    print(f"{len(payments)} payments, 3 lanes of 4 workers, a bank {bank} idempotency keys, seed {seed}{again}", flush=True)
+    asked = Options(seed, payments, not options.bank_without_keys, options.store)
+    findings = run_demo(asked, choose(plain=options.plain))
+    if options.json is not None:
+        write_json(findings, options.json)
+    return findings.exit_code
+
+
+def _payments(options: argparse.Namespace) -> Any:
+    from retrysafe.demo.payments import InputError, load, shipped, take
+
+    if options.payments is not None and options.payments < 1:
+        raise InputError(f"--payments {options.payments}: at least one payment is needed")
+    if options.json is not None and not options.json.absolute().parent.is_dir():
+        raise InputError(f"--json {options.json}: there is no such folder")
+    found = load(options.input) if options.input is not None else shipped()
+    wanted = options.payments or (len(found) if options.input is not None else DEFAULT_PAYMENTS)
+    return take(found, wanted)

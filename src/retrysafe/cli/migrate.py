@@ -1,0 +1,63 @@
+"""`retrysafe migrate`: create the tables of a store, or bring them up to date."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import Any
+from urllib.parse import urlsplit
+
+from retrysafe import migrations
+from retrysafe.connect import Backend, connect
+from retrysafe.errors import ConfigurationError
+from retrysafe.programs.migrating import Migration
+
+_DIALECTS = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
+_ASYNC_ONLY = ("postgresql+asyncpg",)
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser("migrate", help="create a store's tables or bring them up to date", description=__doc__)
+    parser.add_argument("--store", metavar="URL", required=True, help="the store, as in Boundary(store=…)")
+    parser.add_argument("--sql", action="store_true", help="print the SQL instead, without connecting")
+    parser.add_argument("--after", metavar="N", type=int, help="with --sql: only the migrations after version N")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Migrate, or print the SQL."""
+    scheme = urlsplit(options.store).scheme
+    if options.sql:
+        print(migrations.script(_dialect(scheme, options.store), options.after or 0), end="")
+        return 0
+    if options.after is not None:
+        raise ConfigurationError("--after goes with --sql only.")
+    backend = connect(options.store)
+    applied = asyncio.run(_amigrate(backend)) if scheme in _ASYNC_ONLY else _migrate(backend)
+    for migration in applied:
+        print(f"applied {migration.version:04d} {migration.name}")
+    if not applied:
+        print("up to date")
+    return 0
+
+
+def _dialect(scheme: str, store: str) -> str:
+    dialect = _DIALECTS.get(scheme.partition("+")[0])
+    if dialect is None:
+        raise ConfigurationError(f"--sql: {store!r} has no SQL schema; {' and '.join(sorted(set(_DIALECTS.values())))} have one.")
+    return dialect
+
+
+def _migrate(backend: Backend) -> list[Migration]:
+    try:
+        return backend.migrate()
+    finally:
+        backend.close()
+
+
+async def _amigrate(backend: Backend) -> list[Migration]:
+    try:
+        return await backend.amigrate()
+    finally:
+        await backend.aclose()

@@ -1,0 +1,59 @@
+"""What the audit found, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from retrysafe.demo.audit import Count
+from retrysafe.demo.lanes import Lane
+from retrysafe.demo.processes import DemoError
+
+COLUMNS = ("intents", "charged once", "charged twice", "lost", "wrong amount", "uncertain", "replayed")
+
+
+class Findings(NamedTuple):
+    """The audit of all lanes."""
+
+    seed: int
+    counts: Mapping[Lane, Count]
+    charged_in_doubt: int
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        """0 when retrysafe has charged nothing twice, lost nothing and altered nothing; else 1."""
+        return 0 if self.counts[Lane.RETRYSAFE].kept else 1
+
+
+def write_json(findings: Findings, path: Path) -> None:
+    """Write the findings as JSON."""
+    lanes = {lane.value: count._asdict() for lane, count in findings.counts.items()}
+    try:
+        path.write_text(json.dumps({"seed": findings.seed, "lanes": lanes}, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DemoError(f"{path}: {error.strerror or error}") from error
+
+
+def table(findings: Findings) -> list[str]:
+    """The audit as lines of text."""
+    rows = [("lane", *COLUMNS), *((lane.value, *map(str, count)) for lane, count in findings.counts.items())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]
+
+
+def verdict(findings: Findings) -> str:
+    """The audit in plain sentences."""
+    counts = findings.counts
+    guarded = counts[Lane.RETRYSAFE]
+    others = " and ".join(f"{counts[lane].charged_twice} ({lane})" for lane in (Lane.UNSAFE, Lane.NAIVE))
+    text = f"By the bank's ledger, {others} payments were charged twice or more."
+    if not guarded.kept:
+        broken = f"charged {guarded.charged_twice} twice, lost {guarded.lost} and altered {guarded.wrong_amount}"
+        return f"{text} retrysafe BROKE ITS PROMISE: it {broken}."
+    if guarded.uncertain:
+        doubt = f"It held {guarded.uncertain} back as uncertain, of which the bank has charged {findings.charged_in_doubt}"
+        return f"{text} retrysafe charged none twice. {doubt}: without keys at the bank, only a look at its books can tell."
+    return f"{text} retrysafe charged every one of {guarded.intents} exactly once."

@@ -1,0 +1,133 @@
+"""The coordinator: runs the three lanes side by side under one schedule, and audits them."""
+
+from __future__ import annotations
+
+import secrets
+import select
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from retrysafe.connect import connect
+from retrysafe.demo.audit import audit, charged_in_doubt, read_ledger
+from retrysafe.demo.lane_run import LaneRun
+from retrysafe.demo.lanes import Lane, Setting
+from retrysafe.demo.payments import Payment
+from retrysafe.demo.processes import DemoError
+from retrysafe.demo.report import Findings
+from retrysafe.demo.schedule import schedule
+from retrysafe.demo.view import View
+
+TICK = 0.1
+"""The longest time between two looks at what is due, in seconds."""
+
+
+class Options(NamedTuple):
+    """What the demo is asked to do."""
+
+    seed: int
+    payments: Sequence[Payment]
+    bank_has_keys: bool = True
+    store: str | None = None
+
+    @property
+    def deadline(self) -> float:
+        """Seconds after which the demo is given up; it needs far fewer."""
+        return 90.0 + 0.5 * len(self.payments)
+
+
+def run(options: Options, view: View) -> Findings:
+    """Run all lanes to their end and audit them. Whatever happens, no process is left behind."""
+    if not hasattr(signal, "SIGSTOP"):
+        raise DemoError("the demo stops and kills processes by POSIX signals, which this system does not have")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="retrysafe-demo-") as folder, _terminable(), ExitStack() as stack:
+        lanes = _lanes(options, Path(folder), stack)
+        for lane in lanes:
+            lane.open(time.monotonic())
+        with view:
+            _work(lanes, view, began + options.deadline)
+            for lane in lanes:
+                lane.close()
+            findings = _audited(options, lanes, began)
+            view.conclude(findings)
+    return findings
+
+
+def _lanes(options: Options, folder: Path, stack: ExitStack) -> list[LaneRun]:
+    store = options.store or f"sqlite:///{folder / 'retrysafe.db'}"
+    _prepare(store)
+    faults = schedule(options.seed, [payment.id for payment in options.payments])
+    setting = Setting("", 0, "", store, f"demo {secrets.token_hex(8)}", options.bank_has_keys)
+    lanes = []
+    for lane in Lane:
+        lanes.append(LaneRun(lane, options.payments, faults, folder / lane, setting))
+        stack.callback(lanes[-1].remove)
+    return lanes
+
+
+def _prepare(store: str) -> None:
+    """Bring the store's schema up to date, and find out before anything starts whether it can be reached."""
+    if store.startswith("memory:"):
+        raise DemoError("memory:// is private to each process; the demo has many")
+    backend = connect(store)
+    if backend.store.capabilities.transactions:
+        backend.migrate()
+    backend.close()
+
+
+def _work(lanes: Sequence[LaneRun], view: View, deadline: float) -> None:
+    while not all(lane.is_over for lane in lanes):
+        now = time.monotonic()
+        if now > deadline:
+            unsettled = ", ".join(f"{lane.lane} {lane.broker.settled}/{lane.intents}" for lane in lanes)
+            raise DemoError(f"the demo did not end in time; settled: {unsettled}")
+        for lane in lanes:
+            lane.turn(now)
+        view.refresh(lanes, now)
+        _listen(lanes, _pause(lanes, now))
+
+
+def _pause(lanes: Sequence[LaneRun], now: float) -> float:
+    due = [when for lane in lanes if (when := lane.broker.next_due()) is not None]
+    return min(TICK, max(0.0, min(due, default=now + TICK) - now))
+
+
+def _listen(lanes: Sequence[LaneRun], seconds: float) -> None:
+    speakers = {worker.child.pipe: (lane, worker) for lane in lanes for worker in lane.workers}
+    ready, _, _ = select.select(list(speakers), [], [], seconds)
+    for pipe in ready:
+        lane, worker = speakers[pipe]
+        lane.hear(worker, time.monotonic())
+
+
+def _audited(options: Options, lanes: Sequence[LaneRun], began: float) -> Findings:
+    counts = {}
+    in_doubt = 0
+    for lane in lanes:
+        ledger, uncertain = read_ledger(lane.ledger), lane.broker.uncertain
+        counts[lane.lane] = audit(options.payments, ledger, uncertain, lane.counts["replays"])
+        in_doubt += charged_in_doubt(ledger, uncertain)
+    return Findings(options.seed, counts, in_doubt, time.monotonic() - began)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the demo as Ctrl-C does: through every ``finally``."""
+    try:
+        before = signal.signal(signal.SIGTERM, _interrupt)
+    except ValueError:  # not the main thread, which alone can set handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,132 @@
+"""What a person sees while the lanes run: plain lines, or a live picture where there is a terminal and rich."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from retrysafe.demo.lane_run import LaneRun
+from retrysafe.demo.lanes import Lane
+from retrysafe.demo.report import COLUMNS, Findings, table, verdict
+
+EVERY = 3.0
+"""Seconds between two plain progress lines of a lane."""
+LAST_EVENTS = 6
+SHOWN = ("attempts", "kills", "pauses", "duplicates", "takeovers", "recognised", "replays")
+
+
+class View(Protocol):
+    """Shows the lanes while they run, and what the audit found."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
+        """Show how far the lanes are."""
+        ...
+
+    def conclude(self, findings: Findings) -> None:
+        """Show what the audit found."""
+        ...
+
+
+def choose(*, plain: bool = False) -> View:
+    """The live view where standard output is a terminal and rich is installed, else plain lines."""
+    if not plain and sys.stdout.isatty():
+        try:
+            return RichView()
+        except ImportError:
+            pass
+    return PlainView()
+
+
+class PlainView:
+    """A progress line per lane every few seconds, and the audit as text."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._last: dict[Lane, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return
+
+    def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
+        """Print a line per lane, if something has changed and it is time."""
+        if now < self._next:
+            return
+        self._next = now + EVERY
+        for run in lanes:
+            counted = ", ".join(f"{run.counts[name]} {name}" for name in SHOWN if run.counts[name])
+            line = f"{run.lane:<9}  {run.broker.settled}/{run.intents} settled" + (f"  ({counted})" if counted else "")
+            if run.counts["attempts"] and self._last.get(run.lane) != line:
+                self._last[run.lane] = line
+                print(line, flush=True)
+
+    def conclude(self, findings: Findings) -> None:
+        """Print the audit."""
+        print(f"\nAudit of the bank's ledger, seed {findings.seed}, {findings.seconds:.1f} s:")
+        print("\n".join(table(findings)))
+        print(f"\n{verdict(findings)}", flush=True)
+
+
+class RichView:
+    """Three lanes side by side, redrawn several times a second."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console()
+        self._live = Live(console=self._console, refresh_per_second=8, transient=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._live.stop()
+
+    def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
+        """Redraw."""
+        from rich.columns import Columns
+
+        width = max(30, self._console.width // 3 - 1)
+        self._live.update(Columns([self._panel(run, width) for run in lanes], padding=(0, 0)))
+
+    def _panel(self, run: LaneRun, width: int) -> Any:
+        from rich.console import Group
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        numbers = Table.grid(padding=(0, 1))
+        for name in SHOWN:
+            numbers.add_row(Text(name, style="dim"), Text(str(run.counts[name])))
+        done, colour = run.broker.settled, {Lane.UNSAFE: "red", Lane.NAIVE: "yellow"}.get(run.lane, "green")
+        recent = list(run.events)[-LAST_EVENTS:]
+        events = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in recent]
+        events += [Text("")] * (LAST_EVENTS - len(events))
+        head = Text(f"{done}/{run.intents} settled")
+        bar = ProgressBar(total=run.intents, completed=done, complete_style=colour, finished_style=colour)
+        return Panel(Group(head, bar, numbers, *events), title=str(run.lane), border_style=colour, width=width)
+
+    def conclude(self, findings: Findings) -> None:
+        """Draw the audit below the lanes."""
+        from rich.table import Table
+
+        self._live.stop()
+        audit = Table(title=f"Audit of the bank's ledger, seed {findings.seed}, {findings.seconds:.1f} s")
+        audit.add_column("lane")
+        for name in COLUMNS:
+            audit.add_column(name, justify="right")
+        for lane, count in findings.counts.items():
+            style = "green" if count.kept else "red"
+            audit.add_row(lane.value, *map(str, count), style=style)
+        self._console.print(audit)
+        self._console.print(verdict(findings), style="bold", highlight=False)

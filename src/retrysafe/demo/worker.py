@@ -1,0 +1,135 @@
+"""A worker process: it charges what it is handed, and dies or stops where the schedule says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from retrysafe import InProgress, LeaseLost, OutcomeUnknown, StoreUnavailable
+from retrysafe.demo import lanes
+from retrysafe.demo.client import Bank, Unanswered
+from retrysafe.demo.lanes import Lane, Pay, Setting, Told
+from retrysafe.demo.payments import Payment
+from retrysafe.demo.schedule import Fault
+from retrysafe.demo.talk import Ending, How, Say, pack, packed_ending
+
+
+def hear() -> dict[str, Any] | None:
+    """The coordinator's next message; None when there will be no more."""
+    line = sys.stdin.buffer.readline()
+    return json.loads(line) if line.endswith(b"\n") else None
+
+
+def say(line: bytes) -> None:
+    """Tell the coordinator; a short line reaches a pipe whole or not at all."""
+    os.write(1, line)
+
+
+def die() -> None:
+    """Be killed, as by the kernel when memory runs out: nothing is closed and nothing cleaned up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop() -> None:
+    """Be stopped, every thread of the process, until the coordinator lets it go on."""
+    say(pack({"say": Say.PAUSING}))
+    os.kill(os.getpid(), signal.SIGSTOP)
+    say(pack({"say": Say.RESUMED}))
+
+
+class Scheduled:
+    """The mishaps of the delivery that this worker is busy with."""
+
+    def __init__(self) -> None:
+        self.fault: Fault | None = None
+        self.recognised = False
+        self._reached = False
+
+    def begin(self, fault: Fault | None) -> None:
+        """Take up a delivery."""
+        self.fault = fault
+        self.recognised = False
+        self._reached = False
+
+    def before_charge(self) -> None:
+        """The bank has not been called yet."""
+        self._reached = True
+        say(pack({"say": Say.REACHED}))
+        match self.fault:
+            case Fault.CONCURRENT:
+                if hear() is None:
+                    sys.exit()
+            case Fault.KILL_BEFORE_CHARGE:
+                die()
+            case Fault.PAUSE_BEFORE_CHARGE:
+                stop()
+
+    def after_charge(self, *, recognised: bool) -> None:
+        """The bank has answered."""
+        self.recognised = recognised
+        match self.fault:
+            case Fault.KILL_AFTER_CHARGE:
+                die()
+            case Fault.PAUSE_AFTER_CHARGE:
+                stop()
+
+    def before_answer(self) -> None:
+        """All is noted, and the coordinator has not been told."""
+        if self.fault is Fault.KILL_BEFORE_ANSWER and self._reached:
+            die()
+
+
+def ending(pay: Pay, payment: Payment) -> Ending:
+    """Charge one payment, and say how it ended."""
+    try:
+        return Ending(How.DONE, replayed=pay(payment))
+    except Unanswered as error:
+        return Ending(How.RETRY, why=str(error))
+    except InProgress as error:
+        return Ending(How.CONFLICT, retry_after=error.retry_after)
+    except OutcomeUnknown:
+        return Ending(How.UNCERTAIN)
+    except LeaseLost:
+        return Ending(How.FENCED)
+    except StoreUnavailable as error:
+        return Ending(How.UNAVAILABLE, why=error.detail)
+    except Exception as error:
+        return Ending(How.FAILED, why=f"{type(error).__name__}: {error}".partition("\n")[0])
+
+
+def work(pay: Pay, mishaps: Scheduled, told: Told) -> None:
+    """Take deliveries until there are no more."""
+    say(pack({"say": Say.READY}))
+    while (message := hear()) is not None:
+        mishaps.begin(Fault[message["fault"]] if message["fault"] else None)
+        told.names.clear()
+        end = ending(pay, Payment.from_json(message["payment"]))
+        if end.how is How.DONE:
+            mishaps.before_answer()
+        say(packed_ending(end._replace(recognised=mishaps.recognised, told=tuple(told.names))))
+
+
+def main() -> None:
+    """Work as told by the first line on standard input."""
+    first = hear()
+    if first is None:
+        return
+    setting = Setting(**first)
+    mishaps, told = Scheduled(), Told()
+    bank = Bank(setting.bank_port, mishaps)
+    if setting.lane != Lane.RETRYSAFE:
+        pay = lanes.unsafe(bank) if setting.lane == Lane.UNSAFE else lanes.naive(bank, setting.keys_file)
+        work(pay, mishaps, told)
+        return
+    pay, boundary = lanes.retrysafe(bank, setting, told)
+    try:
+        work(pay, mishaps, told)
+    finally:
+        boundary.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""The three grounds on which a record can stand, and how its writes reach the store from each.
+
+A lease of the boundary's own, the boundary's own transaction, or the caller's transaction. Sync and
+async methods are twins: the programs are the same, only the driver differs.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Protocol
+
+from retrysafe.connect import Backend
+from retrysafe.core.outcomes import Ground as Kind
+from retrysafe.core.outcomes import Verdict
+from retrysafe.core.transitions import RULES, Event
+from retrysafe.errors import (
+    ConfigurationError,
+    LeaseLost,
+    OutcomeUnknown,
+    RetrysafeError,
+    StoreUnavailable,
+)
+from retrysafe.ports import AsyncExecutor, Executor, Steps
+from retrysafe.programs.claiming import Outcome, Won, claim
+from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.settling import read, settle
+from retrysafe.programs.transactions import conclude, open_claim
+from retrysafe.types import Held, Record, Stored, Want
+
+
+class Settled(Enum):
+    """What became of an outcome that was to be recorded."""
+
+    RECORDED = "the store has it"
+    LOST = "the record belongs to another attempt"
+    UNANSWERED = "the store did not answer"
+    BROKEN = "the transaction could not be written to any more; it rolls back by itself"
+
+
+class Ground(Protocol):
+    """Where a record stands relative to the effect."""
+
+    kind: Kind
+    waits: bool
+    """Whether waiting for another attempt can help here."""
+
+    @property
+    def tx(self) -> Any:
+        """The transaction that the record shares, if any."""
+        ...
+
+    def executor(self) -> Executor:
+        """Performs requests beside the handler's work."""
+        ...
+
+    def aexecutor(self) -> AsyncExecutor:
+        """The same for async code."""
+        ...
+
+    def claim(self, want: Want) -> Outcome:
+        """Try to claim the key."""
+        ...
+
+    async def aclaim(self, want: Want) -> Outcome:
+        """The same for async code."""
+        ...
+
+    def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+        """Record how the work ended; ``failing`` when an error of its own is on its way out."""
+        ...
+
+    async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+        """The same for async code."""
+        ...
+
+
+class Leased:
+    """The record is written by itself; a lease says that its attempt is alive."""
+
+    waits = True
+    tx = None
+
+    def __init__(self, backend: Backend, kind: Kind) -> None:
+        self._backend = backend
+        self.kind = kind
+
+    def executor(self) -> Executor:
+        return self._backend.client()
+
+    def aexecutor(self) -> AsyncExecutor:
+        return self._backend.aclient()
+
+    def claim(self, want: Want) -> Outcome:
+        client = self._backend.client()
+        self._backend.check_schema(client)
+        return run(claim(self._backend.store, want), client)
+
+    async def aclaim(self, want: Want) -> Outcome:
+        client = self._backend.aclient()
+        await self._backend.acheck_schema(client)
+        return await arun(claim(self._backend.store, want), client)
+
+    def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+        try:
+            return _settled(run(_settling(self._backend, held, word, stored), self._backend.client()))
+        except StoreUnavailable:
+            return Settled.UNANSWERED
+
+    async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+        try:
+            return _settled(await arun(_settling(self._backend, held, word, stored), self._backend.aclient()))
+        except StoreUnavailable:
+            return Settled.UNANSWERED
+
+
+class Joined:
+    """The record is written in a transaction that was handed to us, which we never commit or roll back."""
+
+    kind = Kind.JOINED
+
+    def __init__(self, backend: Backend, tx: Any) -> None:
+        self._backend = backend
+        self.tx = tx
+        self._joining = backend.join(tx)
+        self.waits = backend.store.capabilities.waits_in_transaction
+
+    def executor(self) -> Executor:
+        if self._joining.execute is None:
+            raise ConfigurationError("tx= belongs to async code: use 'async with'.")
+        return self._joining.execute
+
+    def aexecutor(self) -> AsyncExecutor:
+        if self._joining.aexecute is None:
+            raise ConfigurationError("tx= belongs to sync code: use 'with'.")
+        return self._joining.aexecute
+
+    def claim(self, want: Want) -> Outcome:
+        self._backend.check_schema(self.executor())
+        return run(claim(self._backend.store, want), self.executor())
+
+    async def aclaim(self, want: Want) -> Outcome:
+        await self._backend.acheck_schema(self.aexecutor())
+        return await arun(claim(self._backend.store, want), self.aexecutor())
+
+    def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+        try:
+            return _settled(run(_settling(self._backend, held, word, stored), self.executor()))
+        except RetrysafeError:
+            if failing:
+                return Settled.BROKEN
+            raise
+
+    async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+        try:
+            return _settled(await arun(_settling(self._backend, held, word, stored), self.aexecutor()))
+        except RetrysafeError:
+            if failing:
+                return Settled.BROKEN
+            raise
+
+
+class Own:
+    """The record is written in a transaction that the boundary opens, lends to the handler, and ends."""
+
+    kind = Kind.OWN
+    waits = True
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._lending: Any = None
+        self._opened: Any = None
+
+    @property
+    def tx(self) -> Any:
+        return None if self._opened is None else self._opened.handle
+
+    def executor(self) -> Executor:
+        return self._backend.client()
+
+    def aexecutor(self) -> AsyncExecutor:
+        return self._backend.aclient()
+
+    def claim(self, want: Want) -> Outcome:
+        client = self._backend.client()
+        self._backend.check_schema(client)
+        self._lending = client.transaction()
+        self._opened = self._lending.__enter__()
+        outcome: Outcome | None = None
+        try:
+            outcome = run(open_claim(_transactional(self._backend), want), self._opened.execute)
+        finally:
+            if not isinstance(outcome, Won):
+                self._give_back()
+        return outcome
+
+    async def aclaim(self, want: Want) -> Outcome:
+        client = self._backend.aclient()
+        await self._backend.acheck_schema(client)
+        self._lending = client.transaction()
+        self._opened = await self._lending.__aenter__()
+        outcome: Outcome | None = None
+        try:
+            outcome = await arun(open_claim(_transactional(self._backend), want), self._opened.execute)
+        finally:
+            if not isinstance(outcome, Won):
+                await self._agive_back()
+        return outcome
+
+    def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+        try:
+            try:
+                done = run(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
+            finally:
+                self._give_back()
+        except RetrysafeError as failure:
+            if failing:
+                return Settled.BROKEN
+            if not isinstance(failure, StoreUnavailable):
+                raise
+            return _read_back(run(read(self._backend.store, held.key), self.executor()), held, word, failure)
+        if not done:
+            raise _ended_by_handler(doubted=run(_doubting(self._backend, held), self.executor()))
+        return Settled.RECORDED
+
+    async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+        try:
+            try:
+                done = await arun(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
+            finally:
+                await self._agive_back()
+        except RetrysafeError as failure:
+            if failing:
+                return Settled.BROKEN
+            if not isinstance(failure, StoreUnavailable):
+                raise
+            return _read_back(await arun(read(self._backend.store, held.key), self.aexecutor()), held, word, failure)
+        if not done:
+            raise _ended_by_handler(doubted=await arun(_doubting(self._backend, held), self.aexecutor()))
+        return Settled.RECORDED
+
+    def _give_back(self) -> None:
+        lending, self._lending, self._opened = self._lending, None, None
+        lending.__exit__(None, None, None)
+
+    async def _agive_back(self) -> None:
+        lending, self._lending, self._opened = self._lending, None, None
+        await lending.__aexit__(None, None, None)
+
+
+def _transactional(backend: Backend) -> Any:
+    return backend.store
+
+
+def _settling(backend: Backend, held: Held, word: Verdict, stored: Stored | None) -> Steps[bool]:
+    assert word.event is not None, "only an own transaction can end without a word to the store"
+    return settle(backend.store, held, word.event, stored)
+
+
+def _settled(done: bool) -> Settled:
+    return Settled.RECORDED if done else Settled.LOST
+
+
+def _read_back(record: Record | None, held: Held, word: Verdict, failure: StoreUnavailable) -> Settled:
+    """After a commit without an answer: it happened if the record is there as we wanted it."""
+    mine = record is not None and (record.attempt, record.token) == (held.attempt, held.token)
+    if record is not None and mine and word.event is not None and record.state is RULES[word.event].target:
+        return Settled.RECORDED
+    raise StoreUnavailable(f"The commit got no answer: {failure.detail}") from failure
+
+
+def _doubting(backend: Backend, held: Held) -> Steps[bool]:
+    return settle(backend.store, held._replace(transactional=False), Event.DOUBT)
+
+
+def _ended_by_handler(*, doubted: bool) -> RetrysafeError:
+    if doubted:
+        return OutcomeUnknown(
+            "The handler committed the boundary's transaction by itself, before its result could join it."
+        )
+    return LeaseLost("The handler ended the boundary's transaction by itself.")
