@@ -97,7 +97,7 @@ class Boundary:
         clocks = clocks_of(lease, window, memory)
         if on_expired == "refuse" and clocks.memory == clocks.window:
             raise ConfigurationError("on_expired='refuse' needs memory= longer than window=, or there is nothing to refuse by.")
-        backend = connect.connect(store, lease_seconds=clocks.lease / 1e6)
+        backend = connect.connect(store)
         if effects == "transactional" and not backend.store.capabilities.transactions:
             raise ConfigurationError(f"effects='transactional' needs transactions, which a {backend.kind} store does not have.")
         backend.users += 1

@@ -43,9 +43,17 @@ def current() -> Claim:
 
     Raises `ConfigurationError` outside a guarded operation.
     """
-    found = _current.get()
+    found = _enclosing()
     if found is None:
         raise ConfigurationError("current() was called outside a guarded operation.")
+    return found
+
+
+def _enclosing() -> Claim | None:
+    """The innermost claim that is still open; a task may have inherited one that has ended."""
+    found = _current.get()
+    while found is not None and not found._active:
+        found = found._outer
     return found
 
 
@@ -107,6 +115,7 @@ class Claim:
         self._said = _Said()
         self._patience: Patience | None = None
         self._entered = False
+        self._active = False
 
     # ------------------------------------------------------------ for the work inside
 
@@ -194,17 +203,15 @@ class Claim:
         return True
 
     def _refuse_own_key(self) -> None:
-        outer = _current.get()
+        outer = _enclosing()
         while outer is not None:
-            if outer._held is not None and outer._held.key == self._required_want().key:
+            if outer._active and outer._held is not None and outer._held.key == self._required_want().key:
                 raise InProgress("The key is claimed by the operation that encloses this one: it would wait for itself.")
             outer = outer._outer
 
     def _find_ground(self) -> Ground:
         """Inside another transactional claim on the same store, its transaction; a lease cannot live there."""
-        terms = self._terms
-        outer = _current.get()
-        tx = self._tx
+        terms, outer, tx = self._terms, _enclosing(), self._tx
         if outer is not None and outer.tx is not None and outer._terms.backend is terms.backend:
             if terms.effects != "transactional":
                 raise ConfigurationError(
@@ -402,7 +409,7 @@ class Claim:
         if said.failure is not None:
             return _End(Ending.DECLARED, verdict(Ending.DECLARED, kind), _failure(said.failure), None)
         if error is not None:
-            permanent = isinstance(error, self._terms.permanent)
+            permanent = isinstance(error, self._terms.permanent) and not self._terms.backend.restarts(error)
             ending = ending_of_error(permanent=permanent, committed=said.committed, not_executed=said.not_executed)
             word = verdict(ending, kind)
             return _End(ending, word, None if word.event is Event.RELEASE else _failure(error), None)
@@ -478,10 +485,12 @@ class Claim:
     # ------------------------------------------------------------ small things
 
     def _activate(self) -> None:
-        self._outer = _current.get()
+        self._outer = _enclosing()
+        self._active = True
         _current.set(self)
 
     def _deactivate(self) -> None:
+        self._active = False
         _current.set(self._outer)
 
     def _standing_ground(self) -> Ground:

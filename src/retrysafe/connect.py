@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from retrysafe import migrations
@@ -33,6 +33,18 @@ class Joining(NamedTuple):
     aexecute: AsyncExecutor | None
 
 
+class Closable(Protocol):
+    """A companion of a backend that ends with it."""
+
+    def close(self) -> None: ...
+
+
+class AsyncClosable(Protocol):
+    """The same on an event loop."""
+
+    async def aclose(self) -> None: ...
+
+
 class Backend:
     """A store with its clients: one per process for sync code, one per process and loop for async code."""
 
@@ -43,6 +55,8 @@ class Backend:
         sync: Callable[[], Client] | None,
         asynchronous: Callable[[], AsyncClient] | None,
         address: str,
+        pulse: Callable[[], Client] | None = None,
+        apulse: Callable[[], AsyncClient] | None = None,
         migrates_itself: bool = False,
     ) -> None:
         self.store = store
@@ -51,11 +65,16 @@ class Backend:
         self.migrates_itself = migrates_itself
         self._sync = sync
         self._asynchronous = asynchronous
+        self._pulse = pulse or sync
+        self._apulse = apulse or asynchronous
         self._clients: dict[int, Client] = {}
         self._aclients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, AsyncClient]]
         self._aclients = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._checked: set[int] = set()
+        self.heartbeats: dict[int, Closable] = {}
+        self.aheartbeats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClosable]
+        self.aheartbeats = weakref.WeakKeyDictionary()
         self.users = 0
 
     # ------------------------------------------------------------ clients
@@ -68,14 +87,8 @@ class Backend:
             with self._lock:
                 found = self._clients.get(pid)
                 if found is None:
-                    found = self._clients[pid] = self.new_client()
+                    found = self._clients[pid] = self._made(self._sync)
         return found
-
-    def new_client(self) -> Client:
-        """A further sync client, with connections of its own where the store is given as a URL."""
-        if self._sync is None:
-            raise ConfigurationError(f"store= ({self.address}) serves async code only: use 'async with' or a coroutine.")
-        return self._sync()
 
     def aclient(self) -> AsyncClient:
         """The async client of this process and the running loop."""
@@ -84,15 +97,29 @@ class Backend:
         loop = asyncio.get_running_loop()
         pid, found = self._aclients.get(loop, (0, None))
         if found is None or pid != os.getpid():
-            found = self.new_aclient()
+            found = self._amade(self._asynchronous)
             self._aclients[loop] = (os.getpid(), found)
         return found
 
-    def new_aclient(self) -> AsyncClient:
-        """A further async client for the running loop."""
-        if self._asynchronous is None:
-            raise ConfigurationError(f"store= ({self.address}) serves sync code only: give a URL or an async engine or client.")
-        return self._asynchronous()
+    def pulse(self) -> Client:
+        """A new client for the heartbeat: its connections are its own where the store is given as a URL."""
+        return self._made(self._pulse)
+
+    def apulse(self) -> AsyncClient:
+        """The same for the running loop."""
+        return self._amade(self._apulse)
+
+    def _made(self, make: Callable[[], Client] | None) -> Client:
+        if make is None:
+            raise ConfigurationError(f"store= ({self.address}) serves async code only: use 'async with' or a coroutine.")
+        return make()
+
+    def _amade(self, make: Callable[[], AsyncClient] | None) -> AsyncClient:
+        if make is None:
+            raise ConfigurationError(
+                f"store= ({self.address}) serves sync code only: give a URL or an async engine or client."
+            )
+        return make()
 
     def join(self, tx: object) -> Joining:
         """Executors on the caller's transaction, chosen by its type."""
@@ -162,38 +189,41 @@ class Backend:
     # ------------------------------------------------------------ end
 
     def close(self) -> None:
-        """Close this process's sync client."""
-        client = self._clients.pop(os.getpid(), None)
-        if client is not None:
-            client.close()
+        """Close this process's sync client and heartbeat."""
+        for companion in (self.heartbeats.pop(os.getpid(), None), self._clients.pop(os.getpid(), None)):
+            if companion is not None:
+                companion.close()
 
     async def aclose(self) -> None:
-        """Close the running loop's async client, and the sync one."""
+        """Close the running loop's async client and heartbeat, and the sync ones."""
         import asyncio
 
-        pid, client = self._aclients.pop(asyncio.get_running_loop(), (0, None))
+        loop = asyncio.get_running_loop()
+        heartbeat = self.aheartbeats.pop(loop, None)
+        if heartbeat is not None:
+            await heartbeat.aclose()
+        pid, client = self._aclients.pop(loop, (0, None))
         if client is not None and pid == os.getpid():
             await client.aclose()
         self.close()
 
 
 _MIGRATED = ("sqlite", "postgresql")
-_shared: dict[tuple[object, ...], tuple[Backend, object]] = {}
+_shared: dict[object, tuple[Backend, object]] = {}
 _sharing = threading.Lock()
 
 
-def connect(store: object, *, lease_seconds: float = 30.0) -> Backend:
+def connect(store: object) -> Backend:
     """Return the backend for ``store=``; the same URL or object gives the same backend.
 
     Opens no network connection. A SQLite file is migrated here.
     """
-    if isinstance(store, str) and store.partition("?")[0] == "memory://":
-        return _memory()
-    busy = min(5.0, lease_seconds / 3)
-    identity: tuple[object, ...] = (store, busy) if isinstance(store, str) else (id(store), busy)
+    if store == "memory://":
+        return _memory("memory://")
+    identity = store if isinstance(store, str) else id(store)
     with _sharing:
         if identity not in _shared:
-            made = _from_url(store, busy) if isinstance(store, str) else _from_object(store, busy)
+            made = _from_url(store) if isinstance(store, str) else _from_object(store)
             _shared[identity] = (made, store)  # keeping the object keeps its id its own
         backend = _shared[identity][0]
     if backend.migrates_itself:
@@ -212,12 +242,12 @@ def forget(backend: Backend) -> None:
 # ---------------------------------------------------------------- from a URL
 
 
-def _from_url(url: str, busy: float) -> Backend:
+def _from_url(url: str) -> Backend:
     scheme = urlsplit(url).scheme
     make = _SCHEMES.get(scheme)
     if make is None:
         raise ConfigurationError(f"store={url!r}: unknown kind of URL; known are {', '.join(sorted(_SCHEMES))}.")
-    return make(url, busy)
+    return make(url)
 
 
 def _library(module: str, extra: str) -> Any:
@@ -227,7 +257,7 @@ def _library(module: str, extra: str) -> Any:
         raise ConfigurationError(f"store= needs a library that is missing ({error}). Run:  pip install 'retrysafe[{extra}]'") from error
 
 
-def _memory(url: str = "memory://", busy: float = 0.0) -> Backend:
+def _memory(url: str) -> Backend:
     from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
     from retrysafe.stores.memory import MemoryStore
 
@@ -235,9 +265,9 @@ def _memory(url: str = "memory://", busy: float = 0.0) -> Backend:
     return Backend(MemoryStore(), sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client), address=url)
 
 
-def _sqlite(url: str, busy: float) -> Backend:
+def _sqlite(url: str) -> Backend:
     from retrysafe.executors.sql import url_options
-    from retrysafe.executors.sqlite import SqliteClient, SqliteFile
+    from retrysafe.executors.sqlite import RENEWAL_BUSY, SqliteClient, SqliteFile
     from retrysafe.stores.sqlite import SqliteStore
 
     location, _, query = url.removeprefix("sqlite://").partition("?")
@@ -249,19 +279,26 @@ def _sqlite(url: str, busy: float) -> Backend:
     synchronous = options.get("synchronous", "FULL").upper()
     if synchronous not in ("FULL", "NORMAL", "EXTRA"):
         raise ConfigurationError(f"store={url!r}: synchronous is FULL, NORMAL or EXTRA.")
-    file = SqliteFile(path, synchronous, busy)
+    file = SqliteFile(path, synchronous)
+    impatient = file._replace(busy=RENEWAL_BUSY)
 
-    def asynchronous() -> AsyncClient:
+    def asynchronous(file: SqliteFile = file) -> AsyncClient:
         from retrysafe.executors.sqlite_async import AsyncSqliteClient
 
         return AsyncSqliteClient(file)
 
     return Backend(
-        SqliteStore(), sync=lambda: SqliteClient(file), asynchronous=asynchronous, address=url, migrates_itself=True
+        SqliteStore(),
+        sync=partial(SqliteClient, file),
+        asynchronous=asynchronous,
+        pulse=partial(SqliteClient, impatient),
+        apulse=partial(asynchronous, impatient),
+        address=url,
+        migrates_itself=True,
     )
 
 
-def _postgresql(url: str, busy: float) -> Backend:
+def _postgresql(url: str) -> Backend:
     from retrysafe.stores.postgresql import PostgresqlStore
 
     module = _library("psycopg", "psycopg")
@@ -274,7 +311,7 @@ def _postgresql(url: str, busy: float) -> Backend:
     )
 
 
-def _asyncpg(url: str, busy: float) -> Backend:
+def _asyncpg(url: str) -> Backend:
     from retrysafe.stores.postgresql import PostgresqlStore
 
     module = _library("asyncpg", "asyncpg")
@@ -283,7 +320,7 @@ def _asyncpg(url: str, busy: float) -> Backend:
     return Backend(PostgresqlStore(), sync=None, asynchronous=connect_, address=_without_password(url))
 
 
-def _redis(url: str, busy: float) -> Backend:
+def _redis(url: str) -> Backend:
     from retrysafe.stores.redis import RedisStore
 
     module = _library("redis", "redis")
@@ -295,7 +332,7 @@ def _redis(url: str, busy: float) -> Backend:
     )
 
 
-def _dynamodb(url: str, busy: float) -> Backend:
+def _dynamodb(url: str) -> Backend:
     from retrysafe.executors.memory import wall_clock
     from retrysafe.stores.dynamodb import DynamodbStore
 
@@ -310,7 +347,7 @@ def _dynamodb(url: str, busy: float) -> Backend:
     )
 
 
-_SCHEMES: dict[str, Callable[[str, float], Backend]] = {
+_SCHEMES: dict[str, Callable[[str], Backend]] = {
     "memory": _memory,
     "sqlite": _sqlite,
     "postgresql": _postgresql,
@@ -333,11 +370,11 @@ def _without_password(url: str) -> str:
 # ---------------------------------------------------------------- from an object
 
 
-def _from_object(store: object, busy: float) -> Backend:
+def _from_object(store: object) -> Backend:
     for module, name, make in _OBJECTS:
         loaded = sys.modules.get(module)
         if loaded is not None and isinstance(store, getattr(loaded, name)):
-            return make(store, busy)
+            return make(store)
     raise ConfigurationError(
         f"store= is a {type(store).__module__}.{type(store).__qualname__}; expected a URL, a SQLAlchemy engine or "
         "sessionmaker, a psycopg or asyncpg pool."
@@ -354,7 +391,7 @@ def _sql_store(dialect: str) -> Any:
     return kinds[dialect]()
 
 
-def _engine(engine: Any, busy: float, sessions: Any = None) -> Backend:
+def _engine(engine: Any, sessions: Any = None) -> Backend:
     module = _library("sqlalchemy", "sqlalchemy")
     return Backend(
         _sql_store(engine.dialect.name),
@@ -365,7 +402,7 @@ def _engine(engine: Any, busy: float, sessions: Any = None) -> Backend:
     )
 
 
-def _async_engine(engine: Any, busy: float, sessions: Any = None) -> Backend:
+def _async_engine(engine: Any, sessions: Any = None) -> Backend:
     module = _library("sqlalchemy", "sqlalchemy")
     if engine.dialect.name == "sqlite":
         _migrate_file(engine.url.database)
@@ -380,17 +417,17 @@ def _async_engine(engine: Any, busy: float, sessions: Any = None) -> Backend:
 def _migrate_file(path: str | None) -> None:
     if not path or path == ":memory:" or path.startswith("file:"):
         raise ConfigurationError("store=: an async SQLite engine must be on a file, so that its tables can be made when it is given.")
-    backend = _sqlite(f"sqlite:///{path}", 5.0)
+    backend = _sqlite(f"sqlite:///{path}")
     backend.migrate()
     backend.close()
 
 
-def _sessionmaker(sessions: Any, busy: float) -> Backend:
-    return _engine(_bind_of(sessions), busy, sessions)
+def _sessionmaker(sessions: Any) -> Backend:
+    return _engine(_bind_of(sessions), sessions)
 
 
-def _async_sessionmaker(sessions: Any, busy: float) -> Backend:
-    return _async_engine(_bind_of(sessions), busy, sessions)
+def _async_sessionmaker(sessions: Any) -> Backend:
+    return _async_engine(_bind_of(sessions), sessions)
 
 
 def _bind_of(sessions: Any) -> Any:
@@ -400,7 +437,7 @@ def _bind_of(sessions: Any) -> Any:
     return bind
 
 
-def _psycopg_pool(pool: Any, busy: float) -> Backend:
+def _psycopg_pool(pool: Any) -> Backend:
     module = _library("psycopg", "psycopg")
     return Backend(
         _sql_store("postgresql"),
@@ -410,7 +447,7 @@ def _psycopg_pool(pool: Any, busy: float) -> Backend:
     )
 
 
-def _async_psycopg_pool(pool: Any, busy: float) -> Backend:
+def _async_psycopg_pool(pool: Any) -> Backend:
     module = _library("psycopg", "psycopg")
     return Backend(
         _sql_store("postgresql"),
@@ -420,14 +457,14 @@ def _async_psycopg_pool(pool: Any, busy: float) -> Backend:
     )
 
 
-def _asyncpg_pool(pool: Any, busy: float) -> Backend:
+def _asyncpg_pool(pool: Any) -> Backend:
     module = _library("asyncpg", "asyncpg")
     return Backend(
         _sql_store("postgresql"), sync=None, asynchronous=partial(module.AsyncpgClient, pool), address="postgresql://…"
     )
 
 
-_OBJECTS: tuple[tuple[str, str, Callable[[Any, float], Backend]], ...] = (
+_OBJECTS: tuple[tuple[str, str, Callable[[Any], Backend]], ...] = (
     ("sqlalchemy", "Engine", _engine),
     ("sqlalchemy.ext.asyncio", "AsyncEngine", _async_engine),
     ("sqlalchemy.orm", "sessionmaker", _sessionmaker),

@@ -144,6 +144,10 @@ class StoreUnavailable(RetrysafeError):
     from a commit, the effect may have happened. Ask again with the same key once the store is back.
     """
 
+    def __init__(self, detail: str = "", *, unsent: bool = False) -> None:
+        super().__init__(detail)
+        self.unsent = unsent
+
 
 class ResultNotEncodable(RetrysafeError):
     """The result cannot be stored as it is, so a retry could not be given the same answer.

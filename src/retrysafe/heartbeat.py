@@ -11,12 +11,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from retrysafe.connect import Backend
-from retrysafe.core.beats import Beats
-from retrysafe.errors import RetrysafeError
-from retrysafe.ports import Client
+from retrysafe.core.beats import PER_LEASE, Beats
+from retrysafe.ports import AsyncClient, Client
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.leasing import renew
 from retrysafe.types import Held
@@ -70,23 +69,23 @@ class _Schedule:
         self.beats.drop(held)
 
     def renewed(self, due: list[Held], kept: set[bytes], asked_at: float) -> None:
-        for held in due:
-            lease = self.leases.get(held)
-            if lease is None:
-                continue
-            if held.key in kept:
+        for lease in self._still_wanted(due):
+            if lease.held.key in kept:
                 lease.until = asked_at + lease.seconds
             else:
                 self._lose(lease)
 
     def failed(self, due: list[Held], error: Exception) -> None:
-        """A failed renewal is not a lost lease; it is lost when the next beat would come too late."""
-        for held in due:
-            lease = self.leases.get(held)
-            if lease is not None:
-                lease.on_failure(error)
-                if lease.until - clock() <= lease.seconds / 3:
-                    self._lose(lease)
+        """A failed renewal is tried again soon; the lease is lost, for us, when a third of it is left."""
+        for lease in self._still_wanted(due):
+            lease.on_failure(error)
+            if lease.until - clock() <= lease.seconds / 3:
+                self._lose(lease)
+            else:
+                self.beats.retry(lease.held, clock())
+
+    def _still_wanted(self, due: list[Held]) -> list[Lease]:
+        return [self.leases[held] for held in due if held in self.leases]
 
     def _lose(self, lease: Lease) -> None:
         self.drop(lease.held)
@@ -98,12 +97,13 @@ class ThreadHeartbeat:
     """Renews in a daemon thread, through a client of its own."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._client: Client | None = None
+        self._store = backend.store
+        self._connect = backend.pulse
         self._schedule = _Schedule()
         self._changed = threading.Condition()
         self._wakes = float("inf")
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def add(self, lease: Lease) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
@@ -120,39 +120,54 @@ class ThreadHeartbeat:
         with self._changed:
             self._schedule.drop(lease.held)
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                due = self._schedule.beats.due(clock())
-                if not due:
-                    upcoming = self._schedule.beats.next_due()
-                    self._wakes = float("inf") if upcoming is None else upcoming
-                    self._changed.wait(None if upcoming is None else max(0.0, upcoming - clock()))
-                    continue
-            self._beat(due)
+    def close(self) -> None:
+        """End the thread and its connections."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
 
-    def _beat(self, due: list[Held]) -> None:
-        asked_at = clock()
-        try:
-            self._client = self._client or self._backend.new_client()
-            kept = run(renew(self._backend.store, due), self._client)
-        except RetrysafeError as error:
-            with self._changed:
-                self._schedule.failed(due, error)
-        else:
-            with self._changed:
-                self._schedule.renewed(due, kept, asked_at)
+    def _run(self) -> None:
+        client: Client | None = None
+        while (due := self._next_due()) is not None:
+            asked_at = clock()
+            try:
+                client = client or self._connect()
+                kept = run(renew(self._store, due), client)
+            except Exception as error:  # a heartbeat must not end by what happens to one beat
+                with self._changed:
+                    self._schedule.failed(due, error)
+            else:
+                with self._changed:
+                    self._schedule.renewed(due, kept, asked_at)
+        if client is not None:
+            client.close()
+
+    def _next_due(self) -> list[Held] | None:
+        """Wait until something is due; None when the heartbeat is closed."""
+        with self._changed:
+            while not self._closed:
+                due = self._schedule.beats.due(clock())
+                if due:
+                    return due
+                upcoming = self._schedule.beats.next_due()
+                self._wakes = float("inf") if upcoming is None else upcoming
+                self._changed.wait(None if upcoming is None else max(0.0, upcoming - clock()))
+        return None
 
 
 class LoopHeartbeat:
     """Renews on an event loop, by a timer that runs only while something is held."""
 
     def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
-        self._backend = backend
+        self._store = backend.store
+        self._connect = backend.apulse
         self._loop = weakref.ref(loop)
+        self._client: AsyncClient | None = None
         self._schedule = _Schedule()
         self._timer: asyncio.TimerHandle | None = None
-        self._beating: Any = None
+        self._beating: asyncio.Task[None] | None = None
 
     def add(self, lease: Lease) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
@@ -162,6 +177,15 @@ class LoopHeartbeat:
     def drop(self, lease: Lease) -> None:
         """Let ``lease`` go."""
         self._schedule.drop(lease.held)
+
+    async def aclose(self) -> None:
+        """End the timer and its connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._beating is not None:
+            await self._beating
+        if self._client is not None:
+            await self._client.aclose()
 
     def _set_timer(self) -> None:
         loop, upcoming = self._loop(), self._schedule.beats.next_due()
@@ -184,10 +208,14 @@ class LoopHeartbeat:
             self._set_timer()
 
     async def _beat(self, due: list[Held]) -> None:
+        import asyncio
+
         asked_at = clock()
         try:
-            kept = await arun(renew(self._backend.store, due), self._backend.aclient())
-        except RetrysafeError as error:
+            self._client = self._client or self._connect()
+            async with asyncio.timeout(min(held.clocks.lease for held in due) / 1e6 / PER_LEASE):
+                kept = await arun(renew(self._store, due), self._client)
+        except Exception as error:  # a heartbeat must not end by what happens to one beat
             self._schedule.failed(due, error)
         else:
             self._schedule.renewed(due, kept, asked_at)
@@ -196,22 +224,18 @@ class LoopHeartbeat:
             self._set_timer()
 
 
-Heartbeat = ThreadHeartbeat | LoopHeartbeat
-_threads: weakref.WeakKeyDictionary[Backend, tuple[int, ThreadHeartbeat]] = weakref.WeakKeyDictionary()
-_loops: weakref.WeakKeyDictionary[Backend, weakref.WeakKeyDictionary[Any, LoopHeartbeat]] = weakref.WeakKeyDictionary()
 _starting = threading.Lock()
 
 
 def for_thread(backend: Backend) -> ThreadHeartbeat:
     """The heartbeat of this process for sync code."""
     pid = os.getpid()
-    found = _threads.get(backend)
-    if found is None or found[0] != pid:
+    found = backend.heartbeats.get(pid)
+    if found is None:
         with _starting:
-            found = _threads.get(backend)
-            if found is None or found[0] != pid:
-                found = _threads[backend] = (pid, ThreadHeartbeat(backend))
-    return found[1]
+            found = backend.heartbeats.setdefault(pid, ThreadHeartbeat(backend))
+    assert isinstance(found, ThreadHeartbeat)
+    return found
 
 
 def for_loop(backend: Backend) -> LoopHeartbeat:
@@ -219,10 +243,8 @@ def for_loop(backend: Backend) -> LoopHeartbeat:
     import asyncio
 
     loop = asyncio.get_running_loop()
-    loops = _loops.get(backend)
-    if loops is None:
-        loops = _loops[backend] = weakref.WeakKeyDictionary()
-    found = loops.get(loop)
+    found = backend.aheartbeats.get(loop)
     if found is None:
-        found = loops[loop] = LoopHeartbeat(backend, loop)
+        found = backend.aheartbeats[loop] = LoopHeartbeat(backend, loop)
+    assert isinstance(found, LoopHeartbeat)
     return found

@@ -31,6 +31,7 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("--bank-without-keys", action="store_true", help="a bank that knows no idempotency keys: doubt ends in 'uncertain'")
     parser.add_argument("--store", metavar="URL", help="where retrysafe keeps its records (default: a new SQLite file)")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the audit to FILE")
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="keep the bank's ledgers, the records and the logs in DIR")
     parser.add_argument("--plain", action="store_true", help="print plain lines even on a terminal")
     parser.set_defaults(run=run)
 
@@ -58,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
     bank = "with" if not options.bank_without_keys else "without"
     again = "" if options.seed is not None else f" (--seed {seed} runs it again)"
     print(f"{len(payments)} payments, 3 lanes of 4 workers, a bank {bank} idempotency keys, seed {seed}{again}", flush=True)
-    asked = Options(seed, payments, not options.bank_without_keys, options.store)
+    asked = Options(seed, payments, not options.bank_without_keys, options.store, options.keep)
     findings = run_demo(asked, choose(plain=options.plain))
     if options.json is not None:
         write_json(findings, options.json)

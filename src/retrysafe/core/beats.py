@@ -7,32 +7,41 @@ from collections import OrderedDict
 from retrysafe.types import Held
 
 PER_LEASE = 3
-"""A lease is renewed when a third of it has passed, so two renewals may fail before it lapses."""
+"""A lease is renewed when a third of it has passed."""
+RETRIES_PER_LEASE = 12
+"""A renewal that failed is tried again after a twelfth of the lease."""
 
 
 class Beats:
     """Which held claims are due for renewal, and when the next one will be.
 
-    Claims of one lease length fall due in the order in which they were added, so each length has a
+    Claims with the same pause fall due in the order in which they were added, so each pause has a
     queue and no heap is needed. Times are seconds on one monotonic clock.
     """
 
     def __init__(self) -> None:
-        self._queues: dict[int, OrderedDict[Held, float]] = {}
+        self._queues: dict[float, OrderedDict[Held, float]] = {}
 
     def add(self, held: Held, now: float) -> float:
         """Schedule ``held``; return when it is due."""
-        due = now + held.clocks.lease / 1e6 / PER_LEASE
-        queue = self._queues.setdefault(held.clocks.lease, OrderedDict())
-        queue[held] = due
-        queue.move_to_end(held)
+        return self._after(held, now, held.clocks.lease / 1e6 / PER_LEASE)
+
+    def retry(self, held: Held, now: float) -> float:
+        """Schedule ``held`` again soon, after a renewal that failed; return when it is due."""
+        return self._after(held, now, held.clocks.lease / 1e6 / RETRIES_PER_LEASE)
+
+    def _after(self, held: Held, now: float, pause: float) -> float:
+        self.drop(held)
+        due = now + pause
+        self._queues.setdefault(pause, OrderedDict())[held] = due
         return due
 
     def drop(self, held: Held) -> None:
         """Forget ``held``, whether it is known or not."""
-        queue = self._queues.get(held.clocks.lease)
-        if queue is not None:
-            queue.pop(held, None)
+        for per_lease in (PER_LEASE, RETRIES_PER_LEASE):
+            queue = self._queues.get(held.clocks.lease / 1e6 / per_lease)
+            if queue is not None:
+                queue.pop(held, None)
 
     def due(self, now: float) -> list[Held]:
         """The claims to renew now; each is scheduled again from now."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import timedelta
 
@@ -10,6 +9,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.types import Duration, Micros
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+LONGEST = 100 * 365 * 86400.0
 _TEXT = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
@@ -26,8 +26,8 @@ def seconds(value: Duration, argument: str) -> float:
         number = float(value)
     else:
         raise ConfigurationError(f"{argument}={value!r} is not a duration.")
-    if not math.isfinite(number) or number <= 0:
-        raise ConfigurationError(f"{argument}={value!r} must be longer than zero and finite.")
+    if not 0 < number <= LONGEST:
+        raise ConfigurationError(f"{argument}={value!r} must be longer than zero and at most a hundred years.")
     return number
 
 

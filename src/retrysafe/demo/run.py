@@ -33,6 +33,7 @@ class Options(NamedTuple):
     payments: Sequence[Payment]
     bank_has_keys: bool = True
     store: str | None = None
+    keep: Path | None = None
 
     @property
     def deadline(self) -> float:
@@ -45,8 +46,8 @@ def run(options: Options, view: View) -> Findings:
     if not hasattr(signal, "SIGSTOP"):
         raise DemoError("the demo stops and kills processes by POSIX signals, which this system does not have")
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="retrysafe-demo-") as folder, _terminable(), ExitStack() as stack:
-        lanes = _lanes(options, Path(folder), stack)
+    with _terminable(), ExitStack() as stack:
+        lanes = _lanes(options, _folder(options, stack), stack)
         for lane in lanes:
             lane.open(time.monotonic())
         with view:
@@ -56,6 +57,17 @@ def run(options: Options, view: View) -> Findings:
             findings = _audited(options, lanes, began)
             view.conclude(findings)
     return findings
+
+
+def _folder(options: Options, stack: ExitStack) -> Path:
+    """Where ledgers, records and logs go: to a new folder that is kept, or one that is removed in the end."""
+    if options.keep is None:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retrysafe-demo-")))
+    try:
+        options.keep.mkdir(parents=True)
+    except OSError as error:
+        raise DemoError(f"{options.keep}: {error.strerror or error}; give a folder that is not there yet") from error
+    return options.keep.absolute()
 
 
 def _lanes(options: Options, folder: Path, stack: ExitStack) -> list[LaneRun]:

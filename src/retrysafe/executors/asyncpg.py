@@ -16,6 +16,9 @@ from retrysafe.ports import Query, Rows
 CHECKOUT = 10.0
 """Seconds to wait for a connection of the pool before the claim fails."""
 
+DEADLINE = 10.0
+"""Seconds after which a server that does not answer counts as gone."""
+
 _Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
 
@@ -65,32 +68,45 @@ class AsyncpgClient:
         return cls(None, url)
 
     async def __call__(self, request: Query, /) -> Rows:
-        try:
-            pool = await self._opened()
-            async with pool.acquire(timeout=CHECKOUT) as connection:
+        async with self._lent() as connection:
+            try:
                 return await ain_turn(request, lambda query: perform(connection, query))
-        except _Failures as error:
-            fail(error, alone=True)
+            except _Failures as error:
+                fail(error, alone=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[InTransaction]:
         """Lend a connection for one transaction."""
+        async with self._lent() as connection:
+            try:
+                yield InTransaction(connection)
+            finally:
+                await _end(connection)
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[Any]:
         try:
             pool = await self._opened()
             connection = await pool.acquire(timeout=CHECKOUT)
         except _Failures as error:
-            raise StoreUnavailable(str(error)) from error
+            raise StoreUnavailable(str(error) or type(error).__name__, unsent=True) from error
         try:
-            yield InTransaction(connection)
+            yield connection
         finally:
-            await _end(connection)
             await pool.release(connection)
 
     async def _opened(self) -> Any:
         if self._pool is None:
             async with self._opening:
                 if self._pool is None:
-                    self._pool = await asyncpg.create_pool(self._url, min_size=0, max_size=10, reset=_no_reset)
+                    self._pool = await asyncpg.create_pool(
+                        self._url,
+                        min_size=0,
+                        max_size=10,
+                        timeout=CHECKOUT,
+                        command_timeout=DEADLINE,
+                        reset=_no_reset,
+                    )
         return self._pool
 
     async def aclose(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import psycopg
 import psycopg_pool
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
@@ -17,7 +19,17 @@ from retrysafe.ports import Query, Rows
 CHECKOUT = 10.0
 """Seconds to wait for a connection of the pool before the claim fails."""
 
-_Failures = (psycopg.Error, psycopg_pool.PoolTimeout, psycopg_pool.PoolClosed)
+DEADLINE = 10.0
+"""Seconds after which a server that does not answer counts as gone."""
+
+_NoConnection = (psycopg_pool.PoolTimeout, psycopg_pool.PoolClosed)
+_SETTINGS = {
+    "connect_timeout": 10,
+    "tcp_user_timeout": round(DEADLINE * 1000),
+    "keepalives_idle": 10,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+}
 
 
 def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
@@ -90,34 +102,32 @@ class PsycopgClient:
     def connect(cls, url: str) -> PsycopgClient:
         """A client with a pool of its own; connections are opened when they are needed."""
         pool = psycopg_pool.ConnectionPool(
-            url, min_size=0, max_size=10, timeout=CHECKOUT, kwargs={"autocommit": True}, open=True
+            url, min_size=0, max_size=10, timeout=CHECKOUT, kwargs=_settings(url), open=True
         )
         return cls(pool, owned=True)
 
     def __call__(self, request: Query, /) -> Rows:
-        try:
-            with self._lent() as connection:
+        with self._lent() as connection:
+            try:
                 return in_turn(request, lambda query: perform(connection, query))
-        except _Failures as error:
-            fail(error, alone=True)
+            except psycopg.Error as error:
+                fail(error, alone=True)
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
-        lent = self._lent()
-        try:
-            connection = lent.__enter__()
-        except _Failures as error:
-            raise StoreUnavailable(str(error)) from error
-        try:
-            yield InTransaction(connection)
-        finally:
-            _end(connection)
-            lent.__exit__(None, None, None)
+        with self._lent() as connection:
+            try:
+                yield InTransaction(connection)
+            finally:
+                _end(connection)
 
     @contextmanager
     def _lent(self) -> Iterator[psycopg.Connection[Any]]:
-        connection = self._pool.getconn()
+        try:
+            connection = self._pool.getconn()
+        except _NoConnection as error:
+            raise StoreUnavailable(str(error), unsent=True) from error
         before = connection.autocommit
         try:
             if not before:
@@ -145,36 +155,38 @@ class AsyncPsycopgClient:
     def connect(cls, url: str) -> AsyncPsycopgClient:
         """A client with a pool of its own; connections are opened when they are needed."""
         pool = psycopg_pool.AsyncConnectionPool(
-            url, min_size=0, max_size=10, timeout=CHECKOUT, kwargs={"autocommit": True}, open=False
+            url, min_size=0, max_size=10, timeout=CHECKOUT, kwargs=_settings(url), open=False
         )
         return cls(pool, owned=True)
 
     async def __call__(self, request: Query, /) -> Rows:
-        try:
-            async with self._lent() as connection:
-                return await ain_turn(request, lambda query: aperform(connection, query))
-        except _Failures as error:
-            fail(error, alone=True)
+        async with self._lent() as connection:
+            try:
+                async with asyncio.timeout(DEADLINE):
+                    return await ain_turn(request, lambda query: aperform(connection, query))
+            except TimeoutError as error:
+                await connection.close()
+                raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
+            except psycopg.Error as error:
+                fail(error, alone=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection for one transaction."""
-        lent = self._lent()
-        try:
-            connection = await lent.__aenter__()
-        except _Failures as error:
-            raise StoreUnavailable(str(error)) from error
-        try:
-            yield AsyncInTransaction(connection)
-        finally:
-            await _aend(connection)
-            await lent.__aexit__(None, None, None)
+        async with self._lent() as connection:
+            try:
+                yield AsyncInTransaction(connection)
+            finally:
+                await _aend(connection)
 
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         if self._owned and self._pool.closed:
             await self._pool.open()
-        connection = await self._pool.getconn()
+        try:
+            connection = await self._pool.getconn()
+        except _NoConnection as error:
+            raise StoreUnavailable(str(error), unsent=True) from error
         before = connection.autocommit
         try:
             if not before:
@@ -189,6 +201,12 @@ class AsyncPsycopgClient:
         """Close the pool if it is ours."""
         if self._owned:
             await self._pool.close()
+
+
+def _settings(url: str) -> dict[str, Any]:
+    """Settings of our own connections; what the URL says goes first."""
+    given = conninfo_to_dict(url)
+    return {"autocommit": True, **{name: value for name, value in _SETTINGS.items() if name not in given}}
 
 
 def _end(connection: psycopg.Connection[Any]) -> None:

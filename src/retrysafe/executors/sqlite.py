@@ -14,6 +14,10 @@ from retrysafe.executors.sql import AUTOCOMMIT, fail, in_turn
 from retrysafe.ports import Query, Rows
 
 
+RENEWAL_BUSY = 0.15
+"""How long a renewal waits for another writer, in seconds: it is tried again long before the lease lapses."""
+
+
 class SqliteFile(NamedTuple):
     """A database file and how to open it; ``busy`` is the longest wait for another writer, in seconds."""
 

@@ -52,7 +52,7 @@ class _Writer:
             try:
                 connection = connection or self._file.connect()
                 results = _perform_together(connection, batch)
-            except (sqlite3.Error, StoreUnavailable) as error:
+            except Exception as error:  # whatever it is, it belongs to those who wait, and the thread must live on
                 results = [error] * len(batch)
             self._deliver(batch, results)
             if not more:
@@ -102,7 +102,7 @@ def _perform_together(connection: sqlite3.Connection, batch: list[_Write]) -> li
         for write in batch:
             try:
                 results.append(in_turn(write.query, lambda query: perform(connection, query)))
-            except sqlite3.Error as error:
+            except Exception as error:
                 results.append(error)
         connection.execute("COMMIT")
     except BaseException:

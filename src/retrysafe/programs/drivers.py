@@ -12,14 +12,15 @@ R = TypeVar("R")
 
 
 def ask(request: Ask[R], *, again: bool = False) -> Generator[Ask[Any], Any, R]:
-    """Put one ask; with ``again`` put it once more if the store did not answer.
+    """Put one ask; with ``again`` put it once more if the store did not answer
+    what it was sent.
 
     Only asks that recognise their own lost reply, by attempt id, may be put again.
     """
     try:
         answer: R = yield request
-    except StoreUnavailable:
-        if not again:
+    except StoreUnavailable as error:
+        if not again or error.unsent:
             raise
         answer = yield request
     return answer
