@@ -96,10 +96,14 @@ class Boundary:
         _check_choices(name, concurrency, effects, on_expired, on_missing)
         clocks = clocks_of(lease, window, memory)
         if on_expired == "refuse" and clocks.memory == clocks.window:
-            raise ConfigurationError("on_expired='refuse' needs memory= longer than window=, or there is nothing to refuse by.")
+            raise ConfigurationError(
+                "on_expired='refuse' needs memory= longer than window=, or there is nothing to refuse by."
+            )
         backend = connect.connect(store)
         if effects == "transactional" and not backend.store.capabilities.transactions:
-            raise ConfigurationError(f"effects='transactional' needs transactions, which a {backend.kind} store does not have.")
+            raise ConfigurationError(
+                f"effects='transactional' needs transactions, which a {backend.kind} store does not have."
+            )
         backend.users += 1
         self._closed = False
         self._functions: dict[str, str] = {}
@@ -149,13 +153,15 @@ class Boundary:
         the boundary's name; ``tx`` is the caller's open transaction, which we never commit or roll back.
         Raises `InvalidKey` and `ConfigurationError` here, everything else on entering.
         """
-        return self._open(key, operation=operation or self.name, fingerprint=fingerprint_of(payload), scope=scope, tx=tx)
+        return self._open(
+            key, operation=operation or self.name, fingerprint=fingerprint_of(payload), scope=scope, tx=tx
+        )
 
     def once(
         self,
         *,
         key: Selector,
-        payload: Selector | None | Literal["arguments"] = "arguments",
+        payload: Selector | Literal["arguments"] | None = "arguments",
         operation: str | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function, method or coroutine: it runs once per key, and retries get its result.
@@ -199,7 +205,9 @@ class Boundary:
         if self._closed:
             raise ConfigurationError(f"Boundary {self.name!r} has been closed.")
         if tx is not None and terms.effects != "transactional":
-            raise ConfigurationError(f"tx= needs effects='transactional'; boundary {self.name!r} has {terms.effects!r}.")
+            raise ConfigurationError(
+                f"tx= needs effects='transactional'; boundary {self.name!r} has {terms.effects!r}."
+            )
         text = terms.key(key)
         if text is None:
             return Claim(terms, None, operation)
@@ -247,7 +255,9 @@ class Boundary:
         """`resolve` for async code."""
         return await arun(self._resolving(key, outcome, result, operation, scope), self._terms.backend.aclient())
 
-    def _resolving(self, key: Key, outcome: Outcome, result: Any, operation: str | None, scope: str | None) -> Steps[bool]:
+    def _resolving(
+        self, key: Key, outcome: Outcome, result: Any, operation: str | None, scope: str | None
+    ) -> Steps[bool]:
         terms = self._terms
         if outcome not in _RESOLUTIONS:
             raise ConfigurationError(f"outcome={outcome!r}: expected one of {', '.join(_RESOLUTIONS)}.")
@@ -294,7 +304,7 @@ class Boundary:
         return False
 
 
-def _check_choices(name: str, concurrency: object, effects: str, on_expired: str, on_missing: str) -> None:
+def _check_choices(name: object, concurrency: object, effects: str, on_expired: str, on_missing: str) -> None:
     if not isinstance(name, str) or not 1 <= len(name) <= 255:
         raise ConfigurationError("A boundary's name has 1 to 255 characters.")
     if not isinstance(concurrency, Reject | Wait):
@@ -308,7 +318,7 @@ def _check_choices(name: str, concurrency: object, effects: str, on_expired: str
             raise ConfigurationError(f"{argument}={value!r}: expected one of {', '.join(choices)}.")
 
 
-def _exception_types(given: type[Exception] | Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
+def _exception_types(given: Any) -> tuple[type[Exception], ...]:
     types = (given,) if isinstance(given, type) else tuple(given)
     for kind in types:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):

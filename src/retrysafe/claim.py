@@ -206,7 +206,9 @@ class Claim:
         outer = _enclosing()
         while outer is not None:
             if outer._active and outer._held is not None and outer._held.key == self._required_want().key:
-                raise InProgress("The key is claimed by the operation that encloses this one: it would wait for itself.")
+                raise InProgress(
+                    "The key is claimed by the operation that encloses this one: it would wait for itself."
+                )
             outer = outer._outer
 
     def _find_ground(self) -> Ground:
@@ -359,7 +361,9 @@ class Claim:
 
     # ------------------------------------------------------------ leaving
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._deactivate()
         if self._held is not None:
             if self._lease is not None:
@@ -434,7 +438,9 @@ class Claim:
             self._tell("lease_lost")
             if error is None:
                 ended = self._lease is None
-                raise LeaseLost("tx= was ended inside the block." if ended else "Another attempt has taken the key over.")
+                raise LeaseLost(
+                    "tx= was ended inside the block." if ended else "Another attempt has taken the key over."
+                )
         elif settled is Settled.BROKEN or end.word.event is None:
             self._tell("rolled_back", error_type=type(error or end.unencodable).__name__)
         else:

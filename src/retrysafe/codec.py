@@ -150,7 +150,8 @@ def _rebuild(name: str, body: Any, annotation: Any) -> Any:
             return kind[body]
         if dataclasses.is_dataclass(kind):
             hints = _hints(kind)
-            return kind(**{field: _from_plain(member, hints.get(field)) for field, member in body.items()})
+            rebuilt: Any = kind
+            return rebuilt(**{field: _from_plain(member, hints.get(field)) for field, member in body.items()})
         return kind.model_validate_json(json.dumps(body))
     raise TypeError(f"it is a {name}, which the annotation {annotation!r} does not name")
 

@@ -111,7 +111,9 @@ class Backend:
 
     def _made(self, make: Callable[[], Client] | None) -> Client:
         if make is None:
-            raise ConfigurationError(f"store= ({self.address}) serves async code only: use 'async with' or a coroutine.")
+            raise ConfigurationError(
+                f"store= ({self.address}) serves async code only: use 'async with' or a coroutine."
+            )
         return make()
 
     def _amade(self, make: Callable[[], AsyncClient] | None) -> AsyncClient:
@@ -128,7 +130,9 @@ class Backend:
             if loaded is not None and isinstance(tx, getattr(loaded, name)):
                 kind = kind_of(tx)
                 if kind != self.kind:
-                    raise ConfigurationError(f"tx= is a {kind} transaction, but store= is {self.kind}: they cannot commit together.")
+                    raise ConfigurationError(
+                        f"tx= is a {kind} transaction, but store= is {self.kind}: they cannot commit together."
+                    )
                 return make(tx)
         raise ConfigurationError(
             f"tx= is a {type(tx).__module__}.{type(tx).__qualname__}; expected a connection or session of sqlite3, "
@@ -254,7 +258,9 @@ def _library(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(f"retrysafe.executors.{module}")
     except ImportError as error:
-        raise ConfigurationError(f"store= needs a library that is missing ({error}). Run:  pip install 'retrysafe[{extra}]'") from error
+        raise ConfigurationError(
+            f"store= needs a library that is missing ({error}). Run:  pip install 'retrysafe[{extra}]'"
+        ) from error
 
 
 def _memory(url: str) -> Backend:
@@ -275,7 +281,9 @@ def _sqlite(url: str) -> Backend:
     url_options(options, ("synchronous",), "sqlite")
     path = location[1:]
     if not location.startswith("/") or path in ("", ":memory:"):
-        raise ConfigurationError(f"store={url!r}: write sqlite:///relative.db or sqlite:////absolute.db; for memory, memory://.")
+        raise ConfigurationError(
+            f"store={url!r}: write sqlite:///relative.db or sqlite:////absolute.db; for memory, memory://."
+        )
     synchronous = options.get("synchronous", "FULL").upper()
     if synchronous not in ("FULL", "NORMAL", "EXTRA"):
         raise ConfigurationError(f"store={url!r}: synchronous is FULL, NORMAL or EXTRA.")
@@ -387,7 +395,9 @@ def _sql_store(dialect: str) -> Any:
 
     kinds: dict[str, type[Any]] = {"sqlite": SqliteStore, "postgresql": PostgresqlStore}
     if dialect not in kinds:
-        raise ConfigurationError(f"store=: SQLAlchemy dialect {dialect!r} is not supported; supported are {', '.join(kinds)}.")
+        raise ConfigurationError(
+            f"store=: SQLAlchemy dialect {dialect!r} is not supported; supported are {', '.join(kinds)}."
+        )
     return kinds[dialect]()
 
 
@@ -416,7 +426,9 @@ def _async_engine(engine: Any, sessions: Any = None) -> Backend:
 
 def _migrate_file(path: str | None) -> None:
     if not path or path == ":memory:" or path.startswith("file:"):
-        raise ConfigurationError("store=: an async SQLite engine must be on a file, so that its tables can be made when it is given.")
+        raise ConfigurationError(
+            "store=: an async SQLite engine must be on a file, so that its tables can be made when it is given."
+        )
     backend = _sqlite(f"sqlite:///{path}")
     backend.migrate()
     backend.close()
@@ -460,7 +472,10 @@ def _async_psycopg_pool(pool: Any) -> Backend:
 def _asyncpg_pool(pool: Any) -> Backend:
     module = _library("asyncpg", "asyncpg")
     return Backend(
-        _sql_store("postgresql"), sync=None, asynchronous=partial(module.AsyncpgClient, pool), address="postgresql://…"
+        _sql_store("postgresql"),
+        sync=None,
+        asynchronous=partial(module.AsyncpgClient, pool),
+        address="postgresql://…",
     )
 
 
@@ -511,6 +526,16 @@ _JOINABLE: tuple[tuple[str, str, Callable[[Any], str], Callable[[Any], Joining]]
     ("asyncpg.pool", "PoolConnectionProxy", _fixed("postgresql"), _join_async("asyncpg", "asyncpg", "ajoin")),
     ("sqlalchemy", "Connection", _dialect, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
     ("sqlalchemy.orm", "Session", _dialect, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
-    ("sqlalchemy.ext.asyncio", "AsyncConnection", _dialect, _join_async("sqlalchemy", "sqlalchemy", "AsyncJoined")),
-    ("sqlalchemy.ext.asyncio", "AsyncSession", _dialect, _join_async("sqlalchemy", "sqlalchemy", "AsyncJoined")),
+    (
+        "sqlalchemy.ext.asyncio",
+        "AsyncConnection",
+        _dialect,
+        _join_async("sqlalchemy", "sqlalchemy", "AsyncJoined"),
+    ),
+    (
+        "sqlalchemy.ext.asyncio",
+        "AsyncSession",
+        _dialect,
+        _join_async("sqlalchemy", "sqlalchemy", "AsyncJoined"),
+    ),
 )

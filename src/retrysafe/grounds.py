@@ -188,10 +188,10 @@ class Own:
         outcome: Outcome | None = None
         try:
             outcome = run(open_claim(_transactional(self._backend), want), self._opened.execute)
+            return outcome
         finally:
             if not isinstance(outcome, Won):
                 self._give_back()
-        return outcome
 
     async def aclaim(self, want: Want) -> Outcome:
         client = self._backend.aclient()
@@ -201,10 +201,10 @@ class Own:
         outcome: Outcome | None = None
         try:
             outcome = await arun(open_claim(_transactional(self._backend), want), self._opened.execute)
+            return outcome
         finally:
             if not isinstance(outcome, Won):
                 await self._agive_back()
-        return outcome
 
     def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
         try:

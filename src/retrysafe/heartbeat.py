@@ -36,7 +36,13 @@ class Lease:
 
     __slots__ = ("held", "lost", "on_failure", "on_loss", "until")
 
-    def __init__(self, held: Held, claimed_at: float, on_loss: Callable[[], None], on_failure: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        held: Held,
+        claimed_at: float,
+        on_loss: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
         self.held = held
         self.until = claimed_at + self.seconds
         self.lost = False
@@ -135,7 +141,7 @@ class ThreadHeartbeat:
             try:
                 client = client or self._connect()
                 kept = run(renew(self._store, due), client)
-            except Exception as error:  # a heartbeat must not end by what happens to one beat
+            except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
                 with self._changed:
                     self._schedule.failed(due, error)
             else:
@@ -215,7 +221,7 @@ class LoopHeartbeat:
             self._client = self._client or self._connect()
             async with asyncio.timeout(min(held.clocks.lease for held in due) / 1e6 / PER_LEASE):
                 kept = await arun(renew(self._store, due), self._client)
-        except Exception as error:  # a heartbeat must not end by what happens to one beat
+        except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
             self._schedule.failed(due, error)
         else:
             self._schedule.renewed(due, kept, asked_at)

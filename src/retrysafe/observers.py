@@ -12,8 +12,14 @@ OCCURRENCES: dict[str, tuple[int, str]] = {
     "received": (logging.DEBUG, "a guarded operation was asked for"),
     "passed": (logging.DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
     "started": (logging.DEBUG, "the key was claimed and the work begins (fields: token, attempts)"),
-    "takeover": (logging.WARNING, "the key was claimed from an attempt whose lease had lapsed (token, attempts)"),
-    "reclaimed": (logging.INFO, "the key was used before; its window is over and it is new work (token, attempts)"),
+    "takeover": (
+        logging.WARNING,
+        "the key was claimed from an attempt whose lease had lapsed (token, attempts)",
+    ),
+    "reclaimed": (
+        logging.INFO,
+        "the key was used before; its window is over and it is new work (token, attempts)",
+    ),
     "replayed": (logging.INFO, "the stored result was given instead of running again"),
     "failure_replayed": (logging.INFO, "the stored failure was given instead of running again (error_type)"),
     "conflict": (logging.INFO, "another attempt is running; the caller was told so (retry_after)"),
@@ -25,7 +31,10 @@ OCCURRENCES: dict[str, tuple[int, str]] = {
     "failed": (logging.INFO, "the work failed for good and the failure is stored (error_type)"),
     "released": (logging.INFO, "the work failed and the key is free for a retry (error_type)"),
     "rolled_back": (logging.INFO, "the work failed and its transaction was rolled back (error_type)"),
-    "unknown": (logging.WARNING, "the work ended in doubt and the key waits for a probe or a person (error_type)"),
+    "unknown": (
+        logging.WARNING,
+        "the work ended in doubt and the key waits for a probe or a person (error_type)",
+    ),
     "doubted": (logging.WARNING, "the caller was told that an earlier outcome is unknown"),
     "probed": (logging.INFO, "the probe answered (outcome)"),
     "resolved": (logging.WARNING, "a person settled an unknown outcome (outcome)"),

@@ -56,10 +56,14 @@ def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable
             raise ConfigurationError(f"{argument}= takes {unknown[0]!r}, which is not an argument of the function.")
         return lambda bound: given(**{name: bound[name] for name in taken})
     if not _PATH.fullmatch(given):
-        raise ConfigurationError(f'{argument}={given!r} is not a path such as "order.id", "order.lines[0]" or "request.headers.key".')
+        raise ConfigurationError(
+            f'{argument}={given!r} is not a path such as "order.id", "order.lines[0]" or "request.headers.key".'
+        )
     first, *rest = re.findall(r"\w+", given)
     if first not in names:
-        raise ConfigurationError(f"{argument}={given!r}: the function has no argument {first!r}; it has {', '.join(names)}.")
+        raise ConfigurationError(
+            f"{argument}={given!r}: the function has no argument {first!r}; it has {', '.join(names)}."
+        )
     return lambda bound: _follow(bound[first], rest, given)
 
 
@@ -106,7 +110,7 @@ class Guarded:
         open_claim: Opener,
         function: Callable[..., Any],
         key: Selector,
-        payload: Selector | None | Literal["arguments"],
+        payload: Selector | Literal["arguments"] | None,
         operation: str,
     ) -> None:
         self.terms = terms
@@ -225,4 +229,3 @@ def _answer(claim: Claim) -> Any:
     if failure is not None:
         raise StoredFailure(type(failure).__name__, str(failure), getattr(failure, "data", None)) from failure
     return claim.result
-

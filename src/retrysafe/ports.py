@@ -15,7 +15,7 @@ from retrysafe.core.transitions import Event
 from retrysafe.types import Clocks, Held, Micros, Record, Stored, Want
 
 R = TypeVar("R")
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Ask(Generic[R]):
@@ -132,7 +132,7 @@ class AsyncExecutor(Protocol):
     def __call__(self, request: Any, /) -> Awaitable[Any]: ...
 
 
-class OpenTransaction(Protocol[T]):
+class OpenTransaction(Protocol[T_co]):
     """A connection of the boundary's own for one transaction: what the handler gets, and the executor."""
 
     @property
@@ -141,7 +141,7 @@ class OpenTransaction(Protocol[T]):
         ...
 
     @property
-    def execute(self) -> T:
+    def execute(self) -> T_co:
         """Performs requests in the transaction."""
         ...
 
@@ -224,7 +224,7 @@ class Rows(NamedTuple):
     """The answer to a Query: all rows, or for a statement without rows how many it changed."""
 
     rows: list[tuple[Any, ...]]
-    count: int
+    affected: int
 
 
 class Script(NamedTuple):

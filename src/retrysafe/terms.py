@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrysafe.connect import Backend
-from retrysafe.core import keys
+from retrysafe.core import durations, keys
 from retrysafe.core.durations import micros
 from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.observers import NO_FIELDS, tell
@@ -22,11 +22,9 @@ def reject() -> Reject:
     return Reject()
 
 
-def wait(seconds: float) -> Wait:
-    """Let a simultaneous duplicate wait up to ``seconds`` for the first one's result."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-        raise ConfigurationError(f"wait({seconds!r}): give a number of seconds above zero.")
-    return Wait(float(seconds))
+def wait(seconds: Duration) -> Wait:
+    """Let a simultaneous duplicate wait up to ``seconds`` (or a duration such as "5s") for the first one's result."""
+    return Wait(durations.seconds(seconds, "wait"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +61,21 @@ class Terms:
         text = found() if callable(found) else found
         if text is None:
             if self.scope is not None:
-                raise ConfigurationError(f"scope= of boundary {self.name!r} gave None: no tenant or principal is known.")
+                raise ConfigurationError(
+                    f"scope= of boundary {self.name!r} gave None: no tenant or principal is known."
+                )
             return ""
         if not isinstance(text, str):
             raise ConfigurationError(f"scope= must be text, not {type(text).__name__}.")
         return text
 
     def tell(
-        self, name: str, operation: str, record_key: bytes, attempt: str, fields: Mapping[str, Any] = NO_FIELDS
+        self,
+        name: str,
+        operation: str,
+        record_key: bytes,
+        attempt: str,
+        fields: Mapping[str, Any] = NO_FIELDS,
     ) -> None:
         """Tell the observers."""
         redacted = keys.redact(record_key)
@@ -85,5 +90,7 @@ def clocks_of(lease: Duration, window: Duration, memory: Duration | None) -> Clo
         memory=micros(window if memory is None else memory, "memory"),
     )
     if clocks.memory < clocks.window:
-        raise ConfigurationError("memory= is shorter than window=: a key must be remembered at least as long as its result.")
+        raise ConfigurationError(
+            "memory= is shorter than window=: a key must be remembered at least as long as its result."
+        )
     return clocks

@@ -172,7 +172,10 @@ def age_dynamodb(table: str, endpoint: str) -> Callable[[bytes, int], None]:
 def memory_backend(clock: FakeClock) -> Backend:
     client = MemoryClient(clock)
     return Backend(
-        MemoryStore(), sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client), address="memory://"
+        MemoryStore(),
+        sync=lambda: client,
+        asynchronous=lambda: AsyncMemoryClient(client),
+        address="memory://",
     )
 
 
@@ -341,5 +344,3 @@ HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
     "aiobotocore": ("dynamodb", dynamodb_async),
 }
 """Name → the service it needs, and how it is made in a directory of its own."""
-
-

@@ -64,9 +64,10 @@ def _put(request: Ask[Any]) -> Steps[Any]:
 
 
 def _put_each(requests: list[Ask[Any]]) -> Steps[list[Any]]:
-    answers = []
+    answers: list[Any] = []
     for request in requests:
-        answers.append((yield from ask(request)))
+        answer = yield from ask(request)
+        answers.append(answer)
     return answers
 
 

@@ -43,12 +43,8 @@ PREPARE: dict[Standing, list[Callable[[Lockstep], None]]] = {
     Standing.FAILED: [settled_by(Event.FAIL)],
     Standing.UNKNOWN: [settled_by(Event.DOUBT), later(settled_by(Event.DOUBT), 10 * FORGET)],
     Standing.RELEASED: [settled_by(Event.RELEASE)],
-    Standing.EXPIRED: [
-        later(settled_by(event), EXPIRE) for event in (Event.COMPLETE, Event.FAIL, Event.RELEASE)
-    ],
-    Standing.FORGOTTEN: [
-        later(settled_by(event), FORGET) for event in (Event.COMPLETE, Event.FAIL, Event.RELEASE)
-    ],
+    Standing.EXPIRED: [later(settled_by(event), EXPIRE) for event in (Event.COMPLETE, Event.FAIL, Event.RELEASE)],
+    Standing.FORGOTTEN: [later(settled_by(event), FORGET) for event in (Event.COMPLETE, Event.FAIL, Event.RELEASE)],
 }
 
 Act = Callable[[World], object]

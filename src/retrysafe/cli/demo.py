@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_PAYMENTS = 120
+MOST_COMPLAINTS = 5
 
 
 def add_to(verbs: Any) -> None:
@@ -25,13 +26,30 @@ def add_to(verbs: Any) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seed", metavar="N", type=int, help="run the schedule of an earlier demo again (default: a new one)")
-    parser.add_argument("--payments", metavar="N", type=int, help=f"how many payments (default: {DEFAULT_PAYMENTS}, or all of FILE)")
-    parser.add_argument("--input", metavar="FILE", help="your payments: a CSV file with the columns id, account, amount, currency")
-    parser.add_argument("--bank-without-keys", action="store_true", help="a bank that knows no idempotency keys: doubt ends in 'uncertain'")
+    parser.add_argument(
+        "--seed", metavar="N", type=int, help="run the schedule of an earlier demo again (default: a new one)"
+    )
+    parser.add_argument(
+        "--payments",
+        metavar="N",
+        type=int,
+        help=f"how many payments (default: {DEFAULT_PAYMENTS}, or all of FILE)",
+    )
+    parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help="your payments: a CSV file with the columns id, account, amount, currency",
+    )
+    parser.add_argument(
+        "--bank-without-keys",
+        action="store_true",
+        help="a bank that knows no idempotency keys: doubt ends in 'uncertain'",
+    )
     parser.add_argument("--store", metavar="URL", help="where retrysafe keeps its records (default: a new SQLite file)")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the audit to FILE")
-    parser.add_argument("--keep", metavar="DIR", type=Path, help="keep the bank's ledgers, the records and the logs in DIR")
+    parser.add_argument(
+        "--keep", metavar="DIR", type=Path, help="keep the bank's ledgers, the records and the logs in DIR"
+    )
     parser.add_argument("--plain", action="store_true", help="print plain lines even on a terminal")
     parser.set_defaults(run=run)
 
@@ -58,9 +76,14 @@ def _run(options: argparse.Namespace) -> int:
     seed = secrets.randbelow(100_000) if options.seed is None else options.seed
     bank = "with" if not options.bank_without_keys else "without"
     again = "" if options.seed is not None else f" (--seed {seed} runs it again)"
-    print(f"{len(payments)} payments, 3 lanes of 4 workers, a bank {bank} idempotency keys, seed {seed}{again}", flush=True)
+    print(
+        f"{len(payments)} payments, 3 lanes of 4 workers, a bank {bank} idempotency keys, seed {seed}{again}",
+        flush=True,
+    )
     asked = Options(seed, payments, not options.bank_without_keys, options.store, options.keep)
     findings = run_demo(asked, choose(plain=options.plain))
+    for complaint in findings.complaints[:MOST_COMPLAINTS]:
+        print(f"retrysafe demo: not scheduled: {complaint}", file=sys.stderr)
     if options.json is not None:
         write_json(findings, options.json)
     return findings.exit_code

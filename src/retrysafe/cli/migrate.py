@@ -45,7 +45,9 @@ def run(options: argparse.Namespace) -> int:
 def _dialect(scheme: str, store: str) -> str:
     dialect = _DIALECTS.get(scheme.partition("+")[0])
     if dialect is None:
-        raise ConfigurationError(f"--sql: {store!r} has no SQL schema; {' and '.join(sorted(set(_DIALECTS.values())))} have one.")
+        raise ConfigurationError(
+            f"--sql: {store!r} has no SQL schema; {' and '.join(sorted(set(_DIALECTS.values())))} have one."
+        )
     return dialect
 
 

@@ -102,6 +102,7 @@ _SIMPLE: dict[type, tuple[bytes, Callable[[Any], bytes]]] = {
 
 
 def _compound(value: Any) -> bytes:
+    model: Any = value
     if isinstance(value, Enum):
         return _leaf(b"e", of_value(value.value))
     if isinstance(value, Mapping):
@@ -113,7 +114,7 @@ def _compound(value: Any) -> bytes:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
         return _leaf(b"L", b"".join(map(of_value, value)))
     if hasattr(type(value), "__pydantic_fields__"):
-        return _pairs(value.model_dump().items())
+        return _pairs(model.model_dump().items())
     for kind, (tag, render) in _SIMPLE.items():
         if isinstance(value, kind):
             return _leaf(tag, render(value))

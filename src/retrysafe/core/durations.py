@@ -13,7 +13,7 @@ LONGEST = 100 * 365 * 86400.0
 _TEXT = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
-def seconds(value: Duration, argument: str) -> float:
+def seconds(value: object, argument: str) -> float:
     """Return ``value`` in seconds; ``argument`` is the name to blame when it is not a duration."""
     if isinstance(value, timedelta):
         number = value.total_seconds()

@@ -7,13 +7,12 @@ import unicodedata
 from uuid import UUID
 
 from retrysafe.errors import InvalidKey
-from retrysafe.types import Key
 
 LONGEST = 255
 _DEFAULT_SECRET = b"retrysafe"
 
 
-def parse(key: Key) -> str:
+def parse(key: object) -> str:
     """Return ``key`` as text; raise `InvalidKey` when it cannot serve as one."""
     if isinstance(key, str):
         text = key

@@ -51,7 +51,10 @@ def read_ledger(path: Path) -> list[Mapping[str, str]]:
 
 
 def audit(
-    payments: Sequence[Payment], ledger: Iterable[Mapping[str, str]], uncertain: Iterable[str] = (), replayed: int = 0
+    payments: Sequence[Payment],
+    ledger: Iterable[Mapping[str, str]],
+    uncertain: Iterable[str] = (),
+    replayed: int = 0,
 ) -> Count:
     """Compare intents and charges."""
     charges: dict[str, list[Mapping[str, str]]] = defaultdict(list)
@@ -87,7 +90,11 @@ def _fits(payment: Payment, entry: Mapping[str, str]) -> bool:
         amount = Decimal(entry["amount"])
     except InvalidOperation:
         return False
-    return (entry["account"], amount, entry["currency"]) == (payment.account, payment.amount, payment.currency)
+    return (entry["account"], amount, entry["currency"]) == (
+        payment.account,
+        payment.amount,
+        payment.currency,
+    )
 
 
 def charged_in_doubt(ledger: Iterable[Mapping[str, str]], uncertain: Iterable[str]) -> int:

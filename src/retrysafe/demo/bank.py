@@ -123,11 +123,13 @@ def main() -> None:
     server = Server(Ledger(options.ledger, keys=not options.without_keys))
     serving = threading.Thread(target=server.serve_forever, args=(0.05,))
     serving.start()
-    print(server.server_port, flush=True)
-    sys.stdin.buffer.read()
-    server.shutdown()
-    serving.join()
-    server.server_close()
+    try:
+        print(server.server_port, flush=True)
+        sys.stdin.buffer.read()
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
 
 
 if __name__ == "__main__":

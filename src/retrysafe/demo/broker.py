@@ -33,6 +33,7 @@ class Broker:
 
     The faults of a payment strike one after another: the next is due once a delivery has come as far
     as the charge. A delivery that was turned away before, because another attempt is running, does not count.
+    What is delivered again goes before what has not been delivered yet.
     """
 
     def __init__(self, payments: Sequence[Payment], faults: Schedule) -> None:
@@ -71,7 +72,7 @@ class Broker:
         be stopped waits until ``may_pause``, and lets others pass.
         """
         while self._later and self._later[0][0] <= now:
-            self._ready.append(heapq.heappop(self._later)[1])
+            self._ready.appendleft(heapq.heappop(self._later)[1])
         for position, name in enumerate(self._ready):
             delivery = self._delivery(name)
             if delivery.fault in PAUSES and not may_pause:
@@ -114,10 +115,10 @@ class Broker:
         """Deliver once more at once, if the payment is not settled."""
         if not self.is_settled(name) and name not in self._queued:
             self._queued.add(name)
-            self._ready.append(name)
+            self._ready.appendleft(name)
 
     def put_off(self, name: str, due: float) -> None:
-        """Deliver once more at ``due``, even if the payment is settled by then: whoever asked gets an answer."""
+        """Deliver once more at ``due``, even if it is settled by then: whoever asked gets an answer."""
         if name not in self._queued:
             self._queued.add(name)
             heapq.heappush(self._later, (due, name))

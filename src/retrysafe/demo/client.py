@@ -65,7 +65,7 @@ class Bank:
         self._mishaps = mishaps
 
     def prepare(self, payment: Payment) -> Order:
-        """Write the request. Between this and the call is where a worker dies or is stopped before the charge."""
+        """Write the request. A worker that dies or is stopped before the charge does so at its end."""
         plain = payment.as_json()
         plain["payment"] = plain.pop("id")
         order = Order(json.dumps(plain).encode())

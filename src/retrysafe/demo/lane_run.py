@@ -6,26 +6,38 @@ import contextlib
 import os
 import select
 import signal
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrysafe.demo import talk
 from retrysafe.demo.broker import Broker, Delivery
 from retrysafe.demo.lanes import LEASE, Lane, Setting, keys_table
 from retrysafe.demo.payments import Payment
 from retrysafe.demo.processes import STARTING, Child, DemoError
-from retrysafe.demo.schedule import PAUSES, Fault, Schedule
+from retrysafe.demo.schedule import KILLS, PAUSES, Fault, Schedule
 from retrysafe.demo.talk import Ending, How, Lines, Say
 
 WORKERS = 4
 MOST_PAUSED = 2
 """How many workers may be stopped at once; the others keep the lane going."""
-LONGEST_PAUSE = 10.0
+LONGEST_PAUSE = 30.0
 LONGEST_SILENCE = 20.0
 """Seconds after which a stopped worker goes on in any case, and a silent one is replaced."""
 MOST_STILLBORN = 3
+LAST_EVENTS = 50
+
+
+class Event(NamedTuple):
+    """Something worth showing."""
+
+    at: float
+    lane: Lane
+    payment: str
+    worker: int
+    what: str
 
 
 class Worker:
@@ -48,16 +60,18 @@ class Worker:
 class LaneRun:
     """Runs one lane from its first delivery to its last answer. Never blocks, except to start the bank."""
 
-    def __init__(self, lane: Lane, payments: Sequence[Payment], faults: Schedule, folder: Path, setting: Setting) -> None:
+    def __init__(
+        self, lane: Lane, payments: Sequence[Payment], faults: Schedule, folder: Path, setting: Setting
+    ) -> None:
         folder.mkdir(parents=True)
         self.lane = lane
         self.intents = len(payments)
         self.ledger = folder / "bank-ledger.jsonl"
         self.counts: Counter[str] = Counter()
-        self.events: deque[str] = deque(maxlen=200)
+        self.events: deque[Event] = deque(maxlen=LAST_EVENTS)
         self.broker = Broker(payments, faults)
         self.workers: list[Worker] = []
-        self.errors: list[str] = []
+        self.complaints: list[str] = []
         self._folder = folder
         self._stillborn = 0
         keys_file = str(folder / "naive-keys.db") if lane is Lane.NAIVE else ""
@@ -85,7 +99,7 @@ class LaneRun:
     # ------------------------------------------------------------ what the workers say
 
     def hear(self, worker: Worker, now: float) -> None:
-        """Read what a worker has said; the end of its pipe means that it is dead, and another takes its place."""
+        """Read what a worker has said; the end of its pipe means that it is dead, and it is replaced."""
         data = os.read(worker.child.pipe, 65536)
         for message in worker.lines.feed(data):
             self._heard(worker, message, now)
@@ -140,7 +154,7 @@ class LaneRun:
             self.counts["recognised"] += 1
             self._note(worker, delivery, "the bank recognised the key and did not charge again")
         if ending.how in (How.FAILED, How.UNAVAILABLE):
-            self.errors.append(f"{self.lane}, worker {worker.number}, {delivery.payment.id}: {ending.how.value}: {ending.why}")
+            self._complain(worker, f"{delivery.payment.id}: {ending.how.value}: {ending.why}")
 
     def _buried(self, worker: Worker, now: float) -> None:
         worker.child.remove()
@@ -151,6 +165,8 @@ class LaneRun:
                 raise DemoError(f"the workers of lane {self.lane} do not start: {worker.child.last_words()}")
         if delivery is not None:
             self.counts["kills"] += 1
+            if delivery.fault not in KILLS:
+                self._complain(worker, f"{delivery.payment.id}: died by itself: {worker.child.last_words()}")
             self._note(worker, delivery, delivery.fault.value if delivery.fault else "the worker died")
             self.broker.again(delivery.payment.id)
         self.workers[self.workers.index(worker)] = self._start(worker.number, now)
@@ -161,8 +177,12 @@ class LaneRun:
             raise DemoError(f"worker {worker.number} spoke of a delivery that it has not got")
         return worker.delivery
 
+    def _complain(self, worker: Worker, what: str) -> None:
+        """Keep what no schedule has asked for; it is shown after the audit."""
+        self.complaints.append(f"{self.lane}, worker {worker.number}: {what}")
+
     def _note(self, worker: Worker, delivery: Delivery, what: str) -> None:
-        self.events.append(f"{delivery.payment.id}  worker {worker.number}: {what}")
+        self.events.append(Event(time.monotonic(), self.lane, delivery.payment.id, worker.number, what))
 
     # ------------------------------------------------------------ what the workers are told
 
@@ -173,7 +193,7 @@ class LaneRun:
             if worker.state == "paused" and (self._is_over(worker) or quiet > LONGEST_PAUSE):
                 worker.child.signal(signal.SIGCONT)  # again at every turn until it says that it goes on
             elif worker.state in ("starting", "working", "past the gate") and quiet > LONGEST_SILENCE:
-                self.errors.append(f"{self.lane}, worker {worker.number}: silent for {LONGEST_SILENCE:.0f} s and replaced")
+                self._complain(worker, f"silent for {LONGEST_SILENCE:.0f} s and replaced")
                 worker.turn(worker.state, now)
                 worker.child.signal(signal.SIGKILL)
         self._open_gates(now)
@@ -217,7 +237,7 @@ class LaneRun:
         return self.broker.is_empty and all(worker.state in ("idle", "starting") for worker in self.workers)
 
     def close(self) -> None:
-        """Let workers and bank end by themselves: what the bank has begun it finishes, then its ledger is whole."""
+        """Let workers and bank end by themselves; the bank first finishes what it has begun."""
         for worker in self.workers:
             worker.child.hang_up()
         for worker in self.workers:

@@ -47,7 +47,7 @@ def unsafe(bank: Bank) -> Pay:
 
 
 def naive(bank: Bank, keys_file: str) -> Pay:
-    """Look whether the key is set, charge, set the key: right until two look at once, or one dies in between."""
+    """Check a key, charge, set the key: right until two check at once, or one dies in between."""
     table = keys_table(keys_file)
 
     def pay(payment: Payment) -> bool:

@@ -92,7 +92,7 @@ def _payment(row: Mapping[str, str | None], where: str) -> Payment:
 
 
 def take(payments: list[Payment], count: int) -> list[Payment]:
-    """The first ``count`` payments; when there are fewer, they come again as new intents with ids of their own."""
+    """The first ``count`` payments; when there are fewer, they come again as new intents with new ids."""
     return list(itertools.islice(_endless(payments), count))
 
 

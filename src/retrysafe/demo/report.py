@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ class Findings(NamedTuple):
     counts: Mapping[Lane, Count]
     charged_in_doubt: int
     seconds: float
+    complaints: Sequence[str] = ()
 
     @property
     def exit_code(self) -> int:
@@ -41,7 +42,13 @@ def table(findings: Findings) -> list[str]:
     """The audit as lines of text."""
     rows = [("lane", *COLUMNS), *((lane.value, *map(str, count)) for lane, count in findings.counts.items())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]
+    return [
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def verdict(findings: Findings) -> str:
@@ -54,6 +61,7 @@ def verdict(findings: Findings) -> str:
         broken = f"charged {guarded.charged_twice} twice, lost {guarded.lost} and altered {guarded.wrong_amount}"
         return f"{text} retrysafe BROKE ITS PROMISE: it {broken}."
     if guarded.uncertain:
-        doubt = f"It held {guarded.uncertain} back as uncertain, of which the bank has charged {findings.charged_in_doubt}"
-        return f"{text} retrysafe charged none twice. {doubt}: without keys at the bank, only a look at its books can tell."
+        doubt = f"{guarded.uncertain} as uncertain, of which the bank has charged {findings.charged_in_doubt}"
+        why = "a bank without keys leaves that doubt to a look at its books"
+        return f"{text} retrysafe charged none twice, and held back {doubt}: {why}."
     return f"{text} retrysafe charged every one of {guarded.intents} exactly once."

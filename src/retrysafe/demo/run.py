@@ -97,7 +97,8 @@ def _work(lanes: Sequence[LaneRun], view: View, deadline: float) -> None:
         now = time.monotonic()
         if now > deadline:
             unsettled = ", ".join(f"{lane.lane} {lane.broker.settled}/{lane.intents}" for lane in lanes)
-            raise DemoError(f"the demo did not end in time; settled: {unsettled}")
+            last = [complaint for lane in lanes for complaint in lane.complaints][-1:]
+            raise DemoError("; ".join([f"the demo did not end in time; settled: {unsettled}", *last]))
         for lane in lanes:
             lane.turn(now)
         view.refresh(lanes, now)
@@ -124,7 +125,8 @@ def _audited(options: Options, lanes: Sequence[LaneRun], began: float) -> Findin
         ledger, uncertain = read_ledger(lane.ledger), lane.broker.uncertain
         counts[lane.lane] = audit(options.payments, ledger, uncertain, lane.counts["replays"])
         in_doubt += charged_in_doubt(ledger, uncertain)
-    return Findings(options.seed, counts, in_doubt, time.monotonic() - began)
+    complaints = [complaint for lane in lanes for complaint in lane.complaints]
+    return Findings(options.seed, counts, in_doubt, time.monotonic() - began, complaints)
 
 
 @contextmanager

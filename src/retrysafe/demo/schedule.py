@@ -24,9 +24,10 @@ REPEATABLE = (Fault.TIMEOUT, Fault.LOST_REPLY, Fault.KILL_BEFORE_CHARGE, Fault.K
 """After these the guarded payment is still open, so that another fault can follow."""
 LAST = (Fault.CONCURRENT, Fault.KILL_BEFORE_ANSWER, Fault.PAUSE_BEFORE_CHARGE, Fault.PAUSE_AFTER_CHARGE)
 """After these it is settled; a payment has one of them at most, as its last fault."""
+KILLS = (Fault.KILL_BEFORE_CHARGE, Fault.KILL_AFTER_CHARGE, Fault.KILL_BEFORE_ANSWER)
 PAUSES = (Fault.PAUSE_BEFORE_CHARGE, Fault.PAUSE_AFTER_CHARGE)
 _BRIEF = (*REPEATABLE, Fault.CONCURRENT, Fault.KILL_BEFORE_ANSWER)
-FAULTY = 0.25
+FAULTY = 0.15
 """The share of payments that have a fault, beyond the guaranteed ones."""
 TWICE_FAULTY = 0.3
 """The share of those that have a second one."""

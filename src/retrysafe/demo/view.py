@@ -1,4 +1,4 @@
-"""What a person sees while the lanes run: plain lines, or a live picture where there is a terminal and rich."""
+"""What a person sees while the lanes run: plain lines, or live panels where there is a terminal and rich."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from retrysafe.demo.report import COLUMNS, Findings, table, verdict
 
 EVERY = 3.0
 """Seconds between two plain progress lines of a lane."""
-LAST_EVENTS = 6
-SHOWN = ("attempts", "kills", "pauses", "duplicates", "takeovers", "recognised", "replays")
+SHOWN_EVENTS = 8
+SHOWN = ("attempts", "kills", "pauses", "duplicates", "takeovers", "fenced", "recognised", "replays")
+"""attempts: came as far as the charge; duplicates: given to two workers at once; takeovers: from an attempt
+whose lease had lapsed; fenced: came back too late; recognised: the bank answered with its first charge."""
+COLOURS = {Lane.UNSAFE: "red", Lane.NAIVE: "yellow", Lane.RETRYSAFE: "green"}
 
 
 class View(Protocol):
     """Shows the lanes while they run, and what the audit found."""
 
     def __enter__(self) -> Self: ...
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
     def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
         """Show how far the lanes are."""
@@ -52,7 +57,9 @@ class PlainView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         return
 
     def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
@@ -88,15 +95,19 @@ class RichView:
         self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._live.stop()
 
     def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
         """Redraw."""
         from rich.columns import Columns
+        from rich.console import Group
 
-        width = max(30, self._console.width // 3 - 1)
-        self._live.update(Columns([self._panel(run, width) for run in lanes], padding=(0, 0)))
+        width = max(30, self._console.width // 3)
+        panels = Columns([self._panel(run, width) for run in lanes], padding=(0, 0))
+        self._live.update(Group(panels, self._events(lanes)))
 
     def _panel(self, run: LaneRun, width: int) -> Any:
         from rich.console import Group
@@ -108,13 +119,25 @@ class RichView:
         numbers = Table.grid(padding=(0, 1))
         for name in SHOWN:
             numbers.add_row(Text(name, style="dim"), Text(str(run.counts[name])))
-        done, colour = run.broker.settled, {Lane.UNSAFE: "red", Lane.NAIVE: "yellow"}.get(run.lane, "green")
-        recent = list(run.events)[-LAST_EVENTS:]
-        events = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in recent]
-        events += [Text("")] * (LAST_EVENTS - len(events))
-        head = Text(f"{done}/{run.intents} settled")
-        bar = ProgressBar(total=run.intents, completed=done, complete_style=colour, finished_style=colour)
-        return Panel(Group(head, bar, numbers, *events), title=str(run.lane), border_style=colour, width=width)
+        done, colour = run.broker.settled, COLOURS[run.lane]
+        bar = ProgressBar(run.intents, done, complete_style=colour, finished_style=colour)
+        progress = Table.grid(expand=True)
+        progress.add_row(Text(f"{done}/{run.intents} settled"))
+        progress.add_row(bar)
+        return Panel(Group(progress, numbers), title=run.lane.value, border_style=colour, width=width)
+
+    def _events(self, lanes: Sequence[LaneRun]) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        last = sorted(event for run in lanes for event in run.events)[-SHOWN_EVENTS:]
+        rows = Table.grid(padding=(0, 2))
+        for event in last:
+            lane, who = Text(event.lane.value, style=COLOURS[event.lane]), Text(f"worker {event.worker}", style="dim")
+            rows.add_row(lane, event.payment, who, Text(event.what, no_wrap=True, overflow="ellipsis"))
+        for _ in range(SHOWN_EVENTS - len(last)):
+            rows.add_row("")
+        return rows
 
     def conclude(self, findings: Findings) -> None:
         """Draw the audit below the lanes."""

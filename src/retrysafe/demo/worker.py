@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import sys
 from typing import Any
 
-from retrysafe import InProgress, LeaseLost, OutcomeUnknown, StoreUnavailable
+from retrysafe import InProgress, LeaseLost, OutcomeUnknown, RetrysafeError, StoreUnavailable
 from retrysafe.demo import lanes
-from retrysafe.demo.client import Bank, Unanswered
+from retrysafe.demo.client import Bank, Refused, Unanswered
 from retrysafe.demo.lanes import Lane, Pay, Setting, Told
 from retrysafe.demo.payments import Payment
 from retrysafe.demo.schedule import Fault
@@ -96,7 +97,7 @@ def ending(pay: Pay, payment: Payment) -> Ending:
         return Ending(How.FENCED)
     except StoreUnavailable as error:
         return Ending(How.UNAVAILABLE, why=error.detail)
-    except Exception as error:
+    except (RetrysafeError, Refused, sqlite3.Error) as error:
         return Ending(How.FAILED, why=f"{type(error).__name__}: {error}".partition("\n")[0])
 
 

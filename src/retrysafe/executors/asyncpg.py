@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
@@ -93,7 +93,8 @@ class AsyncpgClient:
         try:
             yield connection
         finally:
-            await pool.release(connection)
+            with suppress(*_Failures):
+                await pool.release(connection)
 
     async def _opened(self) -> Any:
         if self._pool is None:
@@ -121,8 +122,10 @@ async def _no_reset(connection: Any) -> None:
 
 
 async def _end(connection: Any) -> None:
-    if not connection.is_closed() and connection.is_in_transaction():
-        try:
-            await connection.execute("ROLLBACK")
-        except _Failures:
-            connection.terminate()
+    """Leave no transaction open. A connection that broke has been taken back by its pool already."""
+    with suppress(*_Failures):
+        if not connection.is_closed() and connection.is_in_transaction():
+            try:
+                await connection.execute("ROLLBACK")
+            except _Failures:
+                connection.terminate()

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, in_turn, fail
+from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, in_turn
 from retrysafe.ports import Query, Rows
 
 CHECKOUT = 10.0

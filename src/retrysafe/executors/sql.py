@@ -64,7 +64,11 @@ async def ain_turn(query: Query, perform: Callable[[Query], Awaitable[Rows]]) ->
 
 def sqlstate(error: BaseException) -> str | None:
     """The SQLSTATE of a driver's error, also when SQLAlchemy has wrapped it."""
-    for candidate in (error, getattr(error, "orig", None), getattr(getattr(error, "orig", None), "__cause__", None)):
+    for candidate in (
+        error,
+        getattr(error, "orig", None),
+        getattr(getattr(error, "orig", None), "__cause__", None),
+    ):
         state = getattr(candidate, "sqlstate", None)
         if isinstance(state, str):
             return state

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, arguments, in_turn, fail
+from retrysafe.executors.sql import AUTOCOMMIT, arguments, fail, in_turn
 from retrysafe.ports import Query, Rows
 
 _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}

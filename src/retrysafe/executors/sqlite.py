@@ -7,12 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.sql import AUTOCOMMIT, fail, in_turn
 from retrysafe.ports import Query, Rows
-
 
 RENEWAL_BUSY = 0.15
 """How long a renewal waits for another writer, in seconds: it is tried again long before the lease lapses."""
@@ -29,7 +28,11 @@ class SqliteFile(NamedTuple):
         """Open a connection that begins and ends its transactions by statement."""
         try:
             connection = sqlite3.connect(
-                self.path, timeout=self.busy, isolation_level=None, check_same_thread=False, cached_statements=64
+                self.path,
+                timeout=self.busy,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=64,
             )
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
@@ -148,7 +151,7 @@ def put_back(connection: sqlite3.Connection, idle: deque[sqlite3.Connection], *,
         idle.append(connection)
 
 
-def reader(connection: sqlite3.Connection) -> Callable[[Query], Any]:
+def reader(connection: sqlite3.Connection) -> Callable[[Query], Rows]:
     """Perform single reading statements on a connection."""
 
     def read(query: Query) -> Rows:

@@ -49,11 +49,12 @@ class _Writer:
         connection: sqlite3.Connection | None = None
         while (first := self._queue.get()) is not None:
             batch, more = self._waiting(first)
+            results: list[Rows | Exception]
             try:
                 connection = connection or self._file.connect()
                 results = _perform_together(connection, batch)
-            except Exception as error:  # whatever it is, it belongs to those who wait, and the thread must live on
-                results = [error] * len(batch)
+            except Exception as error:  # noqa: BLE001 - it belongs to those who wait, and the thread must live on
+                results = [error for _ in batch]
             self._deliver(batch, results)
             if not more:
                 break
@@ -102,7 +103,7 @@ def _perform_together(connection: sqlite3.Connection, batch: list[_Write]) -> li
         for write in batch:
             try:
                 results.append(in_turn(write.query, lambda query: perform(connection, query)))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - it belongs to the one who waits for this write
                 results.append(error)
         connection.execute("COMMIT")
     except BaseException:

@@ -33,7 +33,7 @@ def run(steps: Steps[R], execute: Executor) -> R:
         while True:
             try:
                 answer = put.parse(execute(put.request))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the program decides
                 put = steps.throw(error)
             else:
                 put = steps.send(answer)
@@ -51,7 +51,7 @@ async def arun(steps: Steps[R], execute: AsyncExecutor) -> R:
         while True:
             try:
                 answer = put.parse(await execute(put.request))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the program decides
                 put = steps.throw(error)
             else:
                 put = steps.send(answer)

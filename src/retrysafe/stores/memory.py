@@ -48,9 +48,7 @@ class MemoryStore:
         """Settle the owner's record."""
 
         def step(records: Records, now: Micros) -> bool:
-            changed = _change(
-                records, held.key, lambda record: transitions.settle(record, held, event, result, now)
-            )
+            changed = _change(records, held.key, lambda record: transitions.settle(record, held, event, result, now))
             return changed is not None
 
         return _ask(step)
@@ -60,7 +58,9 @@ class MemoryStore:
 
         def step(records: Records, now: Micros) -> bool:
             changed = _change(
-                records, seen.key, lambda record: transitions.resolve(record, seen, event, result, clocks, now)
+                records,
+                seen.key,
+                lambda record: transitions.resolve(record, seen, event, result, clocks, now),
             )
             return changed is not None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from retrysafe.ports import Capabilities, Query
 from retrysafe.stores.sql import TABLE, SqlStore, columns
 from retrysafe.types import Want
@@ -12,8 +14,10 @@ _LOCK = "pg_try_advisory_xact_lock(('x' || encode(substr(CAST(:key AS bytea), 1,
 class PostgresqlStore(SqlStore):
     """Records in a PostgreSQL table (13 or later).
 
-    An advisory lock held to the end of the transaction gates the insert, so that a duplicate of an
-    uncommitted claim is told at once instead of blocking; the unique key alone decides.
+    In a transaction, an advisory lock held to its end gates the claim, so that a duplicate of an
+    uncommitted claim is told at once instead of blocking. A leased claim commits at once and has no
+    gate: when its reply is lost, its repetition must find it, not a closed gate. The unique key
+    alone decides.
     """
 
     capabilities = Capabilities(
@@ -21,10 +25,13 @@ class PostgresqlStore(SqlStore):
         transactions=True,
         waits_in_transaction=True,
         clock="the database server",
-        durability="every commit with synchronous_commit=on and fsync; a failover to an asynchronous replica may lose the last commits",
+        durability=(
+            "every commit with synchronous_commit=on and fsync; "
+            "a failover to an asynchronous replica may lose the last commits"
+        ),
     )
     NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
-    CASTS = {
+    CASTS: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("key", "fingerprint", "result"), "bytea"),
         **dict.fromkeys(("boundary", "scope", "operation", "attempt", "effects", "media_type"), "text"),
         **dict.fromkeys(("lease", "window", "memory", "token", "version", "limit"), "bigint"),
@@ -38,20 +45,28 @@ class PostgresqlStore(SqlStore):
 
     def __init__(self) -> None:
         super().__init__()
-        insert = self._insert("t, gate", " WHERE gate.open").rsplit(" RETURNING ", 1)[0]
-        self._claim_sql = (
+        self._gated_claim_sql = self._claim(gated=True)
+        self._claim_sql = self._claim(gated=False)
+
+    def _claim(self, *, gated: bool) -> str:
+        """Insert if there is no record, and return the record there is, in one statement."""
+        lock, go = (_LOCK, "gate.open") if gated else ("true", "true")
+        insert = self._insert("t, gate", f" WHERE {go}").rsplit(" RETURNING ", 1)[0]
+        return (
             f"WITH t AS MATERIALIZED (SELECT {self.NOW} AS now), "
             f"old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r WHERE r.key_hash = {self.p('key')}), "
-            f"gate AS MATERIALIZED (SELECT {_LOCK} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), "
+            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), "
             f"new AS ({insert} RETURNING {columns()}) "
-            f"SELECT {columns('f.')}, t.now FROM t LEFT JOIN (SELECT * FROM new UNION ALL SELECT * FROM old) AS f ON true "
+            f"SELECT {columns('f.')}, t.now FROM t "
+            f"LEFT JOIN (SELECT * FROM new UNION ALL SELECT * FROM old) AS f ON true "
             f"WHERE f.key_hash IS NOT NULL OR NOT coalesce((SELECT open FROM gate), true)"
         )
 
     def claim_query(self, want: Want) -> Query:
         """One statement; no row means that a rival committed first, and a new statement will see it."""
         params = self._want_params(want)
-        return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))
+        sql = self._gated_claim_sql if want.transactional else self._claim_sql
+        return Query(sql, params, Query(self.read_sql, params, writes=False))
 
     def isolation(self) -> Query:
         """The isolation level of the current transaction."""

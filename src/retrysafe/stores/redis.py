@@ -14,9 +14,28 @@ from retrysafe.ports import Ask, Capabilities, Script
 from retrysafe.types import Clocks, Held, Record, State, Stored, Want
 
 _FIELDS = (
-    "boundary scope operation fingerprint state attempt token attempts effects lease_until "
-    "created updated expires forget version result media_type codec_version"
-).split()
+    "boundary",
+    "scope",
+    "operation",
+    "fingerprint",
+    "state",
+    "attempt",
+    "token",
+    "attempts",
+    "effects",
+    "lease_until",
+    "created",
+    "updated",
+    "expires",
+    "forget",
+    "version",
+    "result",
+    "media_type",
+    "codec_version",
+)
+
+_TEXTS = ("boundary", "scope", "operation", "attempt", "effects")
+_NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "forget", "version")
 
 _PRELUDE = (
     """
@@ -108,7 +127,9 @@ class RedisStore:
         transactions=False,
         waits_in_transaction=False,
         clock="the Redis server",
-        durability="what its persistence keeps: appendfsync always keeps every write; a failover may lose the last ones",
+        durability=(
+            "what its persistence keeps: every write with appendfsync always; a failover may lose the last ones"
+        ),
     )
 
     def claim(self, want: Want) -> Ask[Record | None]:
@@ -142,7 +163,9 @@ class RedisStore:
         """Nothing to do: forgotten records expire natively."""
         return []
 
-    def _settle(self, key: bytes, guard: tuple[Any, ...], event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+    def _settle(
+        self, key: bytes, guard: tuple[Any, ...], event: Event, result: Stored | None, clocks: Clocks
+    ) -> Ask[bool]:
         target = RULES[event].target
         assert target is not None
         args = (*guard, target.value, clocks.window, clocks.memory, *_result_args(result))
@@ -186,19 +209,20 @@ def _reader(key: bytes) -> Any:
         if not answer:
             return None
         values = dict(zip(_FIELDS, answer, strict=False))
-        texts = {name: values[name].decode() for name in ("boundary", "scope", "operation", "attempt", "effects")}
-        numbers = {
-            name: int(values[name])
-            for name in "token attempts lease_until created updated expires forget version".split()
-        }
+        texts: dict[str, Any] = {name: values[name].decode() for name in _TEXTS}
+        numbers: dict[str, Any] = {name: int(values[name]) for name in _NUMBERS}
         result = None
         if values["media_type"] is not None:
             result = Stored(values["result"], values["media_type"].decode(), int(values["codec_version"]))
         state = State(values["state"].decode())
         return Record(
-            key=key, fingerprint=values["fingerprint"], state=state, result=result, now=int(answer[-1]), **texts, **numbers
+            key=key,
+            fingerprint=values["fingerprint"],
+            state=state,
+            result=result,
+            now=int(answer[-1]),
+            **texts,
+            **numbers,
         )
 
     return record
-
-

@@ -15,9 +15,26 @@ from retrysafe.types import Clocks, Held, Record, Standing, State, Stored, Want
 
 TABLE = "retrysafe_records"
 COLUMNS = (
-    "key_hash boundary scope operation fingerprint state attempt token attempts effects lease_until "
-    "created updated expires forget version result media_type codec_version"
-).split()
+    "key_hash",
+    "boundary",
+    "scope",
+    "operation",
+    "fingerprint",
+    "state",
+    "attempt",
+    "token",
+    "attempts",
+    "effects",
+    "lease_until",
+    "created",
+    "updated",
+    "expires",
+    "forget",
+    "version",
+    "result",
+    "media_type",
+    "codec_version",
+)
 
 _SETTLED = "r.state IN ('completed', 'failed', 'released')"
 _STANDING: dict[Standing, str] = {
@@ -53,14 +70,14 @@ class SqlStore:
     STAMP: ClassVar[str | None] = None
     """An expression that identifies the current transaction, stored in column ``xact``."""
     GATE: ClassVar[str] = ""
-    """A further condition under which a record may be taken, so that a claim never blocks."""
+    """A further condition under which a transaction may take a record, so that it never blocks."""
     SKIP_LOCKED: ClassVar[str] = ""
 
     def __init__(self) -> None:
         clock = f"(SELECT {self.NOW} AS now) AS t"
         self.read_sql = f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {clock} WHERE r.key_hash = {self.p('key')}"
         self.insert_sql = self._insert(clock)
-        self._take_sql = self._take(clock)
+        self._take_sql = {gated: self._take(clock, self.GATE if gated else "") for gated in (False, True)}
         self._settle_sql = {
             (event, own): self._settle(clock, event, own)
             for event in (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
@@ -85,7 +102,7 @@ class SqlStore:
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         params = self._want_params(want) | _seen_params(seen) | {"attempts": started_before(seen) + 1}
-        return Ask(Query(self._take_sql, params), _record)
+        return Ask(Query(self._take_sql[want.transactional], params), _record)
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
         """Settle the owner's record."""
@@ -197,14 +214,14 @@ class SqlStore:
             f"ON CONFLICT (key_hash) DO NOTHING RETURNING {columns()}, updated"
         )
 
-    def _take(self, clock: str) -> str:
+    def _take(self, clock: str, gate: str) -> str:
         stamp = f", xact = {self._stamp_value()}" if self.STAMP else ""
         return (
             f"UPDATE {TABLE} AS r SET fingerprint = {self.p('fingerprint')}, state = 'running', "
             f"attempt = {self.p('attempt')}, token = {self.GREATEST}(r.token + 1, t.now), "
             f"attempts = {self.p('attempts')}, effects = {self.p('effects')}, lease_until = t.now + {self.p('lease')}, "
             f"{self._written()}, result = NULL, media_type = NULL, codec_version = NULL{stamp} FROM {clock} "
-            f"WHERE {self._seen()} AND {allowed(Event.CLAIM)}{self.GATE} RETURNING {columns()}, updated"
+            f"WHERE {self._seen()} AND {allowed(Event.CLAIM)}{gate} RETURNING {columns()}, updated"
         )
 
     def _settle(self, clock: str, event: Event, own: bool) -> str:
@@ -278,19 +295,23 @@ def _result_params(result: Stored | None) -> dict[str, Any]:
 def _record(answer: Rows) -> Record | None:
     if not answer.rows or answer.rows[0][0] is None:
         return None
-    row = answer.rows[0]
-    result = None if row[17] is None else Stored(None if row[16] is None else bytes(row[16]), row[17], row[18])
-    return Record(
-        bytes(row[0]), row[1], row[2], row[3], bytes(row[4]), State(row[5]), *row[6:16], result, int(row[19])
-    )  # fmt: skip
+    row: Any = answer.rows[0]
+    *head, result, media_type, codec_version, now = row
+    stored = (
+        None if media_type is None else Stored(None if result is None else bytes(result), media_type, codec_version)
+    )
+    fields = dict(zip(COLUMNS, head, strict=False))
+    key, fingerprint = bytes(fields.pop("key_hash")), bytes(fields.pop("fingerprint"))
+    state = State(fields.pop("state"))
+    return Record(key=key, fingerprint=fingerprint, state=state, result=stored, now=int(now), **fields)
 
 
 def _changed_one(answer: Rows) -> bool:
-    return answer.count == 1
+    return answer.affected == 1
 
 
 def _count(answer: Rows) -> int:
-    return answer.count
+    return answer.affected
 
 
 def _keys(answer: Rows) -> set[bytes]:

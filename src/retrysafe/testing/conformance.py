@@ -292,9 +292,7 @@ def unknown_released_by_a_person_runs_again_with_a_higher_token(bench: Bench) ->
     first = bench.won()
     assert bench.settle(first, Event.DOUBT)
     clocks = bench.want().clocks
-    assert bench.harness.do(
-        resolve(bench.harness.store, bench.record(), Event.RESOLVE_RELEASED, None, clocks)
-    )
+    assert bench.harness.do(resolve(bench.harness.store, bench.record(), Event.RESOLVE_RELEASED, None, clocks))
     second = bench.won()
     assert second.token > first.token
     assert not bench.settle(first, Event.COMPLETE, RESULT)
@@ -374,7 +372,5 @@ def completion_races_with_takeover_to_one_end(bench: Bench) -> None:
         held = one.won()
         one.elapse(LEASE + 1)
         store = bench.harness.store
-        completed, outcome = bench.harness.race(
-            [settle(store, held, Event.COMPLETE, RESULT), claim(store, one.want())]
-        )
+        completed, outcome = bench.harness.race([settle(store, held, Event.COMPLETE, RESULT), claim(store, one.want())])
         assert completed != isinstance(outcome, Won), (completed, outcome)

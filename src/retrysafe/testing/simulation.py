@@ -34,6 +34,7 @@ _EPOCH = 1_000_000
 class Fault(StrEnum):
     """What can go wrong with one ask."""
 
+    UNSENT = "request never sent"
     REQUEST_LOST = "request lost"
     REPLY_LOST = "reply lost"
     DELAYED = "request delayed until after its sender gave up"
@@ -333,6 +334,9 @@ class _Simulation:
     def _no_answer(self, actor: Actor) -> None:
         self._resume_at(self._soon(), actor, StoreUnavailable("simulated"))
 
+    def _not_send(self, actor: Actor, ask: Ask[Any]) -> None:
+        self._resume_at(self._soon(), actor, StoreUnavailable("simulated", unsent=True))
+
     def _lose_request(self, actor: Actor, ask: Ask[Any]) -> None:
         self._no_answer(actor)
 
@@ -396,6 +400,7 @@ class _Simulation:
 
 
 _FAULTS: dict[Fault, Callable[[_Simulation, Actor, Ask[Any]], None]] = {
+    Fault.UNSENT: _Simulation._not_send,
     Fault.REQUEST_LOST: _Simulation._lose_request,
     Fault.REPLY_LOST: _Simulation._lose_reply,
     Fault.DELAYED: _Simulation._delay,

@@ -1,0 +1,65 @@
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+SERVICES := scripts/services
+TYPED := src $(wildcard tests/typing)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check bench services clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo 'ARGS="..." is handed on by demo, test and bench.'
+
+$(VENV)/pyvenv.cfg:
+	$(PYTHON) -m venv $(VENV)
+
+# Everything a developer needs.
+$(VENV)/.dev-stamp: pyproject.toml | $(VENV)/pyvenv.cfg
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.demo-stamp
+
+# The demo's needs only, so that it begins soon; without rich it prints plain text.
+$(VENV)/.demo-stamp: pyproject.toml | $(VENV)/pyvenv.cfg
+	$(BIN)/python -m pip install --quiet --editable '.[demo]' || $(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+venv: $(VENV)/.dev-stamp ## Make .venv with all that development needs
+
+demo: $(VENV)/.demo-stamp ## Run the demonstration
+	$(BIN)/retrysafe demo $(ARGS)
+
+# A service that cannot be installed (exit code 3) only skips its tests, unless RETRYSAFE_REQUIRE_SERVICES is set.
+START_SERVICES = $(SERVICES) start || { code=$$?; [ $$code -eq 3 ] && [ -z "$$RETRYSAFE_REQUIRE_SERVICES" ]; } \
+	|| exit $$code
+
+test: $(VENV)/.dev-stamp ## Run the tests against real services, with branch coverage
+	@trap '$(SERVICES) stop' EXIT; \
+	$(START_SERVICES); \
+	eval "$$($(SERVICES) env)"; \
+	$(BIN)/python -m pytest --cov --cov-report=term-missing $(ARGS)
+
+check: $(VENV)/.dev-stamp ## Check format, style, types and the layers of imports
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy $(TYPED)
+	$(BIN)/mypy scripts/services
+	$(BIN)/basedpyright $(TYPED)
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev-stamp ## Run the benchmarks against real services
+	@trap '$(SERVICES) stop' EXIT; \
+	$(START_SERVICES); \
+	eval "$$($(SERVICES) env)"; \
+	$(BIN)/python -m benchmarks $(ARGS)
+
+services: ## Start the services, and print the variables that lead the tests to them
+	@$(SERVICES) start; code=$$?; $(SERVICES) env; exit $$code
+
+clean: ## Stop the services; remove .venv, caches and the services' data
+	$(SERVICES) stop
+	rm -rf $(VENV) .services .coverage .coverage.* htmlcov build dist .hypothesis \
+		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,295 @@
+"""Transactional claims: in the boundary's own transaction and in the caller's, on every client library."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pytest
+
+from retrysafe import (
+    ConfigurationError,
+    InProgress,
+    KeyReused,
+    LeaseLost,
+    OutcomeUnknown,
+    ResultNotEncodable,
+    StoredFailure,
+)
+from tests.boundary.shops import Shop
+
+pytestmark = pytest.mark.asyncio
+
+
+class Declined(Exception):
+    """A failure for good."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.data = {"code": "card_declined"}
+
+
+def new_key() -> str:
+    return secrets.token_hex(16)
+
+
+# ---------------------------------------------------------------- the boundary's own transaction
+
+
+async def test_own_effect_and_record_commit_together(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    async with shop.entered(boundary.claim(key, payload={"sku": 1})) as claim:
+        assert not claim.replayed
+        await shop.insert(claim.tx, "one")
+        assert shop.rows() == []
+        claim.result = {"placed": 1}
+    assert shop.rows() == ["one"]
+    async with shop.entered(boundary.claim(key, payload={"sku": 1})) as claim:
+        assert claim.replayed
+        assert claim.result == {"placed": 1}
+    with pytest.raises(KeyReused) as caught:
+        async with shop.entered(boundary.claim(key, payload={"sku": 2})):
+            pytest.fail("the block of a refused claim must not run")
+    assert caught.value.differing == ("sku",)
+
+
+async def test_own_exception_rolls_everything_back(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    with pytest.raises(ZeroDivisionError):
+        async with shop.entered(boundary.claim(key)) as claim:
+            await shop.insert(claim.tx, "lost")
+            raise ZeroDivisionError
+    assert shop.rows() == []
+    assert shop.state(boundary) == []
+    async with shop.entered(boundary.claim(key)) as claim:
+        assert not claim.replayed
+        await shop.insert(claim.tx, "again")
+    assert shop.rows() == ["again"]
+
+
+async def test_own_permanent_failure_is_stored_without_the_effect(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional", permanent=Declined), new_key()
+    with pytest.raises(Declined):
+        async with shop.entered(boundary.claim(key)) as claim:
+            await shop.insert(claim.tx, "undone")
+            raise Declined("no funds")
+    assert shop.rows() == []
+    assert shop.state(boundary) == ["failed"]
+    with pytest.raises(StoredFailure) as caught:
+        async with shop.entered(boundary.claim(key)):
+            pytest.fail("a stored failure is not run again")
+    assert (caught.value.type, caught.value.message, caught.value.data) == (
+        "Declined",
+        "no funds",
+        {"code": "card_declined"},
+    )
+
+
+async def test_own_declared_failure_is_stored_without_the_effect(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    async with shop.entered(boundary.claim(key)) as claim:
+        await shop.insert(claim.tx, "undone")
+        claim.fail(Declined("no funds"))
+    assert shop.rows() == []
+    with pytest.raises(StoredFailure):
+        async with shop.entered(boundary.claim(key)):
+            pytest.fail("a stored failure is not run again")
+
+
+async def test_own_failure_after_committed_is_unknown_without_the_database_effect(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    with pytest.raises(ZeroDivisionError):
+        async with shop.entered(boundary.claim(key)) as claim:
+            await shop.insert(claim.tx, "undone")
+            claim.committed()
+            raise ZeroDivisionError
+    assert shop.rows() == []
+    assert shop.state(boundary) == ["unknown"]
+    with pytest.raises(OutcomeUnknown):
+        async with shop.entered(boundary.claim(key)):
+            pytest.fail("an unknown outcome is not run again")
+
+
+async def test_own_result_that_cannot_be_encoded_rolls_back(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    with pytest.raises(ResultNotEncodable):
+        async with shop.entered(boundary.claim(key)) as claim:
+            await shop.insert(claim.tx, "undone")
+            claim.result = object()
+    assert shop.rows() == []
+    assert shop.state(boundary) == []
+
+
+async def test_own_transaction_committed_by_the_handler_is_unknown(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    with pytest.raises(OutcomeUnknown, match="committed the boundary's transaction"):
+        async with shop.entered(boundary.claim(key)) as claim:
+            await shop.insert(claim.tx, "committed too early")
+            await _end(claim.tx, "COMMIT")
+    assert shop.rows() == ["committed too early"]
+    assert shop.state(boundary) == ["unknown"]
+
+
+async def test_own_transaction_rolled_back_by_the_handler_stores_nothing(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    with pytest.raises(LeaseLost, match="ended the boundary's transaction"):
+        async with shop.entered(boundary.claim(key)) as claim:
+            await shop.insert(claim.tx, "gone")
+            await _end(claim.tx, "ROLLBACK")
+    assert shop.rows() == []
+    assert shop.state(boundary) == []
+
+
+async def _end(tx: Any, word: str) -> None:
+    method = getattr(tx, word.lower(), None)
+    answer = tx.execute(word) if method is None else method()
+    if hasattr(answer, "__await__"):
+        await answer
+
+
+async def test_own_nested_claims_share_the_transaction_and_keep_their_results(shop: Shop) -> None:
+    orders, stock = shop.boundary(effects="transactional"), shop.boundary(effects="transactional", lease="7s")
+    key = new_key()
+    with pytest.raises(ZeroDivisionError):
+        async with shop.entered(orders.claim(key)) as outer:
+            async with shop.entered(stock.claim(key)) as inner:
+                assert inner.tx is outer.tx
+                await shop.insert(inner.tx, "inner")
+                inner.result = "inner"
+            raise ZeroDivisionError
+    assert shop.rows() == []
+    assert shop.state(stock) == []
+    async with shop.entered(orders.claim(key)) as outer:
+        async with shop.entered(stock.claim(key)) as inner:
+            inner.result = "inner"
+        outer.result = "outer"
+    async with shop.entered(stock.claim(key)) as inner:
+        assert inner.result == "inner"
+    async with shop.entered(orders.claim(key)) as outer:
+        assert outer.result == "outer"
+
+
+async def test_own_leased_claim_inside_on_the_same_store_is_refused(shop: Shop) -> None:
+    orders, mails = shop.boundary(effects="transactional"), shop.boundary(effects="keyed")
+    with pytest.raises(ConfigurationError, match="would not be rolled back"):
+        async with shop.entered(orders.claim(new_key())), shop.entered(mails.claim(new_key())):
+            pytest.fail("the inner claim must be refused")
+    assert shop.state(mails) == []
+
+
+async def test_own_same_key_inside_itself_is_in_progress(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    with pytest.raises(InProgress, match="wait for itself"):
+        async with shop.entered(boundary.claim(key)), shop.entered(boundary.claim(key)):
+            pytest.fail("a claim cannot be won twice")
+
+
+# ---------------------------------------------------------------- the caller's transaction
+
+
+async def test_joined_effect_and_record_commit_with_the_caller(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    async with shop.transaction() as tx:
+        async with shop.entered(boundary.claim(key, tx=tx)) as claim:
+            assert claim.tx is tx
+            await shop.insert(tx, "one")
+            claim.result = 1
+        assert shop.rows() == [], "we must not commit what was handed to us"
+    assert shop.rows() == ["one"]
+    async with shop.transaction() as tx, shop.entered(boundary.claim(key, tx=tx)) as claim:
+        assert claim.replayed
+        assert claim.result == 1
+
+
+async def test_joined_rollback_of_the_caller_erases_the_record(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    with pytest.raises(ZeroDivisionError):
+        async with shop.transaction() as tx:
+            async with shop.entered(boundary.claim(key, tx=tx)) as claim:
+                await shop.insert(tx, "gone")
+                claim.result = 1
+            raise ZeroDivisionError
+    assert shop.rows() == []
+    assert shop.state(boundary) == []
+    async with shop.transaction() as tx, shop.entered(boundary.claim(key, tx=tx)) as claim:
+        assert not claim.replayed
+
+
+async def test_joined_exception_that_the_caller_lets_out_erases_the_record(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    with pytest.raises(ZeroDivisionError):
+        async with shop.transaction() as tx, shop.entered(boundary.claim(key, tx=tx)):
+            await shop.insert(tx, "gone")
+            raise ZeroDivisionError
+    assert shop.rows() == []
+    assert shop.state(boundary) == []
+
+
+async def test_joined_exception_that_the_caller_swallows_is_unknown(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    async with shop.transaction() as tx:
+        try:
+            async with shop.entered(boundary.claim(key, tx=tx)):
+                await shop.insert(tx, "half done")
+                raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+    assert shop.rows() == ["half done"]
+    assert shop.state(boundary) == ["unknown"]
+
+
+async def test_joined_exception_after_not_executed_is_released(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    async with shop.transaction() as tx:
+        try:
+            async with shop.entered(boundary.claim(key, tx=tx)) as claim:
+                claim.not_executed()
+                raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+    assert shop.state(boundary) == ["released"]
+    async with shop.transaction() as tx, shop.entered(boundary.claim(key, tx=tx)) as claim:
+        assert not claim.replayed
+
+
+async def test_joined_failure_is_stored_by_declaration_only(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional", permanent=Declined), new_key()
+    async with shop.transaction() as tx, shop.entered(boundary.claim(key, tx=tx)) as claim:
+        claim.fail(Declined("no funds"))
+    assert shop.state(boundary) == ["failed"]
+    other = new_key()
+    with pytest.raises(Declined):
+        async with shop.transaction() as tx, shop.entered(boundary.claim(other, tx=tx)):
+            raise Declined("rolled back by the caller")
+    assert shop.state(boundary) == ["failed"]
+
+
+async def test_joined_statement_that_failed_leaves_nothing(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    async with shop.transaction() as tx:
+        await shop.insert(tx, "taken")
+    with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
+        async with shop.transaction() as tx, shop.entered(boundary.claim(key, tx=tx)):
+            await shop.insert(tx, "taken")
+    assert shop.state(boundary) == []
+    async with shop.transaction() as tx, shop.entered(boundary.claim(key, tx=tx)) as claim:
+        assert not claim.replayed
+
+
+async def test_joined_needs_a_transactional_boundary(shop: Shop) -> None:
+    boundary = shop.boundary(effects="keyed")
+    with pytest.raises(ConfigurationError, match="effects='transactional'"):
+        boundary.claim(new_key(), tx=object())
+
+
+async def test_joined_in_the_other_colour_is_refused(shop: Shop) -> None:
+    boundary = shop.boundary(effects="transactional")
+    async with shop.transaction() as tx:
+        if type(tx).__module__ == "sqlite3":
+            return  # a local connection serves both colours
+        claim = boundary.claim(new_key(), tx=tx)
+        with pytest.raises(ConfigurationError, match=r"use '(async )?with'"):
+            if shop.sync:
+                await claim.__aenter__()
+            else:
+                claim.__enter__()
