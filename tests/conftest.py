@@ -5,10 +5,41 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.stores.harnesses import HARNESSES, AnyHarness
+
+
+POSTGRESQL = "RETRYSAFE_TEST_POSTGRESQL"
+OWN_DATABASE = pytest.StashKey[tuple[str, str]]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Give every run, and every worker of a run, a PostgreSQL database of its own."""
+    server = os.environ.get(POSTGRESQL)
+    if server is None:
+        return
+    import psycopg
+
+    name = f"retrysafe_test_{os.getpid()}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    session.config.stash[OWN_DATABASE] = (server, name)
+    os.environ[POSTGRESQL] = urlsplit(server)._replace(path=f"/{name}").geturl()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Drop it."""
+    server, name = session.config.stash.get(OWN_DATABASE, ("", ""))
+    if server:
+        import psycopg
+
+        os.environ[POSTGRESQL] = server
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 def require(service: str) -> None:

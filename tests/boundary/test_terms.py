@@ -1,0 +1,410 @@
+"""The terms of a boundary: what is refused when it is built, windows, scopes, probes, doubt, observers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import (
+    Boundary,
+    Claim,
+    ConfigurationError,
+    InProgress,
+    KeyExpired,
+    KeyReused,
+    LoggingObserver,
+    Occurrence,
+    OutcomeUnknown,
+    StoredFailure,
+    current,
+    wait,
+)
+from retrysafe.observers import OCCURRENCES
+from retrysafe.terms import Terms
+from tests.stores.harnesses import FakeClock, memory_backend
+
+# ---------------------------------------------------------------- refused when built
+
+
+@pytest.mark.parametrize(
+    ("terms", "names"),
+    [
+        ({"effects": "transactional"}, "effects='transactional'"),
+        ({"effects": "exactly-once"}, "effects="),
+        ({"window": "1h", "memory": "59m"}, "memory="),
+        ({"on_expired": "refuse"}, "memory="),
+        ({"on_expired": "never"}, "on_expired="),
+        ({"on_missing": "ignore"}, "on_missing="),
+        ({"lease": "soon"}, "lease="),
+        ({"lease": 0}, "lease="),
+        ({"lease": True}, "lease="),
+        ({"window": float("nan")}, "window="),
+        ({"window": "200000d"}, "window="),
+        ({"concurrency": 5}, "concurrency="),
+        ({"permanent": [int]}, "permanent="),
+        ({"permanent": KeyboardInterrupt}, "permanent="),
+        ({"store": "mongodb://x"}, "unknown kind of URL"),
+        ({"store": object()}, "store="),
+        ({"store": "sqlite://:memory:"}, "memory://"),
+        ({"store": "sqlite:///x.db?sychronous=FULL"}, "no option 'sychronous'"),
+        ({"name": ""}, "name"),
+    ],
+)
+def test_a_promise_that_cannot_be_kept_is_refused(terms: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigurationError, match=names.replace("(", r"\(")):
+        Boundary(terms.pop("name", "x"), **{"store": "memory://", **terms})
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), "later", None])
+def test_wait_needs_a_time(seconds: Any) -> None:
+    with pytest.raises(ConfigurationError, match="wait="):
+        wait(seconds)
+
+
+def test_a_network_store_is_not_contacted_when_built() -> None:
+    boundary = Boundary("x", store="postgresql://nobody@127.0.0.1:1/nothing")
+    assert "postgresql://nobody@127.0.0.1:1/nothing" in repr(boundary)
+    boundary.close()
+
+
+def test_passwords_are_not_shown() -> None:
+    boundary = Boundary("x", store="postgresql://me:secret@127.0.0.1:1/nothing")
+    assert "secret" not in repr(boundary)
+    boundary.close()
+
+
+# ---------------------------------------------------------------- on a clock of our own
+
+
+class Timed:
+    """A boundary on a memory store whose time passes only when a test says so."""
+
+    def __init__(self, **terms: Any) -> None:
+        self.clock = FakeClock()
+        self.seen: list[Occurrence] = []
+        self.boundary = Boundary("timed", store="memory://", observers=[self.seen.append], **terms)
+        replaced: Terms = self.boundary._terms
+        object.__setattr__(replaced, "backend", memory_backend(self.clock))
+
+    def names(self) -> list[str]:
+        return [occurrence.name for occurrence in self.seen]
+
+    def die(self, key: str = "k") -> Claim:
+        """Claim and leave the claim as a process that died would."""
+        claim = self.boundary.claim(key)
+        claim.__enter__()
+        claim._deactivate()
+        return claim
+
+
+def test_result_and_key_have_separate_clocks() -> None:
+    timed = Timed(window="1h", memory="3h", on_expired="refuse")
+    with timed.boundary.claim("k") as claim:
+        claim.result = 1
+    timed.clock.elapse(3599)
+    with timed.boundary.claim("k") as claim:
+        assert claim.replayed
+    timed.clock.elapse(2)
+    with pytest.raises(KeyExpired), timed.boundary.claim("k"):
+        pytest.fail("a refused claim must not run")
+    timed.clock.elapse(2 * 3600)
+    with timed.boundary.claim("k") as claim:
+        assert not claim.replayed
+    assert timed.names().count("expired_refused") == 1
+
+
+def test_an_expired_key_is_new_work_by_default() -> None:
+    timed = Timed(window="1h", memory="3h")
+    with timed.boundary.claim("k", payload=1) as claim:
+        first = claim.token
+    timed.clock.elapse(3601)
+    with timed.boundary.claim("k", payload=2) as claim:
+        assert not claim.replayed
+        assert claim.token > first
+    assert "reclaimed" in timed.names()
+
+
+def test_a_dead_keyed_attempt_is_taken_over_with_the_same_derived_keys() -> None:
+    timed = Timed(effects="keyed")
+    dead = timed.die()
+    with pytest.raises(InProgress) as caught, timed.boundary.claim("k"):
+        pytest.fail("the lease has not lapsed")
+    assert 1 <= caught.value.retry_after <= 30
+    timed.clock.elapse(31)
+    with timed.boundary.claim("k") as claim:
+        assert claim.token > dead.token
+        assert claim.attempt_id != dead.attempt_id
+        assert claim.key_for("bank") == dead.key_for("bank")
+        assert claim.key_for("bank") != claim.key_for("mail")
+    assert "takeover" in timed.names()
+
+
+def test_a_dead_external_attempt_is_quarantined() -> None:
+    timed = Timed(effects="external")
+    timed.die()
+    timed.clock.elapse(31)
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown), timed.boundary.claim("k"):
+            pytest.fail("an unknown outcome must not be rerun")
+    assert timed.names().count("doubted") == 2
+
+
+Probe = Callable[[Claim], Any]
+
+
+def probe_completed(claim: Claim) -> None:
+    claim.result = {"found": claim.key_for("bank")[:4]}
+    claim.committed()
+
+
+def probe_nothing(claim: Claim) -> None:
+    claim.not_executed()
+
+
+def probe_failed(claim: Claim) -> None:
+    claim.fail(ValueError("declined"))
+
+
+def probe_clueless(claim: Claim) -> None: ...
+
+
+def probe_broken(claim: Claim) -> None:
+    raise ConnectionError("bank is down")
+
+
+def test_a_probe_that_finds_the_effect_gives_its_result() -> None:
+    timed = Timed(effects="external", probe=probe_completed)
+    timed.die()
+    timed.clock.elapse(31)
+    for _ in range(2):
+        with timed.boundary.claim("k") as claim:
+            assert claim.replayed
+            assert claim.result == {"found": "rs1-"}
+    assert timed.names().count("probed") == 1
+
+
+def test_a_probe_that_finds_nothing_lets_the_work_run() -> None:
+    timed = Timed(effects="external", probe=probe_nothing)
+    timed.die()
+    timed.clock.elapse(31)
+    with timed.boundary.claim("k") as claim:
+        assert not claim.replayed
+        assert claim.result is None
+
+
+def test_a_probe_that_finds_a_failure_stores_it() -> None:
+    timed = Timed(effects="external", probe=probe_failed)
+    timed.die()
+    timed.clock.elapse(31)
+    for _ in range(2):
+        with pytest.raises(StoredFailure, match="declined"), timed.boundary.claim("k"):
+            pytest.fail("a failure must not be rerun")
+
+
+@pytest.mark.parametrize("probe", [probe_clueless, probe_broken])
+def test_a_probe_that_cannot_tell_leaves_the_key_unknown(probe: Probe) -> None:
+    timed = Timed(effects="external", probe=probe)
+    timed.die()
+    timed.clock.elapse(31)
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown), timed.boundary.claim("k"):
+            pytest.fail("an unknown outcome must not be rerun")
+
+
+def test_an_async_probe_is_awaited_in_async_code_and_refused_in_sync_code() -> None:
+    async def probe(claim: Claim) -> None:
+        await asyncio.sleep(0)
+        probe_completed(claim)
+
+    timed = Timed(effects="external", probe=probe)
+    timed.die()
+    timed.clock.elapse(31)
+    with pytest.raises(ConfigurationError, match="coroutine"), timed.boundary.claim("k"):
+        pytest.fail("not with an async probe")
+
+    async def main() -> None:
+        async with timed.boundary.claim("k") as claim:
+            assert claim.result == {"found": "rs1-"}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("outcome", "result"), [("completed", {"id": 7}), ("failed", "declined"), ("released", None)])
+def test_a_person_settles_what_is_unknown(outcome: Any, result: Any) -> None:
+    timed = Timed(effects="external")
+    timed.die()
+    assert not timed.boundary.resolve("k", outcome, result=result), "it is still running"
+    timed.clock.elapse(31)
+    with pytest.raises(OutcomeUnknown), timed.boundary.claim("k"):
+        pytest.fail("an unknown outcome must not be rerun")
+    assert timed.boundary.resolve("k", outcome, result=result)
+    assert not timed.boundary.resolve("k", outcome, result=result), "only once"
+    assert timed.seen[-1].fields == {"outcome": outcome}
+    if outcome == "failed":
+        with pytest.raises(StoredFailure, match="declined"), timed.boundary.claim("k"):
+            pytest.fail("a failure must not be rerun")
+    else:
+        with timed.boundary.claim("k") as claim:
+            assert claim.replayed == (outcome == "completed")
+            assert claim.result == result
+
+
+def test_resolving_in_async_code() -> None:
+    timed = Timed(effects="external")
+    timed.die()
+    timed.clock.elapse(31)
+
+    async def main() -> None:
+        with pytest.raises(OutcomeUnknown):
+            await timed.boundary.claim("k").__aenter__()
+        assert await timed.boundary.aresolve("k", "completed", result=3)
+        async with timed.boundary.claim("k") as claim:
+            assert claim.result == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("effects", "said", "state"),
+    [
+        ("keyed", None, "released"),
+        ("keyed", "committed", "unknown"),
+        ("keyed", "not_executed", "released"),
+        ("external", None, "unknown"),
+        ("external", "committed", "unknown"),
+        ("external", "not_executed", "released"),
+    ],
+)
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, asyncio.CancelledError])
+def test_leased_failures(effects: Any, said: str | None, state: str, error: type[BaseException]) -> None:
+    timed = Timed(effects=effects)
+    with pytest.raises(error), timed.boundary.claim("k") as claim:
+        if said is not None:
+            getattr(claim, said)()
+        raise error
+    (record,) = timed.boundary._terms.backend.client().records.values()  # type: ignore[attr-defined]
+    assert record.state == state
+
+
+def test_scopes_keep_tenants_apart() -> None:
+    tenant = "a"
+    boundary = Boundary("scoped", store="memory://", scope=lambda: tenant)
+    with boundary.claim("k") as claim:
+        claim.result = "of a"
+    tenant = "b"
+    with boundary.claim("k") as claim:
+        assert not claim.replayed
+    with boundary.claim("k", scope="a") as claim:
+        assert claim.result == "of a"
+
+
+def test_a_scope_that_is_not_known_is_refused() -> None:
+    boundary = Boundary("scoped", store="memory://", scope=lambda: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ConfigurationError, match="no tenant or principal"):
+        boundary.claim("k")
+
+
+def test_a_secret_changes_derived_keys() -> None:
+    keys = set()
+    for secret in (None, "one", b"two"):
+        with Boundary("s", store="memory://", secret=secret).claim("k") as claim:
+            keys.add(claim.key_for("bank"))
+    assert len(keys) == 3
+
+
+# ---------------------------------------------------------------- small contracts of a claim
+
+
+def test_a_claim_is_entered_once() -> None:
+    claim = Boundary("x", store="memory://").claim("k")
+    with claim:
+        pass
+    with pytest.raises(ConfigurationError, match="only once"), claim:
+        pytest.fail("a used claim must not be entered")
+
+
+def test_current_outside_a_guarded_operation() -> None:
+    with pytest.raises(ConfigurationError, match="outside"):
+        current()
+
+
+def test_current_is_the_innermost_open_claim() -> None:
+    boundary = Boundary("x", store="memory://")
+    with boundary.claim("a") as outer:
+        with boundary.claim("b") as inner:
+            assert current() is inner
+        assert current() is outer
+
+
+def test_a_replay_holds_no_token() -> None:
+    boundary = Boundary("x", store="memory://")
+    with boundary.claim("a"):
+        pass
+    with boundary.claim("a") as claim, pytest.raises(ConfigurationError, match="does not hold"):
+        assert claim.token
+
+
+def test_a_closed_boundary_is_refused() -> None:
+    boundary = Boundary("x", store="memory://")
+    boundary.close()
+    boundary.close()
+    with pytest.raises(ConfigurationError, match="closed"):
+        boundary.claim("k")
+
+
+# ---------------------------------------------------------------- observers
+
+
+@pytest.fixture
+def log() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("retrysafe.test")
+    logger.setLevel(logging.DEBUG)
+    yield logger
+    logger.setLevel(logging.NOTSET)
+
+
+def test_the_log_never_shows_a_raw_key(log: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+    timed = Timed()
+    object.__setattr__(timed.boundary._terms, "observers", (LoggingObserver(log), timed.seen.append))
+    secret = "card-4242424242424242"
+    with timed.boundary.claim(secret, payload="topsecret") as claim:
+        claim.result = "hidden result"
+    with timed.boundary.claim(secret, payload="topsecret"):
+        pass
+    with pytest.raises(KeyReused), timed.boundary.claim(secret, payload="other"):
+        pass
+    assert {"started", "completed", "replayed", "mismatch"} <= set(timed.names())
+    text = caplog.text + "".join(str(record.__dict__) for record in caplog.records)
+    assert "boundary=timed" in text
+    for hidden in (secret, "4242", "topsecret", "hidden result"):
+        assert hidden not in text
+
+
+def test_an_observer_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Occurrence] = []
+
+    def broken(occurrence: Occurrence) -> None:
+        raise RuntimeError("observer is broken")
+
+    boundary = Boundary("x", store="memory://", observers=[broken, seen.append])
+    with boundary.claim("k") as claim:
+        claim.result = 1
+    assert [occurrence.name for occurrence in seen] == ["received", "started", "completed"]
+    assert "observer is broken" in caplog.text
+
+
+def test_every_occurrence_that_is_told_is_declared() -> None:
+    sources = Path(__file__).parents[2].joinpath("src/retrysafe").glob("*.py")
+    text = "".join(source.read_text() for source in sources)
+    import re
+
+    told = set(re.findall(r'tell\(\s*"(\w+)"', text))
+    assert told
+    assert told <= OCCURRENCES.keys()
+    for name in OCCURRENCES:
+        assert f'"{name}"' in text.replace(f'    "{name}": (logging', ""), f"{name} is declared but never told"

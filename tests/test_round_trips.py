@@ -1,0 +1,300 @@
+"""Round trips are the cost: the statements that really reach a server, counted beneath the executor."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psycopg
+import psycopg_pool
+import pytest
+import redis
+import redis.asyncio
+
+from retrysafe import Boundary, connect
+from retrysafe.executors.sqlite import SqliteFile
+from tests.conftest import require
+
+SENT: list[str] = []
+"""Statements in the order in which they were sent."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_sent() -> None:
+    SENT.clear()
+
+
+@pytest.fixture
+def key() -> str:
+    """A key that nobody has used."""
+    return uuid.uuid4().hex
+
+
+@pytest.fixture
+def schema(postgresql: str) -> str:
+    """The URL of a PostgreSQL that has the schema."""
+    connect.connect(postgresql).migrate()
+    return postgresql
+
+
+class CountingCursor(psycopg.Cursor[Any]):
+    """Notes every statement."""
+
+    def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        SENT.append(_text(query))
+        return super().execute(query, *args, **kwargs)
+
+
+class AsyncCountingCursor(psycopg.AsyncCursor[Any]):
+    """Notes every statement."""
+
+    async def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        SENT.append(_text(query))
+        return await super().execute(query, *args, **kwargs)
+
+
+def _text(query: Any) -> str:
+    return query.decode() if isinstance(query, bytes) else str(query)
+
+
+async def _note_asyncpg(connection: Any) -> None:
+    connection.add_query_logger(_note_logged)
+
+
+def _note_logged(logged: Any) -> None:
+    SENT.append(logged.query)
+
+
+def verbs() -> list[str]:
+    """The first words of what was sent since the last look."""
+    found = [statement.split(maxsplit=1)[0] for statement in SENT]
+    SENT.clear()
+    return found
+
+
+def claim(boundary: Boundary, key: str, tx: Any = None) -> bool:
+    """Claim once; whether it was a replay."""
+    with boundary.claim(key, payload="p", tx=tx) as claimed:
+        if not claimed.replayed:
+            claimed.result = "done"
+    return claimed.replayed
+
+
+async def aclaim(boundary: Boundary, key: str, tx: Any = None) -> bool:
+    """The same for async code."""
+    async with boundary.claim(key, payload="p", tx=tx) as claimed:
+        if not claimed.replayed:
+            claimed.result = "done"
+    return claimed.replayed
+
+
+# ---------------------------------------------------------------- PostgreSQL
+
+
+OWN = ["BEGIN", "WITH", "SAVEPOINT", "UPDATE", "COMMIT"]
+"""A transaction of the boundary's own, without what the handler does in it."""
+
+
+@pytest.fixture
+def pool(schema: str) -> Iterator[psycopg_pool.ConnectionPool[Any]]:
+    """A psycopg pool that notes every statement."""
+    settings = {"autocommit": True, "cursor_factory": CountingCursor}
+    with psycopg_pool.ConnectionPool(schema, min_size=1, kwargs=settings, open=True) as opened:
+        yield opened
+
+
+def test_psycopg_leased(pool: psycopg_pool.ConnectionPool[Any], key: str) -> None:
+    boundary = Boundary("trips", store=pool)
+    claim(boundary, f"{key} first")  # asks for the schema's version, once per process
+    SENT.clear()
+    assert not claim(boundary, key)
+    assert verbs() == ["WITH", "UPDATE"]
+    assert claim(boundary, key)
+    assert verbs() == ["WITH"]
+    boundary.close()
+
+
+def test_psycopg_own_transaction(pool: psycopg_pool.ConnectionPool[Any], key: str) -> None:
+    boundary = Boundary("trips", store=pool, effects="transactional")
+    claim(boundary, f"{key} first")
+    SENT.clear()
+    assert not claim(boundary, key)
+    assert verbs() == OWN
+    assert claim(boundary, key)
+    assert verbs() == ["BEGIN", "WITH", "ROLLBACK"]
+    boundary.close()
+
+
+def test_psycopg_callers_transaction(schema: str, key: str) -> None:
+    boundary = Boundary("trips", store=schema, effects="transactional")
+    with psycopg.connect(schema, cursor_factory=CountingCursor) as tx:
+        claim(boundary, f"{key} first", tx)
+        SENT.clear()
+        assert not claim(boundary, key, tx)
+        assert verbs() == ["WITH", "UPDATE"]
+        assert claim(boundary, key, tx)
+        assert verbs() == ["WITH"]
+    boundary.close()
+
+
+async def test_async_psycopg_leased(schema: str, key: str) -> None:
+    settings = {"autocommit": True, "cursor_factory": AsyncCountingCursor}
+    async with psycopg_pool.AsyncConnectionPool(schema, min_size=1, kwargs=settings, open=False) as pool:
+        boundary = Boundary("trips", store=pool)
+        await aclaim(boundary, f"{key} first")
+        SENT.clear()
+        assert not await aclaim(boundary, key)
+        assert verbs() == ["WITH", "UPDATE"]
+        assert await aclaim(boundary, key)
+        assert verbs() == ["WITH"]
+        await boundary.aclose()
+
+
+async def test_async_psycopg_callers_transaction(schema: str, key: str) -> None:
+    boundary = Boundary("trips", store=schema, effects="transactional")
+    async with await psycopg.AsyncConnection.connect(schema, cursor_factory=AsyncCountingCursor) as tx:
+        await aclaim(boundary, f"{key} first", tx)
+        SENT.clear()
+        assert not await aclaim(boundary, key, tx)
+        assert verbs() == ["WITH", "UPDATE"]
+        assert await aclaim(boundary, key, tx)
+        assert verbs() == ["WITH"]
+    await boundary.aclose()
+
+
+@pytest.fixture
+def noted_asyncpg(schema: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A URL whose asyncpg pools note every statement, a reset at release included."""
+    monkeypatch.setattr(asyncpg, "create_pool", partial(asyncpg.create_pool, setup=_note_asyncpg))
+    return schema.replace("postgresql", "postgresql+asyncpg", 1)
+
+
+async def test_asyncpg_leased(noted_asyncpg: str, key: str) -> None:
+    boundary = Boundary("trips", store=noted_asyncpg)
+    await aclaim(boundary, f"{key} first")
+    SENT.clear()
+    assert not await aclaim(boundary, key)
+    assert verbs() == ["WITH", "UPDATE"]
+    assert await aclaim(boundary, key)
+    assert verbs() == ["WITH"]
+    await boundary.aclose()
+
+
+async def test_asyncpg_own_transaction(noted_asyncpg: str, key: str) -> None:
+    boundary = Boundary("trips", store=noted_asyncpg, effects="transactional")
+    await aclaim(boundary, f"{key} first")
+    SENT.clear()
+    assert not await aclaim(boundary, key)
+    assert verbs() == OWN
+    assert await aclaim(boundary, key)
+    assert verbs() == ["BEGIN", "WITH", "ROLLBACK"]
+    await boundary.aclose()
+
+
+async def test_asyncpg_callers_transaction(schema: str, key: str) -> None:
+    boundary = Boundary("trips", store=schema.replace("postgresql", "postgresql+asyncpg", 1), effects="transactional")
+    connection = await asyncpg.connect(schema)
+    async with connection.transaction():
+        await aclaim(boundary, f"{key} first", connection)
+        connection.add_query_logger(_note_logged)
+        assert not await aclaim(boundary, key, connection)
+        assert verbs() == ["WITH", "UPDATE"]
+        assert await aclaim(boundary, key, connection)
+        assert verbs() == ["WITH"]
+    await connection.close()
+    await boundary.aclose()
+
+
+# ---------------------------------------------------------------- SQLite: local statements
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a file whose connections note every statement."""
+    opened = SqliteFile.connect
+
+    def noting(self: SqliteFile) -> sqlite3.Connection:
+        connection = opened(self)
+        connection.set_trace_callback(SENT.append)
+        return connection
+
+    monkeypatch.setattr(SqliteFile, "connect", noting)
+    return f"sqlite:///{tmp_path}/trips.db"
+
+
+def test_sqlite_leased(file: str) -> None:
+    boundary = Boundary("trips", store=file)
+    claim(boundary, "first")
+    SENT.clear()
+    assert not claim(boundary, "k")
+    assert verbs() == ["SELECT", "INSERT", "UPDATE"]
+    assert claim(boundary, "k")
+    assert verbs() == ["SELECT"]
+    boundary.close()
+
+
+def test_sqlite_own_transaction(file: str) -> None:
+    boundary = Boundary("trips", store=file, effects="transactional")
+    claim(boundary, "first")
+    SENT.clear()
+    assert not claim(boundary, "k")
+    assert verbs() == ["BEGIN", "INSERT", "SAVEPOINT", "UPDATE", "COMMIT"]
+    boundary.close()
+
+
+# ---------------------------------------------------------------- Redis
+
+
+@contextmanager
+def noted_redis(monkeypatch: pytest.MonkeyPatch, kind: Any, note: Callable[..., Any]) -> Iterator[str]:
+    require("redis")
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "send_packed_command", note)
+        yield os.environ["RETRYSAFE_TEST_REDIS"]
+
+
+def test_redis(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    kind = redis.connection.AbstractConnection
+    send = kind.send_packed_command
+
+    def note(self: Any, *args: Any, **kwargs: Any) -> Any:
+        SENT.append("EVALSHA")
+        return send(self, *args, **kwargs)
+
+    with noted_redis(monkeypatch, kind, note) as url:
+        boundary = Boundary("trips", store=url)
+        claim(boundary, f"{key} first")  # connects, and loads the scripts if the server has none
+        claim(boundary, f"{key} first")
+        SENT.clear()
+        assert not claim(boundary, key)
+        assert len(verbs()) == 2
+        assert claim(boundary, key)
+        assert len(verbs()) == 1
+        boundary.close()
+
+
+async def test_async_redis(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    kind = redis.asyncio.connection.AbstractConnection
+    send = kind.send_packed_command
+
+    async def note(self: Any, *args: Any, **kwargs: Any) -> Any:
+        SENT.append("EVALSHA")
+        return await send(self, *args, **kwargs)
+
+    with noted_redis(monkeypatch, kind, note) as url:
+        boundary = Boundary("trips", store=url)
+        await aclaim(boundary, f"{key} first")
+        await aclaim(boundary, f"{key} first")
+        SENT.clear()
+        assert not await aclaim(boundary, key)
+        assert len(verbs()) == 2
+        assert await aclaim(boundary, key)
+        assert len(verbs()) == 1
+        await boundary.aclose()

@@ -1,0 +1,153 @@
+"""Every public name, used as a user would: checked by mypy --strict and pyright, never run."""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+from retrysafe import (
+    Boundary,
+    Claim,
+    Codec,
+    ConfigurationError,
+    IllegalTransition,
+    InProgress,
+    InvalidKey,
+    JSONCodec,
+    KeyExpired,
+    KeyReused,
+    LeaseLost,
+    LoggingObserver,
+    Observer,
+    Occurrence,
+    OutcomeUnknown,
+    ResultNotEncodable,
+    RetrysafeError,
+    RetryTransaction,
+    SchemaOutdated,
+    Stored,
+    StoredFailure,
+    StoreUnavailable,
+    current,
+    reject,
+    wait,
+)
+from retrysafe.types import Reject
+
+
+class Order:
+    id: str
+
+
+def observe(occurrence: Occurrence) -> None:
+    assert_type(occurrence.name, str)
+
+
+def probe(claim: Claim) -> None:
+    claim.result = 1
+    claim.committed()
+
+
+class Raw:
+    def encode(self, value: Any, annotation: Any) -> Stored:
+        return Stored(bytes(value), "application/octet-stream", 1)
+
+    def decode(self, stored: Stored, annotation: Any) -> Any:
+        return stored.body
+
+
+observer: Observer = observe
+logging_observer: Observer = LoggingObserver()
+codec: Codec = Raw()
+json_codec: Codec = JSONCodec()
+
+charges = Boundary(
+    "charges",
+    store="sqlite:///shop.db",
+    window="48h",
+    memory="96h",
+    lease=30,
+    concurrency=wait(5),
+    effects="keyed",
+    scope=lambda: "tenant",
+    probe=probe,
+    permanent=(ValueError, KeyError),
+    on_expired="refuse",
+    on_missing="error",
+    codec=codec,
+    observers=[observer, logging_observer],
+    secret="pepper",
+)
+assert_type(reject(), Reject)
+
+
+@charges.once(key="order.id")
+def charge(order: Order, times: int = 1) -> dict[str, int]:
+    assert_type(current(), Claim)
+    assert_type(current().key_for("bank"), str)
+    current().ensure_held()
+    return {"times": times}
+
+
+@charges.once(key=lambda order: order.id, payload=None, operation="charge")
+async def acharge(order: Order) -> int:
+    return 1
+
+
+class Till:
+    @charges.once(key="number", payload="amount")
+    def ring(self, number: int, amount: int) -> str:
+        return str(amount)
+
+
+assert_type(charge(Order(), times=2), dict[str, int])
+assert_type(Till().ring(1, 2), str)
+charge("not an order")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+charge(Order(), time=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+Boundary("x", store="memory://", effects="exactly once")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def block() -> None:
+    with charges.claim("key", operation="place", payload={"a": 1}, scope="tenant", tx=None) as claim:
+        assert_type(claim, Claim)
+        assert_type(claim.replayed, bool)
+        assert_type(claim.token, int)
+        assert_type(claim.attempt_id, str)
+        claim.result = 1
+        claim.fail(ValueError())
+        claim.not_executed()
+    assert_type(charges.resolve("key", "completed", result=1), bool)
+    charges.close()
+
+
+async def ablock() -> None:
+    async with charges.claim(5) as claim:
+        assert_type(claim, Claim)
+    assert_type(await acharge(Order()), int)
+    assert_type(await charges.aresolve("key", "released"), bool)
+    await charges.aclose()
+
+
+def errors(error: RetrysafeError) -> None:
+    match error:
+        case InProgress():
+            assert_type(error.retry_after, float)
+        case KeyReused():
+            assert_type(error.differing, tuple[str, ...])
+        case StoredFailure():
+            assert_type(error.type, str)
+            assert_type(error.message, str)
+        case (
+            ConfigurationError()
+            | IllegalTransition()
+            | InvalidKey()
+            | KeyExpired()
+            | LeaseLost()
+            | OutcomeUnknown()
+            | ResultNotEncodable()
+            | RetryTransaction()
+            | SchemaOutdated()
+            | StoreUnavailable()
+        ):
+            assert_type(error.detail, str)
+        case _:
+            assert_type(error.safe_new_key, bool)
