@@ -11,7 +11,6 @@ import pytest
 
 from tests.stores.harnesses import HARNESSES, AnyHarness
 
-
 POSTGRESQL = "RETRYSAFE_TEST_POSTGRESQL"
 OWN_DATABASE = pytest.StashKey[tuple[str, str]]()
 

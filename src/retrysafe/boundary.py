@@ -239,7 +239,9 @@ class Boundary:
         """Settle a key whose outcome is unknown, after you found out where its effect would be visible.
 
         "completed" stores ``result`` as the answer, "failed" a failure with ``result`` as its message, and
-        "released" lets the next attempt run. Returns False when the key is not unknown (any more).
+        "released" lets the next attempt run. ``operation`` is by default the boundary's name, as for
+        `claim`; for a function guarded by `once` it is that function's operation. Returns False when the
+        key is not unknown (any more).
         """
         return run(self._resolving(key, outcome, result, operation, scope), self._terms.backend.client())
 

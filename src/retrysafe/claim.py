@@ -166,6 +166,10 @@ class Claim:
     def __enter__(self) -> Claim:
         if self._prepare():
             self._refuse_waiting_on_a_loop()
+            if self._checks_snapshot():
+                self._warn_of_snapshot(
+                    run(self._standing_ground().frozen_snapshot(), self._standing_ground().executor())
+                )
             while (todo := self._react(self._claim())) is not None:
                 if isinstance(todo, _Pause):
                     self._terms.wakeups.wait(self._required_want().key, todo.seconds)
@@ -178,6 +182,9 @@ class Claim:
 
     async def __aenter__(self) -> Claim:
         if self._prepare():
+            if self._checks_snapshot():
+                ground = self._standing_ground()
+                self._warn_of_snapshot(await arun(ground.frozen_snapshot(), ground.aexecutor()))
             while (todo := self._react(await self._aclaim())) is not None:
                 if isinstance(todo, _Pause):
                     await self._terms.wakeups.await_(self._required_want().key, todo.seconds)
@@ -234,6 +241,15 @@ class Claim:
                 "A sync claim with concurrency=wait(…) was made on a running event loop, which it would block: "
                 "use 'async with' or a coroutine, or concurrency=reject()."
             )
+
+    def _checks_snapshot(self) -> bool:
+        """Whether this is the first claim of its boundary that may wait in a transaction."""
+        waits = not isinstance(self._terms.concurrency, Reject) and self._terms.effects == "transactional"
+        return waits and self._terms.first_wait()
+
+    def _warn_of_snapshot(self, level: str | None) -> None:
+        if level is not None:
+            self._tell("frozen_snapshot", isolation=level)
 
     def _claim(self) -> Outcome:
         self._claimed_at = heartbeat.clock()

@@ -125,6 +125,10 @@ class Backend:
 
     def join(self, tx: object) -> Joining:
         """Executors on the caller's transaction, chosen by its type."""
+        for module, name in _SCOPED:
+            loaded = sys.modules.get(module)
+            if loaded is not None and isinstance(tx, getattr(loaded, name)):
+                return self.join(tx.registry())
         for module, name, kind_of, make in _JOINABLE:
             loaded = sys.modules.get(module)
             if loaded is not None and isinstance(tx, getattr(loaded, name)):
@@ -517,6 +521,9 @@ def _join_sync(module: str, extra: str, maker: str) -> Callable[[Any], Joining]:
 def _join_async(module: str, extra: str, maker: str) -> Callable[[Any], Joining]:
     return lambda tx: Joining(None, getattr(_library(module, extra), maker)(tx))
 
+
+_SCOPED = (("sqlalchemy.orm", "scoped_session"), ("sqlalchemy.ext.asyncio", "async_scoped_session"))
+"""Registries of sessions, which stand for the session of the current scope."""
 
 _JOINABLE: tuple[tuple[str, str, Callable[[Any], str], Callable[[Any], Joining]], ...] = (
     ("sqlite3", "Connection", _fixed("sqlite"), _join_sqlite),

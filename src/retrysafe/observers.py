@@ -24,6 +24,11 @@ OCCURRENCES: dict[str, tuple[int, str]] = {
     "failure_replayed": (logging.INFO, "the stored failure was given instead of running again (error_type)"),
     "conflict": (logging.INFO, "another attempt is running; the caller was told so (retry_after)"),
     "waited": (logging.DEBUG, "another attempt is running; the caller waits (pause)"),
+    "frozen_snapshot": (
+        logging.WARNING,
+        "the isolation level keeps a waiting duplicate from seeing the result it waits for: "
+        "its transaction has to be run again (isolation)",
+    ),
     "mismatch": (logging.WARNING, "the same key came with another payload and was refused (differing)"),
     "expired_refused": (logging.INFO, "the key's window is over and the boundary refuses its reuse"),
     "completed": (logging.INFO, "the work ended and its result is stored"),

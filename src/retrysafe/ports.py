@@ -115,6 +115,10 @@ class TransactionalStore(Store, Protocol):
         """Roll back."""
         ...
 
+    def isolation(self) -> list[Ask[str]]:
+        """Ask for the isolation level; empty where a waiting duplicate always sees what was committed."""
+        ...
+
     def schema_version(self) -> list[Ask[int | None]]:
         """The schema's version: asks to put in turn until one answers None (no schema) or is the last."""
         ...

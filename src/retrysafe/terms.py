@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from retrysafe.connect import Backend
@@ -46,6 +46,14 @@ class Terms:
     secret: bytes | None
     wakeups: Wakeups
     chance: Callable[[], float] = random.random
+    warned: list[bool] = field(default_factory=list)
+
+    def first_wait(self) -> bool:
+        """Whether this is asked for the first time."""
+        if self.warned:
+            return False
+        self.warned.append(True)
+        return True
 
     def key(self, key: Key | None) -> str | None:
         """The key as text; None when it is missing and such calls pass."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retrysafe import (
+    Boundary,
     ConfigurationError,
     InProgress,
     KeyReused,
     LeaseLost,
+    Occurrence,
     OutcomeUnknown,
     ResultNotEncodable,
     StoredFailure,
+    wait,
 )
+from retrysafe.connect import connect
 from tests.boundary.shops import Shop
 
 pytestmark = pytest.mark.asyncio
@@ -293,3 +298,42 @@ async def test_joined_in_the_other_colour_is_refused(shop: Shop) -> None:
                 await claim.__aenter__()
             else:
                 claim.__enter__()
+
+
+# ---------------------------------------------------------------- what a session stands for
+
+
+async def test_scoped_sessions_are_joined(tmp_path: Path) -> None:
+    import sqlalchemy
+    from sqlalchemy.orm import scoped_session, sessionmaker
+
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'scoped.db'}")
+    session = scoped_session(sessionmaker(engine))
+    boundary = Boundary("scoped", store=engine, effects="transactional")
+    with boundary.claim("k", tx=session) as claim:
+        claim.result = 1
+    session.commit()
+    session.remove()
+    with boundary.claim("k") as claim:
+        assert claim.replayed
+    boundary.close()
+    engine.dispose()
+
+
+@pytest.mark.parametrize(("isolation", "warned"), [("READ COMMITTED", 0), ("SERIALIZABLE", 1)])
+async def test_waiting_in_a_frozen_snapshot_warns_at_the_first_claim(
+    postgresql: str, isolation: str, warned: int
+) -> None:
+    import psycopg
+
+    connect(postgresql).migrate()
+    seen: list[Occurrence] = []
+    terms: dict[str, Any] = {"effects": "transactional", "concurrency": wait(1), "observers": [seen.append]}
+    boundary = Boundary(new_key(), store=postgresql, **terms)
+    async with await psycopg.AsyncConnection.connect(postgresql) as connection:
+        await connection.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}".encode())
+        for _ in range(2):
+            async with boundary.claim(new_key(), tx=connection) as claim:
+                claim.result = 1
+    assert [occurrence.name for occurrence in seen].count("frozen_snapshot") == warned
+    await boundary.aclose()

@@ -21,6 +21,15 @@ def open_claim(store: TransactionalStore, want: Want) -> Steps[Outcome]:
     return outcome
 
 
+def frozen_snapshot(store: TransactionalStore) -> Steps[str | None]:
+    """The isolation level, if it keeps a waiting duplicate from seeing what was committed meanwhile."""
+    for request in store.isolation():
+        level = yield from ask(request)
+        if level in ("repeatable read", "serializable"):
+            return level
+    return None
+
+
 def conclude(store: TransactionalStore, held: Held, verdict: Verdict, result: Stored | None) -> Steps[bool]:
     """Bring an own transaction to its end; False when the record was not in it any more.
 

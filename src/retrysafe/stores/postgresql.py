@@ -68,6 +68,4 @@ class PostgresqlStore(SqlStore):
         sql = self._gated_claim_sql if want.transactional else self._claim_sql
         return Query(sql, params, Query(self.read_sql, params, writes=False))
 
-    def isolation(self) -> Query:
-        """The isolation level of the current transaction."""
-        return Query("SELECT current_setting('transaction_isolation')", {}, writes=False)
+    ISOLATION = "SELECT current_setting('transaction_isolation')"

@@ -183,6 +183,13 @@ class SqlStore:
         """Roll back."""
         return _control("rollback", "ROLLBACK")
 
+    ISOLATION: ClassVar[str | None] = None
+    """A query for the isolation level of the current transaction, where it decides what a waiter can see."""
+
+    def isolation(self) -> list[Ask[str]]:
+        """Ask for the isolation level; empty where a waiting duplicate always sees what was committed."""
+        return [] if self.ISOLATION is None else [Ask(Query(self.ISOLATION, {}, writes=False), _first_value)]
+
     HAS_SCHEMA: ClassVar[str]
     """A query that gives a row with a value exactly when the schema's own table exists."""
     MIGRATION_LOCK: ClassVar[str | None] = None
