@@ -29,9 +29,11 @@ from retrysafe.errors import (
 )
 from retrysafe.finish import finish
 from retrysafe.grounds import Ground, Joined, Leased, Own, Settled
+from retrysafe.ports import Steps
 from retrysafe.programs.claiming import NotWon, Outcome, Won
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.settling import resolve
+from retrysafe.programs.transactions import frozen_snapshot
 from retrysafe.terms import Terms
 from retrysafe.types import Held, Record, Reject, Standing, Stored, Want
 
@@ -167,9 +169,7 @@ class Claim:
         if self._prepare():
             self._refuse_waiting_on_a_loop()
             if self._checks_snapshot():
-                self._warn_of_snapshot(
-                    run(self._standing_ground().frozen_snapshot(), self._standing_ground().executor())
-                )
+                self._warn_of_snapshot(run(self._snapshot(), self._standing_ground().executor()))
             while (todo := self._react(self._claim())) is not None:
                 if isinstance(todo, _Pause):
                     self._terms.wakeups.wait(self._required_want().key, todo.seconds)
@@ -183,8 +183,7 @@ class Claim:
     async def __aenter__(self) -> Claim:
         if self._prepare():
             if self._checks_snapshot():
-                ground = self._standing_ground()
-                self._warn_of_snapshot(await arun(ground.frozen_snapshot(), ground.aexecutor()))
+                self._warn_of_snapshot(await arun(self._snapshot(), self._standing_ground().aexecutor()))
             while (todo := self._react(await self._aclaim())) is not None:
                 if isinstance(todo, _Pause):
                     await self._terms.wakeups.await_(self._required_want().key, todo.seconds)
@@ -246,6 +245,10 @@ class Claim:
         """Whether this is the first claim of its boundary that may wait in a transaction."""
         waits = not isinstance(self._terms.concurrency, Reject) and self._terms.effects == "transactional"
         return waits and self._terms.first_wait()
+
+    def _snapshot(self) -> Steps[str | None]:
+        store: Any = self._terms.backend.store
+        return frozen_snapshot(store)
 
     def _warn_of_snapshot(self, level: str | None) -> None:
         if level is not None:

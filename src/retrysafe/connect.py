@@ -228,6 +228,8 @@ def connect(store: object) -> Backend:
     """
     if store == "memory://":
         return _memory("memory://")
+    if isinstance(store, str):
+        store = _anchored(store)
     identity = store if isinstance(store, str) else id(store)
     with _sharing:
         if identity not in _shared:
@@ -238,6 +240,14 @@ def connect(store: object) -> Backend:
         backend.migrate()
         backend.migrates_itself = False
     return backend
+
+
+def _anchored(url: str) -> str:
+    """A SQLite URL with an absolute path: it must not follow the working directory to another file."""
+    prefix, path = url[: len("sqlite:///")], url[len("sqlite:///") :]
+    if prefix != "sqlite:///" or path.startswith(("/", ":memory:")) or not path:
+        return url
+    return prefix + os.path.abspath(path)  # noqa: PTH100 - pathlib would double the time to import
 
 
 def forget(backend: Backend) -> None:

@@ -408,3 +408,17 @@ def test_every_occurrence_that_is_told_is_declared() -> None:
     assert told <= OCCURRENCES.keys()
     for name in OCCURRENCES:
         assert f'"{name}"' in text.replace(f'    "{name}": (logging', ""), f"{name} is declared but never told"
+
+
+def test_a_relative_sqlite_url_stays_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+    monkeypatch.chdir(one)
+    boundary = Boundary("x", store="sqlite:///shop.db")
+    monkeypatch.chdir(two)
+    with boundary.claim("k") as claim:
+        claim.result = 1
+    assert not any(two.iterdir())
+    with Boundary("x", store=f"sqlite:///{one / 'shop.db'}").claim("k") as claim:
+        assert claim.replayed
