@@ -26,7 +26,7 @@ OCCURRENCES: dict[str, tuple[int, str]] = {
     "waited": (logging.DEBUG, "another attempt is running; the caller waits (pause)"),
     "frozen_snapshot": (
         logging.WARNING,
-        "the isolation level hides from a waiting duplicate what it waits for; its transaction must be rerun (isolation)",
+        "the isolation level hides from a waiting duplicate what it waits for: rerun its transaction (isolation)",
     ),
     "mismatch": (logging.WARNING, "the same key came with another payload and was refused (differing)"),
     "expired_refused": (logging.INFO, "the key's window is over and the boundary refuses its reuse"),

@@ -104,7 +104,7 @@ class LaneRun:
         for message in worker.lines.feed(data):
             self._heard(worker, message, now)
         if not data:
-            self._buried(worker, now)
+            self._replace(worker, now)
 
     def _heard(self, worker: Worker, message: dict[str, Any], now: float) -> None:
         match message["say"]:
@@ -122,6 +122,8 @@ class LaneRun:
             case Say.RESUMED:
                 worker.turn("working", now)
                 self._note(worker, self._at_work(worker), "the stopped worker goes on")
+            case Say.KILLED:
+                self._killed(worker, now)
             case Say.ENDED:
                 self._ended(worker, talk.ending_of(message), now)
 
@@ -156,19 +158,26 @@ class LaneRun:
         if ending.how in (How.FAILED, How.UNAVAILABLE):
             self._complain(worker, f"{delivery.payment.id}: {ending.how.value}: {ending.why}")
 
-    def _buried(self, worker: Worker, now: float) -> None:
+    def _killed(self, worker: Worker, now: float) -> None:
+        """What a killed worker was busy with is delivered again; its supervisor has forked another."""
+        delivery, worker.delivery = worker.delivery, None
+        worker.turn("starting", now)
+        if delivery is None:
+            return
+        self.counts["kills"] += 1
+        if delivery.fault not in KILLS:
+            self._complain(worker, f"{delivery.payment.id}: died by itself: {worker.child.last_words()}")
+        self._note(worker, delivery, delivery.fault.value if delivery.fault else "the worker died")
+        self.broker.again(delivery.payment.id)
+
+    def _replace(self, worker: Worker, now: float) -> None:
+        """The supervisor is gone too: start another."""
         worker.child.remove()
-        delivery = worker.delivery
         if worker.state == "starting":
             self._stillborn += 1
             if self._stillborn >= MOST_STILLBORN:
                 raise DemoError(f"the workers of lane {self.lane} do not start: {worker.child.last_words()}")
-        if delivery is not None:
-            self.counts["kills"] += 1
-            if delivery.fault not in KILLS:
-                self._complain(worker, f"{delivery.payment.id}: died by itself: {worker.child.last_words()}")
-            self._note(worker, delivery, delivery.fault.value if delivery.fault else "the worker died")
-            self.broker.again(delivery.payment.id)
+        self._killed(worker, now)
         self.workers[self.workers.index(worker)] = self._start(worker.number, now)
 
     @staticmethod

@@ -69,7 +69,7 @@ def parse(text: str, source: str) -> list[Payment]:
                 raise InputError(f"{source}, line {reader.line_num}: id {payment.id!r} stands twice")
             found[payment.id] = payment
     except csv.Error as error:
-        raise InputError(f"{source}, line {reader.line_num}: {error}") from error
+        raise InputError(f"{source}, line {reader.reader.line_num}: {error}") from error
     if not found:
         raise InputError(f"{source}: there is no payment in it")
     return list(found.values())

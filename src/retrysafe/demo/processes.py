@@ -55,8 +55,9 @@ class Child:
             self.process.stdin.write(line)
 
     def signal(self, number: int) -> None:
-        """Send a signal, unless the child has ended."""
-        self.process.send_signal(number)
+        """Send a signal to the child and to what it has forked."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
 
     def hang_up(self) -> None:
         """Let the child end by itself."""
@@ -77,8 +78,8 @@ class Child:
     def remove(self) -> None:
         """Make sure that nothing of the child is left."""
         self.hang_up()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
+        if self.process.returncode is None:
+            self.signal(signal.SIGKILL)  # its number cannot be another's yet: we have not waited for it
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()

@@ -18,6 +18,7 @@ class Say(StrEnum):
     PAUSING = "pausing"
     RESUMED = "resumed"
     ENDED = "ended"
+    KILLED = "killed"
 
 
 class How(StrEnum):

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from retrysafe import InProgress, LeaseLost, OutcomeUnknown, RetrysafeError, StoreUnavailable
+from retrysafe.connect import connect
 from retrysafe.demo import lanes
 from retrysafe.demo.client import Bank, Refused, Unanswered
 from retrysafe.demo.lanes import Lane, Pay, Setting, Told
@@ -113,12 +114,8 @@ def work(pay: Pay, mishaps: Scheduled, told: Told) -> None:
         say(packed_ending(end._replace(recognised=mishaps.recognised, told=tuple(told.names))))
 
 
-def main() -> None:
-    """Work as told by the first line on standard input."""
-    first = hear()
-    if first is None:
-        return
-    setting = Setting(**first)
+def serve(setting: Setting) -> None:
+    """Work in the lane of the setting."""
     mishaps, told = Scheduled(), Told()
     bank = Bank(setting.bank_port, mishaps)
     if setting.lane != Lane.RETRYSAFE:
@@ -130,6 +127,26 @@ def main() -> None:
         work(pay, mishaps, told)
     finally:
         boundary.close()
+
+
+def main() -> None:
+    """Supervise one worker: fork it, and fork it again when it was killed.
+
+    The supervisor has everything imported and nothing open, so a new worker is there at once. The first
+    line on standard input is the setting; all further lines are for the worker.
+    """
+    first = hear()
+    if first is None:
+        return
+    setting = Setting(**first)
+    if setting.lane == Lane.RETRYSAFE:
+        connect(setting.store).close()  # imports the store's library
+    while pid := os.fork():
+        _, status = os.waitpid(pid, 0)
+        if not os.WIFSIGNALED(status):
+            sys.exit(os.waitstatus_to_exitcode(status))
+        say(pack({"say": Say.KILLED}))
+    serve(setting)
 
 
 if __name__ == "__main__":

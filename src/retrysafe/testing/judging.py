@@ -130,9 +130,7 @@ class Judge:
         if after.state is not State.RUNNING or after.lease_until <= now:
             self.broken(Check.LEASE, f"a claim left a {after.state} record without a lease")
 
-    def _claimed_again(
-        self, message: Message, before: Record, after: Record, now: Micros, fresh: bool
-    ) -> None:
+    def _claimed_again(self, message: Message, before: Record, after: Record, now: Micros, fresh: bool) -> None:
         self.seen["claimed after its window" if fresh else f"claimed when {before.state}"] += 1
         if message.kind == "take":
             self._judge_name(message, before)
