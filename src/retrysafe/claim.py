@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from retrysafe import heartbeat
-from retrysafe.codec import decode_failure, encode_failure
+from retrysafe.codec import decode_failure
 from retrysafe.core import fingerprint, keys
 from retrysafe.core.backoff import Patience
 from retrysafe.core.decisions import Decision
-from retrysafe.core.outcomes import Ending, Verdict, ending_of_error, verdict
+from retrysafe.core.outcomes import Ending
 from retrysafe.core.outcomes import Ground as Kind
 from retrysafe.core.transitions import Event
+from retrysafe.endings import End, Said, encode_error, end_of
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,
@@ -23,7 +24,6 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
-    ResultNotEncodable,
     RetryTransaction,
     StoredFailure,
 )
@@ -67,26 +67,6 @@ class _Probe(NamedTuple):
     record: Record
 
 
-class _Said:
-    """What the handler, or a probe, said about the effect."""
-
-    __slots__ = ("committed", "failure", "not_executed")
-
-    def __init__(self) -> None:
-        self.committed = False
-        self.not_executed = False
-        self.failure: BaseException | None = None
-
-
-class _End(NamedTuple):
-    """How the block ended, what that means, what to store, and why a result cannot be stored."""
-
-    ending: Ending
-    word: Verdict
-    stored: Stored | None
-    unencodable: ResultNotEncodable | None
-
-
 class Claim:
     """One attempt at a key, for ``with`` and ``async with``.
 
@@ -112,9 +92,7 @@ class Claim:
         self._held: Held | None = None
         self._lease: heartbeat.Lease | None = None
         self._claimed_at = 0.0
-        self._task: Any = None
-        self._stopped: Any = None
-        self._said = _Said()
+        self._said = Said()
         self._patience: Patience | None = None
         self._entered = False
         self._active = False
@@ -190,7 +168,7 @@ class Claim:
                 else:
                     await self._aprobe(todo.record)
             if self._lease is not None:
-                self._watch_task()
+                self._lease.watch_task()
                 heartbeat.for_loop(self._terms.backend).add(self._lease)
         self._activate()
         return self
@@ -355,7 +333,7 @@ class Claim:
 
     def _ask_probe(self) -> Awaitable[Any] | None:
         assert self._terms.probe is not None
-        self._said = _Said()
+        self._said = Said()
         try:
             answer = self._terms.probe(self)
         except Exception as error:
@@ -364,11 +342,11 @@ class Claim:
 
     def _probed(self) -> tuple[Event, Stored | None]:
         """What the probe said, as an event and what it stores."""
-        said, self._said = self._said, _Said()
+        said, self._said = self._said, Said()
         result, self.result = self.result, None
         if said.failure is not None:
             self._tell("probed", outcome="failed")
-            return Event.RESOLVE_FAILED, _failure(said.failure)
+            return Event.RESOLVE_FAILED, encode_error(said.failure)
         if said.committed:
             self._tell("probed", outcome="completed")
             return Event.RESOLVE_COMPLETED, self._terms.codec.encode(result, self._annotation)
@@ -395,9 +373,10 @@ class Claim:
         self._deactivate()
         if self._held is None:
             return
+        stopped_by_us = False
         if self._lease is not None:
             heartbeat.for_loop(self._terms.backend).drop(self._lease)
-        stopped_by_us = self._unwatch_task(error)
+            stopped_by_us = self._lease.stopped_task(error)
         _, cancelled = await finish(self._aend(error))
         if cancelled is not None:
             raise cancelled
@@ -406,7 +385,7 @@ class Claim:
 
     def _end(self, error: BaseException | None) -> None:
         """Record how the block ended, and raise what the caller must know."""
-        end = self._how_it_ended(error)
+        end = self._judge(error)
         try:
             settled = self._standing_ground().settle(
                 self._required_hold(), end.word, end.stored, failing=error is not None
@@ -417,7 +396,7 @@ class Claim:
         self._conclude(settled, end, error)
 
     async def _aend(self, error: BaseException | None) -> None:
-        end = self._how_it_ended(error)
+        end = self._judge(error)
         try:
             settled = await self._standing_ground().asettle(
                 self._required_hold(), end.word, end.stored, failing=error is not None
@@ -427,20 +406,8 @@ class Claim:
             raise
         self._conclude(settled, end, error)
 
-    def _how_it_ended(self, error: BaseException | None) -> _End:
-        said, kind = self._said, self._standing_ground().kind
-        if said.failure is not None:
-            return _End(Ending.DECLARED, verdict(Ending.DECLARED, kind), _failure(said.failure), None)
-        if error is not None:
-            permanent = isinstance(error, self._terms.permanent) and not self._terms.backend.restarts(error)
-            ending = ending_of_error(permanent=permanent, committed=said.committed, not_executed=said.not_executed)
-            word = verdict(ending, kind)
-            return _End(ending, word, None if word.event is Event.RELEASE else _failure(error), None)
-        try:
-            stored = self._terms.codec.encode(self.result, self._annotation)
-        except ResultNotEncodable as reason:
-            return _End(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, kind), Stored(None, "", 0), reason)
-        return _End(Ending.RETURNED, verdict(Ending.RETURNED, kind), stored, None)
+    def _judge(self, error: BaseException | None) -> End:
+        return end_of(self._said, error, self._standing_ground().kind, self._terms, self.result, self._annotation)
 
     def _not_settled(self, failure: Exception) -> None:
         """The transaction that carries the outcome could not be ended as wanted."""
@@ -448,7 +415,7 @@ class Claim:
         name = "unknown" if isinstance(failure, OutcomeUnknown) else "rolled_back"
         self._tell(name, error_type=type(failure).__name__)
 
-    def _conclude(self, settled: Settled, end: _End, error: BaseException | None) -> None:
+    def _conclude(self, settled: Settled, end: End, error: BaseException | None) -> None:
         """Tell what happened, wake who waits, and raise what the caller must know."""
         self._terms.wakeups.wake(self._required_hold().key)
         if settled is Settled.UNANSWERED:
@@ -469,7 +436,7 @@ class Claim:
         if error is not None and self._standing_ground().kind is Kind.OWN and self._wants_restart(error):
             raise RetryTransaction(str(error)) from error
 
-    def _tell_recorded(self, end: _End, error: BaseException | None) -> None:
+    def _tell_recorded(self, end: End, error: BaseException | None) -> None:
         if end.ending is Ending.UNENCODABLE:
             self._tell("result_withheld")
         elif end.word.event is Event.COMPLETE:
@@ -485,27 +452,9 @@ class Claim:
 
     def _lost(self) -> None:
         self._tell("lease_lost")
-        self._stopped, self._task = self._task, None
-        if self._stopped is not None:
-            self._stopped.cancel("retrysafe: the lease was lost")
 
     def _renewal_failed(self, error: Exception) -> None:
         self._tell("renewal_failed", error=str(error).partition("\n")[0])
-
-    def _watch_task(self) -> None:
-        import asyncio
-
-        self._task = asyncio.current_task()
-
-    def _unwatch_task(self, error: BaseException | None) -> bool:
-        """Whether the work ended because we cancelled it; that one cancellation is taken back, as a timeout does."""
-        self._task = None
-        stopped, self._stopped = self._stopped, None
-        if stopped is None:
-            return False
-        import asyncio
-
-        return stopped.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
 
     # ------------------------------------------------------------ small things
 
@@ -546,10 +495,3 @@ def _on_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _failure(error: BaseException) -> Stored:
-    try:
-        return encode_failure(type(error).__name__, str(error), getattr(error, "data", None))
-    except ResultNotEncodable:
-        return encode_failure(type(error).__name__, str(error), None)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Protocol
 
-from retrysafe.connect import Backend
+from retrysafe.backend import Backend
+from retrysafe.connect import join
 from retrysafe.core.outcomes import Ground as Kind
 from retrysafe.core.outcomes import Verdict
 from retrysafe.core.transitions import RULES, Event
@@ -121,7 +122,7 @@ class Joined:
     def __init__(self, backend: Backend, tx: Any) -> None:
         self._backend = backend
         self.tx = tx
-        self._joining = backend.join(tx)
+        self._joining = join(backend, tx)
         self.waits = backend.store.capabilities.waits_in_transaction
 
     def executor(self) -> Executor:

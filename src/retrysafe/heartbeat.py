@@ -11,9 +11,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from retrysafe.connect import Backend
+from retrysafe.backend import Backend
 from retrysafe.core.beats import PER_LEASE, Beats
 from retrysafe.ports import AsyncClient, Client
 from retrysafe.programs.drivers import arun, run
@@ -34,29 +34,42 @@ def clock() -> float:
 class Lease:
     """A lease as its holder knows it: until when it is certainly held, on this machine's own clock."""
 
-    __slots__ = ("held", "lost", "on_failure", "on_loss", "until")
-
     def __init__(
-        self,
-        held: Held,
-        claimed_at: float,
-        on_loss: Callable[[], None],
-        on_failure: Callable[[Exception], None],
+        self, held: Held, claimed_at: float, on_loss: Callable[[], None], on_failure: Callable[[Exception], None]
     ) -> None:
         self.held = held
+        self.seconds = held.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
-        self.lost = False
-        self.on_loss = on_loss
         self.on_failure = on_failure
-
-    @property
-    def seconds(self) -> float:
-        """The length of the lease."""
-        return self.held.clocks.lease / 1e6
+        self._on_loss = on_loss
+        self._lost = False
+        self._task: asyncio.Task[Any] | None = None
 
     def is_held(self) -> bool:
         """Whether the lease is certainly still held."""
-        return not self.lost and clock() < self.until
+        return not self._lost and clock() < self.until
+
+    def lose(self) -> None:
+        """The lease is gone: say so, and stop the task that works under it."""
+        self._lost = True
+        self._on_loss()
+        if self._task is not None:
+            self._task.cancel("retrysafe: the lease was lost")
+
+    def watch_task(self) -> None:
+        """Stop the running task should the lease be lost."""
+        import asyncio
+
+        self._task = asyncio.current_task()
+
+    def stopped_task(self, error: BaseException | None) -> bool:
+        """Whether the work ended because we stopped it; that one cancellation is taken back, as a timeout does."""
+        task, self._task = self._task, None
+        if not self._lost or task is None:
+            return False
+        import asyncio
+
+        return task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
 
 
 class _Schedule:
@@ -95,8 +108,7 @@ class _Schedule:
 
     def _lose(self, lease: Lease) -> None:
         self.drop(lease.held)
-        lease.lost = True
-        lease.on_loss()
+        lease.lose()
 
 
 class ThreadHeartbeat:

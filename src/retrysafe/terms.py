@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from retrysafe.connect import Backend
+from retrysafe.backend import Backend
 from retrysafe.core import durations, keys
 from retrysafe.core.durations import micros
 from retrysafe.errors import ConfigurationError, InvalidKey

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrysafe.connect import Backend, connect
+from retrysafe.backend import Backend
+from retrysafe.connect import connect
 from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient, wall_clock
 from retrysafe.ports import Steps, Store
 from retrysafe.programs.drivers import arun, run

@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retrysafe import migrations
-from retrysafe.connect import Backend, connect
+from retrysafe.backend import Backend
+from retrysafe.connect import connect
 from retrysafe.errors import ConfigurationError
 from retrysafe.programs.migrating import Migration
 

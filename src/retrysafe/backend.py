@@ -1,0 +1,184 @@
+"""A store with its clients and its schema, for one process, its forks and its event loops."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from retrysafe import migrations
+from retrysafe.errors import ConfigurationError, SchemaOutdated
+from retrysafe.ports import AsyncClient, AsyncExecutor, Client, Executor, Steps, Store
+from retrysafe.programs import migrating
+from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.migrating import Migration
+
+if TYPE_CHECKING:
+    import asyncio
+
+_MIGRATED = ("sqlite", "postgresql")
+
+
+class Closable(Protocol):
+    """A companion of a backend that ends with it."""
+
+    def close(self) -> None: ...
+
+
+class AsyncClosable(Protocol):
+    """The same on an event loop."""
+
+    async def aclose(self) -> None: ...
+
+
+class Backend:
+    """A store with its clients: one per process for sync code, one per process and loop for async code."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        sync: Callable[[], Client] | None,
+        asynchronous: Callable[[], AsyncClient] | None,
+        address: str,
+        pulse: Callable[[], Client] | None = None,
+        apulse: Callable[[], AsyncClient] | None = None,
+        migrates_itself: bool = False,
+    ) -> None:
+        self.store = store
+        self.kind = store.capabilities.name
+        self.address = address
+        self.migrates_itself = migrates_itself
+        self._sync = sync
+        self._asynchronous = asynchronous
+        self._pulse = pulse or sync
+        self._apulse = apulse or asynchronous
+        self._clients: dict[int, Client] = {}
+        self._aclients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, AsyncClient]]
+        self._aclients = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._checked: set[int] = set()
+        self.heartbeats: dict[int, Closable] = {}
+        self.aheartbeats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClosable]
+        self.aheartbeats = weakref.WeakKeyDictionary()
+        self.users = 0
+
+    # ------------------------------------------------------------ clients
+
+    def client(self) -> Client:
+        """The sync client of this process."""
+        pid = os.getpid()
+        found = self._clients.get(pid)
+        if found is None:
+            with self._lock:
+                found = self._clients.get(pid)
+                if found is None:
+                    found = self._clients[pid] = self._made(self._sync)
+        return found
+
+    def aclient(self) -> AsyncClient:
+        """The async client of this process and the running loop."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        pid, found = self._aclients.get(loop, (0, None))
+        if found is None or pid != os.getpid():
+            found = self._amade(self._asynchronous)
+            self._aclients[loop] = (os.getpid(), found)
+        return found
+
+    def pulse(self) -> Client:
+        """A new client for the heartbeat: its connections are its own where the store is given as a URL."""
+        return self._made(self._pulse)
+
+    def apulse(self) -> AsyncClient:
+        """The same for the running loop."""
+        return self._amade(self._apulse)
+
+    def _made(self, make: Callable[[], Client] | None) -> Client:
+        if make is None:
+            raise ConfigurationError(
+                f"store= ({self.address}) serves async code only: use 'async with' or a coroutine."
+            )
+        return make()
+
+    def _amade(self, make: Callable[[], AsyncClient] | None) -> AsyncClient:
+        if make is None:
+            raise ConfigurationError(
+                f"store= ({self.address}) serves sync code only: give a URL or an async engine or client."
+            )
+        return make()
+
+    def restarts(self, error: BaseException) -> bool:
+        """Whether ``error`` means that the database wants the whole transaction again."""
+        from retrysafe.executors.sql import wants_restart
+
+        return wants_restart(error)
+
+    # ------------------------------------------------------------ schema
+
+    def check_schema(self, execute: Executor) -> None:
+        """Refuse to work on a missing or old schema; asked once per process."""
+        if self._needs_check():
+            self._judge(run(migrating.schema_version(self._sql()), execute))
+
+    async def acheck_schema(self, execute: AsyncExecutor) -> None:
+        """The same for async code."""
+        if self._needs_check():
+            self._judge(await arun(migrating.schema_version(self._sql()), execute))
+
+    def _needs_check(self) -> bool:
+        return self.kind in _MIGRATED and os.getpid() not in self._checked
+
+    def _judge(self, version: int) -> None:
+        latest = migrations.load(self.kind)[-1].version
+        if version < latest:
+            found = f"schema version {version}, this retrysafe needs {latest}" if version else "no retrysafe tables"
+            raise SchemaOutdated(f"The store has {found}. Run:  retrysafe migrate --store {self.address}")
+        self._checked.add(os.getpid())
+
+    def migrate(self) -> list[Migration]:
+        """Apply the missing migrations; return them."""
+        if run(migrating.schema_version(self._sql()), self.client()) >= migrations.load(self.kind)[-1].version:
+            return []
+        with self.client().transaction() as opened:
+            return run(self._migration(), opened.execute)
+
+    async def amigrate(self) -> list[Migration]:
+        """The same through the async client."""
+        if await arun(migrating.schema_version(self._sql()), self.aclient()) >= migrations.load(self.kind)[-1].version:
+            return []
+        async with self.aclient().transaction() as opened:
+            return await arun(self._migration(), opened.execute)
+
+    def _migration(self) -> Steps[list[Migration]]:
+        store = self._sql()
+        return migrating.migrate(store, migrations.load(self.kind), store.migration_lock())
+
+    def _sql(self) -> Any:
+        if self.kind not in _MIGRATED:
+            raise ConfigurationError(f"store= ({self.address}) has no schema to migrate.")
+        return self.store
+
+    # ------------------------------------------------------------ end
+
+    def close(self) -> None:
+        """Close this process's sync client and heartbeat."""
+        for companion in (self.heartbeats.pop(os.getpid(), None), self._clients.pop(os.getpid(), None)):
+            if companion is not None:
+                companion.close()
+
+    async def aclose(self) -> None:
+        """Close the running loop's async client and heartbeat, and the sync ones."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        heartbeat = self.aheartbeats.pop(loop, None)
+        if heartbeat is not None:
+            await heartbeat.aclose()
+        pid, client = self._aclients.pop(loop, (0, None))
+        if client is not None and pid == os.getpid():
+            await client.aclose()
+        self.close()
