@@ -24,7 +24,6 @@ HEAVY = {
     "shutil": "the same",
     "pathlib": "the same",
     "sqlite3": "only a SQLite store needs it",
-    "inspect": "only once() and dataclasses need it",
     "subprocess": "nothing needs it",
     "multiprocessing": "nothing needs it",
     "unittest": "nothing needs it",

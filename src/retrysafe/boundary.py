@@ -120,7 +120,7 @@ class Boundary:
             on_missing=on_missing,
             codec=codec or JSONCodec(),
             observers=(LoggingObserver(),) if observers is None else tuple(observers),
-            secret=secret.encode() if isinstance(secret, str) else secret,
+            secret=_secret(secret),
             wakeups=Wakeups(),
         )
 
@@ -318,6 +318,13 @@ def _check_choices(name: object, concurrency: object, effects: str, on_expired: 
     ):
         if value not in choices:
             raise ConfigurationError(f"{argument}={value!r}: expected one of {', '.join(choices)}.")
+
+
+def _secret(given: str | bytes | None) -> bytes | None:
+    secret = given.encode() if isinstance(given, str) else given
+    if secret == b"":
+        raise ConfigurationError("secret= is empty: give at least 16 random bytes, or leave it out.")
+    return secret
 
 
 def _exception_types(given: Any) -> tuple[type[Exception], ...]:

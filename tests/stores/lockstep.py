@@ -34,7 +34,6 @@ class Shape(NamedTuple):
     fingerprint: bytes
     effects: str
     result: Stored | None
-    version: int
     window_length: int
     memory_length: int
     lease_length: int | None
@@ -52,7 +51,6 @@ def shape(record: Record | None) -> Shape | None:
         record.fingerprint,
         record.effects,
         record.result,
-        record.version,
         record.expires - record.updated,
         record.forget - record.updated,
         record.lease_until - record.updated if running else None,
@@ -146,6 +144,7 @@ class Lockstep:
         self.real = World(harness, key)
         self.model = World(memory(Path()), key)
         self.last_token = 0
+        self.last_version = 0
 
     def both(self, what: str, act: Callable[[World], Any]) -> Any:
         real, model = act(self.real), act(self.model)
@@ -161,7 +160,8 @@ class Lockstep:
         assert shape(found) == shape(expected), f"after {what}: {found} instead of {expected}"
         if found is not None:
             assert found.token >= self.last_token, f"after {what}: the token fell"
-            self.last_token = found.token
+            assert found.version >= self.last_version, f"after {what}: the version fell"
+            self.last_token, self.last_version = found.token, found.version
 
     def look(self) -> None:
         self.real.look()

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -19,12 +19,23 @@ class NotCanonical(ValueError):
 
 
 def of_value(value: Any) -> bytes:
-    """Return bytes that are equal for equal values and differ otherwise.
+    """Return bytes that are equal for equal values and differ for values that differ.
 
     Takes None, bool, int, finite float, str, bytes, Decimal, UUID, dates and times, enums, lists and
-    tuples, sets, mappings, dataclasses and pydantic models, nested as you like. Field order of
-    mappings, dataclasses and models does not matter. Raises `NotCanonical` for anything else.
+    tuples, sets, mappings, dataclasses and pydantic models, nested as you like. What counts is what
+    a value says, not which class says it: a dataclass or model is the mapping of its fields in any
+    order, an enum member is its value, a tuple is a list, and an instant is the same in every time
+    zone. Raises `NotCanonical` for anything else.
     """
+    try:
+        return _of(value)
+    except NotCanonical:
+        raise
+    except (ValueError, RecursionError, ArithmeticError) as error:
+        raise NotCanonical(f"it has no canonical form: {error}") from error
+
+
+def _of(value: Any) -> bytes:
     simple = _SIMPLE.get(type(value))
     if simple is not None:
         tag, render = simple
@@ -48,7 +59,7 @@ def of_json(text: bytes) -> bytes:
             parse_constant=_no_constant,
         )
         return b"j" + of_value(value)
-    except (UnicodeError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, ArithmeticError) as error:
         raise NotCanonical(f"The JSON text has no canonical form: {error}") from error
 
 
@@ -85,16 +96,20 @@ def _decimal(value: Decimal) -> bytes:
     return f"{'-' if sign else ''}{stripped}e{exponent + len(text) - len(stripped)}".encode()
 
 
+def _instant(value: datetime) -> bytes:
+    return (value if value.utcoffset() is None else value.astimezone(UTC)).isoformat().encode()
+
+
 _SIMPLE: dict[type, tuple[bytes, Callable[[Any], bytes]]] = {
     type(None): (b"n", lambda _: b""),
     bool: (b"b", lambda value: b"1" if value else b"0"),
-    int: (b"i", lambda value: b"%d" % value),
+    int: (b"i", lambda value: b"%x" % value),
     float: (b"f", _float),
     str: (b"s", lambda value: value.encode()),
     bytes: (b"y", lambda value: value),
     Decimal: (b"m", _decimal),
     UUID: (b"u", lambda value: value.bytes),
-    datetime: (b"t", lambda value: value.isoformat().encode()),
+    datetime: (b"t", _instant),
     date: (b"d", lambda value: value.isoformat().encode()),
     time: (b"c", lambda value: value.isoformat().encode()),
     timedelta: (b"p", lambda value: f"{value.days},{value.seconds},{value.microseconds}".encode()),
@@ -104,15 +119,15 @@ _SIMPLE: dict[type, tuple[bytes, Callable[[Any], bytes]]] = {
 def _compound(value: Any) -> bytes:
     model: Any = value
     if isinstance(value, Enum):
-        return _leaf(b"e", of_value(value.value))
+        return _leaf(b"e", _of(value.value))
     if isinstance(value, Mapping):
         return _pairs(value.items())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _pairs((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
     if isinstance(value, AbstractSet):
-        return _leaf(b"S", b"".join(sorted(map(of_value, value))))
+        return _leaf(b"S", b"".join(sorted(map(_of, value))))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
-        return _leaf(b"L", b"".join(map(of_value, value)))
+        return _leaf(b"L", b"".join(map(_of, value)))
     if hasattr(type(value), "__pydantic_fields__"):
         return _pairs(model.model_dump().items())
     for kind, (tag, render) in _SIMPLE.items():
@@ -122,4 +137,4 @@ def _compound(value: Any) -> bytes:
 
 
 def _pairs(items: Any) -> bytes:
-    return _leaf(b"D", b"".join(sorted(_leaf(b"", of_value(name) + of_value(member)) for name, member in items)))
+    return _leaf(b"D", b"".join(sorted(_leaf(b"", _of(name) + _of(member)) for name, member in items)))

@@ -23,7 +23,7 @@ def seconds(value: object, argument: str) -> float:
             raise ConfigurationError(f'{argument}={value!r} is not a duration: write 30, "30s", "5m" or "48h".')
         number = float(match[1]) * _UNITS[match[2]]
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(value)
+        number = float(min(value, 2 * LONGEST))
     else:
         raise ConfigurationError(f"{argument}={value!r} is not a duration.")
     if not 0 < number <= LONGEST:

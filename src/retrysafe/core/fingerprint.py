@@ -24,17 +24,17 @@ def of_parts(parts: Mapping[str, bytes]) -> bytes:
 def differing(one: bytes, other: bytes) -> tuple[str, ...]:
     """Name the parts in which two fingerprints differ, sorted.
 
-    Fingerprints of different versions cannot be compared part by part: then every part is named.
+    Of a version that is not ours the parts cannot be read: then every part of the other is named.
     """
     left, right = _parts(one), _parts(other)
     names = left.keys() | right.keys()
-    if one[:1] != other[:1]:
-        return tuple(sorted(names))
     return tuple(sorted(name for name in names if left.get(name) != right.get(name)))
 
 
 def _parts(fingerprint: bytes) -> dict[str, bytes]:
     parts: dict[str, bytes] = {}
+    if fingerprint[:1] != bytes((VERSION,)):
+        return parts
     at = 1
     while at < len(fingerprint):
         length = int.from_bytes(fingerprint[at : at + 2], "big")

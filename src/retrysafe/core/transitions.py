@@ -86,9 +86,12 @@ def next_token(previous: int, now: Micros) -> int:
 
 
 def first_claim(want: Want, now: Micros) -> Record:
-    """The record of the first attempt for a key."""
+    """The record of the first attempt for a key.
+
+    Its version starts at its token, so that no version comes again after a sweep.
+    """
     check(Event.CLAIM, Standing.ABSENT)
-    clocks = want.clocks
+    clocks, token = want.clocks, next_token(0, now)
     return Record(
         key=want.key,
         boundary=want.boundary,
@@ -97,7 +100,7 @@ def first_claim(want: Want, now: Micros) -> Record:
         fingerprint=want.fingerprint,
         state=State.RUNNING,
         attempt=want.attempt,
-        token=next_token(0, now),
+        token=token,
         attempts=1,
         effects=want.effects,
         lease_until=now + clocks.lease,
@@ -105,7 +108,7 @@ def first_claim(want: Want, now: Micros) -> Record:
         updated=now,
         expires=now + clocks.window,
         forget=now + clocks.memory,
-        version=1,
+        version=token,
         result=None,
         now=now,
     )
@@ -117,12 +120,19 @@ def started_before(seen: Record) -> int:
     return 0 if fresh else seen.attempts
 
 
+def kept_fingerprint(want: Want, seen: Record) -> bytes:
+    """The fingerprint after a claim on ``seen``: a claim without a payload does not erase the one that is there."""
+    fresh = seen.standing in (Standing.EXPIRED, Standing.FORGOTTEN)
+    return want.fingerprint if fresh else want.fingerprint or seen.fingerprint
+
+
 def claim_again(record: Record, want: Want, seen: Record, now: Micros) -> Record:
     """The record after a new attempt has claimed a key that had a record."""
     record = record._replace(now=now)
     check(Event.CLAIM, record.standing)
     _match_seen(record, seen)
     return first_claim(want, now)._replace(
+        fingerprint=kept_fingerprint(want, seen),
         token=next_token(record.token, now),
         attempts=started_before(seen) + 1,
         created=record.created,

@@ -12,7 +12,7 @@ def settle(store: Store, held: Held, event: Event, result: Stored | None = None)
     """Let the owner settle its record; False when the record is no longer its own.
 
     A lost reply is read back: a record that is already where it should be, by this attempt and
-    token, was settled by us.
+    token and with this result, was settled by us.
     """
     if (yield from ask(store.settle(held, event, result), again=not held.transactional)):
         return True
@@ -21,6 +21,7 @@ def settle(store: Store, held: Held, event: Event, result: Stored | None = None)
         record is not None
         and (record.attempt, record.token) == (held.attempt, held.token)
         and record.state is RULES[event].target
+        and record.result == result
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from retrysafe.core.transitions import RULES, Event, first_claim, next_token, started_before
+from retrysafe.core.transitions import RULES, Event, first_claim, kept_fingerprint, next_token, started_before
 from retrysafe.ports import Ask, Call, Capabilities, Item
 from retrysafe.types import Clocks, Held, Micros, Record, Standing, State, Stored, Want
 
@@ -56,6 +56,7 @@ class DynamodbStore:
         update = _Update(self.table, want.key, _seen(Event.CLAIM))
         update.put(
             first_claim(want, now)._replace(
+                fingerprint=kept_fingerprint(want, seen),
                 token=next_token(seen.token, now),
                 attempts=started_before(seen) + 1,
                 created=seen.created,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from retrysafe.core.transitions import RULES, Event, started_before
+from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before
 from retrysafe.ports import Ask, Capabilities, Script
 from retrysafe.types import Clocks, Held, Record, State, Stored, Want
 
@@ -84,10 +84,10 @@ local function stored(body, media_type, codec_version)
     if string.sub(body, 1, 1) == '+' then redis.call('HSET', KEYS[1], 'result', string.sub(body, 2)) end
   end
 end
-local function claimed(a, token, attempts, created)
+local function claimed(a, token, version, attempts, created)
   redis.call('HSET', KEYS[1], 'boundary', a[1], 'scope', a[2], 'operation', a[3], 'fingerprint', a[4],
     'attempt', a[5], 'effects', a[6], 'lease_until', text(now + a[7]), 'token', text(token),
-    'attempts', attempts, 'created', created)
+    'attempts', attempts, 'created', created, 'version', text(version - 1))
   redis.call('HDEL', KEYS[1], 'result', 'media_type', 'codec_version')
   written('running', a[8], a[9])
 end
@@ -96,12 +96,12 @@ end
 
 _SCRIPTS = {
     "claim": """
-if standing(load()) == 'absent' then claimed(ARGV, math.max(1, now), 1, text(now)) end
+if standing(load()) == 'absent' then claimed(ARGV, now, now, 1, text(now)) end
 return reply()""",
     "take": """
 local record = load()
 if not allowed(record, ARGV[10]) or record.attempt ~= ARGV[11] or record.version ~= ARGV[12] then return false end
-claimed(ARGV, math.max(tonumber(record.token) + 1, now), ARGV[13], record.created)
+claimed(ARGV, math.max(tonumber(record.token) + 1, now), tonumber(record.version) + 1, ARGV[13], record.created)
 return reply()""",
     "settle": """
 local record = load()
@@ -139,6 +139,7 @@ class RedisStore:
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         guard = (_sources(Event.CLAIM), seen.attempt, seen.version, started_before(seen) + 1)
+        want = want._replace(fingerprint=kept_fingerprint(want, seen))
         return Ask(_script("take", want.key, (*_want_args(want), *guard)), _reader(want.key))
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:

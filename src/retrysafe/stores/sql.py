@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from retrysafe.core.transitions import RULES, Event, started_before
+from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before
 from retrysafe.ports import Ask, Capabilities, Query, Rows
 from retrysafe.types import Clocks, Held, Record, Standing, State, Stored, Want
 
@@ -101,7 +101,8 @@ class SqlStore:
 
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
-        params = self._want_params(want) | _seen_params(seen) | {"attempts": started_before(seen) + 1}
+        params = self._want_params(want) | _seen_params(seen)
+        params |= {"attempts": started_before(seen) + 1, "fingerprint": kept_fingerprint(want, seen)}
         return Ask(Query(self._take_sql[want.transactional], params), _record)
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
@@ -217,7 +218,7 @@ class SqlStore:
             f"INSERT INTO {TABLE} ({columns()}{xact}) SELECT {self.p('key')}, {self.p('boundary')}, "
             f"{self.p('scope')}, {self.p('operation')}, {self.p('fingerprint')}, 'running', {self.p('attempt')}, "
             f"t.now, 1, {self.p('effects')}, t.now + {self.p('lease')}, t.now, t.now, t.now + {self.p('window')}, "
-            f"t.now + {self.p('memory')}, 1, NULL, NULL, NULL{stamp} FROM {clock}{gate or ' WHERE true'} "
+            f"t.now + {self.p('memory')}, t.now, NULL, NULL, NULL{stamp} FROM {clock}{gate or ' WHERE true'} "
             f"ON CONFLICT (key_hash) DO NOTHING RETURNING {columns()}, updated"
         )
 

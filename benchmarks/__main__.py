@@ -1,0 +1,66 @@
+"""``python -m benchmarks [NAME…] [--json FILE] [--quick]``: rows whose name contains a NAME, by default all.
+
+Aims are shown as met or not; a noisy machine never makes the run fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.measuring import FULL, QUICK, Figures, measure
+from benchmarks.rows import Row
+
+_GROUPS: tuple[tuple[str, str | None], ...] = (
+    ("on_imports", None),
+    ("on_memory", None),
+    ("on_sqlite", None),
+    ("on_psycopg", "RETRYSAFE_TEST_POSTGRESQL"),
+    ("on_asyncpg", "RETRYSAFE_TEST_POSTGRESQL"),
+    ("on_redis", "RETRYSAFE_TEST_REDIS"),
+)
+"""Modules with rows, and the variable that leads to the service they need."""
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only rows whose name contains one of these")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures with the versions they belong to")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    options = parser.parse_args()
+    print(report.header())
+    results: list[tuple[Row, Figures]] = []
+    for row in _chosen(options.names):
+        figures = measure(row, QUICK if options.quick else FULL)
+        print(report.line(row, figures), flush=True)
+        results.append((row, figures))
+    if options.json is not None:
+        report.write(options.json, results, _servers())
+
+
+def _chosen(names: Sequence[str]) -> Sequence[Row]:
+    rows: list[Row] = []
+    for module, variable in _GROUPS:
+        if variable is not None and variable not in os.environ:
+            print(f"skipped: {module.removeprefix('on_')}, {variable} is not set")
+            continue
+        offered: Callable[[], Sequence[Row]] = import_module(f"benchmarks.{module}").rows
+        rows += [row for row in offered() if not names or any(name in row.name for name in names)]
+    return rows
+
+
+def _servers() -> dict[str, str]:
+    if "RETRYSAFE_TEST_POSTGRESQL" not in os.environ:
+        return {}
+    from benchmarks.postgresql import server_version
+
+    return {"postgresql": server_version()}
+
+
+if __name__ == "__main__":
+    main()

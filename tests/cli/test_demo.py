@@ -1,0 +1,121 @@
+"""`retrysafe demo` as a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "retrysafe", "demo"]
+
+
+def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def audited(folder: Path, seed: int, *arguments: str, payments: int = 5) -> dict[str, dict[str, int]]:
+    """Run the demo, check what holds in every run, and return the counts of each lane."""
+    file = folder / "audit.json"
+    done = demo("--seed", str(seed), "--payments", str(payments), "--json", str(file), *arguments)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    written: dict[str, Any] = json.loads(file.read_text())
+    lanes: dict[str, dict[str, int]] = written["lanes"]
+    assert written["seed"] == seed
+    assert list(lanes) == ["unsafe", "naive", "retrysafe"]
+    for count in lanes.values():
+        assert count["intents"] == payments
+        columns = ("charged_once", "charged_twice", "lost", "uncertain")
+        assert sum(count[column] for column in columns) == payments
+    for lane in ("unsafe", "naive"):
+        assert lanes[lane]["charged_twice"] > 0
+    guarded = lanes["retrysafe"]
+    assert (guarded["charged_twice"], guarded["lost"], guarded["wrong_amount"]) == (0, 0, 0)
+    return lanes
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_retrysafe_charges_once_where_the_others_charge_twice(tmp_path: Path, seed: int) -> None:
+    lanes = audited(tmp_path, seed)
+    assert lanes["retrysafe"]["charged_once"] == 5
+    assert lanes["retrysafe"]["uncertain"] == 0
+    assert lanes["retrysafe"]["replayed"] > 0
+
+
+def test_a_bank_without_keys_ends_in_doubt_never_in_a_second_charge(tmp_path: Path) -> None:
+    assert audited(tmp_path, 13, "--bank-without-keys")["retrysafe"]["uncertain"] > 0
+
+
+def test_one_payment_with_every_fault_that_fits(tmp_path: Path) -> None:
+    assert audited(tmp_path, 14, payments=1)["retrysafe"]["charged_once"] == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--bank-without-keys"]])
+def test_on_postgresql(tmp_path: Path, postgresql: str, options: list[str]) -> None:
+    audited(tmp_path, 15, "--store", postgresql, *options)
+
+
+def test_your_own_payments(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("id,account,amount,currency\n" + "".join(f"P{n},acct,{n}.50,EUR\n" for n in range(1, 7)))
+    done = demo("--seed", "16", "--input", str(file), "--keep", str(tmp_path / "kept"))
+    assert done.returncode == 0, done
+    ledger = (tmp_path / "kept" / "retrysafe" / "bank-ledger.jsonl").read_text().splitlines()
+    charged = {entry["payment"]: entry["amount"] for entry in map(json.loads, ledger)}
+    assert charged == {f"P{n}": f"{n}.50" for n in range(1, 7)}
+    assert "6 payments" in done.stdout
+    assert "charged every one of 6 exactly once" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--payments", "0"], "--payments 0: at least one payment is needed"),
+        (["--input", "/nowhere/at/all.csv"], "/nowhere/at/all.csv: No such file"),
+        (["--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json: there is no such folder"),
+        (["--store", "memory://"], "memory:// is private to each process"),
+        (["--store", "nonsense://"], "unknown kind of URL"),
+        (["--keep", "/"], "give a folder that is not there yet"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], complaint: str) -> None:
+    done = demo(*arguments)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals) -> None:
+    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, b"")
+        assert any(line.startswith(b"retrysafe") for line in lines)  # the lanes are at work
+        descendants = [found for child in children(process.pid) for found in (child, *children(child))]
+        assert len(descendants) >= 24  # three banks, twelve supervisors, and most of their workers
+        watched = [os.pidfd_open(pid) for pid in descendants if Path(f"/proc/{pid}").exists()]
+        process.send_signal(end)
+        process.wait(30)
+    for child in watched:
+        assert ended(child)
+        os.close(child)
+    assert process.returncode == (-signal.SIGKILL if end is signal.SIGKILL else 130)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:  # it has just ended
+        return []
+
+
+def ended(child: int) -> bool:
+    """Whether the process behind a descriptor has ended, or does so soon."""
+    return bool(select.select([child], [], [], 30)[0])

@@ -1,0 +1,98 @@
+"""The command line around its verbs, and `retrysafe migrate`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+
+import retrysafe
+from retrysafe import Boundary, migrations
+from retrysafe.cli import main
+
+
+def test_python_m_retrysafe_is_the_command_line() -> None:
+    command = [sys.executable, "-m", "retrysafe", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"retrysafe {retrysafe.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["unheard-of"], ["migrate"], ["demo", "--seed", "one"]])
+def test_a_misspelt_command_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: retrysafe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["demo", "migrate"])
+def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([verb, "--help"])
+    assert caught.value.code == 0
+    assert f"retrysafe {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+def test_sql_is_printed_without_connecting(dialect: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "--store", f"{dialect}://nobody@nowhere.invalid/x", "--sql"]) == 0
+    assert capsys.readouterr().out == migrations.script(dialect)
+    latest = migrations.load(dialect)[-1].version
+    assert main(["migrate", "--store", f"{dialect}://nobody@nowhere.invalid/x", "--sql", "--after", str(latest)]) == 0
+    assert "CREATE TABLE" not in capsys.readouterr().out
+
+
+def test_a_sqlite_file_is_ready_afterwards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path / 'records.db'}"
+    assert main(["migrate", "--store", url]) == 0
+    assert main(["migrate", "--store", url]) == 0
+    assert capsys.readouterr().out.endswith("up to date\n")
+
+
+@pytest.fixture
+def empty_database(postgresql: str) -> Iterator[str]:
+    psycopg = pytest.importorskip("psycopg")
+    name = f"retrysafe_cli_{uuid4().hex}"
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield urlsplit(postgresql)._replace(path=f"/{name}").geturl()
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+asyncpg"])
+def test_a_postgresql_database_is_migrated_once(
+    scheme: str, empty_database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = empty_database.replace("postgresql", scheme, 1)
+    assert main(["migrate", "--store", url]) == 0
+    applied = "".join(f"applied {m.version:04d} {m.name}\n" for m in migrations.load("postgresql"))
+    assert capsys.readouterr().out == applied
+    assert main(["migrate", "--store", url]) == 0
+    assert capsys.readouterr().out == "up to date\n"
+    boundary = Boundary("after the migration", store=empty_database)
+    with boundary.claim("key") as claim:
+        claim.result = 1
+    boundary.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--store", "nonsense://x"], "unknown kind of URL"),
+        (["--store", "redis://x", "--sql"], "has no SQL schema"),
+        (["--store", "sqlite:///x.db", "--after", "1"], "--after goes with --sql only"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["migrate", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert complaint in said.err
+    assert said.err.count("\n") == 1

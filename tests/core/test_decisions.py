@@ -1,0 +1,77 @@
+"""What an attempt does about the record in its way: every standing, effects mode and payload."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from retrysafe.core.decisions import Decision, decide, same_payload
+from retrysafe.types import Effects, OnExpired, Record, Standing
+from tests.core.test_transitions import at, want
+
+MODES: tuple[Effects, ...] = ("transactional", "keyed", "external")
+STANDINGS = [standing for standing in Standing if standing is not Standing.ABSENT]
+
+
+def expected(record: Record, on_expired: OnExpired, same: bool) -> Decision:
+    """The rows of DESIGN.md, written out by hand."""
+    standing = record.standing
+    if standing is Standing.FORGOTTEN:
+        return Decision.TAKE
+    if standing is Standing.EXPIRED:
+        return Decision.TAKE if on_expired == "new" else Decision.EXPIRED
+    if not same:
+        return Decision.REUSED
+    if standing is Standing.LAPSED:
+        return Decision.TAKE if record.effects == "keyed" else Decision.SUSPECT
+    return {
+        Standing.RUNNING: Decision.BUSY,
+        Standing.COMPLETED: Decision.REPLAY,
+        Standing.FAILED: Decision.REPLAY_FAILURE,
+        Standing.UNKNOWN: Decision.DOUBT,
+        Standing.RELEASED: Decision.TAKE,
+    }[standing]
+
+
+@pytest.mark.parametrize(("standing", "effects", "same"), list(product(STANDINGS, MODES, (True, False))))
+@pytest.mark.parametrize("on_expired", ["new", "refuse"])
+def test_every_record_of_another_attempt(
+    standing: Standing, effects: Effects, same: bool, on_expired: OnExpired
+) -> None:
+    record = at(standing, effects=effects)
+    mine = want(effects=effects, on_expired=on_expired, fingerprint=b"print" if same else b"another")
+    assert decide(record, mine) is expected(record, on_expired, same)
+
+
+@pytest.mark.parametrize("standing", STANDINGS)
+def test_ones_own_record_is_recognised_while_it_runs(standing: Standing) -> None:
+    """The reply to the claim was lost, or a duplicate of the claim came first."""
+    record = at(standing)
+    mine = decide(record, want(attempt=record.attempt)) is Decision.MINE
+    assert mine == (standing in (Standing.RUNNING, Standing.LAPSED))
+
+
+@pytest.mark.parametrize("standing", STANDINGS)
+def test_a_live_attempt_is_never_taken_over(standing: Standing) -> None:
+    """River's rescuer, Oban Lifeline: live jobs are run again after a hard age cap."""
+    if decide(at(standing), want()) is Decision.TAKE:
+        assert standing is not Standing.RUNNING
+
+
+@pytest.mark.parametrize("effects", MODES)
+def test_an_outcome_in_doubt_is_never_run_again_by_itself(effects: Effects) -> None:
+    assert decide(at(Standing.UNKNOWN, effects=effects), want(effects=effects)) is Decision.DOUBT
+
+
+def test_the_mode_of_the_dead_attempt_decides_not_that_of_the_next() -> None:
+    """Its effect is the one in doubt."""
+    assert decide(at(Standing.LAPSED, effects="external"), want(effects="keyed")) is Decision.SUSPECT
+    assert decide(at(Standing.LAPSED, effects="keyed"), want(effects="external")) is Decision.TAKE
+
+
+def test_an_empty_fingerprint_switches_the_check_off() -> None:
+    assert same_payload(b"", b"x")
+    assert same_payload(b"x", b"")
+    assert same_payload(b"x", b"x")
+    assert not same_payload(b"x", b"y")

@@ -1,0 +1,107 @@
+"""Keys: what is accepted, how they are looked up, and what is derived from them."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrysafe.core import keys
+from retrysafe.errors import InvalidKey
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+PART = st.tuples(TEXT, TEXT, TEXT, TEXT)
+
+
+@pytest.mark.parametrize("key", ["", "a" * 256, "a\x00b", "line\nfeed", "\x7f", "\x85", "\ud800", "tab\t"])
+def test_a_malformed_key_is_refused(key: str) -> None:
+    """An empty id forks ghosts (DBOS #759)."""
+    with pytest.raises(InvalidKey):
+        keys.parse(key)
+
+
+@pytest.mark.parametrize("key", [None, True, 1.5, b"bytes", ["a"], object()])
+def test_a_key_of_another_type_is_refused(key: object) -> None:
+    with pytest.raises(InvalidKey):
+        keys.parse(key)
+
+
+def test_keys_are_opaque_text() -> None:
+    assert keys.parse("a") == "a"
+    assert keys.parse(" spaces count ") == " spaces count "
+    assert keys.parse("é" * 255) == "é" * 255
+    assert keys.parse("\u200b\u2028") == "\u200b\u2028"
+    assert keys.parse(-7) == "-7"
+    assert keys.parse(0) == "0"
+    assert keys.parse(UUID(int=1)) == "00000000-0000-0000-0000-000000000001"
+
+
+@given(TEXT)
+def test_every_key_is_kept_as_it_is_or_refused(text: str) -> None:
+    control = any(ord(character) < 32 or 127 <= ord(character) < 160 for character in text)
+    if not text or control:
+        with pytest.raises(InvalidKey):
+            keys.parse(text)
+    else:
+        assert keys.parse(text) == text
+
+
+@given(one=PART, other=PART)
+def test_two_identities_meet_only_when_they_are_equal(
+    one: tuple[str, str, str, str], other: tuple[str, str, str, str]
+) -> None:
+    assert (keys.lookup(None, *one) == keys.lookup(None, *other)) == (one == other)
+
+
+def test_characters_do_not_move_from_one_part_to_the_next() -> None:
+    parts = {
+        keys.lookup(None, "ab", "c", "d", "e"),
+        keys.lookup(None, "a", "bc", "d", "e"),
+        keys.lookup(None, "ab", "", "cd", "e"),
+        keys.lookup(None, "ab", "c", "", "de"),
+        keys.lookup(None, "", "abc", "d", "e"),
+    }
+    assert len(parts) == 5
+
+
+def test_a_tenant_that_guesses_a_key_finds_nothing() -> None:
+    assert keys.lookup(None, "b", "tenant 1", "op", "key") != keys.lookup(None, "b", "tenant 2", "op", "key")
+    assert keys.lookup(b"secret", "b", "s", "op", "key") != keys.lookup(None, "b", "s", "op", "key")
+
+
+def test_unicode_forms_are_two_keys() -> None:
+    assert keys.lookup(None, "b", "", "op", "é") != keys.lookup(None, "b", "", "op", "e\u0301")
+
+
+def test_stored_hashes_stay_as_they_are_for_ever() -> None:
+    """Changing these makes every stored key unknown: that needs a new version and a migration."""
+    found = keys.lookup(None, "boundary", "scope", "operation", "key")
+    assert len(found) == 32
+    assert found.hex() == LOOKUP
+    assert keys.derive(None, found, "stripe") == DERIVED
+
+
+LOOKUP = "557a6b6bc2dfa204c5318ee243f7337f5593226cf3a57943992cdf9aa1911ef6"
+DERIVED = "rs1-6c2335a03b591c2596891a304e39643aaf30c303506f6916d87dd93d88309225"
+
+
+def test_derived_keys_depend_on_key_and_name_and_secret_alone() -> None:
+    record_key = keys.lookup(None, "b", "", "op", "key")
+    derived = keys.derive(None, record_key, "stripe")
+    assert derived == keys.derive(None, record_key, "stripe")
+    others = {
+        keys.derive(None, record_key, "mail"),
+        keys.derive(b"secret", record_key, "stripe"),
+        keys.derive(None, keys.lookup(None, "b", "", "op", "other"), "stripe"),
+    }
+    assert len(others | {derived}) == 4
+    assert re.fullmatch(r"rs1-[0-9a-f]{64}", derived)
+    assert record_key.hex() not in derived
+
+
+def test_a_redacted_key_shows_only_the_beginning_of_its_hash() -> None:
+    record_key = keys.lookup(None, "b", "", "op", "customer@example.org")
+    assert keys.redact(record_key) == record_key.hex()[:8]

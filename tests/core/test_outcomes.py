@@ -1,0 +1,88 @@
+"""What becomes of a record when the work ends: each cell of DESIGN.md's table that the core decides."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from retrysafe.core.outcomes import Ending, Ground, Transaction, Verdict, ending_of_error, verdict
+from retrysafe.core.transitions import RULES, Event
+from retrysafe.types import Standing
+
+ROLLED_BACK = (None, Transaction.ROLLBACK)
+CELLS = {
+    (Ending.RETURNED, Ground.OWN): (Event.COMPLETE, Transaction.COMMIT),
+    (Ending.RETURNED, Ground.JOINED): (Event.COMPLETE, None),
+    (Ending.RETURNED, Ground.KEYED): (Event.COMPLETE, None),
+    (Ending.RETURNED, Ground.EXTERNAL): (Event.COMPLETE, None),
+    (Ending.UNENCODABLE, Ground.OWN): ROLLED_BACK,
+    (Ending.UNENCODABLE, Ground.JOINED): (Event.DOUBT, None),
+    (Ending.UNENCODABLE, Ground.KEYED): (Event.COMPLETE, None),
+    (Ending.UNENCODABLE, Ground.EXTERNAL): (Event.COMPLETE, None),
+    (Ending.DECLARED, Ground.OWN): (Event.FAIL, Transaction.SAVEPOINT),
+    (Ending.DECLARED, Ground.JOINED): (Event.FAIL, None),
+    (Ending.DECLARED, Ground.KEYED): (Event.FAIL, None),
+    (Ending.DECLARED, Ground.EXTERNAL): (Event.FAIL, None),
+    (Ending.PERMANENT, Ground.OWN): (Event.FAIL, Transaction.SAVEPOINT),
+    (Ending.PERMANENT, Ground.JOINED): (Event.DOUBT, None),
+    (Ending.PERMANENT, Ground.KEYED): (Event.FAIL, None),
+    (Ending.PERMANENT, Ground.EXTERNAL): (Event.FAIL, None),
+    (Ending.TRANSIENT, Ground.OWN): ROLLED_BACK,
+    (Ending.TRANSIENT, Ground.JOINED): (Event.DOUBT, None),
+    (Ending.TRANSIENT, Ground.KEYED): (Event.RELEASE, None),
+    (Ending.TRANSIENT, Ground.EXTERNAL): (Event.DOUBT, None),
+    (Ending.NOT_EXECUTED, Ground.OWN): ROLLED_BACK,
+    (Ending.NOT_EXECUTED, Ground.JOINED): (Event.RELEASE, None),
+    (Ending.NOT_EXECUTED, Ground.KEYED): (Event.RELEASE, None),
+    (Ending.NOT_EXECUTED, Ground.EXTERNAL): (Event.RELEASE, None),
+    (Ending.COMMITTED, Ground.OWN): (Event.DOUBT, Transaction.SAVEPOINT),
+    (Ending.COMMITTED, Ground.JOINED): (Event.DOUBT, None),
+    (Ending.COMMITTED, Ground.KEYED): (Event.DOUBT, None),
+    (Ending.COMMITTED, Ground.EXTERNAL): (Event.DOUBT, None),
+}
+
+
+@pytest.mark.parametrize(("ending", "ground"), list(product(Ending, Ground)))
+def test_every_cell(ending: Ending, ground: Ground) -> None:
+    event, transaction = CELLS[ending, ground]
+    found = verdict(ending, ground)
+    assert found.event is event
+    if ground is Ground.OWN:
+        assert found.transaction is transaction
+
+
+@pytest.mark.parametrize("ending", Ending)
+@pytest.mark.parametrize("ground", [Ground.JOINED, Ground.KEYED, Ground.EXTERNAL])
+def test_outside_an_own_transaction_every_ending_is_recorded_and_nothing_rolled_back(
+    ending: Ending, ground: Ground
+) -> None:
+    """Cancellation is an ending like the others: no key stays locked (idemkit, fastapi-idempotency-key)."""
+    found = verdict(ending, ground)
+    assert found == Verdict(found.event, Transaction.COMMIT)
+    assert found.event is not None
+    assert Standing.RUNNING in RULES[found.event].sources
+
+
+def test_what_the_handler_said_outranks_the_type_of_its_error() -> None:
+    cases = {
+        (False, False, False): Ending.TRANSIENT,
+        (False, False, True): Ending.NOT_EXECUTED,
+        (False, True, False): Ending.COMMITTED,
+        (False, True, True): Ending.COMMITTED,
+        (True, False, False): Ending.PERMANENT,
+        (True, False, True): Ending.PERMANENT,
+        (True, True, False): Ending.COMMITTED,
+        (True, True, True): Ending.COMMITTED,
+    }
+    for (permanent, committed, not_executed), ending in cases.items():
+        found = ending_of_error(permanent=permanent, committed=committed, not_executed=not_executed)
+        assert found is ending
+
+
+def test_an_effect_that_may_have_happened_never_frees_an_external_key() -> None:
+    for ending in Ending:
+        if ending is not Ending.NOT_EXECUTED:
+            assert verdict(ending, Ground.EXTERNAL).event is not Event.RELEASE
+    for ground in Ground:
+        assert verdict(Ending.COMMITTED, ground).event is Event.DOUBT

@@ -1,0 +1,284 @@
+"""Every event at every standing, against the table as it is written in DESIGN.md; guards, tokens and clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrysafe.core import diagram, transitions
+from retrysafe.core.transitions import Event, Guard
+from retrysafe.errors import IllegalTransition
+from retrysafe.types import Clocks, Held, Record, Standing, State, Stored, Want
+
+NOW = 1_000_000
+CLOCKS = Clocks(lease=10, window=100, memory=200)
+RESULT = Stored(b"result", "text/plain", 1)
+RESOLUTIONS = {
+    Event.RESOLVE_COMPLETED: State.COMPLETED,
+    Event.RESOLVE_FAILED: State.FAILED,
+    Event.RESOLVE_RELEASED: State.RELEASED,
+}
+
+TABLE: dict[tuple[Event, Standing], State | None] = {
+    (Event.CLAIM, Standing.ABSENT): State.RUNNING,
+    (Event.CLAIM, Standing.LAPSED): State.RUNNING,
+    (Event.CLAIM, Standing.RELEASED): State.RUNNING,
+    (Event.CLAIM, Standing.EXPIRED): State.RUNNING,
+    (Event.CLAIM, Standing.FORGOTTEN): State.RUNNING,
+    (Event.RENEW, Standing.RUNNING): State.RUNNING,
+    (Event.COMPLETE, Standing.RUNNING): State.COMPLETED,
+    (Event.COMPLETE, Standing.LAPSED): State.COMPLETED,
+    (Event.COMPLETE, Standing.UNKNOWN): State.COMPLETED,
+    (Event.FAIL, Standing.RUNNING): State.FAILED,
+    (Event.FAIL, Standing.LAPSED): State.FAILED,
+    (Event.FAIL, Standing.UNKNOWN): State.FAILED,
+    (Event.DOUBT, Standing.RUNNING): State.UNKNOWN,
+    (Event.DOUBT, Standing.LAPSED): State.UNKNOWN,
+    (Event.RELEASE, Standing.RUNNING): State.RELEASED,
+    (Event.RELEASE, Standing.LAPSED): State.RELEASED,
+    (Event.SUSPECT, Standing.LAPSED): State.UNKNOWN,
+    (Event.RESOLVE_COMPLETED, Standing.UNKNOWN): State.COMPLETED,
+    (Event.RESOLVE_FAILED, Standing.UNKNOWN): State.FAILED,
+    (Event.RESOLVE_RELEASED, Standing.UNKNOWN): State.RELEASED,
+    (Event.SWEEP, Standing.FORGOTTEN): None,
+}
+"""Written out once more by hand, so that a slip in the shipping table shows."""
+
+OWNED = (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
+BY_SIGHT = (Event.SUSPECT, *RESOLUTIONS)
+
+
+def want(**changes: object) -> Want:
+    made = Want(b"key", "b", "s", "op", b"print", "new", "keyed", CLOCKS)
+    return made._replace(**changes)  # type: ignore[arg-type]
+
+
+def at(standing: Standing, **changes: object) -> Record:
+    """A record of attempt "old" with that standing at NOW."""
+    record = transitions.first_claim(want(attempt="old"), NOW - 5)._replace(now=NOW, version=4, attempts=2)
+    shapes: dict[Standing, dict[str, object]] = {
+        Standing.RUNNING: {},
+        Standing.LAPSED: {"lease_until": NOW},
+        Standing.COMPLETED: {"state": State.COMPLETED, "result": RESULT},
+        Standing.FAILED: {"state": State.FAILED, "result": RESULT},
+        Standing.UNKNOWN: {"state": State.UNKNOWN},
+        Standing.RELEASED: {"state": State.RELEASED},
+        Standing.EXPIRED: {"state": State.COMPLETED, "result": RESULT, "expires": NOW},
+        Standing.FORGOTTEN: {"state": State.COMPLETED, "result": RESULT, "expires": NOW - 9, "forget": NOW},
+    }
+    record = record._replace(**{**shapes[standing], **changes})  # type: ignore[arg-type]
+    assert record.standing is standing or changes
+    return record
+
+
+def owner(record: Record) -> Held:
+    return Held(record.key, record.attempt, record.token, CLOCKS, False)
+
+
+def apply(event: Event, record: Record) -> Record:
+    """The event, by whoever may."""
+    if event is Event.CLAIM:
+        return transitions.claim_again(record, want(), record, NOW)
+    if event is Event.RENEW:
+        return transitions.renew(record, owner(record), NOW)
+    if event in OWNED:
+        return transitions.settle(record, owner(record), event, RESULT, NOW)
+    return transitions.resolve(record, record, event, RESULT, CLOCKS, NOW)
+
+
+@pytest.mark.parametrize(("event", "standing"), list(product(Event, Standing)))
+def test_every_pair_is_in_the_table_or_raises(event: Event, standing: Standing) -> None:
+    if (event, standing) in TABLE:
+        assert transitions.check(event, standing).target is TABLE[event, standing]
+    else:
+        with pytest.raises(IllegalTransition, match="not possible"):
+            transitions.check(event, standing)
+
+
+@pytest.mark.parametrize(
+    ("event", "standing"),
+    [pair for pair in list(product(Event, Standing)) if pair[0] is not Event.SWEEP and pair[1] is not Standing.ABSENT],
+)
+def test_every_pair_changes_a_record_as_the_table_says_or_raises(event: Event, standing: Standing) -> None:
+    record = at(standing)
+    if (event, standing) not in TABLE:
+        with pytest.raises(IllegalTransition):
+            apply(event, record)
+        return
+    after = apply(event, record)
+    assert after.state is TABLE[event, standing]
+    assert after.version == record.version + 1
+    assert (after.updated, after.expires, after.forget) == (NOW, NOW + 100, NOW + 200)
+    assert after.created == record.created
+
+
+def test_illegal_transitions_are_one_error() -> None:
+    """One error for all pairs, and none of another kind hides behind it."""
+    assert IllegalTransition.__subclasses__() == []
+
+
+GUARDS = {
+    Event.CLAIM: Guard.SEEN,
+    Event.SWEEP: Guard.CLOCK,
+    **dict.fromkeys((Event.RENEW, *OWNED), Guard.OWNER),
+    **dict.fromkeys(BY_SIGHT, Guard.SEEN),
+}
+
+
+def test_every_event_has_its_guard() -> None:
+    assert {event: rule.guard for event, rule in transitions.RULES.items()} == GUARDS
+    assert transitions.VACANT_CLAIM.guard is Guard.VACANT
+    assert set(transitions.RULES) == set(Event)
+
+
+@pytest.mark.parametrize("event", [Event.RENEW, *OWNED])
+@pytest.mark.parametrize("change", [{"attempt": "another"}, {"token": 1}], ids=["attempt", "token"])
+def test_a_late_owner_changes_nothing(event: Event, change: dict[str, object]) -> None:
+    """Powertools, exactly-once, justonce, drf-idempotency, CAP, River #1302, Oban: a completion that is not fenced."""
+    record = at(Standing.RUNNING)
+    held = owner(record)._replace(**change)  # type: ignore[arg-type]
+    call: Callable[[], Record] = lambda: (  # noqa: E731
+        transitions.renew(record, held, NOW)
+        if event is Event.RENEW
+        else transitions.settle(record, held, event, RESULT, NOW)
+    )
+    with pytest.raises(IllegalTransition, match="another attempt"):
+        call()
+
+
+@pytest.mark.parametrize("event", [Event.CLAIM, *BY_SIGHT])
+@pytest.mark.parametrize("change", [{"attempt": "another"}, {"version": 3}], ids=["attempt", "version"])
+def test_a_record_that_changed_since_it_was_seen_stays(event: Event, change: dict[str, object]) -> None:
+    record = at(
+        next(standing for _, standing in TABLE if (event, standing) in TABLE and standing is not Standing.ABSENT)
+    )
+    seen = record._replace(**change)  # type: ignore[arg-type]
+    with pytest.raises(IllegalTransition, match="changed since"):
+        if event is Event.CLAIM:
+            transitions.claim_again(record, want(), seen, NOW)
+        else:
+            transitions.resolve(record, seen, event, RESULT, CLOCKS, NOW)
+
+
+# ---------------------------------------------------------------- what a write changes
+
+
+def test_a_release_keeps_the_row_with_fingerprint_token_and_count() -> None:
+    record = at(Standing.RUNNING)
+    after = transitions.settle(record, owner(record), Event.RELEASE, None, NOW)
+    kept = ("key", "fingerprint", "attempt", "token", "attempts", "created")
+    assert [getattr(after, name) for name in kept] == [getattr(record, name) for name in kept]
+
+
+def test_a_renewal_extends_the_lease_from_now_and_the_window_with_it() -> None:
+    record = at(Standing.RUNNING)
+    after = transitions.renew(record, owner(record), NOW + 1)
+    assert after.lease_until == NOW + 1 + CLOCKS.lease
+    assert after.expires == NOW + 1 + CLOCKS.window
+    assert (after.attempt, after.token, after.attempts) == (record.attempt, record.token, record.attempts)
+
+
+def test_a_settlement_is_judged_by_the_stores_time_and_not_by_what_was_seen() -> None:
+    """A record that was read as running has lapsed by the time of the write."""
+    seen_running = at(Standing.RUNNING)
+    with pytest.raises(IllegalTransition):
+        transitions.renew(seen_running, owner(seen_running), seen_running.lease_until)
+    with pytest.raises(IllegalTransition):
+        transitions.claim_again(seen_running, want(), seen_running, seen_running.lease_until - 1)
+    assert transitions.claim_again(seen_running, want(), seen_running, seen_running.lease_until)
+
+
+def test_a_claim_counts_attempts_within_a_window_and_starts_over_after_it() -> None:
+    assert transitions.claim_again(at(Standing.LAPSED), want(), at(Standing.LAPSED), NOW).attempts == 3
+    assert transitions.claim_again(at(Standing.RELEASED), want(), at(Standing.RELEASED), NOW).attempts == 3
+    assert transitions.claim_again(at(Standing.EXPIRED), want(), at(Standing.EXPIRED), NOW).attempts == 1
+    assert transitions.claim_again(at(Standing.FORGOTTEN), want(), at(Standing.FORGOTTEN), NOW).attempts == 1
+
+
+def test_a_claim_drops_the_old_result() -> None:
+    assert transitions.claim_again(at(Standing.EXPIRED), want(), at(Standing.EXPIRED), NOW).result is None
+
+
+@given(previous=st.integers(0, 2**60), now=st.integers(1, 2**60))
+def test_a_token_is_above_every_token_before_and_at_least_the_stores_time(previous: int, now: int) -> None:
+    token = transitions.next_token(previous, now)
+    assert token > previous
+    assert token >= now
+
+
+@given(clocks=st.lists(st.integers(-50, 50), max_size=20))
+def test_tokens_increase_over_takeovers_although_the_clock_goes_back(clocks: list[int]) -> None:
+    record = transitions.first_claim(want(), NOW)
+    now = NOW
+    for number, step in enumerate(clocks):
+        now += step
+        lapsed = record._replace(lease_until=now, now=now)
+        after = transitions.claim_again(lapsed, want(attempt=f"a{number}"), lapsed, now)
+        assert after.token > record.token
+        record = after
+
+
+# ---------------------------------------------------------------- standings
+
+
+@given(
+    state=st.sampled_from(State),
+    lease=st.integers(-3, 3),
+    expires=st.integers(-3, 3),
+    memory=st.integers(0, 3),
+)
+def test_the_standing_of_every_record(state: State, lease: int, expires: int, memory: int) -> None:
+    record = at(Standing.RUNNING)._replace(
+        state=state, lease_until=NOW + lease, expires=NOW + expires, forget=NOW + expires + memory
+    )
+    if state is State.RUNNING:
+        assert record.standing is (Standing.RUNNING if lease > 0 else Standing.LAPSED)
+    elif state is State.UNKNOWN:
+        assert record.standing is Standing.UNKNOWN
+    elif expires + memory <= 0:
+        assert record.standing is Standing.FORGOTTEN
+    elif expires <= 0:
+        assert record.standing is Standing.EXPIRED
+    else:
+        assert record.standing.value == state.value
+
+
+@pytest.mark.parametrize("state", [State.RUNNING, State.UNKNOWN])
+def test_open_records_never_expire_and_are_never_swept(state: State) -> None:
+    """django-outbox-pattern: a cleanup by age whatever the status."""
+    record = at(Standing.RUNNING)._replace(state=state, expires=0, forget=0, now=NOW * 9)
+    assert record.standing in (Standing.LAPSED, Standing.UNKNOWN)
+    assert record.standing not in transitions.RULES[Event.SWEEP].sources
+
+
+def test_a_crash_does_not_lock_the_key_for_its_window() -> None:
+    """IdempotentAPI, asgi-idempotency-header: marker and result share one clock, so a crash is a conflict for a day."""
+    record = transitions.first_claim(want(clocks=Clocks(lease=10, window=10**9, memory=10**9)), NOW)
+    assert record._replace(now=NOW + 10).standing in transitions.RULES[Event.CLAIM].sources
+
+
+def test_lease_left_is_on_the_stores_clock() -> None:
+    assert at(Standing.RUNNING, lease_until=NOW + 2_500_000).lease_left == 2.5
+    assert at(Standing.LAPSED, lease_until=NOW - 1_000_000).lease_left == -1.0
+
+
+# ---------------------------------------------------------------- the diagram
+
+
+def test_the_diagram_shows_the_table_and_nothing_else() -> None:
+    drawn = diagram.mermaid().splitlines()
+    for (event, standing), target in TABLE.items():
+        source = "[*]" if standing is Standing.ABSENT else standing.value
+        goal = "[*]" if target is None else target.value
+        assert f"    {source} --> {goal}: {event.value}" in drawn
+    clock_lines = 1 + 3 + 1
+    assert len(drawn) == 1 + len(TABLE) + clock_lines
+
+
+def test_the_table_in_the_documentation_has_a_row_for_each_event() -> None:
+    rows = diagram.table().splitlines()[2:]
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == ["claim", *(event.value for event in transitions.RULES)]

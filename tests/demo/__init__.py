@@ -1,0 +1,1 @@
+"""The demo: its parts alone, and the whole of it."""

@@ -1,0 +1,113 @@
+"""The whole demo, in this process, with a view that meddles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from retrysafe.demo.lane_run import LaneRun
+from retrysafe.demo.lanes import Lane
+from retrysafe.demo.payments import shipped, take
+from retrysafe.demo.processes import DemoError
+from retrysafe.demo.report import Findings
+from retrysafe.demo.run import Options, run
+
+PAYMENTS = take(shipped(), 4)
+
+
+class Watching:
+    """A view that shows nothing and remembers the lanes."""
+
+    lanes: Sequence[LaneRun] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
+        self.lanes = lanes
+
+    def conclude(self, findings: Findings) -> None:
+        return
+
+    def processes_left(self) -> int:
+        children = [child for lane in self.lanes for child in (lane.bank, *(w.child for w in lane.workers))]
+        assert len(children) == 15
+        return sum(child.process.poll() is None for child in children)
+
+
+class Planting(Watching):
+    """Writes one charge more into the ledger of the retrysafe lane, behind the bank's back."""
+
+    def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
+        if not self.lanes:
+            (lane,) = [lane for lane in lanes if lane.lane is Lane.RETRYSAFE]
+            entry = {**PAYMENTS[0].as_json(), "payment": PAYMENTS[0].id, "charge": "ch_planted"}
+            with lane.ledger.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+        super().refresh(lanes, now)
+
+
+class Interrupting(Watching):
+    """Ctrl-C as soon as a worker is stopped."""
+
+    def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
+        super().refresh(lanes, now)
+        if any(lane.counts["pauses"] for lane in lanes):
+            raise KeyboardInterrupt
+
+
+class Robbing(Watching):
+    """Kills a bank."""
+
+    def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
+        super().refresh(lanes, now)
+        lanes[0].bank.process.kill()
+
+
+def test_the_audit_believes_the_ledger_and_not_the_workers(tmp_path: Path) -> None:
+    view = Planting()
+    findings = run(Options(3, PAYMENTS, keep=tmp_path / "kept"), view)
+    assert findings.counts[Lane.RETRYSAFE].charged_twice == 1
+    assert findings.exit_code == 1
+    assert view.processes_left() == 0
+    assert (tmp_path / "kept" / "retrysafe" / "bank-ledger.jsonl").is_file()
+    with pytest.raises(DemoError, match="give a folder that is not there yet"):
+        run(Options(3, PAYMENTS, keep=tmp_path / "kept"), view)
+
+
+def test_every_fault_strikes_every_lane() -> None:
+    view = Watching()
+    run(Options(4, PAYMENTS), view)
+    for lane in view.lanes:
+        assert lane.counts["kills"] == 3
+        assert lane.counts["pauses"] == 2
+        assert lane.counts["duplicates"] >= 1
+        assert lane.counts["retry"] == 2
+    guarded = view.lanes[-1].counts
+    assert guarded["takeovers"] >= 4
+    assert guarded["fenced"] == 2
+    assert guarded["recognised"] >= 4
+
+
+def test_an_interrupted_demo_leaves_no_process_behind_not_even_a_stopped_one() -> None:
+    view = Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        run(Options(3, PAYMENTS), view)
+    assert view.processes_left() == 0
+
+
+def test_a_demo_that_fails_says_why_and_leaves_no_process_behind() -> None:
+    view = Robbing()
+    with pytest.raises(DemoError, match="the bank of lane unsafe has died"):
+        run(Options(3, PAYMENTS), view)
+    assert view.processes_left() == 0

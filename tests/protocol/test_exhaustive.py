@@ -1,0 +1,113 @@
+"""Every state that a few attempts can reach: no promise is broken in any, and breaks are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from retrysafe.core import decisions, transitions
+from retrysafe.core.decisions import Decision
+from retrysafe.core.transitions import Event, Rule
+from retrysafe.errors import IllegalTransition
+from retrysafe.testing.judging import Check
+from retrysafe.types import Clocks, Held, Record, Standing
+from tests.protocol.search import Size, search
+
+SIZES = {
+    "two keyed attempts, a duplicate": (Size("keyed"), 40_000),
+    "two external attempts, a duplicate": (Size("external"), 50_000),
+    "two keyed attempts that ask again": (Size("keyed", ticks=3, resends=1, duplicates=0), 35_000),
+    "two external attempts that ask again": (Size("external", ticks=3, resends=1, duplicates=0), 40_000),
+    "three keyed attempts": (Size("keyed", attempts=3, ticks=2, duplicates=0), 30_000),
+    "three external attempts": (Size("external", attempts=3, ticks=2, duplicates=0), 20_000),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_no_state_breaks_a_promise(name: str, record_property: Callable[[str, object], None]) -> None:
+    size, at_least = SIZES[name]
+    found = search(size)
+    record_property("states", found.states)
+    assert found.violation is None, "\n".join((*found.path, str(found.violation)))
+    assert found.states >= at_least
+
+
+def test_a_clock_behind_by_more_than_the_memory_repeats_tokens_and_nothing_else() -> None:
+    """The limit of the promise: the token repeats, and the attempt id still keeps the writes apart."""
+    size = Size("keyed", ticks=2, jumps=(-2,), clocks=Clocks(lease=1, window=1, memory=1))
+    found = search(size)
+    assert found.violation is not None
+    assert found.violation.check is Check.TOKENS
+    assert search(size, checks={Check.NAMED, Check.SETTLED, Check.REPLAY, Check.KEPT}).violation is None
+
+
+def _only_attempt(record: Record, held: Held) -> None:
+    if record.attempt != held.attempt:
+        raise IllegalTransition
+
+
+def _only_token(record: Record, held: Held) -> None:
+    if record.token != held.token:
+        raise IllegalTransition
+
+
+def test_a_fence_without_the_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late duplicate of a claim makes a record of the same attempt anew after the sweep."""
+    monkeypatch.setattr(transitions, "_match_owner", _only_attempt)
+    found = search(Size("keyed"))
+    assert found.violation is not None
+    assert found.violation.check is Check.NAMED
+
+
+def test_a_fence_without_the_attempt_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the clock went back too far a token repeats, and only the attempt id tells two owners apart."""
+    size = Size("keyed", ticks=2, jumps=(-2,), clocks=Clocks(lease=1, window=1, memory=1))
+    monkeypatch.setattr(transitions, "_match_owner", _only_token)
+    found = search(size, checks={Check.NAMED})
+    assert found.violation is not None
+
+
+BREAKS = {
+    "running is claimed": (Event.CLAIM, Standing.RUNNING, Check.LEASE),
+    "completed is claimed": (Event.CLAIM, Standing.COMPLETED, Check.SETTLED),
+    "completed is completed again": (Event.COMPLETE, Standing.COMPLETED, Check.SETTLED),
+    "running is swept": (Event.SWEEP, Standing.RUNNING, Check.KEPT),
+    "lapsed is swept": (Event.SWEEP, Standing.LAPSED, Check.KEPT),
+    "unknown is swept": (Event.SWEEP, Standing.UNKNOWN, Check.KEPT),
+    "running is suspected": (Event.SUSPECT, Standing.RUNNING, Check.LEASE),
+    "unknown is claimed": (Event.CLAIM, Standing.UNKNOWN, Check.BLIND),
+}
+_EAGER = {
+    Standing.RUNNING: Decision.TAKE,
+    Standing.COMPLETED: Decision.TAKE,
+    Standing.UNKNOWN: Decision.TAKE,
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_rule_too_many_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    event, standing, check = BREAKS[name]
+    rule = transitions.RULES[event]
+    broken = Rule(rule.sources | {standing}, rule.target, rule.guard)
+    monkeypatch.setitem(transitions.RULES, event, broken)
+    if event is Event.CLAIM:
+        monkeypatch.setitem(decisions._BY_STANDING, standing, _EAGER[standing])
+    if event is Event.SUSPECT:
+        monkeypatch.setitem(decisions._BY_STANDING, standing, Decision.SUSPECT)
+    found = search(Size("external"))
+    assert found.violation is not None
+    assert found.violation.check is check
+
+
+def test_a_takeover_of_an_external_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(decisions._LAPSED, "external", Decision.TAKE)
+    found = search(Size("external"), checks={Check.ONE_EFFECT})
+    assert found.violation is not None
+
+
+def test_a_fence_that_compares_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transitions, "_match_owner", lambda record, held: None)
+    found = search(Size("keyed"))
+    assert found.violation is not None
+    assert found.violation.check is Check.NAMED
