@@ -46,6 +46,7 @@ check: $(VENV)/.dev-stamp ## Check format, style, types and the layers of import
 	$(BIN)/ruff check
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/mypy scripts/services
+	$(BIN)/mypy scripts/generate-docs
 	$(BIN)/basedpyright $(TYPED)
 	$(BIN)/lint-imports
 

@@ -46,11 +46,14 @@ class Backend:
         pulse: Callable[[], Client] | None = None,
         apulse: Callable[[], AsyncClient] | None = None,
         migrates_itself: bool = False,
+        immediate: bool = False,
     ) -> None:
         self.store = store
         self.kind = store.capabilities.name
         self.address = address
         self.migrates_itself = migrates_itself
+        self.immediate = immediate
+        """Whether a request never waits: then async code performs it like sync code, and cannot be cancelled there."""
         self._sync = sync
         self._asynchronous = asynchronous
         self._pulse = pulse or sync

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -122,6 +122,7 @@ class Boundary:
             observers=(LoggingObserver(),) if observers is None else tuple(observers),
             secret=_secret(secret),
             wakeups=Wakeups(),
+            warned=[],
         )
 
     @property
@@ -218,7 +219,7 @@ class Boundary:
             scope=scope_text,
             operation=operation,
             fingerprint=fingerprint,
-            attempt=secrets.token_hex(16),
+            attempt=os.urandom(16).hex(),
             effects=terms.effects,
             clocks=terms.clocks,
             on_expired=terms.on_expired,

@@ -59,6 +59,9 @@ def _enclosing() -> Claim | None:
     return found
 
 
+_BEGINNINGS = {Standing.ABSENT: "started", Standing.RELEASED: "started", Standing.LAPSED: "takeover"}
+
+
 class _Pause(NamedTuple):
     seconds: float
 
@@ -178,6 +181,7 @@ class Claim:
         if self._entered:
             raise ConfigurationError("A claim can be entered only once; make a new one with .claim().")
         self._entered = True
+        self._outer = _enclosing()
         if self._want is None:
             self._terms.tell("passed", self._operation, b"", "")
             return False
@@ -187,7 +191,7 @@ class Claim:
         return True
 
     def _refuse_own_key(self) -> None:
-        outer = _enclosing()
+        outer = self._outer
         while outer is not None:
             if outer._active and outer._held is not None and outer._held.key == self._required_want().key:
                 raise InProgress(
@@ -197,7 +201,7 @@ class Claim:
 
     def _find_ground(self) -> Ground:
         """Inside another transactional claim on the same store, its transaction; a lease cannot live there."""
-        terms, outer, tx = self._terms, _enclosing(), self._tx
+        terms, outer, tx = self._terms, self._outer, self._tx
         if outer is not None and outer.tx is not None and outer._terms.backend is terms.backend:
             if terms.effects != "transactional":
                 raise ConfigurationError(
@@ -238,6 +242,8 @@ class Claim:
 
     async def _aclaim(self) -> Outcome:
         """Try once, to the end even when cancelled; a claim that a cancelled caller won is undone."""
+        if self._terms.backend.immediate:
+            return self._claim()
         self._claimed_at = heartbeat.clock()
         outcome, cancelled = await finish(self._standing_ground().aclaim(self._required_want()))
         if cancelled is not None:
@@ -279,8 +285,8 @@ class Claim:
 
     def _hold(self, won: Won) -> None:
         self._held = held = won.held
-        before = None if won.seen is None else won.seen.standing
-        name = {None: "started", Standing.RELEASED: "started", Standing.LAPSED: "takeover"}.get(before, "reclaimed")
+        before = Standing.ABSENT if won.seen is None else won.seen.standing
+        name = _BEGINNINGS.get(before, "reclaimed")
         self._tell(name, token=held.token, attempts=won.record.attempts)
         if not held.transactional:
             self._lease = heartbeat.Lease(held, self._claimed_at, self._lost, self._renewal_failed)
@@ -377,9 +383,12 @@ class Claim:
         if self._lease is not None:
             heartbeat.for_loop(self._terms.backend).drop(self._lease)
             stopped_by_us = self._lease.stopped_task(error)
-        _, cancelled = await finish(self._aend(error))
-        if cancelled is not None:
-            raise cancelled
+        if self._terms.backend.immediate:
+            self._end(error)
+        else:
+            _, cancelled = await finish(self._aend(error))
+            if cancelled is not None:
+                raise cancelled
         if stopped_by_us:
             raise LeaseLost("The work was stopped because its lease could not be kept.") from error
 
@@ -459,7 +468,6 @@ class Claim:
     # ------------------------------------------------------------ small things
 
     def _activate(self) -> None:
-        self._outer = _enclosing()
         self._active = True
         _current.set(self)
 

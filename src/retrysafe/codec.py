@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import dataclasses
+import binascii
 import json
 import math
 import types
@@ -22,6 +21,8 @@ MEDIA_TYPE = "application/vnd.retrysafe+json"
 VERSION = 1
 _TAG = "$"
 _PLAIN = frozenset({str, int, bool, type(None)})
+_NESTED = frozenset({dict, list})
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 _TAGGED: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
@@ -30,7 +31,7 @@ _TAGGED: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     timedelta: ("timedelta", lambda d: [d.days, d.seconds, d.microseconds], lambda parts: timedelta(*parts)),
     Decimal: ("decimal", str, Decimal),
     UUID: ("uuid", str, UUID),
-    bytes: ("bytes", lambda b: base64.b64encode(b).decode(), base64.b64decode),
+    bytes: ("bytes", lambda b: binascii.b2a_base64(b, newline=False).decode(), binascii.a2b_base64),
 }
 _READERS = {tag: read for tag, _, read in _TAGGED.values()}
 
@@ -46,9 +47,7 @@ class JSONCodec:
     def encode(self, value: Any, annotation: Any) -> Stored:
         """Encode ``value``; raises `ResultNotEncodable` naming the part that cannot be."""
         try:
-            plain = value if type(value) in _PLAIN else _to_plain(value, annotation)
-            text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-            return Stored(text.encode(), MEDIA_TYPE, VERSION)
+            return Stored(_to_json(_to_plain(value, annotation)).encode(), MEDIA_TYPE, VERSION)
         except (TypeError, ValueError, RecursionError) as error:
             raise ResultNotEncodable(f"The result is a {type(value).__qualname__}: {error}") from error
 
@@ -79,6 +78,8 @@ def _to_plain(value: Any, annotation: Any) -> Any:
     if kind is dict:
         return _dict_to_plain(value, annotation)
     if kind is list:
+        if _PLAIN.issuperset(map(type, value)):
+            return value
         item = _argument(annotation, list, 0)
         return [_to_plain(member, item) for member in value]
     if kind is tuple:
@@ -90,8 +91,11 @@ def _to_plain(value: Any, annotation: Any) -> Any:
 
 
 def _dict_to_plain(value: dict[Any, Any], annotation: Any) -> Any:
+    of_names = set(map(type, value))
+    if of_names <= {str} and _TAG not in value and _PLAIN.issuperset(map(type, value.values())):
+        return value
     of_key, of_value = _argument(annotation, dict, 0), _argument(annotation, dict, 1)
-    if all(type(name) is str for name in value) and _TAG not in value:
+    if of_names <= {str} and _TAG not in value:
         return {name: _to_plain(member, of_value) for name, member in value.items()}
     pairs = [[_to_plain(name, of_key), _to_plain(member, of_value)] for name, member in value.items()]
     return {_TAG: ["dict", pairs]}
@@ -103,7 +107,7 @@ def _object_to_plain(value: Any, annotation: Any) -> Any:
         raise TypeError(f"a {kind.__qualname__} is rebuilt only where the return annotation names exactly that class")
     if isinstance(value, Enum):
         return {_TAG: ["object", kind.__qualname__, value.name]}
-    if dataclasses.is_dataclass(kind):
+    if _is_dataclass(kind):
         fields = _init_fields(kind)
         hints = _hints(kind)
         body = {name: _to_plain(getattr(value, name), hints.get(name)) for name in fields}
@@ -115,11 +119,15 @@ def _object_to_plain(value: Any, annotation: Any) -> Any:
 
 def _from_plain(plain: Any, annotation: Any) -> Any:
     if isinstance(plain, list):
+        if _NESTED.isdisjoint(map(type, plain)):
+            return plain
         item = _argument(annotation, list, 0)
         return [_from_plain(member, item) for member in plain]
     if not isinstance(plain, dict):
         return plain
     if _TAG not in plain:
+        if _NESTED.isdisjoint(map(type, plain.values())):
+            return plain
         of_value = _argument(annotation, dict, 1)
         return {name: _from_plain(member, of_value) for name, member in plain.items()}
     tag, *body = plain[_TAG]
@@ -148,7 +156,7 @@ def _rebuild(name: str, body: Any, annotation: Any) -> Any:
             continue
         if isinstance(kind, type) and issubclass(kind, Enum):
             return kind[body]
-        if dataclasses.is_dataclass(kind):
+        if _is_dataclass(kind):
             hints = _hints(kind)
             rebuilt: Any = kind
             return rebuilt(**{field: _from_plain(member, hints.get(field)) for field, member in body.items()})
@@ -156,7 +164,13 @@ def _rebuild(name: str, body: Any, annotation: Any) -> Any:
     raise TypeError(f"it is a {name}, which the annotation {annotation!r} does not name")
 
 
+def _is_dataclass(kind: Any) -> bool:
+    return hasattr(kind, "__dataclass_fields__")
+
+
 def _init_fields(kind: Any) -> list[str]:
+    import dataclasses
+
     fields = dataclasses.fields(kind)
     computed = [field.name for field in fields if not field.init]
     if computed:

@@ -112,7 +112,9 @@ def _memory(url: str) -> Backend:
     from retrysafe.stores.memory import MemoryStore
 
     client = MemoryClient()
-    return Backend(MemoryStore(), sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client), address=url)
+    return Backend(
+        MemoryStore(), sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client), address=url, immediate=True
+    )
 
 
 def _sqlite(url: str) -> Backend:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, ClassVar, Literal
 
 MayHaveHappened = Literal["no", "yes", "maybe"]
@@ -21,7 +20,7 @@ class RetrysafeError(Exception):
     safe_new_key: ClassVar[bool] = False
 
     def __init__(self, detail: str = "") -> None:
-        explanation = inspect.cleandoc(type(self).__doc__ or "")
+        explanation = "\n".join(line.strip() for line in (type(self).__doc__ or "").strip().splitlines())
         super().__init__(f"{detail}\n{explanation}" if detail else explanation)
         self.detail = detail
 
@@ -104,12 +103,12 @@ class StoredFailure(RetrysafeError):
     """The operation failed for good the first time, and that failure is the stored answer.
 
     ``type``, ``message`` and ``data`` describe the first failure. It was not run again; the same
-    key will give the same answer until its window ends. Use a new key for a new intent.
+    key will give the same answer until its window ends. What the first attempt did in the boundary's own
+    transaction was rolled back; what it did elsewhere before it failed, only you know. Use a new key
+    for a new intent.
     """
 
-    effect_happened = "no"
     retry_same_key = False
-    safe_new_key = True
 
     def __init__(self, type: str, message: str, data: Any = None) -> None:
         super().__init__(f"{type}: {message}")
@@ -152,8 +151,9 @@ class StoreUnavailable(RetrysafeError):
 class ResultNotEncodable(RetrysafeError):
     """The result cannot be stored as it is, so a retry could not be given the same answer.
 
-    In a transaction everything was rolled back; otherwise the effect happened, the key is completed,
-    and its result is withheld. Return JSON types, datetime, Decimal, UUID or bytes; annotate the
+    In the boundary's own transaction everything was rolled back; in yours the key is left unknown
+    unless you roll back; with a lease the effect happened, the key is completed, and its result is
+    withheld. Return JSON types, datetime, Decimal, UUID or bytes; annotate the
     return type with the dataclass, enum or pydantic model that is returned; or pass ``codec=``.
     """
 

@@ -2,62 +2,74 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrysafe.ports import Observer, Occurrence
 
+if TYPE_CHECKING:
+    import logging
+
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
+"""The levels of `logging`, which is imported only when something is logged."""
+
 OCCURRENCES: dict[str, tuple[int, str]] = {
-    "received": (logging.DEBUG, "a guarded operation was asked for"),
-    "passed": (logging.DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
-    "started": (logging.DEBUG, "the key was claimed and the work begins (fields: token, attempts)"),
+    "received": (DEBUG, "a guarded operation was asked for"),
+    "passed": (DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
+    "started": (DEBUG, "the key was claimed and the work begins (fields: token, attempts)"),
     "takeover": (
-        logging.WARNING,
+        WARNING,
         "the key was claimed from an attempt whose lease had lapsed (token, attempts)",
     ),
     "reclaimed": (
-        logging.INFO,
+        INFO,
         "the key was used before; its window is over and it is new work (token, attempts)",
     ),
-    "replayed": (logging.INFO, "the stored result was given instead of running again"),
-    "failure_replayed": (logging.INFO, "the stored failure was given instead of running again (error_type)"),
-    "conflict": (logging.INFO, "another attempt is running; the caller was told so (retry_after)"),
-    "waited": (logging.DEBUG, "another attempt is running; the caller waits (pause)"),
+    "replayed": (INFO, "the stored result was given instead of running again"),
+    "failure_replayed": (INFO, "the stored failure was given instead of running again (error_type)"),
+    "conflict": (INFO, "another attempt is running; the caller was told so (retry_after)"),
+    "waited": (DEBUG, "another attempt is running; the caller waits (pause)"),
     "frozen_snapshot": (
-        logging.WARNING,
+        WARNING,
         "the isolation level hides from a waiting duplicate what it waits for: rerun its transaction (isolation)",
     ),
-    "mismatch": (logging.WARNING, "the same key came with another payload and was refused (differing)"),
-    "expired_refused": (logging.INFO, "the key's window is over and the boundary refuses its reuse"),
-    "completed": (logging.INFO, "the work ended and its result is stored"),
-    "result_withheld": (logging.ERROR, "the work ended, but its result could not be encoded"),
-    "failed": (logging.INFO, "the work failed for good and the failure is stored (error_type)"),
-    "released": (logging.INFO, "the work failed and the key is free for a retry (error_type)"),
-    "rolled_back": (logging.INFO, "the work failed and its transaction was rolled back (error_type)"),
+    "mismatch": (WARNING, "the same key came with another payload and was refused (differing)"),
+    "expired_refused": (INFO, "the key's window is over and the boundary refuses its reuse"),
+    "completed": (INFO, "the work ended and its result is stored"),
+    "result_withheld": (ERROR, "the work ended, but its result could not be encoded"),
+    "failed": (INFO, "the work failed for good and the failure is stored (error_type)"),
+    "released": (INFO, "the work failed and the key is free for a retry (error_type)"),
+    "rolled_back": (INFO, "the work failed and its transaction was rolled back (error_type)"),
     "unknown": (
-        logging.WARNING,
+        WARNING,
         "the work ended in doubt and the key waits for a probe or a person (error_type)",
     ),
-    "doubted": (logging.WARNING, "the caller was told that an earlier outcome is unknown"),
-    "probed": (logging.INFO, "the probe answered (outcome)"),
-    "resolved": (logging.WARNING, "a person settled an unknown outcome (outcome)"),
-    "restarted": (logging.INFO, "the database wanted the whole transaction again (restarts)"),
-    "renewal_failed": (logging.WARNING, "a lease could not be renewed in time; it is tried again (error)"),
-    "lease_lost": (logging.ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
-    "unrecorded": (logging.ERROR, "the work ended but the store did not answer: the lease lapses (ending)"),
+    "doubted": (WARNING, "the caller was told that an earlier outcome is unknown"),
+    "probed": (INFO, "the probe answered (outcome)"),
+    "resolved": (WARNING, "a person settled an unknown outcome (outcome)"),
+    "restarted": (INFO, "the database wanted the whole transaction again (restarts)"),
+    "renewal_failed": (WARNING, "a lease could not be renewed in time; it is tried again (error)"),
+    "lease_lost": (ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
+    "unrecorded": (ERROR, "the work ended but the store did not answer: the lease lapses (ending)"),
 }
 """Every occurrence: its level in the log, and what it means with the fields it carries."""
 
-logger = logging.getLogger("retrysafe")
-logger.addHandler(logging.NullHandler())
+
+def logger() -> logging.Logger:
+    """The logger "retrysafe", silent unless the application sets logging up."""
+    import logging
+
+    found = logging.getLogger("retrysafe")
+    if not found.handlers:
+        found.addHandler(logging.NullHandler())
+    return found
 
 
 class LoggingObserver:
     """Logs every occurrence to the logger "retrysafe", the key redacted to eight digits of its hash."""
 
-    def __init__(self, log: logging.Logger = logger) -> None:
-        self._log = log
+    def __init__(self, log: logging.Logger | None = None) -> None:
+        self._log = log or logger()
 
     def __call__(self, occurrence: Occurrence, /) -> None:
         level = OCCURRENCES[occurrence.name][0]
@@ -80,8 +92,8 @@ def tell(observers: Sequence[Observer], describe: Callable[[], Occurrence]) -> N
     for observer in observers:
         try:
             observer(occurrence)
-        except Exception:
-            logger.exception("An observer failed on %r.", occurrence.name)
+        except Exception:  # noqa: BLE001 - it is logged, and must stop nobody
+            logger().exception("An observer failed on %r.", occurrence.name)
 
 
 NO_FIELDS: Mapping[str, Any] = {}

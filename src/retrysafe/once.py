@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 import time
 import typing
@@ -30,6 +29,8 @@ class Arguments:
     """Binds the arguments of one function by name, without the cost of a signature object per call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        import inspect
+
         self.signature = inspect.signature(function)
         parameters = self.signature.parameters.values()
         self.names = tuple(parameter.name for parameter in parameters)
@@ -40,7 +41,7 @@ class Arguments:
         """Return name → value with defaults; raises TypeError as the call itself would."""
         if self._plain and len(args) <= len(self.names):
             bound = {**self._defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
-            if len(bound) == len(self.names) and not any(name in kwargs for name in self.names[: len(args)]):
+            if len(bound) == len(self.names) and (not kwargs or kwargs.keys().isdisjoint(self.names[: len(args)])):
                 return bound
         full = self.signature.bind(*args, **kwargs)
         full.apply_defaults()
@@ -50,6 +51,8 @@ class Arguments:
 def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
     """Turn a path such as "order.id" or a callable taking the same arguments into a function of the bound arguments."""
     if callable(given):
+        import inspect
+
         taken = tuple(inspect.signature(given).parameters)
         unknown = [name for name in taken if name not in names]
         if unknown:
@@ -169,6 +172,8 @@ class _Unresolved:
 
 def wrap(guarded: Guarded) -> Callable[..., Any]:
     """The guarded function, in the colour of the one it guards."""
+    import inspect
+
     function = guarded.function
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError("once() guards functions and coroutines; a generator's values cannot be replayed.")

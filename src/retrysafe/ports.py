@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from retrysafe.core.transitions import Event
@@ -32,8 +31,7 @@ Steps = Generator[Ask[Any], Any, R]
 """A program: it yields asks, is sent their parsed answers, and returns an outcome."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(NamedTuple):
     """What a store can and cannot promise.
 
     transactions: the record can share a transaction with the caller's data.

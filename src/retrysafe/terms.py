@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrysafe.backend import Backend
 from retrysafe.core import durations, keys
@@ -27,8 +25,7 @@ def wait(seconds: Duration) -> Wait:
     return Wait(durations.seconds(seconds, "wait"))
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """What a boundary promises, and with what."""
 
     name: str
@@ -45,8 +42,13 @@ class Terms:
     observers: tuple[Observer, ...]
     secret: bytes | None
     wakeups: Wakeups
-    chance: Callable[[], float] = random.random
-    warned: list[bool] = field(default_factory=list)
+    warned: list[bool]
+
+    def chance(self) -> float:
+        """A random number in [0, 1), for jitter."""
+        import random
+
+        return random.random()
 
     def first_wait(self) -> bool:
         """Whether this is asked for the first time."""

@@ -76,20 +76,27 @@ class Record(NamedTuple):
     @property
     def standing(self) -> Standing:
         """What the record amounts to, judged by the store's clocks alone."""
+        return self.standing_at(self.now)
+
+    def standing_at(self, now: Micros) -> Standing:
+        """What the record amounts to at another time of the store."""
         if self.state is State.RUNNING:
-            return Standing.RUNNING if self.lease_until > self.now else Standing.LAPSED
+            return Standing.RUNNING if self.lease_until > now else Standing.LAPSED
         if self.state is State.UNKNOWN:
             return Standing.UNKNOWN
-        if self.forget <= self.now:
+        if self.forget <= now:
             return Standing.FORGOTTEN
-        if self.expires <= self.now:
+        if self.expires <= now:
             return Standing.EXPIRED
-        return Standing(self.state.value)
+        return _SETTLED[self.state]
 
     @property
     def lease_left(self) -> float:
         """Seconds until the lease lapses; negative afterwards."""
         return (self.lease_until - self.now) / 1e6
+
+
+_SETTLED = {state: Standing(state.value) for state in (State.COMPLETED, State.FAILED, State.RELEASED)}
 
 
 class Clocks(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 
 from retrysafe.types import Held
 
@@ -20,28 +20,28 @@ class Beats:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[float, OrderedDict[Held, float]] = {}
+        self._queues: defaultdict[float, OrderedDict[Held, float]] = defaultdict(OrderedDict)
 
     def add(self, held: Held, now: float) -> float:
-        """Schedule ``held``; return when it is due."""
+        """Schedule ``held``, which is not scheduled yet; return when it is due."""
         return self._after(held, now, held.clocks.lease / 1e6 / PER_LEASE)
 
     def retry(self, held: Held, now: float) -> float:
         """Schedule ``held`` again soon, after a renewal that failed; return when it is due."""
+        self.drop(held)
         return self._after(held, now, held.clocks.lease / 1e6 / RETRIES_PER_LEASE)
 
     def _after(self, held: Held, now: float, pause: float) -> float:
-        self.drop(held)
         due = now + pause
-        self._queues.setdefault(pause, OrderedDict())[held] = due
+        self._queues[pause][held] = due
         return due
 
     def drop(self, held: Held) -> None:
         """Forget ``held``, whether it is known or not."""
         for per_lease in (PER_LEASE, RETRIES_PER_LEASE):
-            queue = self._queues.get(held.clocks.lease / 1e6 / per_lease)
-            if queue is not None:
-                queue.pop(held, None)
+            queue = self._queues[held.clocks.lease / 1e6 / per_lease]
+            if queue.pop(held, None) is not None:
+                return
 
     def due(self, now: float) -> list[Held]:
         """The claims to renew now; each is scheduled again from now."""
@@ -52,6 +52,7 @@ class Beats:
                     break
                 ready.append(held)
         for held in ready:
+            self.drop(held)
             self.add(held, now)
         return ready
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -122,8 +121,8 @@ def _compound(value: Any) -> bytes:
         return _leaf(b"e", _of(value.value))
     if isinstance(value, Mapping):
         return _pairs(value.items())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _pairs((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+    if hasattr(type(value), "__dataclass_fields__"):
+        return _fields(value)
     if isinstance(value, AbstractSet):
         return _leaf(b"S", b"".join(sorted(map(_of, value))))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
@@ -134,6 +133,12 @@ def _compound(value: Any) -> bytes:
         if isinstance(value, kind):
             return _leaf(tag, render(value))
     raise NotCanonical(f"a value of type {type(value).__name__} has no canonical form")
+
+
+def _fields(value: Any) -> bytes:
+    import dataclasses
+
+    return _pairs((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
 
 
 def _pairs(items: Any) -> bytes:

@@ -128,8 +128,7 @@ def kept_fingerprint(want: Want, seen: Record) -> bytes:
 
 def claim_again(record: Record, want: Want, seen: Record, now: Micros) -> Record:
     """The record after a new attempt has claimed a key that had a record."""
-    record = record._replace(now=now)
-    check(Event.CLAIM, record.standing)
+    check(Event.CLAIM, record.standing_at(now))
     _match_seen(record, seen)
     return first_claim(want, now)._replace(
         fingerprint=kept_fingerprint(want, seen),
@@ -142,8 +141,7 @@ def claim_again(record: Record, want: Want, seen: Record, now: Micros) -> Record
 
 def settle(record: Record, held: Held, event: Event, result: Stored | None, now: Micros) -> Record:
     """The record after its own attempt completed, failed, doubted or released it."""
-    record = record._replace(now=now)
-    rule = check(event, record.standing)
+    rule = check(event, record.standing_at(now))
     _match_owner(record, held)
     assert rule.target is not None
     return _written(record, rule.target, result, held.clocks, now)
@@ -151,8 +149,7 @@ def settle(record: Record, held: Held, event: Event, result: Stored | None, now:
 
 def resolve(record: Record, seen: Record, event: Event, result: Stored | None, clocks: Clocks, now: Micros) -> Record:
     """The record after somebody else (a duplicate, a probe, a person) settled what was seen."""
-    record = record._replace(now=now)
-    rule = check(event, record.standing)
+    rule = check(event, record.standing_at(now))
     _match_seen(record, seen)
     assert rule.target is not None
     return _written(record, rule.target, result, clocks, now)
@@ -160,8 +157,7 @@ def resolve(record: Record, seen: Record, event: Event, result: Stored | None, c
 
 def renew(record: Record, held: Held, now: Micros) -> Record:
     """The record with its lease extended from now."""
-    record = record._replace(now=now)
-    check(Event.RENEW, record.standing)
+    check(Event.RENEW, record.standing_at(now))
     _match_owner(record, held)
     renewed = _written(record, State.RUNNING, record.result, held.clocks, now)
     return renewed._replace(lease_until=now + held.clocks.lease)
@@ -175,6 +171,7 @@ def _written(record: Record, target: State, result: Stored | None, clocks: Clock
         expires=now + clocks.window,
         forget=now + clocks.memory,
         version=record.version + 1,
+        now=now,
     )
 
 

@@ -36,14 +36,19 @@ def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "%s")
     cursor = connection.execute(sql.encode(), args)
-    return Rows(cursor.fetchall() if cursor.description else [], cursor.rowcount)
+    return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
 async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "%s")
     cursor = await connection.execute(sql.encode(), args)
-    return Rows(await cursor.fetchall() if cursor.description else [], cursor.rowcount)
+    return Rows(await cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
+
+
+def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
+    """Whether the statement answers with rows; ``description`` would build an object for every column."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
 class InTransaction:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
 
 from retrysafe.programs.migrating import Migration
 
@@ -14,6 +13,8 @@ _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 @cache
 def load(dialect: str) -> tuple[Migration, ...]:
     """Return the migrations of a dialect ("sqlite", "postgresql") in order of version."""
+    from importlib.resources import files
+
     found: list[Migration] = []
     for file in files(__name__).joinpath(dialect).iterdir():
         match = _NAME.fullmatch(file.name)

@@ -30,9 +30,10 @@ class MemoryStore:
 
         def step(records: Records, now: Micros) -> Record:
             record = records.get(want.key)
-            if record is None:
-                record = records[want.key] = transitions.first_claim(want, now)
-            return record._replace(now=now)
+            if record is not None:
+                return record._replace(now=now)
+            record = records[want.key] = transitions.first_claim(want, now)
+            return record
 
         return _ask(step)
 
@@ -108,7 +109,7 @@ def _as_it_is(answer: Any) -> Any:
 
 
 def _standing(record: Record, now: Micros) -> Standing:
-    return record._replace(now=now).standing
+    return record.standing_at(now)
 
 
 def _change(records: Records, key: bytes, change: Callable[[Record], Record]) -> Record | None:

@@ -1,0 +1,51 @@
+"""Where the examples of the documentation run: a folder of their own, and a database of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import pytest
+
+from tests.conftest import require
+from tests.docs.pages import ROOT, write_commands
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working directory, with the commands that a reader has."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    write_commands(commands)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.syspath_prepend(folder)
+    before = set(sys.modules)
+    yield folder
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a new, empty PostgreSQL database, also as DATABASE_URL; dropped in the end."""
+    require("postgresql")
+    import psycopg
+
+    server = os.environ["RETRYSAFE_TEST_POSTGRESQL"]
+    name = f"docs_{uuid4().hex}"
+    url = urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+        monkeypatch.setenv("DATABASE_URL", url)
+        yield url
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')

@@ -1,0 +1,70 @@
+"""The pages of the documentation, and how their examples are run.
+
+- ```` ```python ````: run in the page's own namespace; with ``>>>`` it is a doctest.
+- ```` ```python ```` that begins with ``# name.py``: written to that file.
+- ```` ```console ````: lines after ``$`` are run by bash, and what they print is compared.
+- ```` ```sh ````: only shown, for what a test cannot do (installing a package).
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from sybil import Document, Example, Region
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SECONDS = 60
+_FILE = re.compile(r"# (\w+\.py)\n")
+
+
+def parse(page: Path) -> Document:
+    """The page with all its examples."""
+    return Document.parse(str(page), python, CodeBlockParser("console", evaluate_console))
+
+
+def python(document: Document) -> Iterable[Region]:
+    """Python blocks, those that are files apart from those that are run."""
+    for region in PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS)(document):
+        if isinstance(region.parsed, str) and _FILE.match(region.parsed):
+            region.evaluator = write_file
+        yield region
+
+
+def write_file(example: Example) -> None:
+    """Write the block to the file that its first line names, in the working directory."""
+    match = _FILE.match(example.parsed)
+    assert match is not None
+    Path(match[1]).write_text(example.parsed, encoding="utf-8")
+
+
+def evaluate_console(example: Example) -> str | None:
+    """Run the commands of a console block in one shell; return how its output differs from what is shown."""
+    lines = example.parsed.splitlines()
+    commands = "\n".join(line.removeprefix("$ ") for line in lines if line.startswith("$ "))
+    shown = "".join(f"{line}\n" for line in lines if not line.startswith("$ "))
+    done = subprocess.run(
+        ["bash", "-c", commands],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    if doctest.OutputChecker().check_output(shown, done.stdout, doctest.ELLIPSIS):
+        return None
+    return f"{commands}\nshould print\n{shown}\nbut printed\n{done.stdout}"
+
+
+def write_commands(folder: Path) -> None:
+    """Put `python` and `retrysafe` into ``folder``: this interpreter, and this package."""
+    for name, arguments in (("python", ""), ("retrysafe", "-m retrysafe")):
+        command = folder / name
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+        command.chmod(0o755)

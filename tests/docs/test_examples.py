@@ -1,0 +1,56 @@
+"""Every example of README and docs does what the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from retrysafe import Boundary
+from tests.docs.pages import PAGES, ROOT, parse
+
+_ONLY_SHOWN = re.compile(r"(pip install|make|git clone|docker) .*")
+_WITHOUT_EXAMPLES = frozenset({"docs/architecture.md", "docs/index.md"})
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.usefixtures("workplace")
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureRequest) -> None:
+    if "DATABASE_URL" in page.read_text(encoding="utf-8"):
+        request.getfixturevalue("database")
+    document = parse(page)
+    document.namespace["__name__"] = "__main__"
+    try:
+        for example in document.examples():
+            example.evaluate()
+    finally:
+        for value in document.namespace.values():
+            if isinstance(value, Boundary):
+                value.close()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "how-to"], ids=_name)
+def test_every_how_to_shows_something_that_runs(page: Path) -> None:
+    assert list(parse(page).examples())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_every_code_block_is_run_or_has_a_reason(page: Path) -> None:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for language, body in blocks:
+        assert language in ("python", "console", "sh", "mermaid", "text", "sql"), f"a block in {language!r}"
+        if language == "sh":
+            for line in body.splitlines():
+                assert _ONLY_SHOWN.fullmatch(line), f"{line!r} could be run: make it a console block"
+
+
+def test_the_quickstart_has_at_most_six_lines() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    match = re.search(r"^## Quickstart\n.*?^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    assert match is not None
+    assert len([line for line in match[1].splitlines() if line.strip()]) <= 6
