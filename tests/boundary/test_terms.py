@@ -25,7 +25,6 @@ from retrysafe import (
     wait,
 )
 from retrysafe.observers import OCCURRENCES
-from retrysafe.terms import Terms
 from tests.stores.harnesses import FakeClock, memory_backend
 
 # ---------------------------------------------------------------- refused when built
@@ -88,8 +87,11 @@ class Timed:
         self.clock = FakeClock()
         self.seen: list[Occurrence] = []
         self.boundary = Boundary("timed", store="memory://", observers=[self.seen.append], **terms)
-        replaced: Terms = self.boundary._terms
-        object.__setattr__(replaced, "backend", memory_backend(self.clock))
+        self.use(backend=memory_backend(self.clock))
+
+    def use(self, **terms: Any) -> None:
+        """Replace some of the boundary's terms."""
+        self.boundary._terms = self.boundary._terms._replace(**terms)
 
     def names(self) -> list[str]:
         return [occurrence.name for occurrence in self.seen]
@@ -370,7 +372,7 @@ def log() -> Iterator[logging.Logger]:
 
 def test_the_log_never_shows_a_raw_key(log: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
     timed = Timed()
-    object.__setattr__(timed.boundary._terms, "observers", (LoggingObserver(log), timed.seen.append))
+    timed.use(observers=(LoggingObserver(log), timed.seen.append))
     secret = "card-4242424242424242"
     with timed.boundary.claim(secret, payload="topsecret") as claim:
         claim.result = "hidden result"
