@@ -39,7 +39,7 @@ test: $(VENV)/.dev-stamp ## Run the tests against real services, with branch cov
 	@trap '$(SERVICES) stop' EXIT; \
 	$(START_SERVICES); \
 	eval "$$($(SERVICES) env)"; \
-	$(BIN)/python -m pytest --cov --cov-report=term-missing $(ARGS)
+	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing $(ARGS)
 
 check: $(VENV)/.dev-stamp ## Check format, style, types and the layers of imports
 	$(BIN)/ruff format --check

@@ -299,7 +299,7 @@ def _psycopg_pool(pool: Any) -> Backend:
     module = _library("psycopg", "psycopg")
     return Backend(
         _sql_store("postgresql"),
-        sync=partial(module.PsycopgClient, pool),
+        sync=partial(module.PsycopgClient.on, pool),
         asynchronous=None,
         address=_without_password(pool.conninfo) if "://" in pool.conninfo else "postgresql://…",
     )
@@ -310,7 +310,7 @@ def _async_psycopg_pool(pool: Any) -> Backend:
     return Backend(
         _sql_store("postgresql"),
         sync=None,
-        asynchronous=partial(module.AsyncPsycopgClient, pool),
+        asynchronous=partial(module.AsyncPsycopgClient.on, pool),
         address=_without_password(pool.conninfo) if "://" in pool.conninfo else "postgresql://…",
     )
 

@@ -11,10 +11,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from retrysafe.backend import Backend
 from retrysafe.core.beats import PER_LEASE, Beats
+from retrysafe.errors import StoreUnavailable
 from retrysafe.ports import AsyncClient, Client
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.leasing import renew
@@ -186,6 +188,7 @@ class LoopHeartbeat:
         self._schedule = _Schedule()
         self._timer: asyncio.TimerHandle | None = None
         self._beating: asyncio.Task[None] | None = None
+        self._endings: set[asyncio.Task[None]] = set()
 
     def add(self, lease: Lease) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
@@ -229,10 +232,14 @@ class LoopHeartbeat:
         import asyncio
 
         asked_at = clock()
+        client = self._client = self._client or self._connect()
+        renewal = asyncio.ensure_future(arun(renew(self._store, due), client))
+        await asyncio.wait((renewal,), timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
         try:
-            self._client = self._client or self._connect()
-            async with asyncio.timeout(min(held.clocks.lease for held in due) / 1e6 / PER_LEASE):
-                kept = await arun(renew(self._store, due), self._client)
+            if not renewal.done():
+                self._abandon(renewal, client)
+                raise StoreUnavailable("the renewal got no answer")
+            kept = renewal.result()
         except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
             self._schedule.failed(due, error)
         else:
@@ -240,6 +247,20 @@ class LoopHeartbeat:
         finally:
             self._beating = None
             self._set_timer()
+
+    def _abandon(self, renewal: asyncio.Future[Any], client: AsyncClient) -> None:
+        """Leave a renewal that hangs, and its connection, to end in their own time: leases must not wait for it."""
+        self._client = None
+
+        async def end() -> None:
+            renewal.cancel()
+            with suppress(BaseException):
+                await renewal
+            await client.aclose()
+
+        ending = renewal.get_loop().create_task(end())
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
 
 
 _starting = threading.Lock()

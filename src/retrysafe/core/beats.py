@@ -23,7 +23,8 @@ class Beats:
         self._queues: defaultdict[float, OrderedDict[Held, float]] = defaultdict(OrderedDict)
 
     def add(self, held: Held, now: float) -> float:
-        """Schedule ``held``, which is not scheduled yet; return when it is due."""
+        """Schedule ``held``; return when it is due."""
+        self.drop(held)
         return self._after(held, now, held.clocks.lease / 1e6 / PER_LEASE)
 
     def retry(self, held: Held, now: float) -> float:
@@ -52,7 +53,6 @@ class Beats:
                     break
                 ready.append(held)
         for held in ready:
-            self.drop(held)
             self.add(held, now)
         return ready
 

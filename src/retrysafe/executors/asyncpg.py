@@ -26,9 +26,9 @@ async def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "$")
     if query.control is None and ("RETURNING" in sql or sql.startswith(("SELECT", "WITH"))):
-        rows = [tuple(row) for row in await connection.fetch(sql, *args)]
+        rows = [tuple(row) for row in await connection.fetch(sql, *args, timeout=DEADLINE)]
         return Rows(rows, len(rows))
-    status: str = await connection.execute(sql, *args)
+    status: str = await connection.execute(sql, *args, timeout=DEADLINE)
     count = status.rsplit(" ", 1)[-1]
     return Rows([], int(count) if count.isdigit() else 0)
 
@@ -105,7 +105,6 @@ class AsyncpgClient:
                         min_size=0,
                         max_size=10,
                         timeout=CHECKOUT,
-                        command_timeout=DEADLINE,
                         reset=_no_reset,
                     )
         return self._pool

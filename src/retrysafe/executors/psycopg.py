@@ -1,8 +1,11 @@
-"""psycopg 3, sync and async: pools of our own, the user's pools, and the caller's connection."""
+"""psycopg 3, sync and async: connections of our own, the user's pools, and the caller's connection."""
 
 from __future__ import annotations
 
 import asyncio
+import select
+import threading
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -16,12 +19,14 @@ from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, in_turn
 from retrysafe.ports import Query, Rows
 
+MOST_CONNECTIONS = 10
 CHECKOUT = 10.0
-"""Seconds to wait for a connection of the pool before the claim fails."""
+"""Seconds to wait for a free connection before the claim fails."""
 
 DEADLINE = 10.0
 """Seconds after which a server that does not answer counts as gone."""
 
+ALL_LENT = f"All {MOST_CONNECTIONS} connections of the store are in use."
 _NoConnection = (psycopg_pool.PoolTimeout, psycopg_pool.PoolClosed)
 _SETTINGS = {
     "connect_timeout": 10,
@@ -97,22 +102,23 @@ def _refuse_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnec
 
 
 class PsycopgClient:
-    """A pool of connections, in autocommit mode while we use them."""
+    """Connections of our own or of the user's pool, in autocommit mode while we use them."""
 
-    def __init__(self, pool: psycopg_pool.ConnectionPool[Any], *, owned: bool = False) -> None:
-        self._pool = pool
-        self._owned = owned
+    def __init__(self, source: Own | Pooled) -> None:
+        self._source = source
 
     @classmethod
     def connect(cls, url: str) -> PsycopgClient:
-        """A client with a pool of its own; connections are opened when they are needed."""
-        pool = psycopg_pool.ConnectionPool(
-            url, min_size=0, max_size=10, timeout=CHECKOUT, kwargs=_settings(url), open=True
-        )
-        return cls(pool, owned=True)
+        """A client with connections of its own, opened when they are needed."""
+        return cls(Own(url))
+
+    @classmethod
+    def on(cls, pool: psycopg_pool.ConnectionPool[Any]) -> PsycopgClient:
+        """A client on the user's pool."""
+        return cls(Pooled(pool))
 
     def __call__(self, request: Query, /) -> Rows:
-        with self._lent() as connection:
+        with self._source.lent() as connection:
             try:
                 return in_turn(request, lambda query: perform(connection, query))
             except psycopg.Error as error:
@@ -121,16 +127,72 @@ class PsycopgClient:
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
-        with self._lent() as connection:
+        with self._source.lent() as connection:
             try:
                 yield InTransaction(connection)
             finally:
                 _end(connection)
 
+    def close(self) -> None:
+        """Close the connections that are ours."""
+        self._source.close()
+
+
+class Own:
+    """Up to ten connections of our own: the one used last is lent first, and no thread tends them."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._idle: deque[psycopg.Connection[Any]] = deque()
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._closed = False
+
     @contextmanager
-    def _lent(self) -> Iterator[psycopg.Connection[Any]]:
+    def lent(self) -> Iterator[psycopg.Connection[Any]]:
+        if not self._free.acquire(timeout=CHECKOUT):
+            raise StoreUnavailable(ALL_LENT, unsent=True)
         try:
-            connection = self._pool.getconn()
+            connection = self._idle_connection() or self._connect()
+            try:
+                yield connection
+            finally:
+                if self._closed or not _is_usable(connection):
+                    connection.close()
+                else:
+                    self._idle.append(connection)
+        finally:
+            self._free.release()
+
+    def _idle_connection(self) -> psycopg.Connection[Any] | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if _is_usable(connection):
+                return connection
+            connection.close()
+        return None
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        try:
+            return psycopg.connect(self._url, **_settings(self._url))
+        except psycopg.Error as error:
+            raise StoreUnavailable(str(error).strip(), unsent=True) from error
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+
+class Pooled:
+    """The connections of a pool that the user gave us."""
+
+    def __init__(self, pool: psycopg_pool.ConnectionPool[Any]) -> None:
+        self._pool = pool
+
+    @contextmanager
+    def lent(self) -> Iterator[psycopg.Connection[Any]]:
+        try:
+            connection = self._pool.getconn(CHECKOUT)
         except _NoConnection as error:
             raise StoreUnavailable(str(error), unsent=True) from error
         before = connection.autocommit
@@ -144,28 +206,27 @@ class PsycopgClient:
             self._pool.putconn(connection)
 
     def close(self) -> None:
-        """Close the pool if it is ours."""
-        if self._owned:
-            self._pool.close()
+        """The pool is the user's to close."""
 
 
 class AsyncPsycopgClient:
-    """The same for async code; the pool belongs to one event loop."""
+    """The same for async code; it belongs to one event loop."""
 
-    def __init__(self, pool: psycopg_pool.AsyncConnectionPool[Any], *, owned: bool = False) -> None:
-        self._pool = pool
-        self._owned = owned
+    def __init__(self, source: AsyncOwn | AsyncPooled) -> None:
+        self._source = source
 
     @classmethod
     def connect(cls, url: str) -> AsyncPsycopgClient:
-        """A client with a pool of its own; connections are opened when they are needed."""
-        pool = psycopg_pool.AsyncConnectionPool(
-            url, min_size=0, max_size=10, timeout=CHECKOUT, kwargs=_settings(url), open=False
-        )
-        return cls(pool, owned=True)
+        """A client with connections of its own, opened when they are needed."""
+        return cls(AsyncOwn(url))
+
+    @classmethod
+    def on(cls, pool: psycopg_pool.AsyncConnectionPool[Any]) -> AsyncPsycopgClient:
+        """A client on the user's pool."""
+        return cls(AsyncPooled(pool))
 
     async def __call__(self, request: Query, /) -> Rows:
-        async with self._lent() as connection:
+        async with self._source.lent() as connection:
             try:
                 async with asyncio.timeout(DEADLINE):
                     return await ain_turn(request, lambda query: aperform(connection, query))
@@ -178,18 +239,75 @@ class AsyncPsycopgClient:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection for one transaction."""
-        async with self._lent() as connection:
+        async with self._source.lent() as connection:
             try:
                 yield AsyncInTransaction(connection)
             finally:
                 await _aend(connection)
 
+    async def aclose(self) -> None:
+        """Close the connections that are ours."""
+        await self._source.aclose()
+
+
+class AsyncOwn:
+    """Up to ten connections of our own: the one used last is lent first, and no task tends them."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._idle: deque[psycopg.AsyncConnection[Any]] = deque()
+        self._free = asyncio.BoundedSemaphore(MOST_CONNECTIONS)
+        self._closed = False
+
     @asynccontextmanager
-    async def _lent(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        if self._owned and self._pool.closed:
-            await self._pool.open()
+    async def lent(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         try:
-            connection = await self._pool.getconn()
+            async with asyncio.timeout(CHECKOUT):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise StoreUnavailable(ALL_LENT, unsent=True) from error
+        try:
+            connection = await self._idle_connection() or await self._connect()
+            try:
+                yield connection
+            finally:
+                if self._closed or not _is_usable(connection):
+                    await connection.close()
+                else:
+                    self._idle.append(connection)
+        finally:
+            self._free.release()
+
+    async def _idle_connection(self) -> psycopg.AsyncConnection[Any] | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if _is_usable(connection):
+                return connection
+            await connection.close()
+        return None
+
+    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        try:
+            return await psycopg.AsyncConnection.connect(self._url, **_settings(self._url))
+        except psycopg.Error as error:
+            raise StoreUnavailable(str(error).strip(), unsent=True) from error
+
+    async def aclose(self) -> None:
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().close()
+
+
+class AsyncPooled:
+    """The connections of a pool that the user gave us."""
+
+    def __init__(self, pool: psycopg_pool.AsyncConnectionPool[Any]) -> None:
+        self._pool = pool
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        try:
+            connection = await self._pool.getconn(CHECKOUT)
         except _NoConnection as error:
             raise StoreUnavailable(str(error), unsent=True) from error
         before = connection.autocommit
@@ -203,9 +321,16 @@ class AsyncPsycopgClient:
             await self._pool.putconn(connection)
 
     async def aclose(self) -> None:
-        """Close the pool if it is ours."""
-        if self._owned:
-            await self._pool.close()
+        """The pool is the user's to close."""
+
+
+def _is_usable(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether a connection may be lent again: open, in no transaction, and not hung up on by the server."""
+    if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+        return False
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    return not waiting.poll(0)
 
 
 def _settings(url: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from retrysafe.ports import Query, Rows
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")
 RESTART = frozenset({"40001", "40P01", "25P02"})
 _NO_SCHEMA = frozenset({"42P01", "42703"})
+_SQLITE_BUSY = 5
 MIGRATE = "Run:  retrysafe migrate --store URL"
 
 AUTOCOMMIT = (
@@ -107,7 +108,13 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
         return RetryTransaction(text)
     if state in _NO_SCHEMA or "no such table: retrysafe" in text or "no such column" in text:
         return SchemaOutdated(f"{text}. {MIGRATE}")
-    return StoreUnavailable(text)
+    return StoreUnavailable(text, unsent=_was_busy(error))
+
+
+def _was_busy(error: Exception) -> bool:
+    """Whether SQLite refused because of another writer: then nothing was done, and we have waited already."""
+    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", 0)
+    return code & 0xFF == _SQLITE_BUSY
 
 
 def url_options(options: Mapping[str, str], known: tuple[str, ...], url_kind: str) -> None:
