@@ -81,7 +81,10 @@ class Desk(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     timeout = HANG_UP
-    server: Server
+
+    def _bank(self) -> Server:
+        assert isinstance(self.server, Server)
+        return self.server
 
     def do_POST(self) -> None:
         """Charge, and answer unless the schedule says that the answer is lost."""
@@ -91,7 +94,7 @@ class Desk(BaseHTTPRequestHandler):
         if fault == Fault.TIMEOUT.name:
             select.select([self.connection], [], [], HANG_UP)  # readable means: the client has hung up
         try:
-            entry, recognised = self.server.ledger.charge(order, self.headers.get(KEY))
+            entry, recognised = self._bank().ledger.charge(order, self.headers.get(KEY))
         except Mismatch:
             self._answer(422, {"error": "this key was used for another charge"}, recognised=True)
             return

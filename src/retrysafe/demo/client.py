@@ -78,7 +78,7 @@ class Bank:
         headers = {"Content-Type": "application/json"}
         if key is not None:
             headers[KEY] = key
-        if fault in (Fault.TIMEOUT, Fault.LOST_REPLY):
+        if fault is Fault.TIMEOUT or fault is Fault.LOST_REPLY:
             headers[FAULT] = fault.name
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
         try:
