@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +30,8 @@ class AsyncClosable(Protocol):
     """The same on an event loop."""
 
     async def aclose(self) -> None: ...
+
+    def abandon(self) -> None: ...
 
 
 class Backend:
@@ -59,13 +60,11 @@ class Backend:
         self._pulse = pulse or sync
         self._apulse = apulse or asynchronous
         self._clients: dict[int, Client] = {}
-        self._aclients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, AsyncClient]]
-        self._aclients = weakref.WeakKeyDictionary()
+        self._aclients: dict[asyncio.AbstractEventLoop, tuple[int, AsyncClient]] = {}
         self._lock = threading.Lock()
         self._checked: set[int] = set()
         self.heartbeats: dict[int, Closable] = {}
-        self.aheartbeats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClosable]
-        self.aheartbeats = weakref.WeakKeyDictionary()
+        self.aheartbeats: dict[asyncio.AbstractEventLoop, AsyncClosable] = {}
         self.users = 0
 
     # ------------------------------------------------------------ clients
@@ -88,9 +87,20 @@ class Backend:
         loop = asyncio.get_running_loop()
         pid, found = self._aclients.get(loop, (0, None))
         if found is None or pid != os.getpid():
+            self._abandon_closed_loops()
             found = self._amade(self._asynchronous)
             self._aclients[loop] = (os.getpid(), found)
         return found
+
+    def _abandon_closed_loops(self) -> None:
+        """Let go of what a loop has left behind that ended without `aclose`, as `asyncio.run` does."""
+        for loop in [loop for loop in (*self._aclients, *self.aheartbeats) if loop.is_closed()]:
+            heartbeat = self.aheartbeats.pop(loop, None)
+            if heartbeat is not None:
+                heartbeat.abandon()
+            pid, client = self._aclients.pop(loop, (0, None))
+            if client is not None and pid == os.getpid():
+                client.abandon()
 
     def pulse(self) -> Client:
         """A new client for the heartbeat: its connections are its own where the store is given as a URL."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -11,12 +12,13 @@ from retrysafe.claim import Claim
 from retrysafe.codec import JSONCodec, encode_failure
 from retrysafe.core import keys
 from retrysafe.core.transitions import Event
-from retrysafe.errors import ConfigurationError
+from retrysafe.endings import encode_result
+from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.observers import LoggingObserver
 from retrysafe.once import Guarded, Selector, fingerprint_of, wrap
 from retrysafe.ports import Codec, Observer, Steps
 from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.settling import read, resolve
+from retrysafe.programs.settling import read, resolve, suspect
 from retrysafe.terms import Terms, clocks_of, reject
 from retrysafe.types import (
     Concurrency,
@@ -106,7 +108,8 @@ class Boundary:
             )
         backend.users += 1
         self._closed = False
-        self._functions: dict[str, str] = {}
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._guarded: dict[str, Guarded] = {}
         self._terms = Terms(
             name=name,
             backend=backend,
@@ -175,20 +178,21 @@ class Boundary:
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             named = operation or self._default_operation(function)
-            guarded: Callable[P, R] = wrap(Guarded(self._terms, self._open, function, key, payload, named))
-            return guarded
+            guarded = Guarded(self._terms, self._open, function, key, payload, named)
+            wrapped: Callable[P, R] = wrap(guarded)
+            self._guarded.setdefault(named, guarded)
+            return wrapped
 
         return decorate
 
     def _default_operation(self, function: Callable[..., Any]) -> str:
-        name = getattr(function, "__qualname__", None)
-        if name is None:
-            raise ConfigurationError("once() needs operation= for a callable without a name.")
-        module = getattr(function, "__module__", "")
-        if self._functions.setdefault(name, module) != module:
+        name = getattr(function, "__qualname__", "<lambda>")
+        if "<lambda>" in name:
+            raise ConfigurationError("once() needs operation= for a function without a name of its own.")
+        if not _same_function(self._functions.setdefault(name, function), function):
             raise ConfigurationError(
-                f"Two functions are named {name!r} in boundary {self.name!r}, in {self._functions[name]} and {module}: "
-                "their keys would meet. Give one of them operation=."
+                f"Two functions are named {name!r} in boundary {self.name!r}: their keys would meet. "
+                "Give one of them operation=."
             )
         return str(name)
 
@@ -210,6 +214,7 @@ class Boundary:
                 f"tx= needs effects='transactional'; boundary {self.name!r} has {terms.effects!r}."
             )
         text = terms.key(key)
+        keys.check_name(operation, "operation")
         if text is None:
             return Claim(terms, None, operation)
         scope_text = terms.scope_of(scope)
@@ -268,12 +273,16 @@ class Boundary:
         found = keys.lookup(terms.secret, terms.name, terms.scope_of(scope), named, keys.parse(key))
         stored: Stored | None = None
         if outcome == "completed":
-            stored = terms.codec.encode(result, None)
+            guarded = self._guarded.get(named)
+            stored = self._encode_answer(result, None if guarded is None else guarded.annotation)
         elif outcome == "failed":
             stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
 
         def steps() -> Steps[bool]:
             record = yield from read(terms.backend.store, found)
+            if record is not None and record.standing is Standing.LAPSED and record.effects != "keyed":
+                yield from suspect(terms.backend.store, record, terms.clocks)
+                record = yield from read(terms.backend.store, found)
             if record is None or record.standing is not Standing.UNKNOWN:
                 return False
             done = yield from resolve(terms.backend.store, record, _RESOLUTIONS[outcome], stored, terms.clocks)
@@ -282,6 +291,15 @@ class Boundary:
             return done
 
         return steps()
+
+    def _encode_answer(self, result: Any, annotation: Any) -> Stored:
+        try:
+            return encode_result(self._terms.codec, result, annotation)
+        except ResultNotEncodable as error:
+            raise ConfigurationError(
+                f"result= cannot be stored, so the key is still unknown. {error.detail} Name the operation= whose "
+                "return annotation says how to store it, or give plain JSON types."
+            ) from error
 
     # ------------------------------------------------------------ end
 
@@ -307,9 +325,12 @@ class Boundary:
         return False
 
 
+_EMPTY = types.CellType()
+
+
 def _check_choices(name: object, concurrency: object, effects: str, on_expired: str, on_missing: str) -> None:
-    if not isinstance(name, str) or not 1 <= len(name) <= 255:
-        raise ConfigurationError("A boundary's name has 1 to 255 characters.")
+    if not keys.check_name(name, "name"):
+        raise ConfigurationError("name= is empty.")
     if not isinstance(concurrency, Reject | Wait):
         raise ConfigurationError("concurrency= is reject() or wait(seconds).")
     for argument, value, choices in (
@@ -321,6 +342,17 @@ def _check_choices(name: object, concurrency: object, effects: str, on_expired: 
             raise ConfigurationError(f"{argument}={value!r}: expected one of {', '.join(choices)}.")
 
 
+def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether two functions are one, perhaps loaded again: the same code in the same module over the same values."""
+
+    def identity(function: Callable[..., Any]) -> tuple[Any, ...]:
+        cells = getattr(function, "__closure__", None) or ()
+        values = tuple(cell.cell_contents for cell in cells if cell != _EMPTY)
+        return function.__module__, getattr(function, "__code__", function), values
+
+    return one is other or identity(one) == identity(other)
+
+
 def _secret(given: str | bytes | None) -> bytes | None:
     secret = given.encode() if isinstance(given, str) else given
     if secret == b"":
@@ -329,8 +361,8 @@ def _secret(given: str | bytes | None) -> bytes | None:
 
 
 def _exception_types(given: Any) -> tuple[type[Exception], ...]:
-    types = (given,) if isinstance(given, type) else tuple(given)
-    for kind in types:
+    kinds = (given,) if isinstance(given, type) else tuple(given)
+    for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise ConfigurationError(f"permanent= takes exception types, not {kind!r}.")
-    return types
+    return kinds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Awaitable
 from contextvars import ContextVar
@@ -16,7 +17,7 @@ from retrysafe.core.decisions import Decision
 from retrysafe.core.outcomes import Ending
 from retrysafe.core.outcomes import Ground as Kind
 from retrysafe.core.transitions import Event
-from retrysafe.endings import End, Said, encode_error, end_of
+from retrysafe.endings import End, Said, encode_error, encode_result, end_of
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,
@@ -24,6 +25,7 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
+    ResultNotEncodable,
     RetryTransaction,
     StoredFailure,
 )
@@ -32,12 +34,17 @@ from retrysafe.grounds import Ground, Joined, Leased, Own, Settled
 from retrysafe.ports import Steps
 from retrysafe.programs.claiming import NotWon, Outcome, Won
 from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.leasing import renew
 from retrysafe.programs.settling import resolve
 from retrysafe.programs.transactions import frozen_snapshot
 from retrysafe.terms import Terms
 from retrysafe.types import Held, Record, Reject, Standing, Stored, Want
 
 _current: ContextVar[Claim | None] = ContextVar("retrysafe_claim", default=None)
+
+
+_inherited: list[Claim] = []
+"""Claims that a forked child has left: kept, because to collect them would end the parent's transaction."""
 
 
 def current() -> Claim:
@@ -54,7 +61,7 @@ def current() -> Claim:
 def _enclosing() -> Claim | None:
     """The innermost claim that is still open; a task may have inherited one that has ended."""
     found = _current.get()
-    while found is not None and not found._active:
+    while found is not None and not found._is_open():
         found = found._outer
     return found
 
@@ -99,6 +106,7 @@ class Claim:
         self._patience: Patience | None = None
         self._entered = False
         self._active = False
+        self._pid = 0
 
     # ------------------------------------------------------------ for the work inside
 
@@ -157,6 +165,8 @@ class Claim:
                 else:
                     self._probe(todo.record)
             if self._lease is not None:
+                if self._lease.is_late():
+                    self._lease.renewed(*run(self._renewing(), self._standing_ground().executor()))
                 heartbeat.for_thread(self._terms.backend).add(self._lease)
         self._activate()
         return self
@@ -171,6 +181,8 @@ class Claim:
                 else:
                     await self._aprobe(todo.record)
             if self._lease is not None:
+                if self._lease.is_late():
+                    self._lease.renewed(*await arun(self._renewing(), self._standing_ground().aexecutor()))
                 self._lease.watch_task()
                 heartbeat.for_loop(self._terms.backend).add(self._lease)
         self._activate()
@@ -193,28 +205,38 @@ class Claim:
     def _refuse_own_key(self) -> None:
         outer = self._outer
         while outer is not None:
-            if outer._active and outer._held is not None and outer._held.key == self._required_want().key:
+            if outer._is_open() and outer._held is not None and outer._held.key == self._required_want().key:
                 raise InProgress(
                     "The key is claimed by the operation that encloses this one: it would wait for itself."
                 )
             outer = outer._outer
 
     def _find_ground(self) -> Ground:
-        """Inside another transactional claim on the same store, its transaction; a lease cannot live there."""
-        terms, outer, tx = self._terms, self._outer, self._tx
-        if outer is not None and outer.tx is not None and outer._terms.backend is terms.backend:
+        """Inside a transactional claim on the same store, its transaction; a lease cannot live there."""
+        terms, tx = self._terms, self._tx
+        around = self._transaction_around()
+        if around is not None:
             if terms.effects != "transactional":
                 raise ConfigurationError(
                     f"Boundary {terms.name!r} (effects={terms.effects!r}) was used inside a transaction of "
-                    f"{outer._terms.name!r} on the same store: its record would not be rolled back with it. "
+                    f"{around._terms.name!r} on the same store: its record would not be rolled back with it. "
                     "Use it before or after, or make it effects='transactional'."
                 )
-            tx = outer.tx if tx is None else tx
+            tx = around.tx if tx is None else tx
         if tx is not None:
             return Joined(terms.backend, tx)
         if terms.effects == "transactional":
             return Own(terms.backend)
         return Leased(terms.backend, Kind.KEYED if terms.effects == "keyed" else Kind.EXTERNAL)
+
+    def _transaction_around(self) -> Claim | None:
+        """The innermost enclosing claim that has a transaction on the same store."""
+        outer = self._outer
+        while outer is not None:
+            if outer._is_open() and outer.tx is not None and outer._terms.backend is self._terms.backend:
+                return outer
+            outer = outer._outer
+        return None
 
     def _refuse_waiting_on_a_loop(self) -> None:
         if not isinstance(self._terms.concurrency, Reject) and _on_a_loop():
@@ -355,42 +377,58 @@ class Claim:
             return Event.RESOLVE_FAILED, encode_error(said.failure)
         if said.committed:
             self._tell("probed", outcome="completed")
-            return Event.RESOLVE_COMPLETED, self._terms.codec.encode(result, self._annotation)
+            return Event.RESOLVE_COMPLETED, self._encode_found(result)
         if said.not_executed:
             self._tell("probed", outcome="released")
             return Event.RESOLVE_RELEASED, None
         self._tell("doubted")
         raise OutcomeUnknown("The probe could not tell either.")
 
+    def _encode_found(self, result: Any) -> Stored:
+        try:
+            return encode_result(self._terms.codec, result, self._annotation)
+        except ResultNotEncodable as error:
+            raise OutcomeUnknown(f"What the probe found cannot be stored. {error.detail}") from error
+
     # ------------------------------------------------------------ leaving
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._deactivate()
-        if self._held is not None:
-            if self._lease is not None:
-                heartbeat.for_thread(self._terms.backend).drop(self._lease)
+        if not self._leave():
+            return
+        lease = self._lease
+        if lease is None:
             self._end(error)
+            return
+        lease.settling = True
+        try:
+            self._end(error)
+        finally:
+            heartbeat.for_thread(self._terms.backend).drop(lease)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._deactivate()
-        if self._held is None:
+        if not self._leave():
             return
-        stopped_by_us = False
-        if self._lease is not None:
-            heartbeat.for_loop(self._terms.backend).drop(self._lease)
-            stopped_by_us = self._lease.stopped_task(error)
-        if self._terms.backend.immediate:
-            self._end(error)
-        else:
-            _, cancelled = await finish(self._aend(error))
-            if cancelled is not None:
-                raise cancelled
+        lease = self._lease
+        stopped_by_us = lease is not None and lease.stopped_task(error)
+        try:
+            await self._finish_end(error)
+        finally:
+            if lease is not None:
+                heartbeat.for_loop(self._terms.backend).drop(lease)
         if stopped_by_us:
             raise LeaseLost("The work was stopped because its lease could not be kept.") from error
+
+    async def _finish_end(self, error: BaseException | None) -> None:
+        if self._terms.backend.immediate:
+            self._end(error)
+            return
+        _, cancelled = await finish(self._aend(error))
+        if cancelled is not None:
+            raise cancelled
 
     def _end(self, error: BaseException | None) -> None:
         """Record how the block ended, and raise what the caller must know."""
@@ -421,8 +459,12 @@ class Claim:
     def _not_settled(self, failure: Exception) -> None:
         """The transaction that carries the outcome could not be ended as wanted."""
         self._terms.wakeups.wake(self._required_hold().key)
-        name = "unknown" if isinstance(failure, OutcomeUnknown) else "rolled_back"
-        self._tell(name, error_type=type(failure).__name__)
+        if isinstance(failure, OutcomeUnknown):
+            self._tell("unknown", error_type=type(failure).__name__)
+        elif self._lease is None:
+            self._tell("rolled_back", error_type=type(failure).__name__)
+        else:
+            self._tell("unrecorded", ending=type(failure).__name__)
 
     def _conclude(self, settled: Settled, end: End, error: BaseException | None) -> None:
         """Tell what happened, wake who waits, and raise what the caller must know."""
@@ -436,13 +478,15 @@ class Claim:
                 raise LeaseLost(
                     "tx= was ended inside the block." if ended else "Another attempt has taken the key over."
                 )
+        elif settled is Settled.DOUBTED:
+            self._tell("unknown", error_type=type(error or end.unencodable).__name__)
         elif settled is Settled.BROKEN or end.word.event is None:
             self._tell("rolled_back", error_type=type(error or end.unencodable).__name__)
         else:
             self._tell_recorded(end, error)
         if end.unencodable is not None:
             raise end.unencodable
-        if error is not None and self._standing_ground().kind is Kind.OWN and self._wants_restart(error):
+        if error is not None and self._can_restart(settled, error):
             raise RetryTransaction(str(error)) from error
 
     def _tell_recorded(self, end: End, error: BaseException | None) -> None:
@@ -454,10 +498,18 @@ class Claim:
             name = {Event.FAIL: "failed", Event.RELEASE: "released", Event.DOUBT: "unknown"}[end.word.event]
             self._tell(name, error_type=type(self._said.failure or error).__name__)
 
-    def _wants_restart(self, error: BaseException) -> bool:
-        return not isinstance(error, RetryTransaction) and self._terms.backend.restarts(error)
+    def _can_restart(self, settled: Settled, error: BaseException) -> bool:
+        """Whether the database wants the whole transaction again, and nothing of it was committed."""
+        own = self._standing_ground().kind is Kind.OWN and settled is not Settled.DOUBTED
+        return own and not isinstance(error, RetryTransaction) and self._terms.backend.restarts(error)
 
     # ------------------------------------------------------------ the lease
+
+    def _renewing(self) -> Steps[tuple[set[bytes], float]]:
+        """A claim that waited long for its store starts with a whole lease."""
+        asked_at = heartbeat.clock()
+        kept = yield from renew(self._terms.backend.store, [self._required_hold()])
+        return kept, asked_at
 
     def _lost(self) -> None:
         self._tell("lease_lost")
@@ -469,11 +521,21 @@ class Claim:
 
     def _activate(self) -> None:
         self._active = True
+        self._pid = os.getpid()
         _current.set(self)
 
-    def _deactivate(self) -> None:
+    def _leave(self) -> bool:
+        """Whether there is something to settle: not for a replay, nor for a child forked inside the block."""
+        inherited = not self._is_open()
         self._active = False
         _current.set(self._outer)
+        if inherited and self._held is not None:
+            _inherited.append(self)
+        return self._held is not None and not inherited
+
+    def _is_open(self) -> bool:
+        """Whether its block is running, in this process: a forked child has no part in its parent's claims."""
+        return self._active and self._pid == os.getpid()
 
     def _standing_ground(self) -> Ground:
         assert self._ground is not None

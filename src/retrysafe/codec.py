@@ -24,12 +24,19 @@ _PLAIN = frozenset({str, int, bool, type(None)})
 _NESTED = frozenset({dict, list})
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
+
+def _decimal(value: Decimal) -> str:
+    if not value.is_finite():
+        raise ValueError(f"{value} is not a number")
+    return str(value)
+
+
 _TAGGED: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
     date: ("date", date.isoformat, date.fromisoformat),
     time: ("time", time.isoformat, time.fromisoformat),
     timedelta: ("timedelta", lambda d: [d.days, d.seconds, d.microseconds], lambda parts: timedelta(*parts)),
-    Decimal: ("decimal", str, Decimal),
+    Decimal: ("decimal", _decimal, Decimal),
     UUID: ("uuid", str, UUID),
     bytes: ("bytes", lambda b: binascii.b2a_base64(b, newline=False).decode(), binascii.a2b_base64),
 }
@@ -175,6 +182,9 @@ def _init_fields(kind: Any) -> list[str]:
     computed = [field.name for field in fields if not field.init]
     if computed:
         raise TypeError(f"dataclass field {computed[0]!r} has init=False and could not be rebuilt")
+    every = kind.__dataclass_fields__
+    if len(every) > len(fields) and any(isinstance(field.type, dataclasses.InitVar) for field in every.values()):
+        raise TypeError("a dataclass with an InitVar could not be rebuilt")
     return [field.name for field in fields]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -30,10 +31,10 @@ _shared: dict[object, tuple[Backend, object]] = {}
 _sharing = threading.Lock()
 
 
-def connect(store: object) -> Backend:
+def connect(store: object, *, migrate: bool = True) -> Backend:
     """Return the backend for ``store=``; the same URL or object gives the same backend.
 
-    Opens no network connection. A SQLite file is migrated here.
+    Opens no network connection. A SQLite file is migrated here, unless ``migrate`` is false.
     """
     if store == "memory://":
         return _memory("memory://")
@@ -45,7 +46,7 @@ def connect(store: object) -> Backend:
             made = _from_url(store) if isinstance(store, str) else _from_object(store)
             _shared[identity] = (made, store)  # keeping the object keeps its id its own
         backend = _shared[identity][0]
-    if backend.migrates_itself:
+    if backend.migrates_itself and migrate:
         backend.migrate()
         backend.migrates_itself = False
     return backend
@@ -214,11 +215,15 @@ _SCHEMES: dict[str, Callable[[str], Backend]] = {
 }
 
 
+_SECRET = re.compile(r"(?i)((?:ssl)?pass(?:word|file)\s*=\s*)('(?:[^'\\\\]|\\\\.)*'|[^&\s]+)")
+
+
 def _without_password(url: str) -> str:
+    """A URL or conninfo as it may be shown."""
     parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
+    if "://" in url and parts.password is not None:
+        url = urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
+    return _SECRET.sub(r"\1***", url)
 
 
 # ---------------------------------------------------------------- from an object
@@ -249,6 +254,8 @@ def _sql_store(dialect: str) -> Any:
 
 def _engine(engine: Any, sessions: Any = None) -> Backend:
     module = _library("sqlalchemy", "sqlalchemy")
+    if engine.dialect.name == "sqlite":
+        _refuse_memory(engine.url)
     return Backend(
         _sql_store(engine.dialect.name),
         sync=partial(module.EngineClient, engine, sessions),
@@ -261,6 +268,7 @@ def _engine(engine: Any, sessions: Any = None) -> Backend:
 def _async_engine(engine: Any, sessions: Any = None) -> Backend:
     module = _library("sqlalchemy", "sqlalchemy")
     if engine.dialect.name == "sqlite":
+        _refuse_memory(engine.url)
         _migrate_file(engine.url.database)
     return Backend(
         _sql_store(engine.dialect.name),
@@ -270,11 +278,15 @@ def _async_engine(engine: Any, sessions: Any = None) -> Backend:
     )
 
 
-def _migrate_file(path: str | None) -> None:
-    if not path or path == ":memory:" or path.startswith("file:"):
+def _refuse_memory(url: Any) -> None:
+    if url.database in (None, "", ":memory:") or "mode=memory" in str(url):
         raise ConfigurationError(
-            "store=: an async SQLite engine must be on a file, so that its tables can be made when it is given."
+            "store=: a SQLite engine must be on a file. A database in memory is another one for every connection, and "
+            "with one shared connection our commits would be yours; for tests, memory:// or a temporary file."
         )
+
+
+def _migrate_file(path: str) -> None:
     backend = _sqlite(f"sqlite:///{path}")
     backend.migrate()
     backend.close()
@@ -301,7 +313,7 @@ def _psycopg_pool(pool: Any) -> Backend:
         _sql_store("postgresql"),
         sync=partial(module.PsycopgClient.on, pool),
         asynchronous=None,
-        address=_without_password(pool.conninfo) if "://" in pool.conninfo else "postgresql://…",
+        address=_without_password(pool.conninfo),
     )
 
 
@@ -311,7 +323,7 @@ def _async_psycopg_pool(pool: Any) -> Backend:
         _sql_store("postgresql"),
         sync=None,
         asynchronous=partial(module.AsyncPsycopgClient.on, pool),
-        address=_without_password(pool.conninfo) if "://" in pool.conninfo else "postgresql://…",
+        address=_without_password(pool.conninfo),
     )
 
 

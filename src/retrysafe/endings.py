@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from retrysafe.codec import encode_failure
 from retrysafe.core.outcomes import Ending, Ground, Verdict, ending_of_error, verdict
 from retrysafe.core.transitions import Event
-from retrysafe.errors import ResultNotEncodable
+from retrysafe.errors import ResultNotEncodable, RetrysafeError, StoredFailure
+from retrysafe.ports import Codec
 from retrysafe.terms import Terms
 from retrysafe.types import Stored
 
@@ -37,20 +38,43 @@ def end_of(said: Said, error: BaseException | None, ground: Ground, terms: Terms
     if said.failure is not None:
         return End(Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure))
     if error is not None:
-        permanent = isinstance(error, terms.permanent) and not terms.backend.restarts(error)
+        permanent = isinstance(error, terms.permanent) and not _is_passing(error, terms)
         ending = ending_of_error(permanent=permanent, committed=said.committed, not_executed=said.not_executed)
         word = verdict(ending, ground)
         return End(ending, word, None if word.event is Event.RELEASE else encode_error(error))
     try:
-        stored = terms.codec.encode(result, annotation)
+        stored = encode_result(terms.codec, result, annotation)
     except ResultNotEncodable as reason:
         return End(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), Stored(None, "", 0), reason)
     return End(Ending.RETURNED, verdict(Ending.RETURNED, ground), stored)
 
 
+def _is_passing(error: BaseException, terms: Terms) -> bool:
+    """Whether an error may pass by itself, however broad ``permanent=`` is: a restart, or ours of an inner claim."""
+    ours = isinstance(error, RetrysafeError) and not isinstance(error, StoredFailure)
+    return terms.backend.restarts(error) or (ours and type(error) not in terms.permanent)
+
+
+def encode_result(codec: Codec, result: Any, annotation: Any) -> Stored:
+    """Encode a result; whatever goes wrong in a codec is `ResultNotEncodable`, so that the key is settled."""
+    try:
+        return codec.encode(result, annotation)
+    except ResultNotEncodable:
+        raise
+    except Exception as error:
+        raise ResultNotEncodable(f"The codec failed: {error!r}") from error
+
+
 def encode_error(error: BaseException) -> Stored:
-    """An error as a stored failure; its ``data`` is kept if it can be encoded."""
+    """An error as a stored failure; what of it cannot be read or encoded is left out."""
     try:
         return encode_failure(type(error).__name__, str(error), getattr(error, "data", None))
-    except ResultNotEncodable:
-        return encode_failure(type(error).__name__, str(error), None)
+    except Exception:  # noqa: BLE001 - the failure itself must be kept, whatever its text and data do
+        return encode_failure(type(error).__name__, _text(error), None)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error).encode("utf-8", "backslashreplace").decode()
+    except Exception:  # noqa: BLE001 - an error whose text raises still has a type
+        return "(its text could not be read)"

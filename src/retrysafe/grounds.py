@@ -23,7 +23,7 @@ from retrysafe.errors import (
 )
 from retrysafe.ports import AsyncExecutor, Executor, Steps
 from retrysafe.programs.claiming import Outcome, Won, claim
-from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.drivers import arun, ask, run
 from retrysafe.programs.settling import read, settle
 from retrysafe.programs.transactions import conclude, open_claim
 from retrysafe.types import Held, Record, Stored, Want
@@ -35,6 +35,7 @@ class Settled(Enum):
     RECORDED = "the store has it"
     LOST = "the record belongs to another attempt"
     UNANSWERED = "the store did not answer"
+    DOUBTED = "the handler had committed by itself before it failed: the outcome is unknown"
     BROKEN = "the transaction could not be written to any more; it rolls back by itself"
 
 
@@ -219,9 +220,12 @@ class Own:
             if not isinstance(failure, StoreUnavailable):
                 raise
             return _read_back(run(read(self._backend.store, held.key), self.executor()), held, word, failure)
+        if done and word.event is not None:
+            return Settled.RECORDED
+        doubted = run(_doubting(self._backend, held), self.executor())
         if not done:
-            raise _ended_by_handler(doubted=run(_doubting(self._backend, held), self.executor()))
-        return Settled.RECORDED
+            raise _ended_by_handler(doubted=doubted)
+        return Settled.DOUBTED if doubted else Settled.RECORDED
 
     async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
         try:
@@ -235,9 +239,12 @@ class Own:
             if not isinstance(failure, StoreUnavailable):
                 raise
             return _read_back(await arun(read(self._backend.store, held.key), self.aexecutor()), held, word, failure)
+        if done and word.event is not None:
+            return Settled.RECORDED
+        doubted = await arun(_doubting(self._backend, held), self.aexecutor())
         if not done:
-            raise _ended_by_handler(doubted=await arun(_doubting(self._backend, held), self.aexecutor()))
-        return Settled.RECORDED
+            raise _ended_by_handler(doubted=doubted)
+        return Settled.DOUBTED if doubted else Settled.RECORDED
 
     def _give_back(self) -> None:
         lending, self._lending, self._opened = self._lending, None, None
@@ -270,7 +277,8 @@ def _read_back(record: Record | None, held: Held, word: Verdict, failure: StoreU
 
 
 def _doubting(backend: Backend, held: Held) -> Steps[bool]:
-    return settle(backend.store, held._replace(transactional=False), Event.DOUBT)
+    """Mark the record unknown if it is there: after a rollback, only a handler that committed can have left it."""
+    return (yield from ask(backend.store.settle(held._replace(transactional=False), Event.DOUBT, None)))
 
 
 def _ended_by_handler(*, doubted: bool) -> RetrysafeError:

@@ -43,6 +43,8 @@ class Lease:
         self.seconds = held.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
         self.on_failure = on_failure
+        self.settling = False
+        """Whether the work is over and its outcome is being stored: a lease that ends now is no news."""
         self._on_loss = on_loss
         self._lost = False
         self._task: asyncio.Task[Any] | None = None
@@ -51,8 +53,21 @@ class Lease:
         """Whether the lease is certainly still held."""
         return not self._lost and clock() < self.until
 
+    def is_late(self) -> bool:
+        """Whether a renewal is due already, because the claim itself took long."""
+        return self.until - clock() < self.seconds * (1 - 1 / PER_LEASE)
+
+    def renewed(self, kept: set[bytes], asked_at: float) -> None:
+        """Note the answer of a renewal that was asked for at ``asked_at``."""
+        if self.held.key in kept:
+            self.until = asked_at + self.seconds
+        else:
+            self.lose()
+
     def lose(self) -> None:
         """The lease is gone: say so, and stop the task that works under it."""
+        if self.settling:
+            return
         self._lost = True
         self._on_loss()
         if self._task is not None:
@@ -66,6 +81,7 @@ class Lease:
 
     def stopped_task(self, error: BaseException | None) -> bool:
         """Whether the work ended because we stopped it; that one cancellation is taken back, as a timeout does."""
+        self.settling = True
         task, self._task = self._task, None
         if not self._lost or task is None:
             return False
@@ -91,10 +107,9 @@ class _Schedule:
 
     def renewed(self, due: list[Held], kept: set[bytes], asked_at: float) -> None:
         for lease in self._still_wanted(due):
-            if lease.held.key in kept:
-                lease.until = asked_at + lease.seconds
-            else:
-                self._lose(lease)
+            lease.renewed(kept, asked_at)
+            if lease.held.key not in kept:
+                self.drop(lease.held)
 
     def failed(self, due: list[Held], error: Exception) -> None:
         """A failed renewal is tried again soon; the lease is lost, for us, when a third of it is left."""
@@ -104,6 +119,11 @@ class _Schedule:
                 self._lose(lease)
             else:
                 self.beats.retry(lease.held, clock())
+
+    def close(self) -> None:
+        """Nothing is renewed any more: whoever still works learns that its lease is lost."""
+        for lease in list(self.leases.values()):
+            self._lose(lease)
 
     def _still_wanted(self, due: list[Held]) -> list[Lease]:
         return [self.leases[held] for held in due if held in self.leases]
@@ -144,6 +164,7 @@ class ThreadHeartbeat:
         """End the thread and its connections."""
         with self._changed:
             self._closed = True
+            self._schedule.close()
             self._changed.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -201,12 +222,18 @@ class LoopHeartbeat:
 
     async def aclose(self) -> None:
         """End the timer and its connections."""
+        self._schedule.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._beating is not None:
             await self._beating
         if self._client is not None:
             await self._client.aclose()
+
+    def abandon(self) -> None:
+        """Let the connections go without the loop, which is closed."""
+        if self._client is not None:
+            self._client.abandon()
 
     def _set_timer(self) -> None:
         loop, upcoming = self._loop(), self._schedule.beats.next_due()

@@ -20,7 +20,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Opener = Callable[..., Claim]
 Selector = str | Callable[..., Any]
-_NOT_PAYLOAD = ("self", "cls", "tx")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.\w+|\[\d+\])*")
 MOST_RESTARTS = 5
 
@@ -34,6 +33,7 @@ class Arguments:
         self.signature = inspect.signature(function)
         parameters = self.signature.parameters.values()
         self.names = tuple(parameter.name for parameter in parameters)
+        self._known = frozenset(self.names)
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
 
@@ -41,11 +41,14 @@ class Arguments:
         """Return name → value with defaults; raises TypeError as the call itself would."""
         if self._plain and len(args) <= len(self.names):
             bound = {**self._defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
-            if len(bound) == len(self.names) and (not kwargs or kwargs.keys().isdisjoint(self.names[: len(args)])):
+            if len(bound) == len(self.names) and (not kwargs or self._fits(kwargs, self.names[: len(args)])):
                 return bound
         full = self.signature.bind(*args, **kwargs)
         full.apply_defaults()
         return full.arguments
+
+    def _fits(self, kwargs: Mapping[str, Any], taken: tuple[str, ...]) -> bool:
+        return kwargs.keys() <= self._known and kwargs.keys().isdisjoint(taken)
 
 
 def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
@@ -53,7 +56,10 @@ def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable
     if callable(given):
         import inspect
 
-        taken = tuple(inspect.signature(given).parameters)
+        try:
+            taken = tuple(inspect.signature(given).parameters)
+        except ValueError as error:
+            raise ConfigurationError(f"{argument}= has no signature to call it by: wrap it in a lambda.") from error
         unknown = [name for name in taken if name not in names]
         if unknown:
             raise ConfigurationError(f"{argument}= takes {unknown[0]!r}, which is not an argument of the function.")
@@ -79,7 +85,7 @@ def _follow(value: Any, steps: list[str], path: str) -> Any:
                 value = value[int(step)]
             else:
                 value = getattr(value, step)
-        except (KeyError, IndexError, AttributeError) as error:
+        except (KeyError, IndexError, AttributeError, TypeError) as error:
             raise InvalidKey(f"The path {path!r} leads nowhere: {error!r}") from error
     return value
 
@@ -99,7 +105,7 @@ def fingerprint_of(payload: Any) -> bytes:
     """The fingerprint of a claim's payload: a part per field of a mapping with text keys, else one part."""
     if payload is None:
         return fingerprint.UNCHECKED
-    if isinstance(payload, Mapping) and payload and all(isinstance(name, str) for name in payload):
+    if isinstance(payload, Mapping) and payload and all(isinstance(name, str) and len(name) < 256 for name in payload):
         return fingerprint.of_parts({name: payload_of(name, value) for name, value in payload.items()})
     return fingerprint.of_parts({"payload": payload_of("payload", payload)})
 
@@ -126,6 +132,9 @@ class Guarded:
         if payload is not None and payload != "arguments":
             self._select = selector(payload, "payload", self._arguments.names)
         self._takes_tx = "tx" in self._arguments.names and terms.effects == "transactional"
+        self._not_payload = {name for name in self._arguments.names[:1] if name in ("self", "cls")}
+        if self._takes_tx:
+            self._not_payload.add("tx")
         self._annotation: Any = _Unresolved
 
     def claim(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Claim:
@@ -144,18 +153,14 @@ class Guarded:
             return fingerprint.UNCHECKED
         if self._payload != "arguments":
             return fingerprint_of(self._select(bound))
-        parts = {name: payload_of(name, value) for name, value in bound.items() if name not in _NOT_PAYLOAD}
+        parts = {name: payload_of(name, value) for name, value in bound.items() if name not in self._not_payload}
         return fingerprint.of_parts(parts)
 
     @property
     def annotation(self) -> Any:
         """The return annotation, resolved at the first call, when every name it uses exists."""
         if self._annotation is _Unresolved:
-            try:
-                hints = typing.get_type_hints(self.function, include_extras=True)
-            except (NameError, TypeError):
-                hints = {}
-            self._annotation = hints.get("return")
+            self._annotation = _return_annotation(self.function)
         return self._annotation
 
     def restart_pause(self, claim: Claim, restarts: int) -> float | None:
@@ -164,6 +169,28 @@ class Guarded:
             return None
         claim._tell("restarted", restarts=restarts + 1)
         return RESTART.delay(restarts, self.terms.chance())
+
+
+def _return_annotation(function: Callable[..., Any]) -> Any:
+    """Resolve the return annotation alone, so that a parameter's may name what exists only for type checkers."""
+    import inspect
+
+    plain = inspect.unwrap(function)
+    written = getattr(plain, "__annotations__", {})
+    if "return" not in written:
+        return None
+
+    def bearer() -> None: ...
+
+    bearer.__annotations__ = {"return": written["return"]}
+    try:
+        hints = typing.get_type_hints(bearer, getattr(plain, "__globals__", None), include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"The return annotation of {plain.__qualname__} cannot be resolved ({error}), and stored results are "
+            "rebuilt from it: import what it names at run time, not for type checking only."
+        ) from error
+    return hints["return"]
 
 
 class _Unresolved:
@@ -177,7 +204,15 @@ def wrap(guarded: Guarded) -> Callable[..., Any]:
     function = guarded.function
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError("once() guards functions and coroutines; a generator's values cannot be replayed.")
-    return _wrap_async(guarded) if inspect.iscoroutinefunction(function) else _wrap_sync(guarded)
+    called = getattr(type(function), "__call__", None)  # noqa: B004 - of a callable object, it tells the colour
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
+        return _wrap_async(guarded)
+    if inspect.iscoroutinefunction(inspect.unwrap(function)):
+        raise ConfigurationError(
+            "once() was given a sync wrapper around a coroutine function: put @once() next to the coroutine function, "
+            "below the other decorator."
+        )
+    return _wrap_sync(guarded)
 
 
 def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
@@ -191,7 +226,7 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
             try:
                 with claim:
                     if not claim.replayed:
-                        claim.result = function(*args, **kwargs)
+                        claim.result = _refuse_awaitable(claim, function(*args, **kwargs))
                 return _answer(claim)
             except RetryTransaction:
                 pause = guarded.restart_pause(claim, restarts)
@@ -201,6 +236,15 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
             time.sleep(pause)
 
     return once
+
+
+def _refuse_awaitable(claim: Claim, value: Any) -> Any:
+    """A sync function that returns an awaitable has not done its work, and nobody here would await it."""
+    if hasattr(value, "__await__"):
+        getattr(value, "close", lambda: None)()
+        claim.not_executed()
+        raise ConfigurationError("The guarded function returned an awaitable: make it a coroutine function.")
+    return value
 
 
 def _wrap_async(guarded: Guarded) -> Callable[..., Any]:

@@ -171,6 +171,10 @@ class AsyncClient(AsyncExecutor, Protocol):
         """Close every connection."""
         ...
 
+    def abandon(self) -> None:
+        """Let every connection go without the loop it belongs to, which has been closed."""
+        ...
+
 
 class Codec(Protocol):
     """Turns results into bytes and back. Decoding must give a value equal to the one encoded."""

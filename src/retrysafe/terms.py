@@ -75,9 +75,7 @@ class Terms(NamedTuple):
                     f"scope= of boundary {self.name!r} gave None: no tenant or principal is known."
                 )
             return ""
-        if not isinstance(text, str):
-            raise ConfigurationError(f"scope= must be text, not {type(text).__name__}.")
-        return text
+        return keys.check_name(text, "scope")
 
     def tell(
         self,

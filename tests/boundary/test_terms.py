@@ -100,7 +100,7 @@ class Timed:
         """Claim and leave the claim as a process that died would."""
         claim = self.boundary.claim(key)
         claim.__enter__()
-        claim._deactivate()
+        claim._leave()
         return claim
 
 

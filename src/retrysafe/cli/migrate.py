@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.after is not None:
         raise ConfigurationError("--after goes with --sql only.")
-    backend = connect(options.store)
+    backend = connect(options.store, migrate=False)
     applied = asyncio.run(_amigrate(backend)) if scheme in _ASYNC_ONLY else _migrate(backend)
     for migration in applied:
         print(f"applied {migration.version:04d} {migration.name}")

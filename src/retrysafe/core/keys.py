@@ -6,7 +6,7 @@ import hmac
 import unicodedata
 from uuid import UUID
 
-from retrysafe.errors import InvalidKey
+from retrysafe.errors import ConfigurationError, InvalidKey
 
 LONGEST = 255
 _DEFAULT_SECRET = b"retrysafe"
@@ -22,9 +22,22 @@ def parse(key: object) -> str:
         raise InvalidKey(f"A key must be a string, an int or a UUID, not {type(key).__name__}.")
     if not 1 <= len(text) <= LONGEST:
         raise InvalidKey(f"A key has 1 to {LONGEST} characters; this one has {len(text)}.")
-    if not text.isprintable() and any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+    if _has_control(text):
         raise InvalidKey("The key contains a control character.")
     return text
+
+
+def check_name(text: object, argument: str) -> str:
+    """Return a part of a key's identity; raise `ConfigurationError` when it cannot serve as one."""
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{argument}= must be text, not {type(text).__name__}.")
+    if len(text) > LONGEST or _has_control(text):
+        raise ConfigurationError(f"{argument}= has up to {LONGEST} characters, and no control character among them.")
+    return text
+
+
+def _has_control(text: str) -> bool:
+    return not text.isprintable() and any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 
 def lookup(secret: bytes | None, boundary: str, scope: str, operation: str, key: str) -> bytes:

@@ -47,6 +47,45 @@ class InTransaction:
             fail(error)
 
 
+class InOwnTransaction(InTransaction):
+    """The same on a connection of ours; transaction control by asyncpg's objects, so that users can nest theirs."""
+
+    _outer: Any = None
+    _savepoint: Any = None
+
+    async def __call__(self, request: Query, /) -> Rows:
+        if request.control is None:
+            return await super().__call__(request)
+        try:
+            await self._control(request.control)
+        except _Failures as error:
+            fail(error)
+        return Rows([], 0)
+
+    async def _control(self, control: str) -> None:
+        match control:
+            case "begin":
+                self._outer = self.handle.transaction()
+                await self._outer.start()
+            case "savepoint":
+                self._savepoint = self.handle.transaction()
+                await self._savepoint.start()
+            case "rollback_to_savepoint":
+                await self._savepoint.rollback()
+            case "commit":
+                outer, self._outer = self._outer, None
+                await outer.commit()
+            case _:
+                outer, self._outer = self._outer, None
+                await outer.rollback()
+
+    async def end(self) -> None:
+        """Leave no transaction open. A connection that broke has been taken back by its pool already."""
+        with suppress(*_Failures):
+            if self._outer is not None or self.handle.is_in_transaction():
+                self.handle.terminate()
+
+
 def ajoin(connection: Any) -> InTransaction:
     """An executor on the caller's connection."""
     if not connection.is_in_transaction():
@@ -75,13 +114,14 @@ class AsyncpgClient:
                 fail(error, alone=True)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[InTransaction]:
+    async def transaction(self) -> AsyncIterator[InOwnTransaction]:
         """Lend a connection for one transaction."""
         async with self._lent() as connection:
+            opened = InOwnTransaction(connection)
             try:
-                yield InTransaction(connection)
+                yield opened
             finally:
-                await _end(connection)
+                await opened.end()
 
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[Any]:
@@ -115,16 +155,13 @@ class AsyncpgClient:
             await self._pool.close()
             self._pool = None
 
+    def abandon(self) -> None:
+        """Hang up without the loop, which is closed."""
+        if self._url is not None and self._pool is not None:
+            with suppress(RuntimeError, *_Failures):
+                self._pool.terminate()
+            self._pool = None
+
 
 async def _no_reset(connection: Any) -> None:
     """Nothing of a session is ever changed by us, so nothing needs the extra round trip of a reset."""
-
-
-async def _end(connection: Any) -> None:
-    """Leave no transaction open. A connection that broke has been taken back by its pool already."""
-    with suppress(*_Failures):
-        if not connection.is_closed() and connection.is_in_transaction():
-            try:
-                await connection.execute("ROLLBACK")
-            except _Failures:
-                connection.terminate()

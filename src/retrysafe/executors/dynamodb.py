@@ -95,3 +95,6 @@ class AsyncDynamodbClient:
         """Close the client."""
         await self._stack.aclose()
         self._client = None
+
+    def abandon(self) -> None:
+        """Nothing to hang up: what is left goes with this object."""

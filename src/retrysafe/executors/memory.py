@@ -55,3 +55,6 @@ class AsyncMemoryClient:
     async def aclose(self) -> None:
         """Drop the records."""
         self._client.close()
+
+    def abandon(self) -> None:
+        """Nothing to hang up: what is left goes with this object."""

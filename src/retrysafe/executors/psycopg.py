@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import select
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-import psycopg_pool
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, in_turn
+from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, in_turn, this_process
 from retrysafe.ports import Query, Rows
+
+if TYPE_CHECKING:
+    from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 MOST_CONNECTIONS = 10
 CHECKOUT = 10.0
@@ -27,7 +31,6 @@ DEADLINE = 10.0
 """Seconds after which a server that does not answer counts as gone."""
 
 ALL_LENT = f"All {MOST_CONNECTIONS} connections of the store are in use."
-_NoConnection = (psycopg_pool.PoolTimeout, psycopg_pool.PoolClosed)
 _SETTINGS = {
     "connect_timeout": 10,
     "tcp_user_timeout": round(DEADLINE * 1000),
@@ -37,17 +40,50 @@ _SETTINGS = {
 }
 
 
+class TimelyConnection(psycopg.Connection[Any]):
+    """A connection that gives up when a server which is reachable does not answer one of our statements.
+
+    `wait` is where psycopg blocks, and it looks at the time at least every tenth of a second.
+    """
+
+    give_up_at: float | None = None
+
+    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().wait(gen if self.give_up_at is None else _until(gen, self.give_up_at), *args, **kwargs)
+
+
+def _until(gen: Generator[Any, Any, Any], give_up_at: float) -> Generator[Any, Any, Any]:
+    try:
+        state = next(gen)
+        while True:
+            ready = yield state
+            if time.monotonic() > give_up_at:
+                raise psycopg.OperationalError(f"no answer within {DEADLINE:g} s")
+            state = gen.send(ready)
+    except StopIteration as stop:
+        return stop.value
+
+
 def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
-    """Perform one statement."""
+    """Perform one statement; a connection of ours gives up at the deadline."""
     sql, args = arguments(query, "%s")
-    cursor = connection.execute(sql.encode(), args)
+    cursor = psycopg.Cursor(connection, row_factory=tuple_row)  # whatever factories the user's connection has
+    if not isinstance(connection, TimelyConnection):
+        cursor.execute(sql.encode(), args)
+    else:
+        connection.give_up_at = time.monotonic() + DEADLINE
+        try:
+            cursor.execute(sql.encode(), args)
+        finally:
+            connection.give_up_at = None
     return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
 async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "%s")
-    cursor = await connection.execute(sql.encode(), args)
+    cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+    await cursor.execute(sql.encode(), args)
     return Rows(await cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
@@ -64,6 +100,8 @@ class InTransaction:
         self.execute = self
 
     def __call__(self, request: Query, /) -> Rows:
+        if _begins_itself(self.handle, request):
+            return Rows([], 0)
         try:
             return in_turn(request, lambda query: perform(self.handle, query))
         except psycopg.Error as error:
@@ -78,27 +116,39 @@ class AsyncInTransaction:
         self.execute = self
 
     async def __call__(self, request: Query, /) -> Rows:
+        if _begins_itself(self.handle, request):
+            return Rows([], 0)
         try:
-            return await ain_turn(request, lambda query: aperform(self.handle, query))
+            async with asyncio.timeout(DEADLINE):
+                return await ain_turn(request, lambda query: aperform(self.handle, query))
+        except TimeoutError as error:
+            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
         except psycopg.Error as error:
             fail(error)
 
 
 def join(connection: psycopg.Connection[Any]) -> InTransaction:
     """An executor on the caller's connection."""
-    _refuse_autocommit(connection)
+    _refuse(connection)
     return InTransaction(connection)
 
 
 def ajoin(connection: psycopg.AsyncConnection[Any]) -> AsyncInTransaction:
     """An executor on the caller's connection."""
-    _refuse_autocommit(connection)
+    _refuse(connection)
     return AsyncInTransaction(connection)
 
 
-def _refuse_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+def _begins_itself(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], request: Query) -> bool:
+    """A connection of the user's pool begins by itself, with the isolation level that the user gave it."""
+    return request.control == "begin" and not connection.autocommit
+
+
+def _refuse(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
     if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
         raise ConfigurationError(AUTOCOMMIT)
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise ConfigurationError("tx= is in pipeline mode, where a claim cannot be answered: leave the pipeline first.")
 
 
 class PsycopgClient:
@@ -113,7 +163,7 @@ class PsycopgClient:
         return cls(Own(url))
 
     @classmethod
-    def on(cls, pool: psycopg_pool.ConnectionPool[Any]) -> PsycopgClient:
+    def on(cls, pool: ConnectionPool[Any]) -> PsycopgClient:
         """A client on the user's pool."""
         return cls(Pooled(pool))
 
@@ -127,11 +177,13 @@ class PsycopgClient:
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
-        with self._source.lent() as connection:
+        here = this_process()
+        with self._source.lent(transaction=True) as connection:
             try:
                 yield InTransaction(connection)
             finally:
-                _end(connection)
+                if here():
+                    _end(connection)
 
     def close(self) -> None:
         """Close the connections that are ours."""
@@ -143,12 +195,13 @@ class Own:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._idle: deque[psycopg.Connection[Any]] = deque()
+        self._idle: deque[TimelyConnection] = deque()
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._closed = False
 
     @contextmanager
-    def lent(self) -> Iterator[psycopg.Connection[Any]]:
+    def lent(self, *, transaction: bool = False) -> Iterator[psycopg.Connection[Any]]:
+        here = this_process()
         if not self._free.acquire(timeout=CHECKOUT):
             raise StoreUnavailable(ALL_LENT, unsent=True)
         try:
@@ -156,14 +209,18 @@ class Own:
             try:
                 yield connection
             finally:
-                if self._closed or not _is_usable(connection):
-                    connection.close()
-                else:
-                    self._idle.append(connection)
+                if here():
+                    self._take_back(connection)
         finally:
             self._free.release()
 
-    def _idle_connection(self) -> psycopg.Connection[Any] | None:
+    def _take_back(self, connection: TimelyConnection) -> None:
+        if self._closed or not _is_usable(connection):
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def _idle_connection(self) -> TimelyConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if _is_usable(connection):
@@ -171,9 +228,9 @@ class Own:
             connection.close()
         return None
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> TimelyConnection:
         try:
-            return psycopg.connect(self._url, **_settings(self._url))
+            return TimelyConnection.connect(self._url, **_settings(self._url))
         except psycopg.Error as error:
             raise StoreUnavailable(str(error).strip(), unsent=True) from error
 
@@ -186,24 +243,25 @@ class Own:
 class Pooled:
     """The connections of a pool that the user gave us."""
 
-    def __init__(self, pool: psycopg_pool.ConnectionPool[Any]) -> None:
+    def __init__(self, pool: ConnectionPool[Any]) -> None:
         self._pool = pool
 
     @contextmanager
-    def lent(self) -> Iterator[psycopg.Connection[Any]]:
+    def lent(self, *, transaction: bool = False) -> Iterator[psycopg.Connection[Any]]:
         try:
             connection = self._pool.getconn(CHECKOUT)
-        except _NoConnection as error:
+        except psycopg.OperationalError as error:
             raise StoreUnavailable(str(error), unsent=True) from error
-        before = connection.autocommit
+        here, before = this_process(), connection.autocommit or transaction
         try:
             if not before:
                 connection.autocommit = True
             yield connection
         finally:
-            if not before and not connection.closed:
-                connection.autocommit = before
-            self._pool.putconn(connection)
+            if here():
+                if not before and not connection.closed:
+                    connection.autocommit = False
+                self._pool.putconn(connection)
 
     def close(self) -> None:
         """The pool is the user's to close."""
@@ -221,7 +279,7 @@ class AsyncPsycopgClient:
         return cls(AsyncOwn(url))
 
     @classmethod
-    def on(cls, pool: psycopg_pool.AsyncConnectionPool[Any]) -> AsyncPsycopgClient:
+    def on(cls, pool: AsyncConnectionPool[Any]) -> AsyncPsycopgClient:
         """A client on the user's pool."""
         return cls(AsyncPooled(pool))
 
@@ -239,7 +297,7 @@ class AsyncPsycopgClient:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection for one transaction."""
-        async with self._source.lent() as connection:
+        async with self._source.lent(transaction=True) as connection:
             try:
                 yield AsyncInTransaction(connection)
             finally:
@@ -248,6 +306,10 @@ class AsyncPsycopgClient:
     async def aclose(self) -> None:
         """Close the connections that are ours."""
         await self._source.aclose()
+
+    def abandon(self) -> None:
+        """Hang up without the loop, which is closed."""
+        self._source.abandon()
 
 
 class AsyncOwn:
@@ -260,7 +322,7 @@ class AsyncOwn:
         self._closed = False
 
     @asynccontextmanager
-    async def lent(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def lent(self, *, transaction: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         try:
             async with asyncio.timeout(CHECKOUT):
                 await self._free.acquire()
@@ -297,31 +359,38 @@ class AsyncOwn:
         while self._idle:
             await self._idle.pop().close()
 
+    def abandon(self) -> None:
+        while self._idle:
+            self._idle.pop().pgconn.finish()
+
 
 class AsyncPooled:
     """The connections of a pool that the user gave us."""
 
-    def __init__(self, pool: psycopg_pool.AsyncConnectionPool[Any]) -> None:
+    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
         self._pool = pool
 
     @asynccontextmanager
-    async def lent(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def lent(self, *, transaction: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         try:
             connection = await self._pool.getconn(CHECKOUT)
-        except _NoConnection as error:
+        except psycopg.OperationalError as error:
             raise StoreUnavailable(str(error), unsent=True) from error
-        before = connection.autocommit
+        before = connection.autocommit or transaction
         try:
             if not before:
                 await connection.set_autocommit(True)
             yield connection
         finally:
             if not before and not connection.closed:
-                await connection.set_autocommit(before)
+                await connection.set_autocommit(False)
             await self._pool.putconn(connection)
 
     async def aclose(self) -> None:
         """The pool is the user's to close."""
+
+    def abandon(self) -> None:
+        """So it is without a loop."""
 
 
 def _is_usable(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

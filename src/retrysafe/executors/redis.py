@@ -77,3 +77,6 @@ class AsyncRedisClient:
     async def aclose(self) -> None:
         """Close the pool."""
         await self._client.aclose()
+
+    def abandon(self) -> None:
+        """Nothing to hang up: what is left goes with this object."""

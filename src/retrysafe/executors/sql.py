@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
@@ -11,11 +12,18 @@ from retrysafe.errors import ConfigurationError, RetryTransaction, SchemaOutdate
 from retrysafe.ports import Query, Rows
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")
-RESTART = frozenset({"40001", "40P01", "25P02"})
+RESTART = frozenset({"40001", "40P01"})
+_ABORTED = "25P02"
+_STORE_CLASSES = frozenset({"08", "25", "53", "55", "57", "58", "XX"})
+"""Classes of SQLSTATE that speak of the server, the connection or its locks, not of anybody's data."""
 _NO_SCHEMA = frozenset({"42P01", "42703"})
 _SQLITE_BUSY = 5
 MIGRATE = "Run:  retrysafe migrate --store URL"
 
+ABORTED = (
+    "An earlier error in the transaction has aborted it, so nothing in it can be committed: roll it back. "
+    "To go on after a statement that may fail, put a savepoint around it."
+)
 AUTOCOMMIT = (
     "tx= is a connection in autocommit mode, so the claim and the work could not commit together. "
     "Begin a transaction first, and pass the connection inside it."
@@ -78,7 +86,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 def wants_restart(error: BaseException) -> bool:
     """Whether the database asked for the whole transaction again: serialization failure or deadlock."""
-    return isinstance(error, RetryTransaction) or sqlstate(error) in ("40001", "40P01")
+    return isinstance(error, RetryTransaction) or sqlstate(error) in RESTART
 
 
 _USERS_OWN = frozenset(
@@ -104,10 +112,15 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
         return error
     state = sqlstate(error)
     text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
-    if state in RESTART and not alone:
-        return RetryTransaction(text)
-    if state in _NO_SCHEMA or "no such table: retrysafe" in text or "no such column" in text:
+    if "retrysafe_" in text and (state in _NO_SCHEMA or "no such" in text):
         return SchemaOutdated(f"{text}. {MIGRATE}")
+    if state is not None and not alone:
+        if state in RESTART:
+            return RetryTransaction(text)
+        if state == _ABORTED:
+            return ConfigurationError(ABORTED)
+        if state[:2] not in _STORE_CLASSES:
+            return error
     return StoreUnavailable(text, unsent=_was_busy(error))
 
 
@@ -115,6 +128,12 @@ def _was_busy(error: Exception) -> bool:
     """Whether SQLite refused because of another writer: then nothing was done, and we have waited already."""
     code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", 0)
     return code & 0xFF == _SQLITE_BUSY
+
+
+def this_process() -> Callable[[], bool]:
+    """A test that is true until a fork: what a child inherits, it must not end."""
+    pid = os.getpid()
+    return lambda: os.getpid() == pid
 
 
 def url_options(options: Mapping[str, str], known: tuple[str, ...], url_kind: str) -> None:

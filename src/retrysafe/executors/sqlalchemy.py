@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, arguments, fail, in_turn
+from retrysafe.executors.sql import AUTOCOMMIT, arguments, fail, in_turn, this_process
 from retrysafe.ports import Query, Rows
 
 _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}
@@ -48,7 +48,7 @@ class InTransaction:
             if request.writes and _ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
             return in_turn(request, lambda query: perform(connection, query))
-        except exc.PendingRollbackError as error:
+        except (exc.PendingRollbackError, exc.ResourceClosedError) as error:
             raise StoreUnavailable(str(error)) from error
         except _Failures as error:
             fail(error)
@@ -177,10 +177,12 @@ class EngineClient:
             handle = self._engine.connect() if self._sessions is None else self._sessions()
         except _Failures as error:
             raise StoreUnavailable(str(error)) from error
+        here = this_process()
         try:
             yield InTransaction(handle)
         finally:
-            handle.close()
+            if here():
+                handle.close()
 
     def close(self) -> None:
         """The engine is the user's to dispose of."""
@@ -216,6 +218,9 @@ class AsyncEngineClient:
 
     async def aclose(self) -> None:
         """The engine is the user's to dispose of."""
+
+    def abandon(self) -> None:
+        """So it is without a loop."""
 
 
 def _in_turn(connection: Connection, request: Query) -> Rows:

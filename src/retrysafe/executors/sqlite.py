@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, fail, in_turn
+from retrysafe.executors.sql import AUTOCOMMIT, fail, in_turn, this_process
 from retrysafe.ports import Query, Rows
 
 RENEWAL_BUSY = 0.15
@@ -43,7 +43,9 @@ class SqliteFile(NamedTuple):
 
 def perform(connection: sqlite3.Connection, query: Query) -> Rows:
     """Perform one statement; every cursor is read to its end, or it would keep the write lock."""
-    cursor = connection.execute(query.sql, query.params)
+    cursor = connection.cursor()
+    cursor.row_factory = None  # whatever factory the user's connection has
+    cursor.execute(query.sql, query.params)
     rows = cursor.fetchall()
     return Rows(rows, len(rows) if cursor.description else cursor.rowcount)
 
@@ -82,6 +84,8 @@ class Joined:
 
 def begin_if_idle(connection: sqlite3.Connection) -> None:
     """Open the caller's transaction for writing; a deferred one could fail when it writes later."""
+    if connection.text_factory is not str:
+        raise ConfigurationError("tx= has a text_factory of its own: give a connection that returns text as str.")
     if connection.in_transaction:
         return
     if connection.isolation_level is None and getattr(connection, "autocommit", -1) is not False:
@@ -121,6 +125,7 @@ class SqliteClient:
 
     @contextmanager
     def _lent(self) -> Iterator[sqlite3.Connection]:
+        here = this_process()
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -128,7 +133,8 @@ class SqliteClient:
         try:
             yield connection
         finally:
-            put_back(connection, self._idle, closed=self._closed)
+            if here():
+                put_back(connection, self._idle, closed=self._closed)
 
     def close(self) -> None:
         """Close the idle connections; one in use is closed when it comes back."""

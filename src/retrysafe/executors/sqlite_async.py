@@ -181,12 +181,23 @@ class AsyncSqliteClient:
         finally:
             self._turn.release()
 
+    def abandon(self) -> None:
+        """Finish what is queued and close every connection, without the loop, which is closed."""
+        self._closed = True
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.stop()
+        self._close_connections()
+
     async def aclose(self) -> None:
         """Finish what is queued and close every connection."""
         self._closed = True
         writer, self._writer = self._writer, None
         if writer is not None:
             await asyncio.to_thread(writer.stop)
+        self._close_connections()
+
+    def _close_connections(self) -> None:
         for connection in (*self._idle, *([self._reading] if self._reading else [])):
             connection.close()
         self._idle.clear()

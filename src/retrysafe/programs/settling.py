@@ -32,6 +32,11 @@ def resolve(store: Store, seen: Record, event: Event, result: Stored | None, clo
     return (yield from ask(store.resolve(seen, event, result, clocks)))
 
 
+def suspect(store: Store, seen: Record, clocks: Clocks) -> Steps[bool]:
+    """Mark an attempt whose lease has lapsed as in doubt; False when the record has changed meanwhile."""
+    return (yield from ask(store.resolve(seen, Event.SUSPECT, None, clocks)))
+
+
 def read(store: Store, key: bytes) -> Steps[Record | None]:
     """Return the record of a key."""
     return (yield from ask(store.read(key), again=True))

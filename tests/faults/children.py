@@ -1,0 +1,167 @@
+"""Child processes of the fault tests: `python -m tests.faults.children ROLE STORE NAME [ARGUMENT]`.
+
+They speak in lines: what they print is awaited by the test, and a line on standard input lets them go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from retrysafe import Boundary, InProgress, LeaseLost
+from tests.faults.helpers import auntil, renewals_of, until
+
+
+def say(line: object) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def go_on() -> None:
+    assert sys.stdin.readline()
+
+
+def skewed(store: str, name: str, seconds: str) -> None:
+    """A worker whose wall clock is wrong by so many seconds, and jumps back by twice that in mid-work."""
+    skew = float(seconds)
+    real, real_ns = time.time, time.time_ns
+    time.time = lambda: real() + skew
+    time.time_ns = lambda: real_ns() + round(skew * 1e9)
+    boundary = Boundary(name, store=store, lease="60s", window="1h", observers=())
+    with suppress(InProgress), boundary.claim("held elsewhere"):
+        say("TOOK OVER A LIVE LEASE")
+    with boundary.claim("finished elsewhere") as claim:
+        say(f"replayed {claim.replayed}")
+    with boundary.claim("mine") as claim:
+        skew = -skew
+        claim.ensure_held()
+        claim.result = "from the skewed worker"
+        say("holding")
+        go_on()
+    with boundary.claim("mine") as claim:
+        say(f"replayed {claim.replayed}")
+    boundary.close()
+
+
+def stopped(store: str, name: str, colour: str) -> None:
+    """A worker that is stopped in mid-work, for longer than its lease."""
+    boundary = Boundary(name, store=store, lease=0.5, observers=())
+
+    def sync() -> None:
+        with boundary.claim("key") as claim:
+            say("holding")
+            go_on()
+            try:
+                claim.ensure_held()
+                say("still held")
+            except LeaseLost:
+                say("ensure_held: LeaseLost")
+            claim.result = "first"
+
+    async def asynchronous() -> None:
+        try:
+            await work()
+        finally:
+            await boundary.aclose()
+
+    async def work() -> None:
+        async with boundary.claim("key") as claim:
+            say("holding")
+            with suppress(asyncio.CancelledError):
+                await asyncio.to_thread(go_on)
+            try:
+                claim.ensure_held()
+                say("still held")
+            except LeaseLost:
+                say("ensure_held: LeaseLost")
+            claim.result = "first"
+
+    try:
+        sync() if colour == "sync" else asyncio.run(asynchronous())
+        say("stored")
+    except LeaseLost:
+        say("LeaseLost")
+
+
+def restarting(store: str, name: str, effects: str) -> None:
+    """A worker that dies right at the beginning of its work."""
+    boundary = Boundary(name, store=store, effects=effects, lease=0.05, observers=())  # type: ignore[arg-type]
+    until(lambda: _claims(boundary))
+
+
+def _claims(boundary: Boundary) -> bool:
+    with suppress(InProgress), boundary.claim("key"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return False
+
+
+def forking(store: str, name: str, effects: str) -> None:
+    """A parent that uses a boundary, forks children that use it too, and goes on using it."""
+    boundary = Boundary(name, store=store, effects=effects, lease="1s", observers=())  # type: ignore[arg-type]
+    parents = threading.active_count()
+    parent, used = os.getpid(), list[Any]()
+
+    def use(key: str) -> int:
+        with boundary.claim(key) as claim:
+            if not claim.replayed:
+                if claim.tx is not None:
+                    assert os.getpid() == parent or claim.tx not in used, "the child uses the parent's connection"
+                    used.append(claim.tx)
+                if effects == "keyed":  # two renewals, by a heartbeat of this very process
+                    until(lambda: renewals_of(store, claim.attempt_id) >= 2)
+                claim.result = os.getpid()
+        pid: int = claim.result
+        return pid
+
+    async def ause(key: str) -> int:
+        async with boundary.claim(key) as claim:
+            if not claim.replayed:
+                if effects == "keyed":
+                    await auntil(lambda: renewals_of(store, claim.attempt_id) >= 2)
+                claim.result = os.getpid()
+        pid: int = claim.result
+        return pid
+
+    async def closing(work: Coroutine[Any, Any, int]) -> int:
+        try:
+            return await work
+        finally:
+            await boundary.aclose()
+
+    def family() -> None:
+        works: list[Callable[[], bool]] = [
+            lambda: use("parent") == parent,
+            lambda: use("child 0") == os.getpid(),
+            lambda: asyncio.run(closing(ause("child 1"))) == os.getpid(),
+        ]
+        pids = [_fork(work) for work in works]
+        say([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
+
+    assert use("parent") == parent
+    assert threading.active_count() > parents or effects == "transactional"
+    family()
+    say([use("parent") == parent, use("child 0") != parent, use("child 1") != parent, use("later") == parent])
+
+
+def _fork(work: Callable[[], bool]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        code = 0 if work() else 2
+    finally:
+        os._exit(code)
+
+
+ROLES = {"skewed": skewed, "stopped": stopped, "restarting": restarting, "forking": forking}
+
+if __name__ == "__main__":
+    ROLES[sys.argv[1]](*sys.argv[2:])

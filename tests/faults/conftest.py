@@ -1,0 +1,99 @@
+"""Fixtures of the fault tests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import Boundary
+from tests.conftest import require
+from tests.faults.helpers import Bank, Cluster, Proxy, Told, business_table, postgresql_programs, unique
+
+Making = Callable[..., Boundary]
+
+
+@pytest.fixture(scope="session")
+def migrated() -> str:
+    """The URL of the shared PostgreSQL, with our tables in it."""
+    from retrysafe.connect import connect
+
+    require("postgresql")
+    url = os.environ["RETRYSAFE_TEST_POSTGRESQL"]
+    backend = connect(url)
+    backend.migrate()
+    backend.close()
+    return url
+
+
+@pytest.fixture
+def make(told: Told) -> Iterator[Making]:
+    """Makes boundaries with names of their own, and closes them for sync code at the end."""
+    made: list[Boundary] = []
+
+    def one(store: Any, **options: Any) -> Boundary:
+        boundary = Boundary(options.pop("name", None) or unique(), store=store, observers=[told], **options)
+        made.append(boundary)
+        return boundary
+
+    yield one
+    for boundary in made:
+        boundary.close()
+
+
+@pytest.fixture
+def told() -> Told:
+    """The observer of every boundary that `make` makes."""
+    return Told()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of a SQLite file of this test's own."""
+    return f"sqlite:///{tmp_path}/records.db"
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Bank:
+    """An external ledger of this test's own."""
+    return Bank(tmp_path / "bank.db")
+
+
+@pytest.fixture
+def table(migrated: str) -> Iterator[str]:
+    """A business table of this test's own in the shared PostgreSQL."""
+    with business_table(migrated) as name:
+        yield name
+
+
+@pytest.fixture
+def proxy(migrated: str) -> Iterator[Proxy]:
+    """A cutting proxy before the shared PostgreSQL."""
+    made = Proxy(migrated)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def own_server() -> Iterator[Cluster]:
+    """A PostgreSQL server that tests may kill."""
+    programs = postgresql_programs()
+    if programs is None or (os.geteuid() != 0 and os.environ.get("USER") == "root"):
+        reason = "no PostgreSQL server programs under /usr/lib/postgresql"
+        if os.environ.get("RETRYSAFE_REQUIRE_SERVICES"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    server = Cluster(programs)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.Runner]:
+    """An event loop for tests that drive it by hand."""
+    with asyncio.Runner() as runner:
+        yield runner

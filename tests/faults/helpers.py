@@ -1,0 +1,496 @@
+"""What the fault tests share: deadlines, an observer to wait for, ledgers, a cutting proxy, an own server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import queue
+import random
+import shutil
+import signal
+import socket
+import sqlite3
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from retrysafe.ports import Occurrence
+
+DEADLINE = 30.0
+"""Seconds after which a condition that should have come true fails the test."""
+
+
+def unique(prefix: str = "b") -> str:
+    """A name that no other test uses."""
+    return f"{prefix}_{uuid.uuid4().hex[:12]}"
+
+
+def until(condition: Callable[[], Any], seconds: float = DEADLINE) -> Any:
+    """Poll until the condition gives something true, and return that."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.002)
+    return found
+
+
+async def auntil(condition: Callable[[], Any], seconds: float = DEADLINE) -> Any:
+    """`until` on an event loop."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.002)
+    return found
+
+
+def reached(event: threading.Event) -> None:
+    """Wait for an event, at most for the deadline."""
+    assert event.wait(DEADLINE), "the event did not happen in time"
+
+
+class Told:
+    """An observer that counts occurrences and lets tests wait for them."""
+
+    def __init__(self) -> None:
+        self.occurrences: list[Occurrence] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, occurrence: Occurrence, /) -> None:
+        with self._changed:
+            self.occurrences.append(occurrence)
+            self._changed.notify_all()
+
+    @property
+    def names(self) -> Counter[str]:
+        with self._changed:
+            return Counter(occurrence.name for occurrence in self.occurrences)
+
+    def attempts(self, name: str) -> int:
+        """How many attempts were told of ``name``."""
+        with self._changed:
+            return len({o.attempt for o in self.occurrences if o.name == name})
+
+    def wait_for(self, name: str, attempts: int = 1) -> None:
+        """Wait until that many attempts were told of ``name``."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._attempts(name) >= attempts, DEADLINE)
+        assert done, f"{name!r} was told for {self.attempts(name)} attempts, not {attempts}: {self.names}"
+
+    def _attempts(self, name: str) -> int:
+        return len({o.attempt for o in self.occurrences if o.name == name})
+
+
+# ---------------------------------------------------------------- effects that can be counted
+
+
+class Bank:
+    """An external party: a ledger in a file of its own, that recognises a charge by its idempotency key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with closing(self._open()) as ledger:
+            ledger.execute("CREATE TABLE IF NOT EXISTS charges (key TEXT PRIMARY KEY, receipt TEXT NOT NULL)")
+            ledger.execute("CREATE TABLE IF NOT EXISTS requests (key TEXT NOT NULL)")
+
+    def _open(self) -> sqlite3.Connection:
+        ledger = sqlite3.connect(self.path, timeout=DEADLINE, isolation_level=None)
+        ledger.execute("PRAGMA journal_mode = WAL")
+        ledger.execute("PRAGMA synchronous = OFF")
+        return ledger
+
+    def charge(self, key: str) -> str:
+        """Charge once per key; the receipt of the first request answers every later one."""
+        with closing(self._open()) as ledger:
+            ledger.execute("BEGIN IMMEDIATE")
+            ledger.execute("INSERT INTO requests VALUES (?)", (key,))
+            ledger.execute("INSERT OR IGNORE INTO charges VALUES (?, ?)", (key, uuid.uuid4().hex))
+            receipt: str = ledger.execute("SELECT receipt FROM charges WHERE key = ?", (key,)).fetchone()[0]
+            ledger.execute("COMMIT")
+        return receipt
+
+    @property
+    def charges(self) -> dict[str, str]:
+        """Key → receipt."""
+        with closing(self._open()) as ledger:
+            return dict(ledger.execute("SELECT key, receipt FROM charges").fetchall())
+
+    @property
+    def requests(self) -> Counter[str]:
+        """How often each key was asked for."""
+        with closing(self._open()) as ledger:
+            return Counter(key for (key,) in ledger.execute("SELECT key FROM requests"))
+
+
+@contextmanager
+def business_table(url: str) -> Iterator[str]:
+    """A table of this test's own in PostgreSQL, without any uniqueness that could hide a second effect."""
+    import psycopg
+
+    name = unique("charges")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {name} (key text NOT NULL, receipt text NOT NULL)".encode())
+        yield name
+        connection.execute(f"DROP TABLE IF EXISTS {name}".encode())
+
+
+def rows_of(url: str, table: str) -> list[tuple[str, str]]:
+    """(key, receipt) of every row of a business table in PostgreSQL."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(f"SELECT key, receipt FROM {table}".encode()).fetchall()
+
+
+def records_of(url: str, boundary: str) -> list[tuple[str, int]]:
+    """(state, attempts) of every record of a boundary."""
+    sql = "SELECT state, attempts FROM retrysafe_records WHERE boundary = {}"
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+            return connection.execute(sql.format("?"), (boundary,)).fetchall()
+    import psycopg
+
+    with psycopg.connect(plain(url), autocommit=True) as connection:
+        return connection.execute(sql.format("%s").encode(), (boundary,)).fetchall()
+
+
+def renewals_of(url: str, attempt: str) -> int:
+    """How often the lease of a first attempt has been renewed: the version of a record begins at its token."""
+    sql = "SELECT version - token FROM retrysafe_records WHERE attempt = {}"
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=DEADLINE)) as connection:
+            row = connection.execute(sql.format("?"), (attempt,)).fetchone()
+    else:
+        import psycopg
+
+        with psycopg.connect(plain(url), autocommit=True) as server:
+            row = server.execute(sql.format("%s").encode(), (attempt,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def run_sql(url: str, sql: str) -> int:
+    """Perform one statement from outside; return how many rows it changed."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=DEADLINE)) as connection, connection:
+            return connection.execute(sql).rowcount
+    import psycopg
+
+    with psycopg.connect(plain(url), autocommit=True) as server:
+        return server.execute(sql.encode()).rowcount
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment() -> dict[str, str]:
+    """The environment of a child process that imports what this one imports."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*(path for path in sys.path if path), str(ROOT)])}
+
+
+class Child:
+    """A child process that speaks in lines, see `tests.faults.children`."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "tests.faults.children", *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
+        )
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.strip())
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(DEADLINE)
+        self._reader.join(DEADLINE)
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(BrokenPipeError):
+                pipe.close() if pipe is not None else None
+
+    def hears(self) -> str:
+        """The next line it says."""
+        try:
+            return self._lines.get(timeout=DEADLINE)
+        except queue.Empty:
+            raise AssertionError("the child said nothing in time") from None
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go on\n")
+        self.process.stdin.flush()
+
+    def ends(self) -> int:
+        """Its exit code."""
+        return self.process.wait(DEADLINE)
+
+
+def plain(url: str) -> str:
+    """The URL without a driver's name in it."""
+    return url.replace("+asyncpg", "").replace("+psycopg", "")
+
+
+def driven(url: str, driver: str) -> str:
+    """The URL with a driver's name in it."""
+    return url.replace("postgresql:", f"postgresql+{driver}:", 1)
+
+
+# ---------------------------------------------------------------- a proxy that cuts between messages
+
+Moment = Literal["request lost", "reply lost"]
+MOMENTS: tuple[Moment, ...] = ("request lost", "reply lost")
+
+
+class Proxy:
+    """A TCP proxy that knows PostgreSQL's message framing.
+
+    Armed with k, it counts the messages of both directions (of connections that are ready, so that a
+    pool which connects in the background does not disturb) and cuts the connection of the k-th:
+    before it is forwarded (its request, or its reply, is lost), or just after (a request arrives and
+    its reply is lost). ``stall`` makes it swallow everything instead: a half-open connection.
+    """
+
+    def __init__(self, url: str) -> None:
+        from urllib.parse import urlsplit
+
+        parts = urlsplit(url)
+        self._upstream = (parts.hostname or "127.0.0.1", parts.port or 5432)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = url.replace(f":{self._upstream[1]}/", f":{self._listener.getsockname()[1]}/") + "?sslmode=disable"
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._cut_at: int | None = None
+        self._moment: Moment = "request lost"
+        self._count = 0
+        self._stalled = False
+        self.statements: list[str] = []
+        """Every statement that was sent to be parsed."""
+        self.answers = 0
+        """How many requests were answered to their end."""
+        self._text: tuple[bytes, str] | None = None
+        self.cut: tuple[str, bytes] | None = None
+        """The message at which the connection was cut: its direction, and its type and text."""
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def arm(self, k: int, moment: Moment) -> None:
+        """Cut at the k-th message from now on."""
+        with self._lock:
+            self._cut_at, self._moment, self._count, self.cut = k, moment, 0, None
+
+    def cut_on(self, text: bytes, direction: str) -> None:
+        """Cut before the next message of that direction that holds ``text``."""
+        with self._lock:
+            self._text, self._moment, self.cut = (text, direction), "request lost", None
+
+    def disarm(self) -> None:
+        """Let everything through."""
+        with self._lock:
+            self._cut_at = self._text = None
+
+    def drop(self) -> None:
+        """Cut every connection that is open."""
+        for one in list(self._sockets):
+            _cut(one)
+
+    def stall(self) -> None:
+        """Keep connections open and answer nothing."""
+        self._stalled = True
+
+    def refuse(self) -> None:
+        """Cut every connection and accept no more."""
+        _cut(self._listener)
+        self._accepting.join(DEADLINE)
+        self.drop()
+
+    def close(self) -> None:
+        """Cut every connection, and wait until all is closed."""
+        _cut(self._listener)
+        self._accepting.join(DEADLINE)
+        self._listener.close()
+        for one in list(self._sockets):
+            _cut(one)
+        until(lambda: not self._sockets)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self._upstream) as server:
+            for one in (client, server):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sockets.add(one)
+            ready = threading.Event()
+            replies = threading.Thread(target=self._pump, args=(server, client, "<", ready), daemon=True)
+            replies.start()
+            self._pump(client, server, ">", ready)
+            replies.join()
+            self._sockets -= {client, server}
+
+    def _pump(self, source: socket.socket, target: socket.socket, direction: str, ready: threading.Event) -> None:
+        typed = direction == "<"  # the client's first message has no type
+        buffer = b""
+        with suppress(OSError):
+            while chunk := source.recv(65536):
+                buffer += chunk
+                while (size := _size(buffer, typed)) is not None:
+                    message, buffer = buffer[:size], buffer[size:]
+                    typed = True
+                    if not ready.is_set():
+                        target.sendall(message)
+                        if direction == "<" and message[:1] == b"Z":
+                            ready.set()
+                    elif not self._forward(message, source, target, direction):
+                        return
+        _cut(source)
+        _cut(target)
+
+    def _forward(self, message: bytes, source: socket.socket, target: socket.socket, direction: str) -> bool:
+        if self._stalled:
+            return True
+        with self._lock:
+            self._count += 1
+            named = self._text is not None and self._text[1] == direction and self._text[0] in message
+            cutting = self.cut is None and (named or self._count == self._cut_at)
+            if cutting:
+                self.cut = (direction, message)
+        if cutting and self._moment == "request lost":
+            _cut(source)
+            _cut(target)
+            return False
+        target.sendall(message)
+        if direction == ">" and message[:1] in b"PQ":
+            self.statements.append(message[5:].split(b"\0")[message[:1] == b"P"].decode())
+        self.answers += direction == "<" and message[:1] == b"Z"
+        if cutting:
+            _cut(source)
+            _cut(target)
+        return not cutting
+
+
+def _size(buffer: bytes, typed: bool) -> int | None:
+    """The length of the first whole message, or None when there is none yet."""
+    offset = 1 if typed else 0
+    if len(buffer) < offset + 4:
+        return None
+    size = offset + int(struct.unpack_from("!i", buffer, offset)[0])
+    return size if len(buffer) >= size else None
+
+
+def _cut(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+
+
+# ---------------------------------------------------------------- a PostgreSQL server of our own
+
+
+class Cluster:
+    """A PostgreSQL cluster in a directory of its own, to be killed and started again."""
+
+    def __init__(self, programs: Path) -> None:
+        self._programs = programs
+        self._user = "postgres" if os.geteuid() == 0 else None
+        self.home = Path(tempfile.mkdtemp(prefix="retrysafe-faults-"))
+        if self._user is not None:
+            owner = pwd.getpwnam(self._user)
+            os.chown(self.home, owner.pw_uid, owner.pw_gid)
+        with closing(socket.create_server(("127.0.0.1", 0))) as free:
+            self.port = free.getsockname()[1]
+        self._log = (self.home.parent / f"{self.home.name}.log").open("ab")
+        self._server: subprocess.Popen[bytes] | None = None
+        self._run("initdb", "-D", self._data, "-U", "retrysafe", "-A", "trust", "-E", "UTF8", "--no-sync")
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://retrysafe@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def _data(self) -> str:
+        return str(self.home / "data")
+
+    def _identity(self) -> dict[str, Any]:
+        if self._user is None:
+            return {}
+        owner = pwd.getpwnam(self._user)
+        return {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": [], "cwd": "/"}
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._programs / program), *arguments]
+        subprocess.run(command, check=True, stdout=self._log, stderr=self._log, **self._identity())
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        settings = ["fsync=on", "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=60"]
+        flags = [word for setting in settings for word in ("-c", setting)]
+        command = [str(self._programs / "postgres"), "-D", self._data, "-p", str(self.port), *flags]
+        self._server = subprocess.Popen(command, stdout=self._log, stderr=self._log, **self._identity())
+        ready = [str(self._programs / "pg_isready"), "-q", "-d", self.url]
+        until(lambda: subprocess.run(ready, check=False).returncode == 0)
+
+    def kill(self) -> None:
+        """SIGKILL the server and every one of its processes at once, as a power cut would."""
+        assert self._server is not None
+        os.kill(self._server.pid, signal.SIGSTOP)
+        children = _children(self._server.pid)
+        for pid in (self._server.pid, *children):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._server.wait(DEADLINE)
+        until(lambda: not any(_alive(pid) for pid in children))
+        Path(self._data, "postmaster.pid").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Kill the server and remove its directory."""
+        if self._server is not None and self._server.poll() is None:
+            self.kill()
+        self._log.close()
+        Path(self._log.name).unlink()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def postgresql_programs() -> Path | None:
+    """The directory of the newest PostgreSQL server that is installed."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    return max(found, key=lambda path: float(path.parent.name), default=None)
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def seeded(name: str) -> random.Random:
+    """Chance that is the same in every run, and different for every test."""
+    return random.Random(f"retrysafe {name}")

@@ -1,0 +1,86 @@
+"""Wrong clocks and stopped workers: the store's time and the fencing token decide. FAULTS 60-64."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from retrysafe import InProgress, wait
+from tests.faults.conftest import Making
+from tests.faults.helpers import DEADLINE, Child, driven, records_of, run_sql
+
+TEN_YEARS = 10 * 365 * 86400.0
+STORES = ["sqlite", "postgresql"]
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> str:
+    """A store whose clock is its own."""
+    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "migrated")
+    return url
+
+
+@pytest.mark.parametrize("skew", [TEN_YEARS, -TEN_YEARS])
+def test_a_workers_wall_clock_does_not_matter(skew: float, store: str, make: Making) -> None:
+    """60-63: neither a skew nor a jump takes over a live lease, forgets a result, or loses its own lease."""
+    boundary = make(store, lease="60s", window="1h")
+    with boundary.claim("finished elsewhere") as claim:
+        claim.result = "here"
+    with boundary.claim("held elsewhere"), Child("skewed", store, boundary.name, str(skew)) as worker:
+        assert worker.hears() == "replayed True"
+        assert worker.hears() == "holding"
+        with pytest.raises(InProgress) as caught, boundary.claim("mine"):
+            pytest.fail("its lease is alive")
+        assert caught.value.retry_after <= 60
+        worker.go_on()
+        assert worker.hears() == "replayed True"
+        assert worker.ends() == 0
+    with boundary.claim("mine") as claim:
+        assert (claim.replayed, claim.result) == (True, "from the skewed worker")
+    now = {
+        "sqlite": "CAST(strftime('%s', 'now') AS INTEGER)",
+        "postgresql": "extract(epoch FROM clock_timestamp())",
+    }[store.partition(":")[0]]
+    late = f"abs(updated / 1000000 - {now}) > 300 OR abs(expires / 1000000 - {now}) > 4000"
+    sql = f"UPDATE retrysafe_records SET scope = scope WHERE boundary = '{boundary.name}' AND ({late})"
+    assert run_sql(store, sql) == 0, "an instant was not the store's"
+
+
+@pytest.mark.parametrize("colour", ["sync", "async", "asyncpg"])
+def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, store: str, make: Making) -> None:
+    """64, and 15 and 17 with it."""
+    if colour == "asyncpg" and store.startswith("sqlite"):
+        pytest.skip("asyncpg is for PostgreSQL")
+    boundary = make(store, lease=0.5, concurrency=wait(DEADLINE))
+    with Child("stopped", driven(store, "asyncpg") if colour == "asyncpg" else store, boundary.name, colour) as worker:
+        assert worker.hears() == "holding"
+        worker.process.send_signal(signal.SIGSTOP)
+        with boundary.claim("key") as claim:  # waits until the lease has lapsed
+            assert not claim.replayed
+            claim.result = "second"
+        worker.process.send_signal(signal.SIGCONT)
+        worker.go_on()
+        assert worker.hears() == "ensure_held: LeaseLost"
+        assert worker.hears() == "LeaseLost"
+        assert worker.ends() == 0
+    with boundary.claim("key") as claim:
+        assert (claim.replayed, claim.result) == (True, "second")
+    assert records_of(store, boundary.name) == [("completed", 2)]
+
+
+def test_a_worker_stopped_while_the_second_runs_cannot_finish_for_it(store: str, make: Making) -> None:
+    """The late completion comes while the new owner is still at work."""
+    boundary = make(store, lease=0.5, concurrency=wait(DEADLINE))
+    with Child("stopped", store, boundary.name, "sync") as worker:
+        assert worker.hears() == "holding"
+        worker.process.send_signal(signal.SIGSTOP)
+        with boundary.claim("key") as claim:
+            worker.process.send_signal(signal.SIGCONT)
+            worker.go_on()
+            assert worker.hears() == "ensure_held: LeaseLost"
+            assert worker.hears() == "LeaseLost"
+            claim.ensure_held()
+            claim.result = "second"
+    with boundary.claim("key") as claim:
+        assert (claim.replayed, claim.result) == (True, "second")

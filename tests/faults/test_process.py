@@ -1,0 +1,97 @@
+"""Crash loops, forks and threads. FAULTS 85, 87, 88."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from retrysafe import InProgress, OutcomeUnknown, current
+from tests.faults.conftest import Making
+from tests.faults.helpers import DEADLINE, Child, records_of, rows_of, until
+
+STORES = ["sqlite", "postgresql"]
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> str:
+    """A store with real processes before it."""
+    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "migrated")
+    return url
+
+
+def test_a_crash_loop_counts_every_attempt_before_its_effect(store: str, make: Making) -> None:
+    """85."""
+    boundary = make(store, lease=0.05)
+    for attempts in range(1, 5):
+        with Child("restarting", store, boundary.name, "keyed") as worker:
+            assert worker.ends() == -signal.SIGKILL
+        assert records_of(store, boundary.name) == [("running", attempts)]
+
+
+def test_a_crash_loop_of_external_work_stops_at_the_first_doubt(store: str, make: Making) -> None:
+    """3: the effect may have happened, so it is never run again by itself."""
+    boundary = make(store, lease=0.05, effects="external")
+    with Child("restarting", store, boundary.name, "external") as worker:
+        assert worker.ends() == -signal.SIGKILL
+
+    def doubted() -> bool:
+        try:
+            with boundary.claim("key"):
+                pytest.fail("it was run again")
+        except OutcomeUnknown:
+            return True
+        except InProgress:  # still within its lease
+            return False
+
+    until(doubted)
+    assert records_of(store, boundary.name) == [("unknown", 1)]
+    assert boundary.resolve("key", "completed", result="seen at the bank")
+    with boundary.claim("key") as claim:
+        assert (claim.replayed, claim.result) == (True, "seen at the bank")
+
+
+def test_a_crash_in_a_transaction_leaves_nothing(store: str, make: Making) -> None:
+    """4."""
+    boundary = make(store, effects="transactional")
+    with Child("restarting", store, boundary.name, "transactional") as worker:
+        assert worker.ends() == -signal.SIGKILL
+    assert records_of(store, boundary.name) == []
+
+
+@pytest.mark.parametrize("effects", ["keyed", "transactional"])
+def test_a_fork_gets_connections_and_a_heartbeat_of_its_own(store: str, effects: str, make: Making) -> None:
+    """87: the parent's connections still work afterwards."""
+    with Child("forking", store, make(store).name, effects) as family:
+        assert family.hears() == "[0, 0, 0]"
+        assert family.hears() == "[True, True, True, True]"
+        assert family.ends() == 0
+
+
+@pytest.mark.parametrize("effects", ["keyed", "transactional"])
+def test_threads_share_no_connection(effects: str, migrated: str, table: str, make: Making) -> None:
+    """88: many keys from many threads, more than there are connections, each in its own transaction."""
+    boundary = make(migrated, effects=effects)
+    start, seen = threading.Barrier(24), set[tuple[int, int]]()
+
+    @boundary.once(key="key")
+    def charge(key: str) -> str:
+        if effects == "transactional":
+            tx = current().tx
+            tx.execute(f"INSERT INTO {table} VALUES ('{key}', 'receipt')")
+            seen.add((threading.get_ident(), tx.info.backend_pid))
+        return key
+
+    def caller(number: int) -> list[str]:
+        start.wait(DEADLINE)
+        return [charge(f"{number}-{i}") for i in range(8)]
+
+    with ThreadPoolExecutor(24) as pool:
+        results = [result for got in pool.map(caller, range(24)) for result in got]
+    assert sorted(results) == sorted(f"{number}-{i}" for number in range(24) for i in range(8))
+    if effects == "transactional":
+        assert sorted(rows_of(migrated, table)) == sorted((key, "receipt") for key in results)
+        assert len({pid for _, pid in seen}) > 1
+    assert len(records_of(migrated, boundary.name)) == 24 * 8
