@@ -101,6 +101,10 @@ class Boundary:
             raise ConfigurationError(
                 "on_expired='refuse' needs memory= longer than window=, or there is nothing to refuse by."
             )
+        if isinstance(concurrency, Wait) and clocks.window <= concurrency.seconds * 1e6:
+            raise ConfigurationError(
+                "window= must be longer than wait(…): a result must outlive those who wait for it."
+            )
         backend = connect.connect(store)
         if effects == "transactional" and not backend.store.capabilities.transactions:
             raise ConfigurationError(

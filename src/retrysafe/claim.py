@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Awaitable
 from contextvars import ContextVar
 from types import TracebackType
@@ -107,12 +108,14 @@ class Claim:
         self._entered = False
         self._active = False
         self._pid = 0
+        self._runner: object = None
 
     # ------------------------------------------------------------ for the work inside
 
     @property
     def token(self) -> int:
         """The fencing token: higher for every later attempt. Hand it to what can refuse older ones."""
+        self._required_want()
         return self._required_hold().token
 
     @property
@@ -159,15 +162,21 @@ class Claim:
             self._refuse_waiting_on_a_loop()
             if self._checks_snapshot():
                 self._warn_of_snapshot(run(self._snapshot(), self._standing_ground().executor()))
-            while (todo := self._react(self._claim())) is not None:
-                if isinstance(todo, _Pause):
-                    self._terms.wakeups.wait(self._required_want().key, todo.seconds)
-                else:
-                    self._probe(todo.record)
-            if self._lease is not None:
-                if self._lease.is_late():
-                    self._lease.renewed(*run(self._renewing(), self._standing_ground().executor()))
-                heartbeat.for_thread(self._terms.backend).add(self._lease)
+            try:
+                while (todo := self._react(self._claim())) is not None:
+                    if isinstance(todo, _Pause):
+                        self._terms.wakeups.wait(self._required_want().key, todo.seconds)
+                    else:
+                        self._probe(todo.record)
+                if self._lease is not None:
+                    if self._lease.is_late():
+                        self._lease.renewed(*run(self._renewing(), self._standing_ground().executor()))
+                    heartbeat.for_thread(self._terms.backend).add(self._lease)
+            except BaseException as error:
+                if self._held is not None:
+                    self._said.not_executed = True
+                    self._end(error)
+                raise
         self._activate()
         return self
 
@@ -175,16 +184,22 @@ class Claim:
         if self._prepare():
             if self._checks_snapshot():
                 self._warn_of_snapshot(await arun(self._snapshot(), self._standing_ground().aexecutor()))
-            while (todo := self._react(await self._aclaim())) is not None:
-                if isinstance(todo, _Pause):
-                    await self._terms.wakeups.await_(self._required_want().key, todo.seconds)
-                else:
-                    await self._aprobe(todo.record)
-            if self._lease is not None:
-                if self._lease.is_late():
-                    self._lease.renewed(*await arun(self._renewing(), self._standing_ground().aexecutor()))
-                self._lease.watch_task()
-                heartbeat.for_loop(self._terms.backend).add(self._lease)
+            try:
+                while (todo := self._react(await self._aclaim())) is not None:
+                    if isinstance(todo, _Pause):
+                        await self._terms.wakeups.await_(self._required_want().key, todo.seconds)
+                    else:
+                        await self._aprobe(todo.record)
+                if self._lease is not None:
+                    if self._lease.is_late():
+                        self._lease.renewed(*await arun(self._renewing(), self._standing_ground().aexecutor()))
+                    self._lease.watch_task()
+                    heartbeat.for_loop(self._terms.backend).add(self._lease)
+            except BaseException as error:
+                if self._held is not None:
+                    self._said.not_executed = True
+                    await self._finish_end(error)
+                raise
         self._activate()
         return self
 
@@ -234,6 +249,12 @@ class Claim:
         outer = self._outer
         while outer is not None:
             if outer._is_open() and outer.tx is not None and outer._terms.backend is self._terms.backend:
+                if self._tx is None and outer._runner != _runner():
+                    raise ConfigurationError(
+                        f"A claim was made in another task or thread than the transaction of {outer._terms.name!r} "
+                        "around it, which could end first. Pass tx= and wait for the task inside the block, or make "
+                        "the claim outside it."
+                    )
                 return outer
             outer = outer._outer
         return None
@@ -271,8 +292,6 @@ class Claim:
         if cancelled is not None:
             if isinstance(outcome, Won):
                 self._hold(outcome)
-                self._said.not_executed = True
-                await finish(self._aend(cancelled))
             raise cancelled
         return outcome
 
@@ -522,6 +541,7 @@ class Claim:
     def _activate(self) -> None:
         self._active = True
         self._pid = os.getpid()
+        self._runner = _runner()
         _current.set(self)
 
     def _leave(self) -> bool:
@@ -554,6 +574,13 @@ class Claim:
     def _tell(self, name: str, **fields: Any) -> None:
         if self._want is not None and self._terms.observers:
             self._terms.tell(name, self._operation, self._want.key, self._want.attempt, fields)
+
+
+def _runner() -> object:
+    """The task, or else the thread, that runs this code."""
+    if _on_a_loop():
+        return sys.modules["asyncio"].current_task()
+    return threading.get_ident()
 
 
 def _on_a_loop() -> bool:

@@ -273,7 +273,7 @@ def _read_back(record: Record | None, held: Held, word: Verdict, failure: StoreU
     mine = record is not None and (record.attempt, record.token) == (held.attempt, held.token)
     if record is not None and mine and word.event is not None and record.state is RULES[word.event].target:
         return Settled.RECORDED
-    raise StoreUnavailable(f"The commit got no answer: {failure.detail}") from failure
+    raise StoreUnavailable(f"The transaction could not be ended: {failure.detail}") from failure
 
 
 def _doubting(backend: Backend, held: Held) -> Steps[bool]:

@@ -149,9 +149,10 @@ class ThreadHeartbeat:
         """Keep ``lease`` alive until it is dropped or lost."""
         with self._changed:
             due = self._schedule.add(lease)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="retrysafe-heartbeat", daemon=True)
-                self._thread.start()
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="retrysafe-heartbeat", daemon=True)
+                thread.start()
+                self._thread = thread
             elif due < self._wakes:
                 self._changed.notify()
 
@@ -256,17 +257,9 @@ class LoopHeartbeat:
             self._set_timer()
 
     async def _beat(self, due: list[Held]) -> None:
-        import asyncio
-
         asked_at = clock()
-        client = self._client = self._client or self._connect()
-        renewal = asyncio.ensure_future(arun(renew(self._store, due), client))
-        await asyncio.wait((renewal,), timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
         try:
-            if not renewal.done():
-                self._abandon(renewal, client)
-                raise StoreUnavailable("the renewal got no answer")
-            kept = renewal.result()
+            kept = await self._renewal(due)
         except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
             self._schedule.failed(due, error)
         else:
@@ -274,6 +267,17 @@ class LoopHeartbeat:
         finally:
             self._beating = None
             self._set_timer()
+
+    async def _renewal(self, due: list[Held]) -> set[bytes]:
+        import asyncio
+
+        client = self._client = self._client or self._connect()
+        renewal = asyncio.ensure_future(arun(renew(self._store, due), client))
+        await asyncio.wait((renewal,), timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
+        if not renewal.done():
+            self._abandon(renewal, client)
+            raise StoreUnavailable("the renewal got no answer")
+        return renewal.result()
 
     def _abandon(self, renewal: asyncio.Future[Any], client: AsyncClient) -> None:
         """Leave a renewal that hangs, and its connection, to end in their own time: leases must not wait for it."""

@@ -97,8 +97,12 @@ def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals) -> None:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, b"")
         assert any(line.startswith(b"retrysafe") for line in lines)  # the lanes are at work
-        descendants = [found for child in children(process.pid) for found in (child, *children(child))]
-        assert len(descendants) >= 24  # three banks, twelve supervisors, and most of their workers
+        descendants: list[int] = []
+        for _ in lines:  # one every moment while the lanes are at work: three banks, twelve supervisors, their workers
+            descendants = [found for child in children(process.pid) for found in (child, *children(child))]
+            if len(descendants) >= 24:
+                break
+        assert len(descendants) >= 24
         watched = [os.pidfd_open(pid) for pid in descendants if Path(f"/proc/{pid}").exists()]
         process.send_signal(end)
         process.wait(30)
@@ -111,7 +115,8 @@ def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals) -> None:
 def children(pid: int) -> list[int]:
     """The processes that this one has started."""
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        threads = Path(f"/proc/{pid}/task").iterdir()
+        return [int(child) for thread in threads for child in thread.joinpath("children").read_text().split()]
     except OSError:  # it has just ended
         return []
 

@@ -53,6 +53,11 @@ async def auntil(condition: Callable[[], Any], seconds: float = DEADLINE) -> Any
     return found
 
 
+async def forever() -> None:
+    """Hang until cancelled; past the deadline the test has failed."""
+    await asyncio.wait_for(asyncio.Event().wait(), DEADLINE)
+
+
 def reached(event: threading.Event) -> None:
     """Wait for an event, at most for the deadline."""
     assert event.wait(DEADLINE), "the event did not happen in time"

@@ -15,7 +15,7 @@ import pytest
 from retrysafe import Boundary
 from retrysafe.finish import finish
 from tests.faults.conftest import Making
-from tests.faults.helpers import Told, driven, records_of, seeded
+from tests.faults.helpers import Told, driven, forever, records_of, seeded
 
 KINDS = ["memory", "sqlite", "aiosqlite", "psycopg", "asyncpg"]
 LEASED = ("keyed", "external")
@@ -142,7 +142,7 @@ async def test_the_ways_to_cancel(
         async def hang() -> None:
             async with boundary.claim("key"):
                 inside.set()
-                await asyncio.Event().wait()
+                await forever()
 
         async def leave_when_inside() -> None:
             await inside.wait()
@@ -245,7 +245,7 @@ async def test_a_cancelled_handler_is_in_doubt_only_where_its_effect_is(
     async def hang() -> None:
         async with boundary.claim("key"):
             inside.set()
-            await asyncio.Event().wait()
+            await forever()
 
     task = asyncio.ensure_future(hang())
     await inside.wait()

@@ -17,6 +17,7 @@ from tests.faults.helpers import (
     Told,
     auntil,
     driven,
+    forever,
     plain,
     records_of,
     renewals_of,
@@ -133,7 +134,7 @@ async def test_async_work_is_stopped_when_its_lease_is_lost(astore: str, make: M
         async with boundary.claim("key"):
             steal(astore, boundary)
             try:
-                await asyncio.Event().wait()
+                await forever()
             except asyncio.CancelledError:
                 stopped.set()
                 raise
@@ -154,7 +155,7 @@ async def test_a_lost_lease_stops_only_its_own_task(sqlite_url: str, make: Makin
         async with mine.claim("key") as claim:
             started.append(claim.attempt_id)
             if mine is boundary:
-                await asyncio.Event().wait()
+                await forever()
             await auntil(lambda: tasks[0].done())
             claim.result = "kept"
         return "done"
@@ -188,7 +189,7 @@ async def test_async_work_is_stopped_before_expiry_when_the_server_falls_silent(
             await auntil(lambda: renewals_of(migrated, claim.attempt_id) >= 1)
             proxy.stall()
             try:
-                await asyncio.Event().wait()
+                await forever()
             except asyncio.CancelledError:
                 in_time.append(run_sql(migrated, f"UPDATE retrysafe_records SET scope = scope WHERE {left}"))
                 proxy.refuse()  # from here on it is gone, which is quicker than silent

@@ -16,7 +16,7 @@ from retrysafe import Boundary, InProgress, LeaseLost, RetryTransaction, StoredF
 from retrysafe.programs.drivers import run
 from retrysafe.programs.leasing import sweep
 from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Told, reached, records_of, rows_of, run_sql, until
+from tests.faults.helpers import DEADLINE, Told, forever, reached, records_of, rows_of, run_sql, until
 
 STORES = ["sqlite", "postgresql"]
 
@@ -113,7 +113,7 @@ async def test_a_cancelled_caller_does_not_leave_the_key_stuck(store: str, make:
     async def charge(key: str, hang: bool) -> str:
         inside.set()
         if hang:
-            await asyncio.Event().wait()
+            await forever()
         return "charged"
 
     hanging = asyncio.create_task(charge("k", True))

@@ -10,17 +10,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
 import pytest
 
 import retrysafe.executors.asyncpg as asyncpg_executor
+import retrysafe.executors.psycopg as psycopg_executor
 from retrysafe import Boundary, RetryTransaction, SchemaOutdated, StoreUnavailable, current
+from retrysafe.codec import JSONCodec
 from retrysafe.connect import connect
 from retrysafe.executors.sqlite import SqliteFile
+from retrysafe.types import Stored
 from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Proxy, Told, auntil, driven, reached, rows_of, unique, until
+from tests.faults.helpers import DEADLINE, Proxy, Told, auntil, driven, forever, reached, rows_of, unique, until
 
 
 def set_to(url: str, **settings: str) -> str:
@@ -353,14 +357,15 @@ class TestExhaustedPool:
     """34: no connection, so no claim and no effect."""
 
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
-    def test_psycopg(self, effects: str, migrated: str, make: Making) -> None:
+    def test_psycopg(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
         from psycopg_pool import ConnectionPool
 
+        monkeypatch.setattr(psycopg_executor, "CHECKOUT", 0.1)
         with ConnectionPool(migrated, min_size=1, max_size=1, timeout=0.1, open=True) as pool:
             boundary = make(pool, effects=effects)
             with pool.connection(timeout=DEADLINE), pytest.raises(StoreUnavailable), boundary.claim("key"):
                 pytest.fail("it has not been claimed")
-            pool.timeout = DEADLINE
+            monkeypatch.setattr(psycopg_executor, "CHECKOUT", DEADLINE)
             with boundary.claim("key") as claim:
                 assert not claim.replayed
 
@@ -451,6 +456,33 @@ class TestDiskFull:
         assert told.names["unrecorded"] == 1
 
 
+def test_an_error_of_one_write_does_not_silence_the_writer(sqlite_url: str, make: Making) -> None:
+    """A value that SQLite cannot bind: its own caller is told, and the next one is served."""
+
+    class Strange(JSONCodec):
+        def encode(self, value: Any, annotation: Any) -> Stored:
+            encoded = super().encode(value, annotation)
+            return encoded._replace(codec_version=2**80) if value == "strange" else encoded
+
+    async def main() -> None:
+        boundary = make(sqlite_url, codec=Strange())
+        with pytest.raises(OverflowError):
+            async with boundary.claim("bad") as claim:
+                claim.result = "strange"
+        async with boundary.claim("good") as claim:
+            claim.result = "plain"
+        async with boundary.claim("good") as claim:
+            assert claim.replayed
+        await boundary.aclose()
+        done.append(True)
+
+    done: list[bool] = []
+    caller = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)  # what cannot be cancelled could hang
+    caller.start()
+    caller.join(DEADLINE)
+    assert done
+
+
 class TestSchema:
     """Missing and dropped tables."""
 
@@ -534,7 +566,7 @@ class TestCancelledTransaction:
             async with boundary.claim("key") as claim:
                 working.set()
                 if hang:
-                    await asyncio.Event().wait()
+                    await forever()
                 claim.result = "done"
 
         task = asyncio.create_task(work(hang=True))

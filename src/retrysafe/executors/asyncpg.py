@@ -33,6 +33,12 @@ async def perform(connection: Any, query: Query) -> Rows:
     return Rows([], int(count) if count.isdigit() else 0)
 
 
+_ONE_AT_A_TIME = (
+    "A claim was made while another statement was running on the same asyncpg connection, which performs one at a "
+    "time: await the other one first, or use a connection each."
+)
+
+
 class InTransaction:
     """An executor on one connection, inside a transaction."""
 
@@ -44,6 +50,8 @@ class InTransaction:
         try:
             return await ain_turn(request, lambda query: perform(self.handle, query))
         except _Failures as error:
+            if isinstance(error, asyncpg.InterfaceError) and "another operation" in str(error):
+                raise ConfigurationError(_ONE_AT_A_TIME) from error
             fail(error)
 
 

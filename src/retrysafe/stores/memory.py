@@ -9,7 +9,7 @@ from retrysafe.core import transitions
 from retrysafe.core.transitions import Event
 from retrysafe.errors import IllegalTransition
 from retrysafe.ports import Ask, Capabilities, Step
-from retrysafe.types import Clocks, Held, Micros, Record, Standing, Stored, Want
+from retrysafe.types import Clocks, Held, Micros, Record, Stored, Want
 
 Records = dict[bytes, Record]
 
@@ -92,7 +92,7 @@ class MemoryStore:
 
         def step(records: Records, now: Micros) -> int:
             sources = transitions.RULES[Event.SWEEP].sources
-            forgotten = [key for key, record in records.items() if _standing(record, now) in sources][:limit]
+            forgotten = [key for key, record in records.items() if record.standing_at(now) in sources][:limit]
             for key in forgotten:
                 del records[key]
             return len(forgotten)
@@ -106,10 +106,6 @@ def _ask(step: Step) -> Ask[Any]:
 
 def _as_it_is(answer: Any) -> Any:
     return answer
-
-
-def _standing(record: Record, now: Micros) -> Standing:
-    return record.standing_at(now)
 
 
 def _change(records: Records, key: bytes, change: Callable[[Record], Record]) -> Record | None:
