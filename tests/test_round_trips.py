@@ -44,20 +44,21 @@ def schema(postgresql: str) -> str:
     return postgresql
 
 
-class CountingCursor(psycopg.Cursor[Any]):
-    """Notes every statement."""
+@pytest.fixture(autouse=True)
+def _note_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cursor notes its statements, the executor's own as well as the user's."""
+    execute, aexecute = psycopg.Cursor.execute, psycopg.AsyncCursor.execute
 
-    def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+    def noting(self: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
         SENT.append(_text(query))
-        return super().execute(query, *args, **kwargs)
+        return execute(self, query, *args, **kwargs)
 
-
-class AsyncCountingCursor(psycopg.AsyncCursor[Any]):
-    """Notes every statement."""
-
-    async def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+    async def anoting(self: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
         SENT.append(_text(query))
-        return await super().execute(query, *args, **kwargs)
+        return await aexecute(self, query, *args, **kwargs)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", noting)
+    monkeypatch.setattr(psycopg.AsyncCursor, "execute", anoting)
 
 
 def _text(query: Any) -> str:
@@ -74,7 +75,7 @@ def _note_logged(logged: Any) -> None:
 
 def verbs() -> list[str]:
     """The first words of what was sent since the last look."""
-    found = [statement.split(maxsplit=1)[0] for statement in SENT]
+    found = [statement.split(maxsplit=1)[0].rstrip(";") for statement in SENT]
     SENT.clear()
     return found
 
@@ -105,7 +106,7 @@ OWN = ["BEGIN", "WITH", "SAVEPOINT", "UPDATE", "COMMIT"]
 @pytest.fixture
 def pool(schema: str) -> Iterator[psycopg_pool.ConnectionPool[Any]]:
     """A psycopg pool that notes every statement."""
-    settings = {"autocommit": True, "cursor_factory": CountingCursor}
+    settings = {"autocommit": True}
     with psycopg_pool.ConnectionPool(schema, min_size=1, kwargs=settings, open=True) as opened:
         yield opened
 
@@ -134,7 +135,7 @@ def test_psycopg_own_transaction(pool: psycopg_pool.ConnectionPool[Any], key: st
 
 def test_psycopg_callers_transaction(schema: str, key: str) -> None:
     boundary = Boundary("trips", store=schema, effects="transactional")
-    with psycopg.connect(schema, cursor_factory=CountingCursor) as tx:
+    with psycopg.connect(schema) as tx:
         claim(boundary, f"{key} first", tx)
         SENT.clear()
         assert not claim(boundary, key, tx)
@@ -145,7 +146,7 @@ def test_psycopg_callers_transaction(schema: str, key: str) -> None:
 
 
 async def test_async_psycopg_leased(schema: str, key: str) -> None:
-    settings = {"autocommit": True, "cursor_factory": AsyncCountingCursor}
+    settings = {"autocommit": True}
     async with psycopg_pool.AsyncConnectionPool(schema, min_size=1, kwargs=settings, open=False) as pool:
         boundary = Boundary("trips", store=pool)
         await aclaim(boundary, f"{key} first")
@@ -159,7 +160,7 @@ async def test_async_psycopg_leased(schema: str, key: str) -> None:
 
 async def test_async_psycopg_callers_transaction(schema: str, key: str) -> None:
     boundary = Boundary("trips", store=schema, effects="transactional")
-    async with await psycopg.AsyncConnection.connect(schema, cursor_factory=AsyncCountingCursor) as tx:
+    async with await psycopg.AsyncConnection.connect(schema) as tx:
         await aclaim(boundary, f"{key} first", tx)
         SENT.clear()
         assert not await aclaim(boundary, key, tx)
@@ -204,6 +205,7 @@ async def test_asyncpg_callers_transaction(schema: str, key: str) -> None:
     async with connection.transaction():
         await aclaim(boundary, f"{key} first", connection)
         connection.add_query_logger(_note_logged)
+        SENT.clear()
         assert not await aclaim(boundary, key, connection)
         assert verbs() == ["WITH", "UPDATE"]
         assert await aclaim(boundary, key, connection)
