@@ -349,7 +349,7 @@ def test_a_commit_whose_request_is_lost_says_that_the_effect_may_have_happened(
         result: str = claim.result
         return result
 
-    with pytest.raises(StoreUnavailable, match="The commit got no answer") as caught:
+    with pytest.raises(StoreUnavailable, match="from a commit, the effect may have happened") as caught:
         charge()
     assert (caught.value.effect_happened, caught.value.retry_same_key) == ("maybe", True)
     until(lambda: _try(charge) == "done")
