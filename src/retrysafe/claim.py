@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 from collections.abc import Awaitable
-from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from retrysafe import heartbeat
+from retrysafe.backend import Backend
 from retrysafe.codec import decode_failure
 from retrysafe.core import fingerprint, keys
 from retrysafe.core.backoff import Patience
 from retrysafe.core.decisions import Decision
 from retrysafe.core.outcomes import Ending
 from retrysafe.core.outcomes import Ground as Kind
-from retrysafe.core.transitions import Event
-from retrysafe.endings import End, Said, encode_error, encode_result, end_of
+from retrysafe.core.transitions import RULES, Event
+from retrysafe.endings import End, Said, answer_of, end_of
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,
@@ -26,12 +23,12 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
-    ResultNotEncodable,
     RetryTransaction,
     StoredFailure,
 )
 from retrysafe.finish import finish
 from retrysafe.grounds import Ground, Joined, Leased, Own, Settled
+from retrysafe.nesting import Place, enclosing, on_a_loop
 from retrysafe.ports import Steps
 from retrysafe.programs.claiming import NotWon, Outcome, Won
 from retrysafe.programs.drivers import arun, run
@@ -41,29 +38,15 @@ from retrysafe.programs.transactions import frozen_snapshot
 from retrysafe.terms import Terms
 from retrysafe.types import Held, Record, Reject, Standing, Stored, Want
 
-_current: ContextVar[Claim | None] = ContextVar("retrysafe_claim", default=None)
-
-
-_inherited: list[Claim] = []
-"""Claims that a forked child has left: kept, because to collect them would end the parent's transaction."""
-
 
 def current() -> Claim:
     """Return the claim around the running code: the innermost one of this thread or task.
 
     Raises `ConfigurationError` outside a guarded operation.
     """
-    found = _enclosing()
-    if found is None:
+    found = enclosing()
+    if not isinstance(found, Claim):
         raise ConfigurationError("current() was called outside a guarded operation.")
-    return found
-
-
-def _enclosing() -> Claim | None:
-    """The innermost claim that is still open; a task may have inherited one that has ended."""
-    found = _current.get()
-    while found is not None and not found._is_open():
-        found = found._outer
     return found
 
 
@@ -99,18 +82,20 @@ class Claim:
         self._tx = tx
         self._annotation = annotation
         self._ground: Ground | None = None
-        self._outer: Claim | None = None
+        self._place = Place(self)
         self._held: Held | None = None
         self._lease: heartbeat.Lease | None = None
         self._claimed_at = 0.0
         self._said = Said()
         self._patience: Patience | None = None
         self._entered = False
-        self._active = False
-        self._pid = 0
-        self._runner: object = None
 
     # ------------------------------------------------------------ for the work inside
+
+    @property
+    def boundary(self) -> str:
+        """The name of the boundary."""
+        return self._terms.name
 
     @property
     def token(self) -> int:
@@ -177,7 +162,7 @@ class Claim:
                     self._said.not_executed = True
                     self._end(error)
                 raise
-        self._activate()
+        self._place.enter()
         return self
 
     async def __aenter__(self) -> Claim:
@@ -200,7 +185,7 @@ class Claim:
                     self._said.not_executed = True
                     await self._finish_end(error)
                 raise
-        self._activate()
+        self._place.enter()
         return self
 
     def _prepare(self) -> bool:
@@ -208,33 +193,24 @@ class Claim:
         if self._entered:
             raise ConfigurationError("A claim can be entered only once; make a new one with .claim().")
         self._entered = True
-        self._outer = _enclosing()
         if self._want is None:
             self._terms.tell("passed", self._operation, b"", "")
             return False
         self._tell("received")
-        self._refuse_own_key()
+        if self._place.is_inside(self._want.key):
+            raise InProgress("The key is claimed by the operation that encloses this one: it would wait for itself.")
         self._ground = self._find_ground()
         return True
-
-    def _refuse_own_key(self) -> None:
-        outer = self._outer
-        while outer is not None:
-            if outer._is_open() and outer._held is not None and outer._held.key == self._required_want().key:
-                raise InProgress(
-                    "The key is claimed by the operation that encloses this one: it would wait for itself."
-                )
-            outer = outer._outer
 
     def _find_ground(self) -> Ground:
         """Inside a transactional claim on the same store, its transaction; a lease cannot live there."""
         terms, tx = self._terms, self._tx
-        around = self._transaction_around()
+        around = self._place.transaction_on(terms.backend, asked_for=tx is not None)
         if around is not None:
             if terms.effects != "transactional":
                 raise ConfigurationError(
                     f"Boundary {terms.name!r} (effects={terms.effects!r}) was used inside a transaction of "
-                    f"{around._terms.name!r} on the same store: its record would not be rolled back with it. "
+                    f"{around.boundary!r} on the same store: its record would not be rolled back with it. "
                     "Use it before or after, or make it effects='transactional'."
                 )
             tx = around.tx if tx is None else tx
@@ -244,23 +220,8 @@ class Claim:
             return Own(terms.backend)
         return Leased(terms.backend, Kind.KEYED if terms.effects == "keyed" else Kind.EXTERNAL)
 
-    def _transaction_around(self) -> Claim | None:
-        """The innermost enclosing claim that has a transaction on the same store."""
-        outer = self._outer
-        while outer is not None:
-            if outer._is_open() and outer.tx is not None and outer._terms.backend is self._terms.backend:
-                if self._tx is None and outer._runner != _runner():
-                    raise ConfigurationError(
-                        f"A claim was made in another task or thread than the transaction of {outer._terms.name!r} "
-                        "around it, which could end first. Pass tx= and wait for the task inside the block, or make "
-                        "the claim outside it."
-                    )
-                return outer
-            outer = outer._outer
-        return None
-
     def _refuse_waiting_on_a_loop(self) -> None:
-        if not isinstance(self._terms.concurrency, Reject) and _on_a_loop():
+        if not isinstance(self._terms.concurrency, Reject) and on_a_loop():
             raise ConfigurationError(
                 "A sync claim with concurrency=wait(…) was made on a running event loop, which it would block: "
                 "use 'async with' or a coroutine, or concurrency=reject()."
@@ -391,23 +352,12 @@ class Claim:
         """What the probe said, as an event and what it stores."""
         said, self._said = self._said, Said()
         result, self.result = self.result, None
-        if said.failure is not None:
-            self._tell("probed", outcome="failed")
-            return Event.RESOLVE_FAILED, encode_error(said.failure)
-        if said.committed:
-            self._tell("probed", outcome="completed")
-            return Event.RESOLVE_COMPLETED, self._encode_found(result)
-        if said.not_executed:
-            self._tell("probed", outcome="released")
-            return Event.RESOLVE_RELEASED, None
-        self._tell("doubted")
-        raise OutcomeUnknown("The probe could not tell either.")
-
-    def _encode_found(self, result: Any) -> Stored:
-        try:
-            return encode_result(self._terms.codec, result, self._annotation)
-        except ResultNotEncodable as error:
-            raise OutcomeUnknown(f"What the probe found cannot be stored. {error.detail}") from error
+        answer = answer_of(said, self._terms, result, self._annotation)
+        if answer is None:
+            self._tell("doubted")
+            raise OutcomeUnknown("The probe could not tell either.")
+        self._tell("probed", outcome=RULES[answer[0]].target)
+        return answer
 
     # ------------------------------------------------------------ leaving
 
@@ -538,24 +488,17 @@ class Claim:
 
     # ------------------------------------------------------------ small things
 
-    def _activate(self) -> None:
-        self._active = True
-        self._pid = os.getpid()
-        self._runner = _runner()
-        _current.set(self)
-
     def _leave(self) -> bool:
         """Whether there is something to settle: not for a replay, nor for a child forked inside the block."""
-        inherited = not self._is_open()
-        self._active = False
-        _current.set(self._outer)
-        if inherited and self._held is not None:
-            _inherited.append(self)
-        return self._held is not None and not inherited
+        return self._place.leave() and self._held is not None
 
-    def _is_open(self) -> bool:
-        """Whether its block is running, in this process: a forked child has no part in its parent's claims."""
-        return self._active and self._pid == os.getpid()
+    @property
+    def _backend(self) -> Backend:
+        return self._terms.backend
+
+    @property
+    def _held_key(self) -> bytes | None:
+        return None if self._held is None else self._held.key
 
     def _standing_ground(self) -> Ground:
         assert self._ground is not None
@@ -574,21 +517,3 @@ class Claim:
     def _tell(self, name: str, **fields: Any) -> None:
         if self._want is not None and self._terms.observers:
             self._terms.tell(name, self._operation, self._want.key, self._want.attempt, fields)
-
-
-def _runner() -> object:
-    """The task, or else the thread, that runs this code."""
-    if _on_a_loop():
-        return sys.modules["asyncio"].current_task()
-    return threading.get_ident()
-
-
-def _on_a_loop() -> bool:
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return False
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

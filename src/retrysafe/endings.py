@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from retrysafe.codec import encode_failure
 from retrysafe.core.outcomes import Ending, Ground, Verdict, ending_of_error, verdict
 from retrysafe.core.transitions import Event
-from retrysafe.errors import ResultNotEncodable, RetrysafeError, StoredFailure
+from retrysafe.errors import OutcomeUnknown, ResultNotEncodable, RetrysafeError, StoredFailure
 from retrysafe.ports import Codec
 from retrysafe.terms import Terms
 from retrysafe.types import Stored
@@ -47,6 +47,18 @@ def end_of(said: Said, error: BaseException | None, ground: Ground, terms: Terms
     except ResultNotEncodable as reason:
         return End(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), Stored(None, "", 0), reason)
     return End(Ending.RETURNED, verdict(Ending.RETURNED, ground), stored)
+
+
+def answer_of(said: Said, terms: Terms, result: Any, annotation: Any) -> tuple[Event, Stored | None] | None:
+    """What a probe's words make of an unknown record, and what they store; None when it could not tell."""
+    if said.failure is not None:
+        return Event.RESOLVE_FAILED, encode_error(said.failure)
+    if said.committed:
+        try:
+            return Event.RESOLVE_COMPLETED, encode_result(terms.codec, result, annotation)
+        except ResultNotEncodable as error:
+            raise OutcomeUnknown(f"What the probe found cannot be stored. {error.detail}") from error
+    return (Event.RESOLVE_RELEASED, None) if said.not_executed else None
 
 
 def _is_passing(error: BaseException, terms: Terms) -> bool:

@@ -1,0 +1,128 @@
+"""Claims around claims: which one encloses the running code, in this task or thread and this process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from retrysafe.backend import Backend
+from retrysafe.errors import ConfigurationError
+
+
+class Enclosing(Protocol):
+    """What an inner claim needs to know of an outer one."""
+
+    @property
+    def boundary(self) -> str:
+        """The name of its boundary."""
+        ...
+
+    @property
+    def tx(self) -> Any:
+        """Its transaction, if it has one."""
+        ...
+
+    @property
+    def _backend(self) -> Backend: ...
+
+    @property
+    def _held_key(self) -> bytes | None: ...
+
+
+_innermost: ContextVar[Place | None] = ContextVar("retrysafe_claim", default=None)
+_inherited: list[Place] = []
+"""Places that a forked child has left: kept, because to collect their claims would end the parent's transactions."""
+
+
+class Place:
+    """The place of one claim among those around it."""
+
+    def __init__(self, claim: Enclosing) -> None:
+        self.claim = claim
+        self.outer: Place | None = None
+        self._entered = False
+        self._pid = 0
+        self._runner: object = None
+
+    def enter(self) -> None:
+        """Make this claim the innermost one."""
+        self.outer = _open_place()
+        self._entered = True
+        self._pid = os.getpid()
+        self._runner = _runner()
+        _innermost.set(self)
+
+    def leave(self) -> bool:
+        """Leave it; False in a child that was forked inside the block, which has no part in the claim."""
+        mine = self.is_open()
+        self._entered = False
+        _innermost.set(self.outer)
+        if not mine:
+            _inherited.append(self)
+        return mine
+
+    def is_open(self) -> bool:
+        """Whether its block is running, in this process."""
+        return self._entered and self._pid == os.getpid()
+
+    def is_inside(self, key: bytes) -> bool:
+        """Whether a claim on the same key is open around this one."""
+        return any(place.claim._held_key == key for place in _places())
+
+    def transaction_on(self, backend: Backend, *, asked_for: bool) -> Enclosing | None:
+        """The innermost claim around this one that has a transaction on the same store.
+
+        Unless the transaction was ``asked_for``, it must be of the same task or thread: another one could go on when
+        the transaction has ended.
+        """
+        for place in _places():
+            if place.claim.tx is not None and place.claim._backend is backend:
+                if not asked_for and place._runner != _runner():
+                    raise ConfigurationError(
+                        f"A claim was made in another task or thread than the transaction of {place.claim.boundary!r} "
+                        "around it, which could end first. Pass tx= and wait for the task inside the block, or make "
+                        "the claim outside it."
+                    )
+                return place.claim
+        return None
+
+
+def enclosing() -> Enclosing | None:
+    """The innermost open claim; a task may have inherited one that has ended."""
+    place = _open_place()
+    return None if place is None else place.claim
+
+
+def on_a_loop() -> bool:
+    """Whether an event loop is running in this thread."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _places() -> list[Place]:
+    """The open places around the running code, innermost first."""
+    found: list[Place] = []
+    place = _innermost.get()
+    while place is not None:
+        if place.is_open():
+            found.append(place)
+        place = place.outer
+    return found
+
+
+def _open_place() -> Place | None:
+    return next(iter(_places()), None)
+
+
+def _runner() -> object:
+    """The task, or else the thread, that runs this code."""
+    return sys.modules["asyncio"].current_task() if on_a_loop() else threading.get_ident()
