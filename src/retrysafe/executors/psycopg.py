@@ -249,7 +249,7 @@ class Pooled:
     @contextmanager
     def lent(self, *, transaction: bool = False) -> Iterator[psycopg.Connection[Any]]:
         try:
-            connection = self._pool.getconn(CHECKOUT)
+            connection = self._pool.getconn()
         except psycopg.OperationalError as error:
             raise StoreUnavailable(str(error), unsent=True) from error
         here, before = this_process(), connection.autocommit or transaction
@@ -373,7 +373,7 @@ class AsyncPooled:
     @asynccontextmanager
     async def lent(self, *, transaction: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         try:
-            connection = await self._pool.getconn(CHECKOUT)
+            connection = await self._pool.getconn()
         except psycopg.OperationalError as error:
             raise StoreUnavailable(str(error), unsent=True) from error
         before = connection.autocommit or transaction
