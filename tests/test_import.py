@@ -24,6 +24,7 @@ HEAVY = {
     "shutil": "the same",
     "pathlib": "the same",
     "sqlite3": "only a SQLite store needs it",
+    "pickle": "nothing is ever unpickled",
     "subprocess": "nothing needs it",
     "multiprocessing": "nothing needs it",
     "unittest": "nothing needs it",

@@ -95,7 +95,8 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], complaint
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals) -> None:
-    with subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    long_enough = [*COMMAND, "--payments", "3000"]  # it must still be at work when the signal comes
+    with subprocess.Popen(long_enough, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         # three banks, twelve supervisors, and most of their workers
         until(lambda: len(descendants_of(process.pid)) >= 24)
         descendants = descendants_of(process.pid)
