@@ -159,7 +159,8 @@ class Boundary:
 
         ``payload`` is what must be the same on every retry (None: not checked); ``operation`` is by default
         the boundary's name; ``tx`` is the caller's open transaction, which we never commit or roll back.
-        Raises `InvalidKey` and `ConfigurationError` here, everything else on entering.
+        Raises `InvalidKey` here, and `ConfigurationError` for arguments that contradict the boundary; what is
+        wrong with the transaction itself, and everything else, shows on entering.
         """
         return self._open(
             key, operation=operation or self.name, fingerprint=fingerprint_of(payload), scope=scope, tx=tx
@@ -301,7 +302,7 @@ class Boundary:
             return encode_result(self._terms.codec, result, annotation)
         except ResultNotEncodable as error:
             raise ConfigurationError(
-                f"result= cannot be stored, so the key is still unknown. {error.detail} Name the operation= whose "
+                f"result= cannot be stored, so the key is still unknown. {error.detail}. Name the operation= whose "
                 "return annotation says how to store it, or give plain JSON types."
             ) from error
 
@@ -336,7 +337,7 @@ def _check_choices(name: object, concurrency: object, effects: str, on_expired: 
     if not keys.check_name(name, "name"):
         raise ConfigurationError("name= is empty.")
     if not isinstance(concurrency, Reject | Wait):
-        raise ConfigurationError("concurrency= is reject() or wait(seconds).")
+        raise ConfigurationError("concurrency= is reject() or wait(seconds), called.")
     for argument, value, choices in (
         ("effects", effects, ("transactional", "keyed", "external")),
         ("on_expired", on_expired, ("new", "refuse")),
@@ -365,7 +366,7 @@ def _secret(given: str | bytes | None) -> bytes | None:
 
 
 def _exception_types(given: Any) -> tuple[type[Exception], ...]:
-    kinds = (given,) if isinstance(given, type) else tuple(given)
+    kinds = (given,) if isinstance(given, type | str) else tuple(given)
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise ConfigurationError(f"permanent= takes exception types, not {kind!r}.")

@@ -68,14 +68,15 @@ class Claim:
     yours: do it, and set ``result``. Entering raises `InProgress`, `KeyReused`, `KeyExpired`,
     `OutcomeUnknown`, `StoredFailure`, `StoreUnavailable` or `SchemaOutdated`, and then nothing was run.
 
+    The block runs on replays too, so put the work under ``if not claim.replayed``.
+
     Attributes:
         replayed: whether the result of an earlier attempt was found.
-        result: that result, or the one of this attempt, which you set; None until then.
     """
 
     def __init__(self, terms: Terms, want: Want | None, operation: str, tx: Any = None, annotation: Any = None) -> None:
         self.replayed = False
-        self.result: Any = None
+        self._result: Any = None
         self._terms = terms
         self._want = want
         self._operation = operation
@@ -91,6 +92,23 @@ class Claim:
         self._entered = False
 
     # ------------------------------------------------------------ for the work inside
+
+    @property
+    def result(self) -> Any:
+        """The stored result of a replay, or the one that this attempt has set; None until then.
+
+        Setting it on a replay raises `ConfigurationError`: the work has been done, and was not to be done again.
+        """
+        return self._result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        if self.replayed:
+            raise ConfigurationError(
+                "result was set on a replay, whose answer stands. The block runs on replays too: "
+                "put the work under 'if not claim.replayed'."
+            )
+        self._result = value
 
     @property
     def boundary(self) -> str:
@@ -282,7 +300,7 @@ class Claim:
             case _:
                 if self._terms.probe is None:
                     self._tell("doubted")
-                    raise OutcomeUnknown
+                    raise OutcomeUnknown(f"Boundary {self.boundary!r}, operation {self._operation!r}.")
                 return _Probe(record)
 
     def _hold(self, won: Won) -> None:
@@ -295,7 +313,7 @@ class Claim:
 
     def _replay(self, record: Record) -> None:
         assert record.result is not None
-        self.result = self._terms.codec.decode(record.result, self._annotation)
+        self._result = self._terms.codec.decode(record.result, self._annotation)
         self.replayed = True
         self._tell("replayed")
 

@@ -111,7 +111,9 @@ def _dict_to_plain(value: dict[Any, Any], annotation: Any) -> Any:
 def _object_to_plain(value: Any, annotation: Any) -> Any:
     kind = type(value)
     if kind not in _choices(annotation):
-        raise TypeError(f"a {kind.__qualname__} is rebuilt only where the return annotation names exactly that class")
+        raise TypeError(
+            f"{kind.__qualname__} objects are rebuilt only where the return annotation names exactly that class"
+        )
     if isinstance(value, Enum):
         return {_TAG: ["object", kind.__qualname__, value.name]}
     if _is_dataclass(kind):
@@ -121,7 +123,7 @@ def _object_to_plain(value: Any, annotation: Any) -> Any:
         return {_TAG: ["object", kind.__qualname__, body]}
     if hasattr(kind, "__pydantic_fields__"):
         return {_TAG: ["object", kind.__qualname__, value.model_dump(mode="json", by_alias=True, round_trip=True)]}
-    raise TypeError(f"a {kind.__qualname__} is neither a dataclass, an enum nor a pydantic model")
+    raise TypeError(f"{kind.__qualname__} is neither a dataclass, an enum nor a pydantic model")
 
 
 def _from_plain(plain: Any, annotation: Any) -> Any:

@@ -95,7 +95,10 @@ def _from_url(url: str) -> Backend:
     scheme = urlsplit(url).scheme
     make = _SCHEMES.get(scheme)
     if make is None:
-        raise ConfigurationError(f"store={url!r}: unknown kind of URL; known are {', '.join(sorted(_SCHEMES))}.")
+        known = ", ".join(f"{name}://" for name in sorted(_SCHEMES))
+        raise ConfigurationError(
+            f"store={url!r}: unknown kind of URL; known are {known}. A file is sqlite:///its-path."
+        )
     return make(url)
 
 

@@ -92,7 +92,7 @@ class OutcomeUnknown(RetrysafeError):
     """An earlier attempt with this key ended in doubt: its effect may or may not have happened.
 
     It was not run again. Find out where the effect would be visible, then settle the key with
-    ``Boundary.resolve(key, "completed" | "failed" | "released")``, or give the boundary a
+    ``Boundary.resolve(key, "completed" | "failed" | "released", operation=…)``, or give the boundary a
     ``probe=`` that finds out by itself. A new key could do the work twice.
     """
 

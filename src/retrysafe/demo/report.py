@@ -56,7 +56,10 @@ def verdict(findings: Findings) -> str:
     counts = findings.counts
     guarded = counts[Lane.RETRYSAFE]
     others = " and ".join(f"{counts[lane].charged_twice} ({lane})" for lane in (Lane.UNSAFE, Lane.NAIVE))
-    text = f"By the bank's ledger, {others} payments were charged twice or more."
+    text = (
+        f"By the bank's ledger, {others} payments were charged twice or more; these lanes send the bank no key, "
+        "as most code does."
+    )
     if not guarded.kept:
         broken = f"charged {guarded.charged_twice} twice, lost {guarded.lost} and altered {guarded.wrong_amount}"
         return f"{text} retrysafe BROKE ITS PROMISE: it {broken}."

@@ -103,6 +103,7 @@ def _work(lanes: Sequence[LaneRun], view: View, deadline: float) -> None:
             lane.turn(now)
         view.refresh(lanes, now)
         _listen(lanes, _pause(lanes, now))
+    view.refresh(lanes, float("inf"))
 
 
 def _pause(lanes: Sequence[LaneRun], now: float) -> float:

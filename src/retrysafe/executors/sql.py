@@ -113,7 +113,8 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
     state = sqlstate(error)
     text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
     if "retrysafe_" in text and (state in _NO_SCHEMA or "no such" in text):
-        return SchemaOutdated(f"{text}. {MIGRATE}")
+        first = text.splitlines()[0]
+        return SchemaOutdated(f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=.")
     if state is not None and not alone:
         if state in RESTART:
             return RetryTransaction(text)
