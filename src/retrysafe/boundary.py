@@ -366,7 +366,7 @@ def _secret(given: str | bytes | None) -> bytes | None:
 
 
 def _exception_types(given: Any) -> tuple[type[Exception], ...]:
-    kinds = (given,) if isinstance(given, type | str) else tuple(given)
+    kinds: tuple[Any, ...] = (given,) if isinstance(given, type | str) else tuple(given)
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise ConfigurationError(f"permanent= takes exception types, not {kind!r}.")
