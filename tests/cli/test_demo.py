@@ -96,7 +96,8 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], complaint
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals) -> None:
     long_enough = [*COMMAND, "--payments", "3000"]  # it must still be at work when the signal comes
-    with subprocess.Popen(long_enough, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(long_enough, preexec_fn=_hear_interrupts, **quiet) as process:
         # three banks, twelve supervisors, and most of their workers
         until(lambda: len(descendants_of(process.pid)) >= 24)
         descendants = descendants_of(process.pid)
@@ -107,6 +108,11 @@ def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals) -> None:
         assert ended(child)
         os.close(child)
     assert process.returncode == (-signal.SIGKILL if end is signal.SIGKILL else 130)
+
+
+def _hear_interrupts() -> None:
+    """A run in the background ignores SIGINT, and its children would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def descendants_of(pid: int) -> list[int]:
