@@ -424,3 +424,13 @@ def test_a_relative_sqlite_url_stays_with_its_file(tmp_path: Path, monkeypatch: 
     assert not any(two.iterdir())
     with Boundary("x", store=f"sqlite:///{one / 'shop.db'}").claim("k") as claim:
         assert claim.replayed
+
+
+def test_a_replays_answer_stands() -> None:
+    boundary = Boundary("x", store="memory://")
+    with boundary.claim("k") as claim:
+        claim.result = 1
+    with pytest.raises(ConfigurationError, match="if not claim.replayed"), boundary.claim("k") as claim:
+        claim.result = 2
+    with boundary.claim("k") as claim:
+        assert claim.result == 1
