@@ -9,6 +9,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from retrysafe.stores.dynamodb import DynamodbStore
+from retrysafe.stores.memory import MemoryStore
+from retrysafe.stores.postgresql import PostgresqlStore
+from retrysafe.stores.redis import RedisStore
+from retrysafe.stores.sqlite import SqliteStore
 from tests.stores.harnesses import HARNESSES, AnyHarness
 
 POSTGRESQL = "RETRYSAFE_TEST_POSTGRESQL"
@@ -71,7 +76,9 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyHarne
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say at the end how much was skipped, and why, so that no skip goes unseen."""
+    """Say at the end what each store promises, and how much was skipped and why, so that no skip goes unseen."""
+    for store in (MemoryStore, SqliteStore, PostgresqlStore, RedisStore, DynamodbStore):
+        terminalreporter.write_line(str(store.capabilities))
     reasons: dict[str, int] = {}
     for report in terminalreporter.stats.get("skipped", []):
         reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)

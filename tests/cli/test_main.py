@@ -56,12 +56,13 @@ def test_a_sqlite_file_is_ready_afterwards(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.fixture
 def empty_database(postgresql: str) -> Iterator[str]:
-    psycopg = pytest.importorskip("psycopg")
+    import psycopg
+
     name = f"retrysafe_cli_{uuid4().hex}"
     with psycopg.connect(postgresql, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
+        connection.execute(f"CREATE DATABASE {name}".encode())
         yield urlsplit(postgresql)._replace(path=f"/{name}").geturl()
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+asyncpg"])

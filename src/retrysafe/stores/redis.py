@@ -11,29 +11,10 @@ from typing import Any
 
 from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before
 from retrysafe.ports import Ask, Capabilities, Script
+from retrysafe.stores.sql import COLUMNS
 from retrysafe.types import Clocks, Held, Record, State, Stored, Want
 
-_FIELDS = (
-    "boundary",
-    "scope",
-    "operation",
-    "fingerprint",
-    "state",
-    "attempt",
-    "token",
-    "attempts",
-    "effects",
-    "lease_until",
-    "created",
-    "updated",
-    "expires",
-    "forget",
-    "version",
-    "result",
-    "media_type",
-    "codec_version",
-)
-
+_FIELDS = tuple(column for column in COLUMNS if column != "key_hash")  # the key is the hash's own name
 _TEXTS = ("boundary", "scope", "operation", "attempt", "effects")
 _NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "forget", "version")
 

@@ -1,7 +1,7 @@
 """The conformance suite of stores: what every store and executor must do, as cases over one harness.
 
-Write a `Harness` for your store, and run every case of `CASES` with it. A case that a store's
-capabilities rule out raises `NotApplicable` with the reason, which belongs in the test report.
+Write a `Harness` for your store, and run every case of `CASES` with it: no case is optional. What a store cannot
+promise beyond them is declared in its capabilities.
 """
 
 from __future__ import annotations
@@ -20,10 +20,6 @@ from retrysafe.types import Clocks, Effects, Held, OnExpired, Record, Standing, 
 
 LEASE, WINDOW, MEMORY = 30.0, 3600.0, 7200.0
 """The clocks of the suite, in seconds."""
-
-
-class NotApplicable(Exception):
-    """The case asks for something that the store's capabilities rule out; the message is the reason."""
 
 
 class Harness(Protocol):
