@@ -161,7 +161,20 @@ def _fork(work: Callable[[], bool]) -> int:
         os._exit(code)
 
 
-ROLES = {"skewed": skewed, "stopped": stopped, "restarting": restarting, "forking": forking}
+def opening(directory: str, files: str) -> None:
+    """Open new database files at the same moment as its siblings do, many times over."""
+    for number in range(int(files)):
+        say("ready")
+        go_on()
+        for _ in range(10):
+            boundary = Boundary("opened", store=f"sqlite:///{directory}/{number}.db", observers=())
+            with suppress(InProgress), boundary.claim("key"):
+                pass
+            boundary.close()
+    say("opened all")
+
+
+ROLES = {"opening": opening, "skewed": skewed, "stopped": stopped, "restarting": restarting, "forking": forking}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](*sys.argv[2:])

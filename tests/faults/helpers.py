@@ -109,7 +109,6 @@ class Bank:
 
     def _open(self) -> sqlite3.Connection:
         ledger = sqlite3.connect(self.path, timeout=DEADLINE, isolation_level=None)
-        ledger.execute("PRAGMA journal_mode = WAL")
         ledger.execute("PRAGMA synchronous = OFF")
         return ledger
 

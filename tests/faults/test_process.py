@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +53,18 @@ def test_a_crash_loop_of_external_work_stops_at_the_first_doubt(store: str, make
     assert boundary.resolve("key", "completed", result="seen at the bank")
     with boundary.claim("key") as claim:
         assert (claim.replayed, claim.result) == (True, "seen at the bank")
+
+
+def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
+    """31: SQLite refuses at once, whatever its timeout, while another connection switches to WAL or closes last."""
+    files = 10
+    with ExitStack() as stack:
+        children = [stack.enter_context(Child("opening", str(tmp_path), str(files))) for _ in range(6)]
+        for _ in range(files):
+            assert {child.hears() for child in children} == {"ready"}
+            for child in children:
+                child.go_on()
+        assert {child.hears() for child in children} == {"opened all"}
 
 
 def test_a_crash_in_a_transaction_leaves_nothing(store: str, make: Making) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,11 +35,24 @@ class SqliteFile(NamedTuple):
                 check_same_thread=False,
                 cached_statements=64,
             )
-            connection.execute("PRAGMA journal_mode = WAL")
+            self._use_wal(connection)
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         except sqlite3.Error as error:
             raise StoreUnavailable(f"{self.path}: {error}") from error
         return connection
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        """Switch to WAL. SQLite refuses at once, whatever its timeout, while others switch, recover or close."""
+        deadline = time.monotonic() + self.busy
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+            else:
+                return
 
 
 def perform(connection: sqlite3.Connection, query: Query) -> Rows:
