@@ -19,7 +19,7 @@ from retrysafe.types import Finding
 if TYPE_CHECKING:
     import asyncio
 
-_MIGRATED = ("sqlite", "postgresql")
+_MIGRATED = ("sqlite", "postgresql", "mysql")
 
 
 class Closable(Protocol):
@@ -181,7 +181,9 @@ class Backend:
 
     def _migration(self) -> Steps[list[Migration]]:
         store = self._sql()
-        return migrating.migrate(store, migrations.load(self.kind), store.migration_lock())
+        return migrating.migrate(
+            store, migrations.load(self.kind), store.migration_lock(), store.migration_unlock()
+        )
 
     def _sql(self) -> Any:
         if self.kind not in _MIGRATED:
