@@ -203,7 +203,7 @@ def test_ensure_held_does_not_believe_in_a_lease_it_cannot_renew(
     proxy: Proxy, migrated: str, make: Making, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20, sync: the store is silent; the value is returned, and nobody is told that it was stored."""
-    monkeypatch.setattr(psycopg_executor, "CHECKOUT", 0.5)
+    monkeypatch.setattr(own, "CHECKOUT", 0.5)
     boundary = make(proxy.url, lease=LEASE)
     with boundary.claim("key") as claim:
         proxy.refuse()
