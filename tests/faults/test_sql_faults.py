@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 import retrysafe.executors.asyncpg as asyncpg_executor
-import retrysafe.executors.psycopg as psycopg_executor
+import retrysafe.executors.own as own
 from retrysafe import Boundary, RetryTransaction, SchemaOutdated, StoreUnavailable, current
 from retrysafe.codec import JSONCodec
 from retrysafe.connect import connect
