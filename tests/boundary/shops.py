@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from retrysafe import Boundary, Claim
 from retrysafe.connect import connect
-from tests.stores.harnesses import mysql_connection
+from tests.stores.harnesses import MysqlDialect, mysql_connection
 
 
 @dataclass
@@ -247,6 +247,15 @@ def pymysql_shop(path: Path) -> Shop:
     return Shop(True, url, begin, _query, goods, _look_mysql, cleanups=[drop])
 
 
+def pymysql_as_mysql_shop(path: Path) -> Shop:
+    """MySQL's own statements, on MariaDB, which knows them all."""
+    shop = pymysql_shop(path)
+    backend = connect(shop.store)
+    before, backend.store = backend.store, MysqlDialect()
+    shop.cleanups.append(lambda: setattr(backend, "store", before))
+    return shop
+
+
 def asyncmy_shop(path: Path) -> Shop:
     import asyncmy
 
@@ -298,6 +307,7 @@ SHOPS: dict[str, tuple[str | None, Callable[[Path], Shop]]] = {
         lambda path: _sqlalchemy_async(None, "postgresql+psycopg", orm=True),
     ),
     "PyMySQL": ("mysql", pymysql_shop),
+    "PyMySQL, as MySQL reads it": ("mysql", pymysql_as_mysql_shop),
     "asyncmy": ("mysql", asyncmy_shop),
     "SQLAlchemy Connection, PyMySQL": ("mysql", lambda path: _sqlalchemy(None, "mysql+pymysql", orm=False)),
     "SQLAlchemy Session, PyMySQL": ("mysql", lambda path: _sqlalchemy(None, "mariadb+pymysql", orm=True)),

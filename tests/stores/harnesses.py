@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -15,11 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retrysafe.backend import Backend
-from retrysafe.connect import connect
+from retrysafe.connect import connect, forget
 from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient, wall_clock
-from retrysafe.ports import Steps, Store
+from retrysafe.ports import Query, Steps, Store
 from retrysafe.programs.drivers import arun, run
 from retrysafe.stores.memory import MemoryStore
+from retrysafe.stores.mysql import MysqlStore
 
 INSTANTS = ("lease_until", "created", "updated", "expires", "forget")
 _SHIFT = ", ".join(f"{name} = {name} - {{micros}}" for name in INSTANTS)
@@ -307,6 +309,29 @@ def pymysql(path: Path) -> SyncHarness:
     return SyncHarness(backend, age_mysql(mysql_url()))
 
 
+class MysqlDialect(MysqlStore):
+    """The statements as MySQL reads them: with its comments' text, and without MariaDB's."""
+
+    def query(self, *args: Any, **options: Any) -> Query:
+        made = super().query(*args, **options)
+        return made._replace(sql=as_mysql(made.sql))
+
+
+def as_mysql(sql: str) -> str:
+    """What MySQL reads of a statement."""
+    return re.sub(r"/\*M!\d+ .*? \*/", "", re.sub(r"/\*!\d+ (.*?) \*/", r"\1", sql))
+
+
+def pymysql_as_mysql(path: Path) -> SyncHarness:
+    """MySQL's own statements, on MariaDB, which knows them all."""
+    backend = connect(mysql_url())
+    backend.migrate()
+    backend.store = MysqlDialect()
+    harness = SyncHarness(backend, age_mysql(mysql_url()))
+    forget(backend)
+    return harness
+
+
 def asyncmy(path: Path) -> AsyncHarness:
     backend = connect(mysql_url().replace("mysql:", "mysql+asyncmy:"))
     harness = AsyncHarness(backend, age_mysql(mysql_url()), asyncio.new_event_loop())
@@ -395,6 +420,7 @@ HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
     "SQLAlchemy AsyncEngine, asyncpg": ("postgresql", sqlalchemy_asyncpg),
     "SQLAlchemy AsyncEngine, psycopg": ("postgresql", sqlalchemy_psycopg_async),
     "PyMySQL": ("mysql", pymysql),
+    "PyMySQL, as MySQL reads it": ("mysql", pymysql_as_mysql),
     "asyncmy": ("mysql", asyncmy),
     "SQLAlchemy Engine, PyMySQL": ("mysql", sqlalchemy_pymysql),
     "SQLAlchemy AsyncEngine, asyncmy": ("mysql", sqlalchemy_asyncmy),
