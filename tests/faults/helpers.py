@@ -541,6 +541,11 @@ class MariaDB:
         self._server.kill()
         self._server.wait(DEADLINE)
 
+    def signal(self, signum: signal.Signals) -> None:
+        """Stop it, or let it go on."""
+        assert self._server is not None
+        self._server.send_signal(signum)
+
     def close(self) -> None:
         """Kill the server and remove its directory."""
         if self._server is not None and self._server.poll() is None:

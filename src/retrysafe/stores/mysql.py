@@ -90,7 +90,7 @@ class MysqlStore(SqlStore):
         # The snapshot of the transaction may be old; only an answer in it is good for ever.
         answer = self.query(self._answer_sql, params, writes=False)._replace(refusals={_LOCKED: None})
         current = self.query(self._current_sql, params)._replace(refusals={_LOCKED: None})
-        own = self.query(self._own_or_answer_sql, params, current, writes=False)
+        own = self.query(self._own_or_answer_sql, params, current, writes=False)._replace(refusals={_LOCKED: None})
         insert = self.query(self._gated_insert_sql, params, own)._replace(refusals={_LOCKED: answer})
         return Query(f"SAVEPOINT {_savepoint(want)}", {}, insert)
 
