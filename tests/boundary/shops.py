@@ -174,7 +174,12 @@ def _database(path: Path | None, scheme: str) -> tuple[str, str, Callable[[str],
         return f"{scheme}:///{file}", goods, _look_sqlite(file), []
     kind = "postgresql" if scheme.startswith("postgresql") else "mysql"
     url, goods, drop = _postgresql() if kind == "postgresql" else _mysql()
-    return url.replace(f"{kind}:", f"{scheme}:"), goods, _look_postgresql if kind == "postgresql" else _look_mysql, [drop]
+    return (
+        url.replace(f"{kind}:", f"{scheme}:"),
+        goods,
+        _look_postgresql if kind == "postgresql" else _look_mysql,
+        [drop],
+    )
 
 
 def _sqlalchemy(path: Path | None, scheme: str, *, orm: bool) -> Shop:
@@ -232,7 +237,15 @@ def asyncpg_shop(path: Path) -> Shop:
         finally:
             await connection.close()
 
-    return Shop(False, url.replace("postgresql:", "postgresql+asyncpg:"), begin, _plain, goods, _look_postgresql, cleanups=[drop])
+    return Shop(
+        False,
+        url.replace("postgresql:", "postgresql+asyncpg:"),
+        begin,
+        _plain,
+        goods,
+        _look_postgresql,
+        cleanups=[drop],
+    )
 
 
 def pymysql_shop(path: Path) -> Shop:

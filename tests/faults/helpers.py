@@ -514,9 +514,7 @@ class MariaDB:
         return {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": [], "cwd": "/"}
 
     def _run(self, command: list[str], text: str = "") -> None:
-        subprocess.run(
-            command, check=True, input=text.encode(), stdout=self._log, stderr=self._log, **self._identity()
-        )
+        subprocess.run(command, check=True, input=text.encode(), stdout=self._log, stderr=self._log, **self._identity())
 
     def start(self) -> None:
         """Start, and wait until it answers."""

@@ -22,13 +22,14 @@ DEADLINE = 10.0
 _Failures = (pymysql.MySQLError, OSError)
 
 
-class TimelyConnection(Connection):
+class TimelyConnection(Connection):  # type: ignore[misc]
     """A connection that gives up when its server does not answer one of our statements; a handler's may take longer."""
 
     @contextmanager
     def timely(self) -> Iterator[None]:
         """Keep the deadline."""
-        self._read_timeout = self._write_timeout = DEADLINE
+        self._read_timeout: float | None = DEADLINE
+        self._write_timeout: float | None = DEADLINE
         try:
             yield
         finally:

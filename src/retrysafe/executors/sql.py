@@ -75,26 +75,26 @@ def arguments(query: Query, style: str) -> tuple[str, list[Any]]:
 
 def in_turn(query: Query, perform: Callable[[Query], Rows]) -> Rows:
     """Perform a query, and its ``otherwise`` as long as there is no row."""
-    put: Query | None = query
-    rows = NO_ROWS
-    while put is not None and not rows.rows:
+    while True:
         try:
-            rows, put = perform(put), put.otherwise
+            rows, following = perform(query), query.otherwise
         except Exception as error:  # noqa: BLE001 - only what the query names is an answer
-            rows, put = NO_ROWS, refused(put, error)
-    return rows
+            rows, following = NO_ROWS, refused(query, error)
+        if rows.rows or following is None:
+            return rows
+        query = following
 
 
 async def ain_turn(query: Query, perform: Callable[[Query], Awaitable[Rows]]) -> Rows:
     """`in_turn` for async executors."""
-    put: Query | None = query
-    rows = NO_ROWS
-    while put is not None and not rows.rows:
+    while True:
         try:
-            rows, put = await perform(put), put.otherwise
+            rows, following = await perform(query), query.otherwise
         except Exception as error:  # noqa: BLE001 - only what the query names is an answer
-            rows, put = NO_ROWS, refused(put, error)
-    return rows
+            rows, following = NO_ROWS, refused(query, error)
+        if rows.rows or following is None:
+            return rows
+        query = following
 
 
 NO_ROWS = Rows([], 0)

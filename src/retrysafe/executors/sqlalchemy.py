@@ -100,7 +100,9 @@ def _refuse_autocommit(connection: Connection) -> None:
     else:
         adapted = connection.connection.dbapi_connection
         autocommit = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT" or (
-            driver.get_autocommit() if hasattr(driver, "get_autocommit") else getattr(adapted, "autocommit", False) is True
+            driver.get_autocommit()
+            if hasattr(driver, "get_autocommit")
+            else getattr(adapted, "autocommit", False) is True
         )
     if autocommit:
         raise ConfigurationError(AUTOCOMMIT)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Ask, Capabilities, Query, Rows
@@ -44,7 +44,7 @@ class MysqlStore(SqlStore):
         transactions=True,
         waits_in_transaction=True,
         clock="the database server",
-        durability="every commit with innodb_flush_log_at_trx_commit=1, the default, and sync_binlog=1 where replicated",
+        durability="every commit with innodb_flush_log_at_trx_commit=1, the default; replicated ones with sync_binlog=1",
         failover=(
             "nothing with group replication (MySQL) or Galera (MariaDB); the last commits of the old primary with "
             "asynchronous replicas, and with semi-synchronous ones whose wait timed out"
@@ -168,14 +168,15 @@ class MysqlStore(SqlStore):
         )
 
     def _forgotten(self, clock: str) -> str:
-        return (
-            f"SELECT {columns('f.')}, t.now FROM {TABLE} AS f {_INDEX} WHERE {_FORGOTTEN} LIMIT :limit"
-        )  # in the order of the index: sorting would read every forgotten record
+        """In the order of the index: sorting would read every forgotten record."""
+        return f"SELECT {columns('f.')}, t.now FROM {TABLE} AS f {_INDEX} WHERE {_FORGOTTEN} LIMIT :limit"
 
     def remove_sql(self, count: int) -> str:
         """Remove ``count`` records if they are forgotten and as they were seen."""
         keys = ", ".join(self.p("key", f"key{i}") for i in range(count))
-        seen = " OR ".join(f"(r.key_hash = {self.p('key', f'key{i}')} AND r.version = :version{i})" for i in range(count))
+        seen = " OR ".join(
+            f"(r.key_hash = {self.p('key', f'key{i}')} AND r.version = :version{i})" for i in range(count)
+        )
         return f"DELETE r FROM {TABLE} AS r WHERE r.key_hash IN ({keys}) AND ({seen}) AND {allowed(Event.SWEEP)}"
 
 
@@ -208,7 +209,9 @@ def _findings(answer: Rows) -> list[Finding]:
     name, number, oldest = _version(version)
     if number < oldest:
         needed = ".".join(map(str, oldest))
-        found.append(Finding("refuse", "version", f"The server is {name} {version}; {needed} is the oldest that works."))
+        found.append(
+            Finding("refuse", "version", f"The server is {name} {version}; {needed} is the oldest that works.")
+        )
     if int(rollback):
         found.append(Finding("refuse", "innodb_rollback_on_timeout", _ROLLBACK))
     if int(read_only):
@@ -220,7 +223,9 @@ def _findings(answer: Rows) -> list[Finding]:
         text = f"{sync}: after a crash of the machine, replicas may lack the last commits; 1 keeps them."
         found.append(Finding("warn", "sync_binlog", text))
     if int(packet) < _PACKET:
-        text = f"{packet}: a result of more than {int(packet) // 2 - 8192} bytes cannot be stored; set {_PACKET} or more."
+        text = (
+            f"{packet}: a result of more than {int(packet) // 2 - 8192} bytes cannot be stored; set {_PACKET} or more."
+        )
         found.append(Finding("warn", "max_allowed_packet", text))
     return found
 
