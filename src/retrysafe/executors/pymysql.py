@@ -35,6 +35,16 @@ class TimelyConnection(Connection):  # type: ignore[misc]
         finally:
             self._read_timeout = self._write_timeout = None
 
+    def fileno(self) -> int:
+        """The number of its socket."""
+        number: int = vars(self)["_sock"].fileno()
+        return number
+
+    def hang_up(self) -> None:
+        """Close without a goodbye, which a server that is gone would keep waiting."""
+        connection: Any = self
+        connection._force_close()
+
 
 def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement; a connection of ours gives up at the deadline."""
@@ -123,20 +133,19 @@ class Connecting:
         return connection
 
     def is_usable(self, connection: TimelyConnection) -> bool:
-        return connection.open and not is_in_transaction(connection) and is_quiet(connection._sock.fileno())
+        idle = connection.open and connection.get_autocommit() and not is_in_transaction(connection)
+        return bool(idle) and is_quiet(connection.fileno())
 
     def close(self, connection: TimelyConnection) -> None:
-        """Hang up; a goodbye to a server that is gone would have to be waited for."""
-        connection._force_close()
+        """Hang up."""
+        connection.hang_up()
 
 
 def _end(connection: TimelyConnection) -> None:
-    """Roll back what is left open, and take back what the handler may have set."""
+    """Roll back what is left open."""
     try:
         with connection.timely():
             if connection.open and is_in_transaction(connection):
                 connection.rollback()
-            if connection.open and not connection.get_autocommit():
-                connection.autocommit(True)
     except _Failures:
-        connection._force_close()
+        connection.hang_up()

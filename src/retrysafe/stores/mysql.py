@@ -44,7 +44,7 @@ class MysqlStore(SqlStore):
         transactions=True,
         waits_in_transaction=True,
         clock="the database server",
-        durability="every commit with innodb_flush_log_at_trx_commit=1, the default; replicated ones with sync_binlog=1",
+        durability="every commit with innodb_flush_log_at_trx_commit=1, the default",
         failover=(
             "nothing with group replication (MySQL) or Galera (MariaDB); the last commits of the old primary with "
             "asynchronous replicas, and with semi-synchronous ones whose wait timed out"
@@ -52,6 +52,7 @@ class MysqlStore(SqlStore):
         cannot_survive=(
             "a failover to an asynchronous replica that had not received a committed record: it runs again",
             "innodb_flush_log_at_trx_commit other than 1, and a crash: the last commits may be gone",
+            "sync_binlog other than 1, a crash of the machine and a failover: replicas may lack the last commits",
             "a restored backup: records since then are gone, and what they guarded may run again",
         ),
         choose_when=(
