@@ -109,6 +109,25 @@ def test_a_duplicate_waits_for_no_lock_and_spoils_nothing(level: str, url: str, 
     assert sorted(records_of(url, boundary.name)) == [("completed", 1), ("completed", 1)]
 
 
+@pytest.mark.parametrize("store", [MysqlStore, MysqlDialect])
+def test_a_duplicate_waits_for_nothing_at_all(store: type[MysqlStore], server: MariaDB, make: Making) -> None:
+    """The server counts the waits for locks; this one is nobody else's."""
+    boundary = make(server.url, effects="transactional")
+    connect(server.url).store = store()
+    waits = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'"
+    before = ask_sql(server.url, waits)[0]
+    with session(server.url) as first, session(server.url) as second:
+        with boundary.claim("key", tx=first) as claim:
+            claim.result = 1
+        for _ in range(3):
+            with pytest.raises(InProgress), boundary.claim("key", tx=second):
+                pytest.fail("it is another transaction's")
+        first.commit()
+        with boundary.claim("key", tx=second) as claim:
+            assert claim.replayed
+    assert ask_sql(server.url, waits)[0] == before
+
+
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_after_a_refused_claim_others_can_claim(level: str, url: str, make: Making) -> None:
     """A duplicate that was refused leaves no gap locked, in a table that is one gap."""
@@ -474,6 +493,21 @@ async def test_a_server_that_falls_silent(
     await boundary.aclose()
 
 
+@pytest.mark.parametrize("driver", ["pymysql", "asyncmy"])
+async def test_idle_connections_that_the_server_closed(driver: str, server: MariaDB, make: Making) -> None:
+    """They are not lent again: a transaction is not asked twice."""
+    boundary = make(driven(server.url, driver), effects="transactional")
+    await _claim_once(boundary, driver, "before")
+    idle = "SELECT id FROM information_schema.processlist WHERE user = 'retrysafe' AND id <> CONNECTION_ID()"
+    killed = ask_sql(server.url, idle)[0]
+    for (thread,) in killed:
+        with suppress(pymysql.MySQLError):  # another test's may be leaving
+            run_sql(server.url, f"KILL {thread}")
+    await auntil(lambda: not ask_sql(server.url, idle)[0])
+    await _claim_once(boundary, driver, "after")
+    await boundary.aclose()
+
+
 async def _claim_once(boundary: Any, driver: str, key: str) -> None:
     if driver == "pymysql":
         with boundary.claim(key) as claim:
@@ -700,9 +734,11 @@ def test_a_migration_that_broke_off_is_resumed(mysql_migrated: str) -> None:
 def test_many_may_migrate_at_once(mysql_migrated: str) -> None:
     with new_database(mysql_migrated) as url:
         backend = connect(url)
+        free = "SELECT IS_FREE_LOCK(CONCAT('retrysafe ', MD5(DATABASE())))"
         with ThreadPoolExecutor(8) as pool:
             applied = list(pool.map(lambda _: backend.migrate(), range(8)))
         assert sorted(len(one) for one in applied) == [0] * 7 + [1]
+        assert ask_sql(url, free)[0] == [(1,)]
         backend.close()
 
 

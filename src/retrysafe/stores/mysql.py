@@ -15,7 +15,7 @@ from typing import Any
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Ask, Capabilities, Query, Rows
 from retrysafe.stores.sql import TABLE, SqlStore, allowed, any_of, columns
-from retrysafe.types import Finding, Held, Standing, Stored, Want
+from retrysafe.types import Finding, Held, Record, Standing, Stored, Want
 
 LARGEST_RESULT = 7 * 1024 * 1024
 """Bytes: sent in hexadecimal digits, it still fits MariaDB's default ``max_allowed_packet`` of 16 MiB."""
@@ -76,7 +76,7 @@ class MysqlStore(SqlStore):
         self._gated_insert_sql = _AT_ONCE + self._insert(
             self.clock, "/*!80019 retrysafe_gates AS g WHERE g.gate = :gate FOR UPDATE SKIP LOCKED */"
         )
-        self._own_sql = f"{row} AND r.attempt = {self.p('attempt')}"
+        self._taken_sql = f"{row} AND r.attempt = {self.p('attempt')} AND r.token > {self.p('token')}"
         self._answer_sql = f"{_AT_ONCE}{row} AND {answer}"
         self._own_or_answer_sql = f"{row} AND (r.attempt = {self.p('attempt')} OR {answer})"
         self._current_sql = f"{row} FOR UPDATE NOWAIT"
@@ -95,11 +95,11 @@ class MysqlStore(SqlStore):
         insert = self.query(self._gated_insert_sql, params, own)._replace(refusals={_LOCKED: answer})
         return Query(f"SAVEPOINT {_savepoint(want)}", {}, insert)
 
-    def take(self, want: Want, seen: Any) -> Ask[Any]:
-        """Claim a record that is as seen and claimable; what is there by this attempt's id tells."""
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        """Claim a record that is as seen and claimable; a higher token of this attempt's tells that it was."""
         ask = super().take(want, seen)
-        own = self.query(self._own_sql, self._want_params(want), writes=False)
-        return Ask(ask.request._replace(otherwise=own), ask.parse)
+        taken = self.query(self._taken_sql, {**self._want_params(want), "token": seen.token}, writes=False)
+        return Ask(ask.request._replace(otherwise=taken), ask.parse)
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
         """Settle the owner's record, if the transaction is the one that claimed it."""
