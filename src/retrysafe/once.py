@@ -271,5 +271,6 @@ def _answer(claim: Claim) -> Any:
     """The result, or the failure that the handler declared, as every retry will get it."""
     failure = claim._said.failure
     if failure is not None:
-        raise StoredFailure(type(failure).__name__, str(failure), getattr(failure, "data", None)) from failure
+        stored = StoredFailure(type(failure).__name__, str(failure), getattr(failure, "data", None))
+        raise claim._signed(stored) from failure
     return claim.result
