@@ -95,6 +95,11 @@ def differing(one: bytes, other: bytes) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if left.get(name) != right.get(name)))
 
 
+def names(fingerprint: bytes) -> tuple[str, ...]:
+    """The names of a fingerprint's parts, sorted; none of a version that is not ours."""
+    return tuple(sorted(_parts(fingerprint)))
+
+
 def _parts(fingerprint: bytes) -> dict[str, bytes]:
     parts: dict[str, bytes] = {}
     if fingerprint[:1] != bytes((VERSION,)):
