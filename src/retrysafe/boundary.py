@@ -121,7 +121,7 @@ class Boundary:
             on_missing=on_missing,
             codec=codec or JSONCodec(),
             observers=(LoggingObserver(),) if observers is None else tuple(observers),
-            secret=_secret(secret),
+            secret=keys.check_secret(secret),
             wakeups=Wakeups(),
             warned=[],
         )
@@ -338,13 +338,6 @@ def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
         return function.__module__, getattr(function, "__code__", function), values
 
     return one is other or identity(one) == identity(other)
-
-
-def _secret(given: str | bytes | None) -> bytes | None:
-    secret = given.encode() if isinstance(given, str) else given
-    if secret == b"":
-        raise ConfigurationError("secret= is empty: give at least 16 random bytes, or leave it out.")
-    return secret
 
 
 def _exception_types(given: Any) -> tuple[type[Exception], ...]:

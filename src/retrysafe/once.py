@@ -120,10 +120,11 @@ class Guarded:
         self.terms = terms
         self.function = function
         self.operation = operation
+        self.key_by = key
+        self.payload_by = payload
         self._open = open_claim
         self._arguments = Arguments(function)
         self._key = selector(key, "key", self._arguments.names)
-        self._payload = payload
         if payload is not None and payload != "arguments":
             self._select = selector(payload, "payload", self._arguments.names)
         self._takes_tx = "tx" in self._arguments.names and terms.effects == "transactional"
@@ -144,9 +145,9 @@ class Guarded:
         )
 
     def _fingerprint(self, bound: dict[str, Any]) -> bytes:
-        if self._payload is None:
+        if self.payload_by is None:
             return fingerprint.UNCHECKED
-        if self._payload != "arguments":
+        if self.payload_by != "arguments":
             return fingerprint_of(self._select(bound))
         counted = {name: value for name, value in bound.items() if name not in self._not_payload}
         return _fingerprinted(fingerprint.of_fields, counted)

@@ -58,8 +58,9 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def _is_field_name(name: object) -> bool:
-    plain = isinstance(name, str) and not isinstance(name, Enum)
-    return plain and len(name) <= _LONGEST_NAME and name.replace("-", "_").isidentifier()
+    if not isinstance(name, str) or isinstance(name, Enum):
+        return False
+    return len(name) <= _LONGEST_NAME and name.replace("-", "_").isidentifier()
 
 
 def _whole(value: Any) -> bytes:

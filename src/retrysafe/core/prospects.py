@@ -67,9 +67,7 @@ def prospects(ground: Ground, on_expired: OnExpired) -> Iterator[Prospect]:
     for ending in Ending:
         event = verdict(ending, ground).event
         stored = Stored(None if ending is Ending.UNENCODABLE else b"", "", 0)
-        yield prospect(
-            ending.value, None if event is None else transitions.settle(running, held, event, stored, now=1)
-        )
+        yield prospect(ending.value, None if event is None else transitions.settle(running, held, event, stored, now=1))
     uncommitted = want.transactional
     yield prospect("its process died or was paused beyond its lease", None if uncommitted else _at(running, 10))
     yield prospect("it is still running", running)
