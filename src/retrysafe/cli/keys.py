@@ -231,7 +231,7 @@ def _print(shown: dict[str, Any]) -> None:
     if not steps:
         print("Nothing can be done by hand, and nothing needs to be.")
     for step in steps:
-        print(f"If {step['when']}:\n  {step['command']}")
+        print(f"{step['when']}:\n  {step['command']}")
 
 
 def _compared(record: Record, path: str) -> tuple[str, ...]:

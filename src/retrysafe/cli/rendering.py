@@ -22,14 +22,14 @@ _WINDOWED = (Standing.COMPLETED, Standing.FAILED, Standing.RELEASED)
 _NEXT: dict[Event, tuple[str, str]] = {
     Event.RESOLVE_COMPLETED: (
         "resolve {name} --as completed --result JSON",
-        "you found that its effect happened: retries get this result",
+        "Its effect happened, and retries shall get this result",
     ),
     Event.RESOLVE_FAILED: (
         "resolve {name} --as failed --result TEXT",
-        "you found that it will never happen: retries get StoredFailure",
+        "It will never happen, and retries shall get StoredFailure",
     ),
-    Event.RESOLVE_RELEASED: ("release {name}", "you found that it did not happen: the next attempt runs the work"),
-    Event.EXPIRE: ("expire {name}", "you want its next use to run the work again"),
+    Event.RESOLVE_RELEASED: ("release {name}", "It did not happen, and the next attempt shall run the work"),
+    Event.EXPIRE: ("expire {name}", "Its next use shall run the work again"),
 }
 
 
