@@ -74,7 +74,13 @@ def test_payloads_have_equal_fingerprints_exactly_when_they_are_equal(one: Any, 
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(1, {"payload": 1}), ({"a.b": 1}, {"a": {"b": 1}}), ({}, None), ({"a": {}}, {"a": []}), ({"a": {"b": 1}}, {"a": 1})],
+    [
+        (1, {"payload": 1}),
+        ({"a.b": 1}, {"a": {"b": 1}}),
+        ({}, None),
+        ({"a": {}}, {"a": []}),
+        ({"a": {"b": 1}}, {"a": 1}),
+    ],
 )
 def test_payloads_that_differ_in_form_alone_differ(one: Any, other: Any) -> None:
     assert fingerprint.of_payload(one) != fingerprint.of_payload(other)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import retrysafe
 from retrysafe import Boundary
 from retrysafe.cli import main
 from retrysafe.connect import connect
@@ -22,6 +23,8 @@ from retrysafe.stores.redis import RedisStore
 from retrysafe.types import Record
 from tests.conftest import require
 from tests.stores import harnesses
+
+SOURCES = str(Path(retrysafe.__file__).parents[1])
 
 
 @dataclass
@@ -67,9 +70,9 @@ class Place:
         """Let time pass for a key."""
         self.age(self.operator().hash_of(key, boundary=self.name), round(seconds * 1e6))
 
-    def unknown(self, key: str = "K", **named: Any) -> Record:
+    def unknown(self, key: str = "K", **terms: Any) -> Record:
         """A key whose outcome is unknown."""
-        with pytest.raises(TimeoutError), self.boundary().claim(key, payload={"amount": 5}, **named):
+        with pytest.raises(TimeoutError), self.boundary(**terms).claim(key, payload={"amount": 5}):
             raise TimeoutError
         return self.record(key)
 
@@ -151,8 +154,9 @@ Command = Callable[..., Done]
 def in_a_process(*arguments: str, given: str = "", **environment: str) -> Done:
     """Run the real command line in a process of its own."""
     command = [sys.executable, "-m", "retrysafe", *arguments]
+    environment = {**os.environ, "PYTHONPATH": SOURCES, **environment}
     done = subprocess.run(
-        command, input=given, capture_output=True, text=True, check=False, env={**os.environ, **environment}, timeout=60
+        command, input=given, capture_output=True, text=True, check=False, env=environment, timeout=60
     )
     return Done(done.returncode, done.stdout, done.stderr)
 

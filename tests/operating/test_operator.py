@@ -28,10 +28,11 @@ from retrysafe import (
     SchemaOutdated,
     StoredFailure,
 )
+from retrysafe.connect import connect
 from retrysafe.operating import Operator
 from retrysafe.programs.operating import Change
 from retrysafe.types import Filter, Standing
-from tests.operating.conftest import Place
+from tests.operating.conftest import SOURCES, Place
 
 
 def exactly_one(changes: list[Change]) -> None:
@@ -54,10 +55,12 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def test_an_unknown_key_is_resolved_as_completed(place: Place) -> None:
-    seen = place.unknown()
+    seen = place.unknown(window="1h", memory="2h")
+    place.elapse("K", 60)
     change = place.operator().resolve(seen, "completed", result={"id": 7})
     assert (change.done, place.retry()) == (True, {"id": 7})
-    assert place.record("K").expires - place.record("K").updated == seen.expires - seen.updated
+    settled = place.record("K")
+    assert (settled.expires - settled.updated, settled.forget - settled.updated) == (3600 * 10**6, 7200 * 10**6)
 
 
 def test_an_unknown_key_is_resolved_as_failed(place: Place) -> None:
@@ -340,7 +343,7 @@ def test_a_killed_operator_leaves_a_whole_audit(place: Place, tmp_path: Path, mo
 
     seen, path = place.unknown(), tmp_path / "audit.jsonl"
     child = [sys.executable, "-c", KILLED, place.operators, seen.key.hex(), str(path), moment]
-    done = subprocess.run(child, check=False, env={**os.environ, "PYTHONPATH": "src"}, timeout=60)
+    done = subprocess.run(child, check=False, env={**os.environ, "PYTHONPATH": SOURCES}, timeout=60)
     assert done.returncode == -signal.SIGKILL
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [entry["audit"] for entry in entries] == ["intent", "outcome"][: len(entries)]
@@ -384,8 +387,11 @@ def test_an_engine_of_somebody_elses_loop_is_refused(tmp_path: Path) -> None:
 
 def test_a_boundary_and_an_operator_share_a_store_until_the_last_one_leaves(shelf: Place) -> None:
     boundary = Boundary("shared", store=shelf.boundaries, observers=())
+    shared = connect(shelf.boundaries)
     with Operator(shelf.operators):
         pass
     with boundary.claim("K") as claim:
         claim.result = 1
+    assert connect(shelf.boundaries) is shared
     boundary.close()
+    assert connect(shelf.boundaries) is not shared

@@ -238,7 +238,7 @@ def _compared(record: Record, path: str) -> tuple[str, ...]:
     """The names of the parts in which a payload differs from the one that was claimed with."""
     if not record.fingerprint:
         raise ConfigurationError("--payload: this key was claimed without a payload to compare with.")
-    given = JSONCodec().decode(_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), None)
+    given = _decoded(_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
     return fingerprint.differing(record.fingerprint, fingerprint.of_payload(given))
 
 
@@ -277,11 +277,8 @@ def _answer(outcome: Outcome, given: str | None) -> Any:
         if given is None:
             raise ConfigurationError("--as completed needs --result JSON: what retries get (null for nothing).")
         stored = _json(given, "--result")
-        if '"object"' not in given:
-            try:
-                JSONCodec().decode(stored, None)
-            except ResultNotEncodable as error:
-                raise ConfigurationError(f"--result: {error.detail}") from error
+        if '"object"' not in given:  # which only the return annotation can rebuild
+            _decoded(stored, "--result")
         return stored
     if outcome == "released" and given is not None:
         raise ConfigurationError("--result does not go with --as released: the next attempt makes its own.")
@@ -294,6 +291,14 @@ def _json(text: str, option: str) -> Stored:
     except ValueError as error:
         raise ConfigurationError(f"{option} is not JSON: {error}.") from error
     return Stored(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), MEDIA_TYPE, VERSION)
+
+
+def _decoded(stored: Stored, option: str) -> Any:
+    """The value of JSON with our tags for types that JSON lacks."""
+    try:
+        return JSONCodec().decode(stored, None)
+    except ResultNotEncodable as error:
+        raise ConfigurationError(f"{option}: a tag cannot be read. {error.__cause__}") from error
 
 
 def _refuse(name: str) -> Any:
