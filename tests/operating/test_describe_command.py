@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +30,7 @@ from retrysafe.core.decisions import Decision
 from retrysafe.core.outcomes import Ending, Ground
 from retrysafe.core.prospects import ANSWERS, WITHHELD
 from retrysafe.describing import GROUNDS, describe
-from tests.operating.conftest import Command, Place, in_a_process
+from tests.operating.conftest import SOURCES, Command, Place, in_a_process
 
 MODULE = """
 from retrysafe import Boundary, wait
@@ -47,8 +50,6 @@ class Shop:
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    import sys
-
     (tmp_path / "described_shop.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -208,3 +209,18 @@ def test_a_boundary_that_waits_or_passes_says_so(shelf: Place) -> None:
     boundary = shelf.boundary(concurrency=wait(3), on_missing="pass", effects="keyed")
     assert told(boundary, "it is still running").startswith("waits up to 3 s for its result, then is told")
     assert told(boundary, "the key is missing") == "runs unguarded"
+
+
+DYING = """
+import os, sys
+from retrysafe import Boundary
+with Boundary(sys.argv[1], store=sys.argv[2], effects="transactional").claim("K", payload={"amount": 5}):
+    os._exit(9)
+"""
+
+
+def test_after_a_crash_in_a_transaction_a_caller_meets_what_is_described(shelf: Place) -> None:
+    child = [sys.executable, "-c", DYING, shelf.name, shelf.boundaries]
+    assert subprocess.run(child, check=False, env={**os.environ, "PYTHONPATH": SOURCES}).returncode == 9
+    boundary = shelf.boundary(effects="transactional")
+    assert meets(boundary) == told(boundary, "its process died or was paused beyond its lease")
