@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
@@ -97,12 +98,12 @@ class Operator:
         if len(digits) == 64:
             record = self.show(bytes.fromhex(digits))
             return [record] if record is not None and wanted.takes(record) else []
-        return self.find(wanted, limit=limit, also=lambda record: record.key.hex().startswith(digits))
+        return list(islice(self.each(wanted, also=lambda record: record.key.hex().startswith(digits)), limit))
 
     # ------------------------------------------------------------ looking
 
     def each(self, wanted: Filter = ANY, *, also: Callable[[Record], bool] | None = None) -> Iterator[Record]:
-        """The records that are wanted, without their results, a page of them in memory at a time."""
+        """The records that are wanted and let through by ``also``, without results, a page in memory at a time."""
         cursor: str | None = None
         while True:
             page = self._look(operating.page(self._backend.store, wanted, cursor))
@@ -112,16 +113,17 @@ class Operator:
                 return
 
     def find(
-        self, wanted: Filter = ANY, *, limit: int = 100, also: Callable[[Record], bool] | None = None
+        self,
+        *,
+        boundary: str | None = None,
+        operation: str | None = None,
+        scope: str | None = None,
+        standings: Iterable[Standing | str] = (),
+        limit: int = 100,
     ) -> list[Record]:
-        """Up to ``limit`` of the records that are wanted, and let through by ``also``, without their results."""
-        found: list[Record] = []
-        if limit > 0:
-            for record in self.each(wanted, also=also):
-                found.append(record)
-                if len(found) >= limit:
-                    break
-        return found
+        """Up to ``limit`` of the records that are wanted, without their results; what is not given may be anything."""
+        wanted = Filter(boundary, operation, scope, frozenset(map(Standing, standings)))
+        return list(islice(self.each(wanted), limit))
 
     def show(self, key_hash: bytes) -> Record | None:
         """The record under a hash, with its result."""

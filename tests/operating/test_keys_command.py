@@ -133,16 +133,21 @@ print(few, many, (after - before) * (1 if sys.platform == "darwin" else 1024), f
 """
 
 
-def test_a_hundred_thousand_keys_are_listed_a_page_at_a_time(shelf: Place, tmp_path: Path) -> None:
+def fill(shelf: Place, count: int) -> None:
+    """Make ``count`` records, quickly."""
     shelf.completed()
-    with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+    with closing(sqlite3.connect(shelf.operators.removeprefix("sqlite:///"))) as connection, connection:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(retrysafe_records)")]
         rest = ", ".join(name for name in columns if name != "key_hash")
         connection.execute(
             f"INSERT INTO retrysafe_records (key_hash, {rest}) WITH RECURSIVE n (i) AS "
-            f"(SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 99999) SELECT randomblob(32), {rest} "
+            f"(SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count - 1}) SELECT randomblob(32), {rest} "
             "FROM retrysafe_records, n"
         )
+
+
+def test_a_hundred_thousand_keys_are_listed_a_page_at_a_time(shelf: Place) -> None:
+    fill(shelf, 100_000)
     environment = {**os.environ, "RETRYSAFE_STORE": shelf.operators}
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, env=environment)
     few, many, grown = map(int, done.stdout.split())
@@ -151,9 +156,8 @@ def test_a_hundred_thousand_keys_are_listed_a_page_at_a_time(shelf: Place, tmp_p
 
 
 def test_who_reads_only_the_beginning_is_not_shown_an_error(shelf: Place) -> None:
-    for number in range(30):
-        shelf.completed(str(number))
-    line = f"'{sys.executable}' -m retrysafe keys list --store '{shelf.operators}' --json | head -n 1"
+    fill(shelf, 3000)  # more than a pipe holds
+    line = f"'{sys.executable}' -m retrysafe keys list --store '{shelf.operators}' --limit 0 --json | head -n 1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
 

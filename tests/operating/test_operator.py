@@ -213,14 +213,14 @@ def test_keys_are_found_by_what_they_are(place: Place) -> None:
     operator = place.operator()
 
     def found(**wanted: Any) -> int:
-        return len(operator.find(Filter(boundary=place.name, **wanted)))
+        return len(operator.find(boundary=place.name, **wanted))
 
     assert found() == 3
-    assert found(standings=frozenset({Standing.UNKNOWN})) == 2
+    assert found(standings=["unknown"]) == found(standings={Standing.UNKNOWN}) == 2
     assert (found(operation="other"), found(scope="tenant"), found(scope="")) == (1, 1, 2)
-    assert len(operator.find(Filter(boundary=place.name), limit=2)) == 2
-    assert operator.find(Filter(boundary=place.name), limit=0) == []
-    assert all(record.result is None for record in operator.find(Filter(boundary=place.name)))
+    assert len(operator.find(boundary=place.name, limit=2)) == 2
+    assert operator.find(boundary=place.name, limit=0) == []
+    assert all(record.result is None for record in operator.find(boundary=place.name))
     assert {tally.standing: tally.records for tally in operator.tallies() if tally.boundary == place.name} == {
         Standing.UNKNOWN: 2,
         Standing.COMPLETED: 1,
