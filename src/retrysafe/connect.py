@@ -86,11 +86,12 @@ def leave(backend: Backend) -> bool:
     """Let one user of a backend go; whether it was the last, who closes it. The next connect makes a new one then."""
     backend.users -= 1
     if backend.users == 0:
-        _forget(backend)
+        forget(backend)
     return backend.users == 0
 
 
-def _forget(backend: Backend) -> None:
+def forget(backend: Backend) -> None:
+    """Let the next connect make a new backend."""
     with _sharing:
         for identity in [identity for identity, (shared, _) in _shared.items() if shared is backend]:
             del _shared[identity]
