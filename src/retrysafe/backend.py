@@ -50,6 +50,8 @@ class Backend:
         apulse: Callable[[], AsyncClient] | None = None,
         migrates_itself: bool = False,
         immediate: bool = False,
+        migrate_with: str | None = None,
+        async_with: str = "give a URL or an async engine or client",
     ) -> None:
         self.store = store
         self.kind = store.capabilities.name
@@ -57,6 +59,8 @@ class Backend:
         self.migrates_itself = migrates_itself
         self.immediate = immediate
         """Whether a request never waits: then async code performs it like sync code, and cannot be cancelled there."""
+        self._migrate_with = migrate_with or f"retrysafe migrate --store {address}"
+        self._async_with = async_with
         self._sync = sync
         self._asynchronous = asynchronous
         self._pulse = pulse or sync
@@ -123,9 +127,7 @@ class Backend:
 
     def _amade(self, make: Callable[[], AsyncClient] | None) -> AsyncClient:
         if make is None:
-            raise ConfigurationError(
-                f"store= ({self.address}) serves sync code only: give a URL or an async engine or client."
-            )
+            raise ConfigurationError(f"store= ({self.address}) serves sync code only: {self._async_with}.")
         return make()
 
     def restarts(self, error: BaseException) -> bool:
@@ -155,7 +157,7 @@ class Backend:
             latest = migrations.load(self.kind)[-1].version
             if version < latest:
                 found = f"schema version {version}, this retrysafe needs {latest}" if version else "no retrysafe tables"
-                raise SchemaOutdated(f"The store has {found}. Run:  retrysafe migrate --store {self.address}")
+                raise SchemaOutdated(f"The store has {found}. Run:  {self._migrate_with}")
         return (yield from examine(self.store))
 
     def _judge(self, findings: list[Finding]) -> None:

@@ -72,16 +72,18 @@ async def ain_turn(query: Query, perform: Callable[[Query], Awaitable[Rows]]) ->
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The SQLSTATE of a driver's error, also when SQLAlchemy has wrapped it."""
-    for candidate in (
-        error,
-        getattr(error, "orig", None),
-        getattr(getattr(error, "orig", None), "__cause__", None),
-    ):
+    """The SQLSTATE of a driver's error, also when SQLAlchemy or Django has wrapped it."""
+    for candidate in (error, _drivers(error), _drivers(error).__cause__):
         state = getattr(candidate, "sqlstate", None)
         if isinstance(state, str):
             return state
     return None
+
+
+def _drivers(error: BaseException) -> BaseException:
+    """The driver's error inside the one that SQLAlchemy or Django made of it."""
+    wrapped = error.__cause__ if type(error).__module__ == "django.db.utils" else getattr(error, "orig", None)
+    return wrapped or error
 
 
 def wants_restart(error: BaseException) -> bool:
@@ -111,7 +113,7 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
     if not _USERS_OWN.isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return error
     state = sqlstate(error)
-    text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    text = str(_drivers(error)).strip() or type(error).__name__
     if "retrysafe_" in text and (state in _NO_SCHEMA or "no such" in text):
         first = text.splitlines()[0]
         return SchemaOutdated(f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=.")
@@ -127,7 +129,7 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
 
 def _was_busy(error: Exception) -> bool:
     """Whether SQLite refused because of another writer: then nothing was done, and we have waited already."""
-    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", 0)
+    code = getattr(_drivers(error), "sqlite_errorcode", 0)
     return code & 0xFF == _SQLITE_BUSY
 
 

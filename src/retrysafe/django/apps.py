@@ -1,0 +1,14 @@
+"""The app's configuration."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class RetrysafeConfig(AppConfig):
+    """The app is called ``retrysafe`` in commands such as ``manage.py migrate retrysafe``."""
+
+    name = "retrysafe.django"
+    label = "retrysafe"
+    verbose_name = "retrysafe"
+    default_auto_field = "django.db.models.BigAutoField"
