@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from retrysafe import Boundary, Claim
 from retrysafe.connect import connect
+from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 
 
 @dataclass
@@ -172,6 +173,40 @@ def _sqlalchemy_async(path: Path | None, *, orm: bool, driver: str) -> Shop:
     return Shop(False, store, begin, _text, goods, file, cleanups=[engine.dispose, *cleanups])
 
 
+def _django(path: Path | None) -> Shop:
+    """Sync claims in tests that run on a loop, which Django has to be told to allow."""
+    if path is not None:
+        file, goods = _sqlite(path)
+        drop, alias = _nothing, add_alias("sqlite", NAME=file)
+    else:
+        file = None
+        _, goods, drop = _postgresql()
+        alias = add_alias("postgresql")
+    allowing = blocking_allowed()
+    allowing.__enter__()
+
+    @contextmanager
+    def begin() -> Iterator[Any]:
+        from django.db import connections, transaction
+
+        with transaction.atomic(using=alias):
+            yield connections[alias]
+
+    def close() -> None:
+        remove_alias(alias)
+        allowing.__exit__(None, None, None)
+
+    return Shop(True, alias, begin, _cursor, goods, file, cleanups=[close, drop])
+
+
+def _cursor(tx: Any, sql: str) -> None:
+    with tx.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def _nothing() -> None: ...
+
+
 def psycopg_shop(path: Path) -> Shop:
     import psycopg
 
@@ -222,6 +257,8 @@ SHOPS: dict[str, tuple[str | None, Callable[[Path], Shop]]] = {
         None,
         lambda path: _sqlalchemy_async(path, orm=True, driver="aiosqlite"),
     ),
+    "Django, SQLite": (None, _django),
+    "Django, psycopg": ("postgresql", lambda path: _django(None)),
     "psycopg": ("postgresql", psycopg_shop),
     "psycopg async": ("postgresql", psycopg_async_shop),
     "asyncpg": ("postgresql", asyncpg_shop),

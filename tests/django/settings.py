@@ -36,6 +36,7 @@ INSTALLED_APPS = ["retrysafe.django", "tests.django.shop"]
 ROOT_URLCONF = "tests.django.shop.urls"
 SECRET_KEY = "test"  # noqa: S105 - nothing is signed
 USE_TZ = True
+LOGGING_CONFIG = None
 ALLOWED_HOSTS = ["testserver"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 

@@ -19,6 +19,7 @@ from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient, wall_clo
 from retrysafe.ports import Steps, Store
 from retrysafe.programs.drivers import arun, run
 from retrysafe.stores.memory import MemoryStore
+from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 
 INSTANTS = ("lease_until", "created", "updated", "expires", "forget")
 _SHIFT = ", ".join(f"{name} = {name} - {{micros}}" for name in INSTANTS)
@@ -277,6 +278,34 @@ def sqlalchemy_psycopg_async(path: Path) -> AsyncHarness:
     return _async_engine("psycopg")
 
 
+@dataclass
+class DjangoHarness(SyncHarness):
+    """A sync harness on a Django alias of its own."""
+
+    alias: str
+
+    def close(self) -> None:
+        super().close()
+        remove_alias(self.alias)
+
+
+def _django(kind: str, age: Callable[[bytes, int], None], **settings: Any) -> DjangoHarness:
+    alias = add_alias(kind, **settings)
+    backend = connect(alias)
+    with blocking_allowed():
+        backend.migrate()
+    return DjangoHarness(backend, age, alias)
+
+
+def django_sqlite(path: Path) -> SyncHarness:
+    file = str(path / "store.db")
+    return _django("sqlite", age_sqlite(file), NAME=file)
+
+
+def django_psycopg(path: Path) -> SyncHarness:
+    return _django("postgresql", age_postgresql(postgresql_url()), CONN_MAX_AGE=None)
+
+
 def redis_url() -> str:
     return os.environ["RETRYSAFE_TEST_REDIS"]
 
@@ -339,6 +368,8 @@ HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
     "SQLAlchemy Engine, psycopg": ("postgresql", sqlalchemy_psycopg),
     "SQLAlchemy AsyncEngine, asyncpg": ("postgresql", sqlalchemy_asyncpg),
     "SQLAlchemy AsyncEngine, psycopg": ("postgresql", sqlalchemy_psycopg_async),
+    "Django, SQLite": (None, django_sqlite),
+    "Django, psycopg": ("postgresql", django_psycopg),
     "redis": ("redis", redis_sync),
     "redis async": ("redis", redis_async),
     "boto3": ("dynamodb", dynamodb_sync),
