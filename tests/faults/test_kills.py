@@ -14,7 +14,7 @@ from retrysafe import Boundary
 from tests.faults.helpers import ROOT, Bank, business_table, driven, environment, plain, records_of, rows_of, unique
 from tests.faults.killing import KEYS, KILLS
 
-STORES = ["sqlite sync", "sqlite async", "psycopg sync", "psycopg async", "asyncpg async"]
+STORES = ["sqlite sync", "sqlite async", "psycopg sync", "psycopg async", "asyncpg async", "psycopg django"]
 
 
 def _supervised(*arguments: str) -> int:

@@ -60,7 +60,7 @@ def names(alias: str) -> bool:
     """Whether DATABASES has this alias."""
     try:
         return alias in connections
-    except ImproperlyConfigured as error:
+    except (ImproperlyConfigured, ImportError) as error:
         raise ConfigurationError(
             f"store={alias!r} looks like an alias of Django's DATABASES, but Django is not configured: "
             f"set DJANGO_SETTINGS_MODULE first. (A file is sqlite:///its-path.) {error}"
