@@ -292,9 +292,7 @@ def _sql_store(dialect: str) -> Any:
 
     kinds: dict[str, type[Any]] = {"sqlite": SqliteStore, "postgresql": PostgresqlStore}
     if dialect not in kinds:
-        raise ConfigurationError(
-            f"store=: a {dialect!r} database is not supported; supported are {', '.join(kinds)}."
-        )
+        raise ConfigurationError(f"store=: a {dialect!r} database is not supported; supported are {', '.join(kinds)}.")
     return kinds[dialect]()
 
 

@@ -118,7 +118,6 @@ class Leased:
         except StoreUnavailable:
             return Settled.UNANSWERED
 
-
     def after(self) -> None: ...
 
 
@@ -140,7 +139,9 @@ class Joined:
 
     def aexecutor(self) -> AsyncExecutor:
         if self._joining.aexecute is None:
-            raise ConfigurationError("tx= belongs to sync code: use 'with', in a thread (asyncio.to_thread, sync_to_async).")
+            raise ConfigurationError(
+                "tx= belongs to sync code: use 'with', in a thread (asyncio.to_thread, sync_to_async)."
+            )
         return self._joining.aexecute
 
     def claim(self, want: Want) -> Outcome:
@@ -166,7 +167,6 @@ class Joined:
             if failing:
                 return Settled.BROKEN
             raise
-
 
     def after(self) -> None: ...
 

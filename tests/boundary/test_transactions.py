@@ -147,10 +147,8 @@ async def test_own_transaction_rolled_back_by_the_handler_stores_nothing(shop: S
 
 async def _end(shop: Shop, tx: Any, word: str) -> None:
     method = getattr(tx, word.lower(), None)
-    if method is None or hasattr(tx, "in_atomic_block"):  # Django refuses the method: only SQL gets past it
-        answer = shop.execute(tx, word)
-    else:
-        answer = method()
+    by_sql = method is None or hasattr(tx, "in_atomic_block")  # Django refuses the method
+    answer = shop.execute(tx, word) if by_sql else method()
     if hasattr(answer, "__await__"):
         await answer
 

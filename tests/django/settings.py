@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 def database(kind: str, name: str) -> dict[str, Any]:
     """One entry of DATABASES."""
-    if kind == "postgresql":
-        url = urlsplit(os.environ["RETRYSAFE_TEST_POSTGRESQL"])
+    if kind in ("postgresql", "mysql"):
+        url = urlsplit(os.environ[f"RETRYSAFE_TEST_{kind.upper()}"])
         return {
-            "ENGINE": "django.db.backends.postgresql",
+            "ENGINE": f"django.db.backends.{kind}",
             "NAME": url.path[1:],
             "USER": url.username or "",
             "PASSWORD": url.password or "",
@@ -34,7 +34,7 @@ DATABASES["default"]["CONN_MAX_AGE"] = 60
 DATABASE_ROUTERS = ["tests.django.settings.Router"]
 INSTALLED_APPS = ["retrysafe.django", "tests.django.shop"]
 ROOT_URLCONF = "tests.django.shop.urls"
-SECRET_KEY = "test"  # noqa: S105 - nothing is signed
+SECRET_KEY = "test"
 USE_TZ = True
 LOGGING_CONFIG = None
 ALLOWED_HOSTS = ["testserver"]

@@ -90,6 +90,14 @@ def states(alias: str, boundary: Boundary) -> list[str]:
 
 # ---------------------------------------------------------------- store=
 
+BUILDING = """
+import retrysafe
+try:
+    retrysafe.Boundary("b", store="default")
+except retrysafe.ConfigurationError as error:
+    print(error)
+"""
+
 
 def test_alias_and_connection_are_the_same_store(alias: str) -> None:
     assert connect(alias) is connect(connections[alias])
@@ -110,18 +118,17 @@ def test_database_that_is_not_supported() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"DJANGO_SETTINGS_MODULE": "no.such.module"}])
 def test_django_that_is_not_configured(settings: dict[str, str]) -> None:
-    program = "import retrysafe\ntry: retrysafe.Boundary('b', store='default')\nexcept retrysafe.ConfigurationError as e: print(e)"
+    program = BUILDING
     variables = {k: v for k, v in environment().items() if k != "DJANGO_SETTINGS_MODULE"} | settings
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables, check=False)
     assert "Django is not configured" in done.stdout, done.stderr
 
 
 def test_django_that_is_not_installed() -> None:
-    program = (
-        "import sys; sys.modules['django'] = None\nimport retrysafe\n"
-        "try: retrysafe.Boundary('b', store='default')\nexcept retrysafe.ConfigurationError as e: print(e)"
+    program = "import sys; sys.modules['django'] = None" + BUILDING
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=False
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=False)
     assert "only with Django, which is missing" in done.stdout, done.stderr
 
 
@@ -189,9 +196,9 @@ def test_tx_by_alias_gives_the_connection(alias: str, make: Make) -> None:
 
 
 def test_proxy_is_this_threads_connection(make: Make) -> None:
-    with pytest.raises(ConfigurationError, match=r"no atomic block .* `with transaction.atomic\(\):`"):
-        with make("default").claim("k", tx=connection):
-            pytest.fail("not claimed")
+    claim = make("default").claim("k", tx=connection)
+    with pytest.raises(ConfigurationError, match=r"no atomic block .* `with transaction.atomic\(\):`"), claim:
+        pytest.fail("not claimed")
 
 
 @pytest.mark.parametrize("as_alias", [True, False])
@@ -206,17 +213,11 @@ def test_tx_of_no_alias(alias: str, make: Make) -> None:
         pytest.fail("not claimed")
 
 
-def test_tx_of_another_kind(alias: str, make: Make) -> None:
-    with transaction.atomic(using=alias):
-        with pytest.raises(ConfigurationError, match="cannot commit together"), make(_other(alias)).claim(
-            "k", tx=alias
-        ):
-            pytest.fail("not claimed")
-
-
-def _other(alias: str) -> str:
-    """A URL of the kind of database that the alias is not."""
-    return "postgresql://nowhere/" if connections[alias].vendor == "sqlite" else "sqlite:///other-kind.db"
+def test_tx_of_another_kind(alias: str, make: Make, tmp_path: Path) -> None:
+    sqlite = connections[alias].vendor == "sqlite"
+    claim = make("postgresql://nowhere/" if sqlite else f"sqlite:///{tmp_path}/other.db").claim("k", tx=alias)
+    with transaction.atomic(using=alias), pytest.raises(ConfigurationError, match="cannot commit together"), claim:
+        pytest.fail("not claimed")
 
 
 def test_tx_of_another_thread(alias: str, make: Make) -> None:
@@ -240,10 +241,10 @@ def test_marked_for_rollback(alias: str, make: Make) -> None:
 
 def test_marked_for_rollback_inside_the_claim(alias: str, make: Make) -> None:
     boundary = make(alias)
-    with pytest.raises(ConfigurationError, match="marked it for rollback"), transaction.atomic(using=alias):
-        with boundary.claim("k", tx=alias):
-            insert(alias, "a")
-            transaction.set_rollback(True, using=alias)
+    joined = boundary.claim("k", tx=alias)
+    with pytest.raises(ConfigurationError, match="marked it for rollback"), transaction.atomic(using=alias), joined:
+        insert(alias, "a")
+        transaction.set_rollback(True, using=alias)
     with pytest.raises(ConfigurationError, match="marked it for rollback"), boundary.claim("k"):
         insert(alias, "a")
         transaction.set_rollback(True, using=alias)
@@ -291,9 +292,9 @@ def test_inner_block_takes_its_claim_along(alias: str, make: Make) -> None:
 
 
 def test_own_inside_an_atomic_block_is_refused(alias: str, make: Make) -> None:
-    with transaction.atomic(using=alias), pytest.raises(ConfigurationError, match=f"Pass tx='{alias}'"):
-        with make(alias).claim("k"):
-            pytest.fail("not claimed")
+    claim = make(alias).claim("k")
+    with transaction.atomic(using=alias), pytest.raises(ConfigurationError, match=f"Pass tx='{alias}'"), claim:
+        pytest.fail("not claimed")
 
 
 def test_autocommit_switched_off_is_refused(alias: str, make: Make) -> None:
@@ -313,7 +314,9 @@ def test_hooks_run_once_after_all_is_recorded(alias: str, make: Make, told: Told
     for _ in range(2):
         with boundary.claim("k") as claim:
             if not claim.replayed:
-                transaction.on_commit(lambda: seen.append((states(alias, boundary), told.names["completed"])), using=alias)
+                transaction.on_commit(
+                    lambda: seen.append((states(alias, boundary), told.names["completed"])), using=alias
+                )
                 claim.result = 1
                 assert seen == []
     assert seen == [(["completed"], 1)]
@@ -373,9 +376,9 @@ def test_once_restarts_what_the_database_wants_again(postgresql_alias: str, make
 
     assert add("k") == 2
 
-    with pytest.raises(RetryTransaction), make(postgresql_alias).claim("k"):
-        with connections[postgresql_alias].cursor() as cursor:
-            cursor.execute("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$")
+    claim = make(postgresql_alias).claim("k")
+    with pytest.raises(RetryTransaction), claim, connections[postgresql_alias].cursor() as cursor:
+        cursor.execute("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$")
 
 
 # ---------------------------------------------------------------- leased, on connections of our own
@@ -393,10 +396,9 @@ def test_leased_record_survives_the_block_around_it(postgresql_alias: str, make:
 def test_leased_inside_an_atomic_block_on_sqlite_is_refused_at_once(tmp_path: Path, make: Make) -> None:
     name = add_alias("sqlite", NAME=str(tmp_path / "a.db"))
     connect(name).migrate()
-    boundary = make(name, effects="keyed")
-    with transaction.atomic(using=name), pytest.raises(ConfigurationError, match="has one writer"):
-        with boundary.claim("k"):
-            pytest.fail("not claimed")
+    claim = make(name, effects="keyed").claim("k")
+    with transaction.atomic(using=name), pytest.raises(ConfigurationError, match="has one writer"), claim:
+        pytest.fail("not claimed")
     remove_alias(name)
 
 
@@ -510,9 +512,7 @@ def test_lease_is_renewed(alias: str, make: Make) -> None:
 
 @pytest.mark.parametrize("effects", ["keyed", "transactional"])
 @pytest.mark.parametrize("concurrency", [None, wait(20)])
-def test_concurrent_duplicates_in_threads(
-    postgresql_alias: str, make: Make, effects: str, concurrency: Any
-) -> None:
+def test_concurrent_duplicates_in_threads(postgresql_alias: str, make: Make, effects: str, concurrency: Any) -> None:
     boundary = make(postgresql_alias, effects=effects, **({} if concurrency is None else {"concurrency": concurrency}))
     runs: list[str] = []
 
@@ -572,5 +572,3 @@ def test_fork(postgresql_alias: str) -> None:
     with connections[postgresql_alias].cursor() as cursor:
         cursor.execute("SELECT state, count(*) FROM retrysafe_records WHERE boundary = %s GROUP BY state", [name])
         assert cursor.fetchall() == [("completed", 41)]
-
-

@@ -71,5 +71,3 @@ def test_parallel_test_processes(tmp_path: Path) -> None:
     require("postgresql")
     done = manage(tmp_path, "postgresql", "test", "tests.django", "--noinput", "--parallel", "2")
     assert done.returncode == 0, done.stderr
-
-

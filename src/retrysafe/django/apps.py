@@ -11,4 +11,3 @@ class RetrysafeConfig(AppConfig):
     name = "retrysafe.django"
     label = "retrysafe"
     verbose_name = "retrysafe"
-    default_auto_field = "django.db.models.BigAutoField"

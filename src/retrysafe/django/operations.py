@@ -28,8 +28,8 @@ class Schema(Operation):
         """Nothing: the models of each version are operations of their own."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Apply the version."""
-        if self._is_meant(app_label, schema_editor):
+        """Apply the version, unless it is there already."""
+        if self._is_meant(app_label, schema_editor) and not self._is_there(schema_editor):
             _execute(schema_editor, migrations.forward(schema_editor.connection.vendor, self.version))
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
@@ -41,6 +41,15 @@ class Schema(Operation):
         connection = schema_editor.connection
         known = connection.vendor in migrations.dialects()
         return known and router.allow_migrate(connection.alias, app_label, model_name="record")
+
+    def _is_there(self, schema_editor: Any) -> bool:
+        """Whether `retrysafe migrate` was here before."""
+        connection = schema_editor.connection
+        if schema_editor.collect_sql or "retrysafe_schema" not in connection.introspection.table_names():
+            return False
+        with connection.cursor() as cursor:
+            cursor.execute(migrations.VERSION)
+            return bool((cursor.fetchone()[0] or 0) >= self.version)
 
     def describe(self) -> str:
         """What `migrate --plan` shows."""

@@ -79,7 +79,9 @@ def vendor(alias: str) -> str:
     except ImproperlyConfigured as error:
         raise ConfigurationError(f"store={alias!r}: {error}") from error
     if wrapper.vendor == "postgresql" and wrapper.Database.__name__ != "psycopg":
-        raise ConfigurationError(f"store={alias!r}: Django uses psycopg2; retrysafe needs psycopg 3 (pip install psycopg).")
+        raise ConfigurationError(
+            f"store={alias!r}: Django uses psycopg2; retrysafe needs psycopg 3 (pip install psycopg)."
+        )
     return str(wrapper.vendor)
 
 
@@ -201,9 +203,9 @@ class OwnAtomic(InAtomic):
         connection = self.handle
         if connection.in_atomic_block and not _is_tests_own(connection):
             raise ConfigurationError(
-                f"A transactional claim was made inside an atomic block (or ATOMIC_REQUESTS) on {address(connection.alias)}"
-                f", whose commit it could not wait for. Pass tx={connection.alias!r} to join it, or make the claim "
-                "outside it (@transaction.non_atomic_requests)."
+                "A transactional claim was made inside an atomic block (or ATOMIC_REQUESTS) on "
+                f"{address(connection.alias)}, whose commit it could not wait for. Pass tx={connection.alias!r} to join it, or make "
+                "the claim outside it (@transaction.non_atomic_requests)."
             )
         if connection.errors_occurred and not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()  # nobody else does, outside of requests
@@ -215,7 +217,7 @@ class OwnAtomic(InAtomic):
         self._enter(durable=True)
 
     def _enter(self, *, durable: bool) -> None:
-        block = transaction.atomic(using=self.handle.alias, durable=durable)
+        block: Any = transaction.atomic(using=self.handle.alias, durable=durable)
         block.__enter__()
         self._blocks.append(block)
 
@@ -404,7 +406,7 @@ def _refuse_waiting_for_itself(connection: Any, request: Query) -> None:
     writes = request.writes or request.otherwise is not None
     if writes and connection.vendor == "sqlite" and connection.in_atomic_block and not _is_tests_own(connection):
         raise ConfigurationError(
-            f"A leased record was to be written inside an atomic block (or ATOMIC_REQUESTS) on {address(connection.alias)}"
-            ". SQLite has one writer, so it would wait for that block. Make the claim outside it "
-            "(@transaction.non_atomic_requests), or use effects='transactional' with tx=."
+            "A leased record was to be written inside an atomic block (or ATOMIC_REQUESTS) on "
+            f"{address(connection.alias)}. SQLite has one writer, so it would wait for that block. Make the claim "
+            "outside it (@transaction.non_atomic_requests), or use effects='transactional' with tx=."
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from retrysafe.programs.migrating import Migration
 
+VERSION = "SELECT max(version) FROM retrysafe_schema"
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
 

@@ -25,8 +25,10 @@ TABLES = frozenset({"retrysafe_records", "retrysafe_schema"})
 
 
 def upgrade(op: Any, version: int) -> None:
-    """Apply one version of retrysafe's schema, by the dialect of ``op``."""
-    _execute(op, migrations.forward(_dialect(op), version))
+    """Apply one version of retrysafe's schema, by the dialect of ``op``; nothing is done where it is there already."""
+    statements = migrations.forward(_dialect(op), version)
+    if op.get_context().as_sql or _version(op.get_bind()) < version:
+        _execute(op, statements)
 
 
 def downgrade(op: Any, version: int) -> None:
@@ -46,6 +48,15 @@ def _dialect(op: Any) -> str:
             f"retrysafe has no schema for {name!r}; it has one for {', '.join(migrations.dialects())}."
         )
     return name
+
+
+def _version(connection: Any) -> int:
+    """The version that a database has, 0 when it has none: SQLite files get theirs when a boundary is built."""
+    import sqlalchemy
+
+    if not sqlalchemy.inspect(connection).has_table("retrysafe_schema"):
+        return 0
+    return connection.exec_driver_sql(migrations.VERSION).scalar() or 0
 
 
 def _execute(op: Any, statements: Iterable[str]) -> None:

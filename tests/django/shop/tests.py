@@ -6,6 +6,7 @@ import io
 import threading
 from typing import Any
 
+import pytest
 from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.test import TestCase, TransactionTestCase
@@ -50,27 +51,27 @@ class Views(Posting):
     def test_failing_view_leaves_nothing(self) -> None:
         for view in ("joined", "own"):
             for _ in range(2):
-                with self.assertRaises(ValueError):  # type: ignore[attr-defined]  # noqa: PT027
+                with pytest.raises(ValueError, match="broken"):
                     self.post(view, "k", '"broken"')
         assert not Order.objects.exists()
         assert self.post("own", "k", '"lamp"').json()["item"] == "lamp"
 
     def test_own_inside_an_atomic_request_is_refused(self) -> None:
-        with self.assertRaisesRegex(ConfigurationError, "Pass tx='default'"):  # type: ignore[attr-defined]
+        with pytest.raises(ConfigurationError, match="Pass tx='default'"):
             self.post("inside", "k", '"lamp"')
         assert not Order.objects.exists()
 
     def test_leased_inside_an_atomic_request(self) -> None:
         kinds = (ConfigurationError, ZeroDivisionError)
-        with self.assertRaises(kinds[not SQLITE]):  # type: ignore[attr-defined]  # noqa: PT027
+        with pytest.raises(kinds[not SQLITE]):
             self.post("paid_inside", "k", "7")
         assert not Order.objects.exists()
         assert len(views.charged) == (0 if SQLITE else 1)
 
     def test_claims_on_another_alias_than_the_work(self) -> None:
-        with self.assertRaisesRegex(ConfigurationError, "cannot commit together"):  # type: ignore[attr-defined]
-            with transaction.atomic(), views.elsewhere.claim("k", tx="default"):
-                pass
+        claim = views.elsewhere.claim("k", tx="default")
+        with pytest.raises(ConfigurationError, match="cannot commit together"), transaction.atomic(), claim:
+            pass
         with transaction.atomic(using="other"), views.elsewhere.claim("k", tx="other") as claim:
             claim.result = 1
 
@@ -109,13 +110,13 @@ class InTransactionTestCase(Views, TransactionTestCase):
         if SQLITE:
             return  # refused there
         for _ in range(2):
-            with self.assertRaises(ZeroDivisionError):
+            with pytest.raises(ZeroDivisionError):
                 self.post("paid_inside", "k", "7")
         assert len(views.charged) == 1
 
     def test_inner_block_that_rolls_back_takes_its_claim_along(self) -> None:
         with transaction.atomic():
-            with self.assertRaises(ZeroDivisionError), transaction.atomic():
+            with pytest.raises(ZeroDivisionError), transaction.atomic():
                 views.place("k", "lamp", tx="default")
                 raise ZeroDivisionError
             Order.objects.create(item="outer")
@@ -124,11 +125,10 @@ class InTransactionTestCase(Views, TransactionTestCase):
         assert Order.objects.count() == 2
 
     def test_error_that_the_block_swallows_is_unknown(self) -> None:
-        with transaction.atomic():
-            with self.assertRaises(ValueError):
-                views.place("k", "broken", tx="default")
+        with transaction.atomic(), pytest.raises(ValueError, match="broken"):
+            views.place("k", "broken", tx="default")
         assert Order.objects.count() == 1
-        with self.assertRaises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknown):
             views.place("k", "broken")
 
     def test_no_pending_migrations(self) -> None:
