@@ -23,6 +23,7 @@ set_up()
 
 from django.db import IntegrityError, OperationalError, connection, connections, transaction  # noqa: E402
 from django.db.backends.signals import connection_created  # noqa: E402
+from django.db.transaction import TransactionManagementError  # noqa: E402
 
 Make = Callable[..., Boundary]
 
@@ -261,6 +262,26 @@ def test_aborted_by_raw_sql(alias: str, make: Make) -> None:
         with boundary.claim("k", tx=alias):
             pytest.fail("not claimed")
     assert not connections[alias].in_atomic_block
+
+
+def test_statement_of_ours_that_failed_marks_the_block(alias: str, make: Make) -> None:
+    boundary = make(alias)
+    with boundary.claim("k") as claim:
+        claim.result = 1
+    with connections[alias].cursor() as cursor:
+        cursor.execute("ALTER TABLE retrysafe_records RENAME TO gone")
+    with transaction.atomic(using=alias):
+        with pytest.raises(SchemaOutdated), transaction.atomic(using=alias), boundary.claim("k", tx=alias):
+            pytest.fail("not claimed")
+        insert(alias, "outer")
+    with transaction.atomic(using=alias):
+        with pytest.raises(SchemaOutdated), boundary.claim("k", tx=alias):
+            pytest.fail("not claimed")
+        with pytest.raises(TransactionManagementError):
+            insert(alias, "lost")
+    with connections[alias].cursor() as cursor:
+        cursor.execute("ALTER TABLE gone RENAME TO retrysafe_records")
+    assert goods(alias) == ["outer"]
 
 
 def test_savepoint_lets_the_claim_go_on(alias: str, make: Make) -> None:

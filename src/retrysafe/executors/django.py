@@ -204,11 +204,9 @@ class OwnAtomic(InAtomic):
         if connection.in_atomic_block and not _is_tests_own(connection):
             raise ConfigurationError(
                 "A transactional claim was made inside an atomic block (or ATOMIC_REQUESTS) on "
-                f"{address(connection.alias)}, whose commit it could not wait for. Pass tx={connection.alias!r} to join it, or make "
-                "the claim outside it (@transaction.non_atomic_requests)."
+                f"{address(connection.alias)}, whose commit it could not wait for. Pass tx={connection.alias!r} "
+                "to join it, or make the claim outside it (@transaction.non_atomic_requests)."
             )
-        if connection.errors_occurred and not connection.in_atomic_block:
-            connection.close_if_unusable_or_obsolete()  # nobody else does, outside of requests
         if not connection.in_atomic_block and not connection.get_autocommit():
             raise ConfigurationError(
                 f"{address(connection.alias)} has AUTOCOMMIT switched off, so Django's atomic blocks do not commit. "
