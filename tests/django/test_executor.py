@@ -252,6 +252,19 @@ def test_marked_for_rollback_inside_the_claim(alias: str, make: Make) -> None:
     assert (goods(alias), states(alias, boundary)) == ([], [])
 
 
+def test_commit_of_what_is_marked_is_refused(alias: str) -> None:
+    """Django would roll back without a word."""
+    backend = connect(alias)
+    store: Any = backend.store
+    with backend.client().transaction() as opened:
+        opened.execute(store.begin().request)
+        insert(alias, "a")
+        transaction.set_rollback(True, using=alias)
+        with pytest.raises(ConfigurationError, match="marked it for rollback"):
+            opened.execute(store.commit().request)
+    assert goods(alias) == []
+
+
 def test_aborted_by_raw_sql(alias: str, make: Make) -> None:
     if connections[alias].vendor == "sqlite":
         return  # a failed statement aborts nothing there
@@ -473,6 +486,18 @@ def test_connections_that_the_server_ended_are_replaced(postgresql_alias: str, m
         _end_sessions_of_others(postgresql_alias)
     with boundary.claim("k") as claim:
         assert claim.result == "k"
+
+
+def test_all_connections_that_the_server_ended_are_replaced_at_once(postgresql_alias: str, make: Make) -> None:
+    boundary = make(postgresql_alias, effects="keyed")
+    client: Any = connect(postgresql_alias).client()
+    reading = connect(postgresql_alias).store.read(b"").request
+    with client._lent(reading), client._lent(reading), client._lent(reading):
+        pass
+    _end_sessions_of_others(postgresql_alias)
+    with boundary.claim("k") as claim:
+        claim.result = 1
+    assert states(postgresql_alias, boundary) == ["completed"]
 
 
 def test_threads_connection_that_the_server_ended_is_replaced(postgresql_alias: str, make: Make) -> None:
