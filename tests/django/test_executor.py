@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import django
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, InProgress, RetryTransaction, SchemaOutdated, StoreUnavailable, wait
@@ -436,6 +437,16 @@ def test_leased_inside_an_atomic_block_on_sqlite_is_refused_at_once(tmp_path: Pa
     remove_alias(name)
 
 
+def test_leased_records_commit_although_autocommit_is_switched_off(postgresql_alias: str, make: Make) -> None:
+    name = add_alias("postgresql", AUTOCOMMIT=False)
+    boundary = make(name, effects="keyed")
+    with boundary.claim("k") as claim:
+        assert states(postgresql_alias, boundary) == ["running"]
+        claim.result = 1
+    assert states(postgresql_alias, boundary) == ["completed"]
+    remove_alias(name)
+
+
 @pytest.mark.parametrize(("age", "opened"), [(None, 1), (0, 2)])
 def test_connections_live_as_long_as_conn_max_age_says(make: Make, age: int | None, opened: int) -> None:
     require("postgresql")
@@ -457,6 +468,7 @@ def test_connections_live_as_long_as_conn_max_age_says(make: Make, age: int | No
     remove_alias(name)
 
 
+@pytest.mark.skipif(django.VERSION < (5, 1), reason="Django 5.1 brought the pool")
 def test_djangos_pool(make: Make) -> None:
     require("postgresql")
     name = add_alias("postgresql", OPTIONS={"pool": {"min_size": 0, "max_size": 2}})
@@ -492,12 +504,14 @@ def test_all_connections_that_the_server_ended_are_replaced_at_once(postgresql_a
     boundary = make(postgresql_alias, effects="keyed")
     client: Any = connect(postgresql_alias).client()
     reading = connect(postgresql_alias).store.read(b"").request
+    with boundary.claim("warm"):
+        pass
     with client._lent(reading), client._lent(reading), client._lent(reading):
         pass
     _end_sessions_of_others(postgresql_alias)
     with boundary.claim("k") as claim:
         claim.result = 1
-    assert states(postgresql_alias, boundary) == ["completed"]
+    assert states(postgresql_alias, boundary) == ["completed", "completed"]
 
 
 def test_threads_connection_that_the_server_ended_is_replaced(postgresql_alias: str, make: Make) -> None:
