@@ -474,12 +474,32 @@ def test_djangos_pool(make: Make) -> None:
     name = add_alias("postgresql", OPTIONS={"pool": {"min_size": 0, "max_size": 2}})
     connect(name).migrate()
     boundary = make(name, effects="keyed")
-    with transaction.atomic(using=name), boundary.claim("k") as claim:
+    with boundary.claim("k") as claim:
         claim.result = 1
-    assert states(name, boundary) == ["completed"]
+    with transaction.atomic(using=name), boundary.claim("l") as claim:
+        claim.result = 1
+    assert states(name, boundary) == ["completed", "completed"]
+    assert "keepalives_idle" not in connections[name].pool.kwargs, "the pool is the user's"
     connections[name].close()
     connections[name].close_pool()
     remove_alias(name)
+
+
+def test_close_closes_our_connections(postgresql_alias: str, make: Make) -> None:
+    opened: list[Any] = []
+
+    def remember(connection: Any, **_: Any) -> None:
+        opened.append(connection)
+
+    connection_created.connect(remember)
+    boundary = make(postgresql_alias, effects="keyed")
+    with boundary.claim("k"):
+        pass
+    connection_created.disconnect(remember)
+    assert [connection.connection.closed for connection in opened] == [False]
+    drivers = [connection.connection for connection in opened]
+    boundary.close()
+    assert [driver.closed for driver in drivers] == [True]
 
 
 def _end_sessions_of_others(alias: str) -> None:
