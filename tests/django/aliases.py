@@ -48,6 +48,11 @@ def remove_alias(alias: str) -> None:
 _opened: dict[str, list[Any]] = {}
 
 
+def opened(alias: str) -> list[Any]:
+    """The connections that were opened on an alias, of whichever thread."""
+    return _opened.get(alias, [])
+
+
 def _remember(connection: Any, **_: Any) -> None:
     _opened.setdefault(connection.alias, []).append(connection)
 

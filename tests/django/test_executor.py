@@ -17,7 +17,7 @@ import pytest
 from retrysafe import Boundary, ConfigurationError, InProgress, RetryTransaction, SchemaOutdated, StoreUnavailable, wait
 from retrysafe.connect import connect
 from tests.conftest import require
-from tests.django.aliases import add_alias, remove_alias, set_up
+from tests.django.aliases import add_alias, opened, remove_alias, set_up
 from tests.faults.helpers import ROOT, Told, environment, unique, until
 
 set_up()
@@ -486,20 +486,13 @@ def test_djangos_pool(make: Make) -> None:
 
 
 def test_close_closes_our_connections(postgresql_alias: str, make: Make) -> None:
-    opened: list[Any] = []
-
-    def remember(connection: Any, **_: Any) -> None:
-        opened.append(connection)
-
-    connection_created.connect(remember)
     boundary = make(postgresql_alias, effects="keyed")
     with boundary.claim("k"):
         pass
-    connection_created.disconnect(remember)
-    assert [connection.connection.closed for connection in opened] == [False]
-    drivers = [connection.connection for connection in opened]
+    ours = [one.connection for one in opened(postgresql_alias) if one is not connections[postgresql_alias]]
+    assert False in [driver.closed for driver in ours]
     boundary.close()
-    assert [driver.closed for driver in drivers] == [True]
+    assert {driver.closed for driver in ours} == {True}
 
 
 def _end_sessions_of_others(alias: str) -> None:
