@@ -175,11 +175,12 @@ class _Undone(Exception):
 
 
 class OwnAtomic(InAtomic):
-    """An atomic block that we open and end, with another one inside it as the savepoint."""
+    """An atomic block that we open and end, with a savepoint inside that Django knows of: it drops hooks with it."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         super().__init__(connection)
-        self._blocks: list[Any] = []
+        self._block: Any = None
+        self._savepoint: str | None = None
         self._hooks: list[Any] = []
 
     def __call__(self, request: Query, /) -> Rows:
@@ -190,9 +191,10 @@ class OwnAtomic(InAtomic):
                 case "begin":
                     self._begin()
                 case "savepoint":
-                    self._enter(durable=False)
+                    self._savepoint = self.handle.savepoint()
+                    self.handle.savepoint_ids.append(self._savepoint)
                 case "rollback_to_savepoint":
-                    self._leave(_Undone())
+                    self._back_to_savepoint()
                 case "commit":
                     self._commit()
                 case _:
@@ -212,23 +214,32 @@ class OwnAtomic(InAtomic):
                 f"{address(connection.alias)} has AUTOCOMMIT switched off, so Django's atomic blocks do not commit. "
                 "Switch it on, or manage the transaction yourself and pass tx=."
             )
-        self._enter(durable=True)
-
-    def _enter(self, *, durable: bool) -> None:
-        block: Any = transaction.atomic(using=self.handle.alias, durable=durable)
+        block: Any = transaction.atomic(using=connection.alias, durable=True)
         block.__enter__()
-        self._blocks.append(block)
+        self._block = block
+
+    def _back_to_savepoint(self) -> None:
+        savepoint = self._forget_savepoint()
+        self.handle.needs_rollback = False
+        self.handle.savepoint_rollback(savepoint)
+
+    def _forget_savepoint(self) -> str | None:
+        """Let go of it without a word to the database: it ends with the transaction."""
+        savepoint, self._savepoint = self._savepoint, None
+        if savepoint in self.handle.savepoint_ids:
+            self.handle.savepoint_ids.remove(savepoint)
+        return savepoint
 
     def _leave(self, error: Exception | None = None) -> None:
-        self._blocks.pop().__exit__(None if error is None else type(error), error, None)
+        self._forget_savepoint()
+        block, self._block = self._block, None
+        block.__exit__(None if error is None else type(error), error, None)
 
     def _commit(self) -> None:
         """Commit, and set aside the user's on_commit hooks: they must not run before all is recorded."""
         connection = self.handle
         if connection.needs_rollback:  # then Django would roll back without a word
             raise ConfigurationError(MARKED)
-        while len(self._blocks) > 1:
-            self._leave()
         hooks, connection.run_on_commit = connection.run_on_commit, []
         self._leave()
         if connection.in_atomic_block:  # a test's, which is never committed
@@ -244,8 +255,8 @@ class OwnAtomic(InAtomic):
             self.handle.run_and_clear_commit_hooks()
 
     def roll_back(self) -> None:
-        """Leave what is still open, so that it rolls back."""
-        while self._blocks:
+        """Leave the block if it is still open, so that it rolls back."""
+        if self._block is not None:
             self._leave(_Undone())
 
 
