@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pymysql
+
 
 def database(kind: str, name: str) -> dict[str, Any]:
     """One entry of DATABASES."""
     if kind in ("postgresql", "mysql"):
+        if kind == "mysql":
+            pymysql.install_as_MySQLdb()
         url = urlsplit(os.environ[f"RETRYSAFE_TEST_{kind.upper()}"])
         return {
             "ENGINE": f"django.db.backends.{kind}",

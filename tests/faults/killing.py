@@ -63,8 +63,7 @@ class Job:
                 receipt = self.bank.charge(current().key_for("bank"))
             else:
                 sql, receipt = self.insert(key)
-                tx = current().tx
-                (tx.cursor() if self.colour == "django" else tx).execute(sql)
+                perform(current().tx, sql)
             self.maybe_die()
             return receipt
 
@@ -84,7 +83,7 @@ class Job:
                 receipt = await asyncio.to_thread(self.bank.charge, current().key_for("bank"))
             else:
                 sql, receipt = self.insert(key)
-                pending: Any = current().tx.execute(sql)
+                pending: Any = perform(current().tx, sql)
                 if hasattr(pending, "__await__"):
                     await pending
             self.maybe_die()
@@ -109,6 +108,13 @@ class Job:
         self.chance.shuffle(self.left)
 
 
+def perform(tx: Any, sql: str) -> Any:
+    """One statement, in the words of the connection's library."""
+    if hasattr(tx, "in_atomic_block"):
+        tx = tx.cursor()
+    return tx.execute(sql) if hasattr(tx, "execute") else tx.query(sql)
+
+
 def child(work: Callable[[], None]) -> int:
     """Fork a worker; it leaves with 0 when every key is answered."""
     pid = os.fork()
@@ -127,7 +133,7 @@ def child(work: Callable[[], None]) -> int:
 def supervise(argv: list[str]) -> None:
     """Kill and restart until the work is done."""
     chance = random.Random(argv[-1])
-    libraries = ["sqlite_async", "psycopg", "asyncpg"]
+    libraries = ["sqlite_async", "psycopg", "asyncpg", "pymysql", "asyncmy"]
     if argv[2] == "django":
         set_up()
         libraries.append("django")
