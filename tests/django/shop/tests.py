@@ -92,7 +92,7 @@ class InTestCase(Views, TestCase):
         assert connections["default"].in_atomic_block
         with connections["default"].cursor() as cursor:
             cursor.execute("SELECT state FROM retrysafe_records")
-            assert cursor.fetchall() == [("completed",)]
+            assert list(cursor.fetchall()) == [("completed",)]
 
 
 class InTransactionTestCase(Views, TransactionTestCase):
