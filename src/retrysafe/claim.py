@@ -36,6 +36,7 @@ from retrysafe.programs.leasing import renew
 from retrysafe.programs.settling import resolve
 from retrysafe.programs.transactions import frozen_snapshot
 from retrysafe.terms import Terms
+from retrysafe.timing import Timed, Timing
 from retrysafe.types import Held, Record, Reject, Standing, Stored, Want
 
 
@@ -78,6 +79,7 @@ class Claim:
         self.replayed = False
         self._result: Any = None
         self._terms = terms
+        self._observers = terms.observers
         self._want = want
         self._operation = operation
         self._tx = tx
@@ -161,11 +163,12 @@ class Claim:
     # ------------------------------------------------------------ entering
 
     def __enter__(self) -> Claim:
-        if self._prepare():
-            self._refuse_waiting_on_a_loop()
-            if self._checks_snapshot():
-                self._warn_of_snapshot(run(self._snapshot(), self._standing_ground().executor()))
-            try:
+        self._enter_once()
+        try:
+            if self._prepare():
+                self._refuse_waiting_on_a_loop()
+                if self._checks_snapshot():
+                    self._warn_of_snapshot(run(self._snapshot(), self._standing_ground().executor()))
                 while (todo := self._react(self._claim())) is not None:
                     if isinstance(todo, _Pause):
                         self._terms.wakeups.wait(self._required_want().key, todo.seconds)
@@ -175,19 +178,23 @@ class Claim:
                     if self._lease.is_late():
                         self._lease.renewed(*run(self._renewing(), self._standing_ground().executor()))
                     heartbeat.for_thread(self._terms.backend).add(self._lease)
-            except BaseException as error:
+        except BaseException as error:
+            try:
                 if self._held is not None:
                     self._said.not_executed = True
                     self._end(error)
-                raise
+            finally:
+                self._observers.close(error)
+            raise
         self._place.enter()
         return self
 
     async def __aenter__(self) -> Claim:
-        if self._prepare():
-            if self._checks_snapshot():
-                self._warn_of_snapshot(await arun(self._snapshot(), self._standing_ground().aexecutor()))
-            try:
+        self._enter_once()
+        try:
+            if self._prepare():
+                if self._checks_snapshot():
+                    self._warn_of_snapshot(await arun(self._snapshot(), self._standing_ground().aexecutor()))
                 while (todo := self._react(await self._aclaim())) is not None:
                     if isinstance(todo, _Pause):
                         await self._terms.wakeups.await_(self._required_want().key, todo.seconds)
@@ -198,26 +205,35 @@ class Claim:
                         self._lease.renewed(*await arun(self._renewing(), self._standing_ground().aexecutor()))
                     self._lease.watch_task()
                     heartbeat.for_loop(self._terms.backend).add(self._lease)
-            except BaseException as error:
+        except BaseException as error:
+            try:
                 if self._held is not None:
                     self._said.not_executed = True
                     await self._finish_end(error)
-                raise
+            finally:
+                self._observers.close(error)
+            raise
         self._place.enter()
         return self
 
-    def _prepare(self) -> bool:
-        """Find the ground of the record; False when there is no key and the call passes unguarded."""
+    def _enter_once(self) -> None:
         if self._entered:
             raise ConfigurationError("A claim can be entered only once; make a new one with .claim().")
         self._entered = True
-        if self._want is None:
-            self._terms.tell("passed", self._operation, b"", "")
+
+    def _prepare(self) -> bool:
+        """Find the ground of the record; False when there is no key and the call passes unguarded."""
+        terms, want = self._terms, self._want
+        if want is None:
+            terms.tell("passed", self._operation, b"", "")
             return False
-        self._tell("received")
-        if self._place.is_inside(self._want.key):
+        about = {"effects": terms.effects, "store": terms.backend.kind}
+        self._observers = terms.observers.begin(terms.name, self._operation, want.key, want.attempt, about)
+        if self._place.is_inside(want.key):
             raise InProgress("The key is claimed by the operation that encloses this one: it would wait for itself.")
         self._ground = self._find_ground()
+        if self._observers.wants("asked"):
+            self._ground = Timed(self._ground, self._tell)
         return True
 
     def _find_ground(self) -> Ground:
@@ -319,7 +335,7 @@ class Claim:
         name = _BEGINNINGS.get(before, "reclaimed")
         self._tell(name, token=held.token, attempts=won.record.attempts)
         if not held.transactional:
-            self._lease = heartbeat.Lease(held, self._claimed_at, self._lost, self._renewal_failed)
+            self._lease = heartbeat.Lease(held, self._claimed_at, self._tell)
 
     def _replay(self, record: Record) -> None:
         assert record.result is not None
@@ -354,7 +370,8 @@ class Claim:
             raise ConfigurationError("probe= is a coroutine function, and the operation is sync: use a plain function.")
         event, stored = self._probed()
         store, clocks = self._terms.backend.store, self._terms.clocks
-        run(resolve(store, record, event, stored, clocks), self._standing_ground().executor())
+        with Timing(self._tell, "resolve"):
+            run(resolve(store, record, event, stored, clocks), self._standing_ground().executor())
 
     async def _aprobe(self, record: Record) -> None:
         answer = self._ask_probe()
@@ -365,7 +382,8 @@ class Claim:
                 raise OutcomeUnknown(f"The probe failed: {error!r}") from error
         event, stored = self._probed()
         store, clocks = self._terms.backend.store, self._terms.clocks
-        await arun(resolve(store, record, event, stored, clocks), self._standing_ground().aexecutor())
+        with Timing(self._tell, "resolve"):
+            await arun(resolve(store, record, event, stored, clocks), self._standing_ground().aexecutor())
 
     def _ask_probe(self) -> Awaitable[Any] | None:
         assert self._terms.probe is not None
@@ -392,8 +410,26 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._leave():
-            return
+        try:
+            if self._leave():
+                self._end_work(error)
+        except BaseException as raised:
+            self._observers.close(raised)
+            raise
+        self._observers.close(error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._leave():
+                await self._aend_work(error)
+        except BaseException as raised:
+            self._observers.close(raised)
+            raise
+        self._observers.close(error)
+
+    def _end_work(self, error: BaseException | None) -> None:
         lease = self._lease
         if lease is None:
             self._end(error)
@@ -404,11 +440,7 @@ class Claim:
         finally:
             heartbeat.for_thread(self._terms.backend).drop(lease)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._leave():
-            return
+    async def _aend_work(self, error: BaseException | None) -> None:
         lease = self._lease
         stopped_by_us = lease is not None and lease.stopped_task(error)
         try:
@@ -469,7 +501,8 @@ class Claim:
         if settled is Settled.UNANSWERED:
             self._tell("unrecorded", ending=end.ending.name.lower())
         elif settled is Settled.LOST:
-            self._tell("lease_lost")
+            if self._lease is None or not self._lease.lost:
+                self._tell("lease_lost")
             if error is None:
                 ended = self._lease is None
                 raise LeaseLost(
@@ -508,12 +541,6 @@ class Claim:
         kept = yield from renew(self._terms.backend.store, [self._required_hold()])
         return kept, asked_at
 
-    def _lost(self) -> None:
-        self._tell("lease_lost")
-
-    def _renewal_failed(self, error: Exception) -> None:
-        self._tell("renewal_failed", error=str(error).partition("\n")[0])
-
     # ------------------------------------------------------------ small things
 
     def _leave(self) -> bool:
@@ -543,5 +570,5 @@ class Claim:
         return self._held
 
     def _tell(self, name: str, **fields: Any) -> None:
-        if self._want is not None and self._terms.observers:
-            self._terms.tell(name, self._operation, self._want.key, self._want.attempt, fields)
+        if self._want is not None:
+            self._observers.tell(name, self._terms.name, self._operation, self._want.key, self._want.attempt, fields)
