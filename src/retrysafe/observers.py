@@ -164,9 +164,7 @@ class Observers:
             except Exception:  # noqa: BLE001 - it is logged, and must stop nobody
                 _failed(name)
 
-    def begin(
-        self, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]
-    ) -> Observers:
+    def begin(self, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]) -> Observers:
         """Tell that an attempt begins; return who is told the rest: a watch stands for the observer that gave it."""
         told = self
         if self._watching:
