@@ -165,10 +165,27 @@ class Claim:
     def __enter__(self) -> Claim:
         self._enter_once()
         try:
-            if self._prepare():
-                self._refuse_waiting_on_a_loop()
-                if self._checks_snapshot():
-                    self._warn_of_snapshot(run(self._snapshot(), self._standing_ground().executor()))
+            self._enter()
+        except BaseException as error:
+            self._observers.close(error)
+            raise
+        return self
+
+    async def __aenter__(self) -> Claim:
+        self._enter_once()
+        try:
+            await self._aenter()
+        except BaseException as error:
+            self._observers.close(error)
+            raise
+        return self
+
+    def _enter(self) -> None:
+        if self._prepare():
+            self._refuse_waiting_on_a_loop()
+            if self._checks_snapshot():
+                self._warn_of_snapshot(run(self._snapshot(), self._standing_ground().executor()))
+            try:
                 while (todo := self._react(self._claim())) is not None:
                     if isinstance(todo, _Pause):
                         self._terms.wakeups.wait(self._required_want().key, todo.seconds)
@@ -178,23 +195,18 @@ class Claim:
                     if self._lease.is_late():
                         self._lease.renewed(*run(self._renewing(), self._standing_ground().executor()))
                     heartbeat.for_thread(self._terms.backend).add(self._lease)
-        except BaseException as error:
-            try:
+            except BaseException as error:
                 if self._held is not None:
                     self._said.not_executed = True
                     self._end(error)
-            finally:
-                self._observers.close(error)
-            raise
+                raise
         self._place.enter()
-        return self
 
-    async def __aenter__(self) -> Claim:
-        self._enter_once()
-        try:
-            if self._prepare():
-                if self._checks_snapshot():
-                    self._warn_of_snapshot(await arun(self._snapshot(), self._standing_ground().aexecutor()))
+    async def _aenter(self) -> None:
+        if self._prepare():
+            if self._checks_snapshot():
+                self._warn_of_snapshot(await arun(self._snapshot(), self._standing_ground().aexecutor()))
+            try:
                 while (todo := self._react(await self._aclaim())) is not None:
                     if isinstance(todo, _Pause):
                         await self._terms.wakeups.await_(self._required_want().key, todo.seconds)
@@ -205,16 +217,12 @@ class Claim:
                         self._lease.renewed(*await arun(self._renewing(), self._standing_ground().aexecutor()))
                     self._lease.watch_task()
                     heartbeat.for_loop(self._terms.backend).add(self._lease)
-        except BaseException as error:
-            try:
+            except BaseException as error:
                 if self._held is not None:
                     self._said.not_executed = True
                     await self._finish_end(error)
-            finally:
-                self._observers.close(error)
-            raise
+                raise
         self._place.enter()
-        return self
 
     def _enter_once(self) -> None:
         if self._entered:
@@ -411,8 +419,7 @@ class Claim:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._leave():
-                self._end_work(error)
+            self._exit(error)
         except BaseException as raised:
             self._observers.close(raised)
             raise
@@ -422,14 +429,15 @@ class Claim:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._leave():
-                await self._aend_work(error)
+            await self._aexit(error)
         except BaseException as raised:
             self._observers.close(raised)
             raise
         self._observers.close(error)
 
-    def _end_work(self, error: BaseException | None) -> None:
+    def _exit(self, error: BaseException | None) -> None:
+        if not self._leave():
+            return
         lease = self._lease
         if lease is None:
             self._end(error)
@@ -440,7 +448,9 @@ class Claim:
         finally:
             heartbeat.for_thread(self._terms.backend).drop(lease)
 
-    async def _aend_work(self, error: BaseException | None) -> None:
+    async def _aexit(self, error: BaseException | None) -> None:
+        if not self._leave():
+            return
         lease = self._lease
         stopped_by_us = lease is not None and lease.stopped_task(error)
         try:
