@@ -140,7 +140,6 @@ class AttemptWatch:
         if self._pid != os.getpid():
             return
         self._closed = True
-        self._instruments.ends(self)
         self._count_end(error)
         self._end_span(error)
 
@@ -220,13 +219,9 @@ class _Instruments:
     # a fork or a signal handler could find taken.
 
     def runs(self, watch: AttemptWatch) -> None:
-        """Count an attempt as running, for as long as it exists."""
+        """Count an attempt as running until it says otherwise, or is there no more."""
         self._groups.add(tuple(watch.labels.items()))
         self._running.add(ref(watch, self._running.discard))
-
-    def ends(self, watch: AttemptWatch) -> None:
-        """It runs no more."""
-        self._running.discard(ref(watch))
 
     def _count_running(self, options: CallbackOptions) -> Iterable[Observation]:
         counts = dict.fromkeys(self._groups.copy(), 0)

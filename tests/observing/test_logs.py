@@ -54,6 +54,15 @@ def test_no_field_can_begin_a_line_or_pass_for_another_field(name: str) -> None:
     assert line.count('"x\\nERROR lease_lost\\r\\x1b[2J\\u2028\\x85\\u202e key=00000000"') == 2 + len(fields)
 
 
+def test_a_value_that_looks_like_fields_is_quoted() -> None:
+    log = Log(logging.Formatter("%(message)s"), logging.DEBUG)
+    for operation in ("charge key=00000000", "key=00000000", 'say"', "back\\slash"):
+        LoggingObserver(log.logger)(Occurrence("completed", "b", operation, "0a1b2c3d", "attempt", {}))
+    assert [line.partition("operation=")[2].partition(" key=0a")[0] for line in log.lines] == [
+        '"charge key=00000000"', '"key=00000000"', r'"say\""', r'"back\\slash"',
+    ]  # fmt: skip
+
+
 def test_parts_that_differ_cannot_either() -> None:
     log = Log(logging.Formatter("%(message)s"), logging.DEBUG)
     LoggingObserver(log.logger)(occurrence("mismatch", differing=("amount", INJECTED, '"')))

@@ -25,10 +25,13 @@ from retrysafe import (
     wait,
 )
 from retrysafe.core import keys
+from retrysafe.core.outcomes import Ground
+from retrysafe.grounds import Settled
 from retrysafe.metrics import ATTEMPTS, BEGINNINGS, CLAIMS, COUNTERS, ENDINGS, MEASURES, counted_by
 from retrysafe.observers import OCCURRENCES
 from retrysafe.otel import MOST, OpenTelemetryObserver
 from retrysafe.ports import Occurrence
+from retrysafe.timing import Timed
 from tests.observing.telemetry import Telemetry, Works, apart
 
 EFFECTS = pytest.mark.parametrize("effects", ["keyed", "external", "transactional"])
@@ -175,6 +178,28 @@ async def test_a_store_that_is_away(works: Works, telemetry: Telemetry) -> None:
     await boundary.aclose()
 
 
+class Silent:
+    """A ground whose store does not answer at the end."""
+
+    kind, waits, tx = Ground.KEYED, True, None
+
+    def settle(self, *args: object, failing: bool) -> Settled:
+        return Settled.UNANSWERED
+
+    async def asettle(self, *args: object, failing: bool) -> Settled:
+        return Settled.UNANSWERED
+
+
+async def test_an_end_that_the_store_did_not_answer_is_told_as_such() -> None:
+    told: list[bool] = []
+    silent: Any = Silent()
+    timed = Timed(silent, lambda name, **fields: told.append(fields["answered"]))
+    nothing: Any = None
+    assert timed.settle(nothing, nothing, None, failing=False) is Settled.UNANSWERED
+    assert await timed.asettle(nothing, nothing, None, failing=False) is Settled.UNANSWERED
+    assert told == [False, False]
+
+
 async def test_calls_that_pass_unguarded(works: Works, telemetry: Telemetry) -> None:
     boundary = works.boundary(on_missing="pass")
     async with works.entered(boundary.claim(None)):
@@ -237,6 +262,7 @@ def test_an_abandoned_attempt_is_forgotten(telemetry: Telemetry) -> None:
     boundary.close()
     gc.collect()
     assert telemetry.total("retrysafe.in_progress") == 0
+    assert telemetry.observer._instruments._running == set()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
