@@ -23,6 +23,7 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
+    RetrysafeError,
     RetryTransaction,
     StoredFailure,
 )
@@ -158,7 +159,7 @@ class Claim:
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless this attempt certainly still holds its key; asks no store."""
         if self._lease is not None and not self._lease.is_held():
-            raise LeaseLost("The lease ended before the work did.")
+            raise self._signed(LeaseLost("The lease ended before the work did."))
 
     # ------------------------------------------------------------ entering
 
@@ -167,7 +168,7 @@ class Claim:
         try:
             self._enter()
         except BaseException as error:
-            self._observers.close(error)
+            self._over(error)
             raise
         return self
 
@@ -176,7 +177,7 @@ class Claim:
         try:
             await self._aenter()
         except BaseException as error:
-            self._observers.close(error)
+            self._over(error)
             raise
         return self
 
@@ -226,7 +227,7 @@ class Claim:
 
     def _enter_once(self) -> None:
         if self._entered:
-            raise ConfigurationError("A claim can be entered only once; make a new one with .claim().")
+            raise self._signed(ConfigurationError("A claim can be entered only once; make a new one with .claim()."))
         self._entered = True
 
     def _prepare(self) -> bool:
@@ -335,7 +336,7 @@ class Claim:
             case _:
                 if self._terms.probe is None:
                     self._tell("doubted")
-                    raise OutcomeUnknown(f"Boundary {self.boundary!r}, operation {self._operation!r}.")
+                    raise OutcomeUnknown
                 return _Probe(record)
 
     def _hold(self, won: Won) -> None:
@@ -422,7 +423,7 @@ class Claim:
         try:
             self._exit(error)
         except BaseException as raised:
-            self._observers.close(raised)
+            self._over(raised)
             raise
         self._observers.close(error)
 
@@ -432,7 +433,7 @@ class Claim:
         try:
             await self._aexit(error)
         except BaseException as raised:
-            self._observers.close(raised)
+            self._over(raised)
             raise
         self._observers.close(error)
 
@@ -553,6 +554,19 @@ class Claim:
         return kept, asked_at
 
     # ------------------------------------------------------------ small things
+
+    def _over(self, error: BaseException) -> None:
+        """The attempt ends by an error of ours or of the work."""
+        if isinstance(error, RetrysafeError):
+            self._signed(error)
+        self._observers.close(error)
+
+    def _signed(self, error: RetrysafeError) -> RetrysafeError:
+        """Let an error say whose it is, unless it is that of a claim inside this one."""
+        if not error.boundary:
+            error.boundary, error.operation = self.boundary, self._operation
+            error.key = "" if self._want is None else keys.redact(self._want.key)
+        return error
 
     def _leave(self) -> bool:
         """Whether there is something to settle: not for a replay, nor for a child forked inside the block."""

@@ -68,8 +68,16 @@ OCCURRENCES: dict[str, Meaning] = {
     "unknown": Meaning(WARNING, "the work ended in doubt and the key waits for a probe or a person", ("error_type",)),
     "doubted": Meaning(WARNING, "the caller was told that an earlier outcome is unknown"),
     "probed": Meaning(INFO, "the probe answered", ("outcome",)),
-    "resolved": Meaning(WARNING, "a person settled an unknown outcome", ("outcome",)),
-    "expired": Meaning(WARNING, "a person ended the window of a key, so that it may be used again", ("forgotten",)),
+    "resolved": Meaning(
+        WARNING,
+        "a person settled an unknown outcome (all fields but the first: by an operator)",
+        ("outcome", "reason", "actor", "before", "after"),
+    ),
+    "expired": Meaning(
+        WARNING,
+        "an operator ended the window of a key: its next use runs again",
+        ("forgotten", "reason", "actor", "before", "after"),
+    ),
     "restarted": Meaning(INFO, "the database wanted the whole transaction again", ("restarts",)),
     "renewal_failed": Meaning(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
     "lease_lost": Meaning(ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),

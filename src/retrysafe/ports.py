@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from retrysafe.core.transitions import Event
@@ -286,7 +287,9 @@ class Query(NamedTuple):
 
     ``otherwise`` is performed, as a new statement, when this one gives no row. ``writes`` tells an
     executor with separate lanes which one to use; ``control`` names transaction control, which
-    session objects perform by method rather than by text.
+    session objects perform by method rather than by text. ``refusals`` holds errors that are answers,
+    by SQLSTATE: a lock that another has, a savepoint that is gone; each with the statement to perform
+    instead, or None for an answer without rows.
     """
 
     sql: str
@@ -294,6 +297,7 @@ class Query(NamedTuple):
     otherwise: Query | None = None
     writes: bool = True
     control: str | None = None
+    refusals: Mapping[str, Query | None] = MappingProxyType({})
 
 
 class Rows(NamedTuple):

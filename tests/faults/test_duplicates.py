@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, InProgress, reject, wait
-from tests.conftest import require
-from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Told, auntil, driven
+from tests.faults.conftest import Making, server_of
+from tests.faults.helpers import DEADLINE, Told, auntil
 
 CALLERS = 200
 EFFECTS = ("keyed", "transactional")
@@ -23,9 +22,7 @@ EFFECTS = ("keyed", "transactional")
 def _store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     if kind == "sqlite":
         return f"sqlite:///{tmp_path}/records.db"
-    require("postgresql")
-    url: str = request.getfixturevalue("migrated")
-    return driven(url, "asyncpg") if kind == "asyncpg" else url
+    return server_of(kind, request)
 
 
 def _meets(kind: str, effects: str) -> bool:
@@ -97,7 +94,7 @@ def _judge_waited(race: Race) -> None:
 
 
 @pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "pymysql"])
 def test_threads_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -110,7 +107,7 @@ def test_threads_are_told_that_the_first_is_running(
 
 
 @pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "pymysql"])
 def test_threads_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -123,7 +120,7 @@ def test_threads_that_wait_get_the_first_result(
 
 
 @pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "asyncpg"])
+@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy"])
 async def test_tasks_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -141,7 +138,7 @@ async def test_tasks_are_told_that_the_first_is_running(
 
 
 @pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "asyncpg"])
+@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy"])
 async def test_tasks_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
