@@ -14,7 +14,7 @@ from retrysafe.core import keys
 from retrysafe.core.transitions import resolution
 from retrysafe.endings import encode_result
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
-from retrysafe.observers import LoggingObserver
+from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.once import Guarded, Selector, fingerprint_of, wrap
 from retrysafe.ports import Codec, Observer, Steps
 from retrysafe.programs.drivers import arun, run
@@ -120,7 +120,7 @@ class Boundary:
             on_expired=on_expired,
             on_missing=on_missing,
             codec=codec or JSONCodec(),
-            observers=(LoggingObserver(),) if observers is None else tuple(observers),
+            observers=Observers((LoggingObserver(),) if observers is None else observers),
             secret=keys.check_secret(secret),
             wakeups=Wakeups(),
             warned=[],

@@ -37,6 +37,7 @@ from retrysafe.programs.leasing import renew
 from retrysafe.programs.settling import resolve
 from retrysafe.programs.transactions import frozen_snapshot
 from retrysafe.terms import Terms
+from retrysafe.timing import Timed, Timing
 from retrysafe.types import Held, Record, Reject, Standing, Stored, Want
 
 
@@ -79,6 +80,7 @@ class Claim:
         self.replayed = False
         self._result: Any = None
         self._terms = terms
+        self._observers = terms.observers
         self._want = want
         self._operation = operation
         self._tx = tx
@@ -162,18 +164,20 @@ class Claim:
     # ------------------------------------------------------------ entering
 
     def __enter__(self) -> Claim:
+        self._enter_once()
         try:
             self._enter()
-        except RetrysafeError as error:
-            self._signed(error)
+        except BaseException as error:
+            self._over(error)
             raise
         return self
 
     async def __aenter__(self) -> Claim:
+        self._enter_once()
         try:
             await self._aenter()
-        except RetrysafeError as error:
-            self._signed(error)
+        except BaseException as error:
+            self._over(error)
             raise
         return self
 
@@ -221,18 +225,24 @@ class Claim:
                 raise
         self._place.enter()
 
+    def _enter_once(self) -> None:
+        if self._entered:
+            raise self._signed(ConfigurationError("A claim can be entered only once; make a new one with .claim()."))
+        self._entered = True
+
     def _prepare(self) -> bool:
         """Find the ground of the record; False when there is no key and the call passes unguarded."""
-        if self._entered:
-            raise ConfigurationError("A claim can be entered only once; make a new one with .claim().")
-        self._entered = True
-        if self._want is None:
-            self._terms.tell("passed", self._operation, b"", "")
+        terms, want = self._terms, self._want
+        if want is None:
+            terms.tell("passed", self._operation, b"", "")
             return False
-        self._tell("received")
-        if self._place.is_inside(self._want.key):
+        about = {"effects": terms.effects, "store": terms.backend.kind}
+        self._observers = terms.observers.begin(terms.name, self._operation, want.key, want.attempt, about)
+        if self._place.is_inside(want.key):
             raise InProgress("The key is claimed by the operation that encloses this one: it would wait for itself.")
         self._ground = self._find_ground()
+        if self._observers.wants("asked"):
+            self._ground = Timed(self._ground, self._tell)
         return True
 
     def _find_ground(self) -> Ground:
@@ -335,7 +345,7 @@ class Claim:
         name = _BEGINNINGS.get(before, "reclaimed")
         self._tell(name, token=held.token, attempts=won.record.attempts)
         if not held.transactional:
-            self._lease = heartbeat.Lease(held, self._claimed_at, self._lost, self._renewal_failed)
+            self._lease = heartbeat.Lease(held, self._claimed_at, self._tell)
 
     def _replay(self, record: Record) -> None:
         assert record.result is not None
@@ -370,7 +380,8 @@ class Claim:
             raise ConfigurationError("probe= is a coroutine function, and the operation is sync: use a plain function.")
         event, stored = self._probed()
         store, clocks = self._terms.backend.store, self._terms.clocks
-        run(resolve(store, record, event, stored, clocks), self._standing_ground().executor())
+        with Timing(self._tell, "resolve"):
+            run(resolve(store, record, event, stored, clocks), self._standing_ground().executor())
 
     async def _aprobe(self, record: Record) -> None:
         answer = self._ask_probe()
@@ -381,7 +392,8 @@ class Claim:
                 raise OutcomeUnknown(f"The probe failed: {error!r}") from error
         event, stored = self._probed()
         store, clocks = self._terms.backend.store, self._terms.clocks
-        await arun(resolve(store, record, event, stored, clocks), self._standing_ground().aexecutor())
+        with Timing(self._tell, "resolve"):
+            await arun(resolve(store, record, event, stored, clocks), self._standing_ground().aexecutor())
 
     def _ask_probe(self) -> Awaitable[Any] | None:
         assert self._terms.probe is not None
@@ -410,18 +422,20 @@ class Claim:
     ) -> None:
         try:
             self._exit(error)
-        except RetrysafeError as raised:
-            self._signed(raised)
+        except BaseException as raised:
+            self._over(raised)
             raise
+        self._observers.close(error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             await self._aexit(error)
-        except RetrysafeError as raised:
-            self._signed(raised)
+        except BaseException as raised:
+            self._over(raised)
             raise
+        self._observers.close(error)
 
     def _exit(self, error: BaseException | None) -> None:
         if not self._leave():
@@ -500,7 +514,8 @@ class Claim:
         if settled is Settled.UNANSWERED:
             self._tell("unrecorded", ending=end.ending.name.lower())
         elif settled is Settled.LOST:
-            self._tell("lease_lost")
+            if self._lease is None or not self._lease.lost:
+                self._tell("lease_lost")
             if error is None:
                 ended = self._lease is None
                 raise LeaseLost(
@@ -539,13 +554,13 @@ class Claim:
         kept = yield from renew(self._terms.backend.store, [self._required_hold()])
         return kept, asked_at
 
-    def _lost(self) -> None:
-        self._tell("lease_lost")
-
-    def _renewal_failed(self, error: Exception) -> None:
-        self._tell("renewal_failed", error=str(error).partition("\n")[0])
-
     # ------------------------------------------------------------ small things
+
+    def _over(self, error: BaseException) -> None:
+        """The attempt ends by an error of ours or of the work."""
+        if isinstance(error, RetrysafeError):
+            self._signed(error)
+        self._observers.close(error)
 
     def _signed(self, error: RetrysafeError) -> RetrysafeError:
         """Let an error say whose it is, unless it is that of a claim inside this one."""
@@ -581,5 +596,5 @@ class Claim:
         return self._held
 
     def _tell(self, name: str, **fields: Any) -> None:
-        if self._want is not None and self._terms.observers:
-            self._terms.tell(name, self._operation, self._want.key, self._want.attempt, fields)
+        if self._want is not None:
+            self._observers.tell(name, self._terms.name, self._operation, self._want.key, self._want.attempt, fields)

@@ -13,8 +13,8 @@ from retrysafe.claim import Claim
 from retrysafe.core import fingerprint
 from retrysafe.core.backoff import RESTART
 from retrysafe.core.canonical import NotCanonical
+from retrysafe.core.outcomes import Ground
 from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction, StoredFailure
-from retrysafe.grounds import Own
 from retrysafe.terms import Terms
 
 P = ParamSpec("P")
@@ -161,7 +161,7 @@ class Guarded:
 
     def restart_pause(self, claim: Claim, restarts: int) -> float | None:
         """Seconds until the whole transaction is run again, or None when it may not be."""
-        if not isinstance(claim._ground, Own) or restarts >= MOST_RESTARTS:
+        if claim._ground is None or claim._ground.kind is not Ground.OWN or restarts >= MOST_RESTARTS:
             return None
         claim._tell("restarted", restarts=restarts + 1)
         return RESTART.delay(restarts, self.terms.chance())

@@ -20,8 +20,8 @@ from retrysafe.codec import JSONCodec, encode_failure
 from retrysafe.core import keys
 from retrysafe.core.transitions import resolution
 from retrysafe.errors import ConfigurationError
-from retrysafe.observers import LoggingObserver, tell
-from retrysafe.ports import Capabilities, Observer, Occurrence, Steps
+from retrysafe.observers import LoggingObserver, Observers
+from retrysafe.ports import Capabilities, Observer, Steps
 from retrysafe.programs import operating
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.operating import Change
@@ -79,7 +79,7 @@ class Operator:
         self._backend.users += 1
         self._runner = None if self._backend.serves_sync else asyncio.Runner()
         self._secret = keys.check_secret(secret)
-        self._observers = (LoggingObserver(),) if observers is None else tuple(observers)
+        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self._audit = audit
         self.actor = actor or f"{_user()}@{socket.gethostname()}"
         self._has_schema = False
@@ -209,8 +209,7 @@ class Operator:
         self._write("outcome", {**entry, "done": change.done, "after": str(now)})
         if change.done:
             said = {**fields, "actor": self.actor, "before": seen.standing.value, "after": str(now)}
-            key = keys.redact(seen.key)
-            tell(self._observers, lambda: Occurrence(name, seen.boundary, seen.operation, key, seen.attempt, said))
+            self._observers.tell(name, seen.boundary, seen.operation, seen.key, seen.attempt, said)
         return change
 
     def _write(self, phase: str, entry: Mapping[str, Any]) -> None:

@@ -9,8 +9,8 @@ from retrysafe.backend import Backend
 from retrysafe.core import durations, keys
 from retrysafe.core.durations import micros
 from retrysafe.errors import ConfigurationError, InvalidKey
-from retrysafe.observers import NO_FIELDS, tell
-from retrysafe.ports import Codec, Observer, Occurrence
+from retrysafe.observers import NO_FIELDS, Observers
+from retrysafe.ports import Codec
 from retrysafe.types import Clocks, Concurrency, Duration, Effects, Key, Layered, OnExpired, OnMissing, Reject, Wait
 from retrysafe.wakeups import Wakeups
 
@@ -50,7 +50,7 @@ class Terms(NamedTuple):
     on_expired: OnExpired
     on_missing: OnMissing
     codec: Codec
-    observers: tuple[Observer, ...]
+    observers: Observers
     secret: bytes | None
     wakeups: Wakeups
     warned: list[bool]
@@ -96,9 +96,8 @@ class Terms(NamedTuple):
         attempt: str,
         fields: Mapping[str, Any] = NO_FIELDS,
     ) -> None:
-        """Tell the observers."""
-        redacted = keys.redact(record_key)
-        tell(self.observers, lambda: Occurrence(name, self.name, operation, redacted, attempt, fields))
+        """Tell the observers of something that is not part of an attempt."""
+        self.observers.tell(name, self.name, operation, record_key, attempt, fields)
 
 
 def clocks_of(lease: Duration, window: Duration, memory: Duration | None) -> Clocks:

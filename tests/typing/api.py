@@ -32,6 +32,8 @@ from retrysafe import (
     reject,
     wait,
 )
+from retrysafe.otel import OpenTelemetryObserver
+from retrysafe.ports import Watch
 from retrysafe.types import Reject
 
 
@@ -58,6 +60,8 @@ class Raw:
 
 observer: Observer = observe
 logging_observer: Observer = LoggingObserver()
+telemetry: Observer = OpenTelemetryObserver()
+watch: Watch = OpenTelemetryObserver().watch(Occurrence("received", "b", "o", "k", "a", {}))
 codec: Codec = Raw()
 json_codec: Codec = JSONCodec()
 
@@ -75,7 +79,7 @@ charges = Boundary(
     on_expired="refuse",
     on_missing="error",
     codec=codec,
-    observers=[observer, logging_observer],
+    observers=[observer, logging_observer, telemetry],
     secret="pepper",
 )
 assert_type(reject(), Reject)
