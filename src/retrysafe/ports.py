@@ -176,6 +176,42 @@ class AsyncClient(AsyncExecutor, Protocol):
         ...
 
 
+class Listener(Protocol):
+    """Hears from the store that keys were settled elsewhere. What it misses is found by looking again."""
+
+    def listen(self, key: bytes) -> None:
+        """Begin to hear of ``key``; returns at once, and raises nothing."""
+        ...
+
+    def ignore(self, key: bytes) -> None:
+        """Hear of ``key`` no more."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
+class AsyncListener(Protocol):
+    """The same on an event loop, where listening never waits either."""
+
+    def listen(self, key: bytes) -> None:
+        """Begin to hear of ``key``; returns at once, and raises nothing."""
+        ...
+
+    def ignore(self, key: bytes) -> None:
+        """Hear of ``key`` no more."""
+        ...
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        ...
+
+    def abandon(self) -> None:
+        """Hang up without the loop, which has been closed."""
+        ...
+
+
 class Codec(Protocol):
     """Turns results into bytes and back. Decoding must give a value equal to the one encoded."""
 
@@ -240,6 +276,35 @@ class Script(NamedTuple):
     source: str
     keys: tuple[bytes, ...]
     args: tuple[Any, ...]
+
+
+class Scan(NamedTuple):
+    """One page of the Redis keys that match ``pattern``, and a script that is run for each of them.
+
+    ``lasting``: only for keys that would never expire by themselves.
+    """
+
+    pattern: bytes
+    cursor: str | None
+    count: int
+    script: Script
+    lasting: bool = False
+
+
+class Scanned(NamedTuple):
+    """The answer to a Scan: keys with what the script said of them, and where to go on (None: the end)."""
+
+    found: list[tuple[bytes, Any]]
+    cursor: str | None
+
+
+class Settings(NamedTuple):
+    """What every Redis master tells of itself, and these of its configuration; what it refuses to tell is missing.
+
+    The answer is one mapping of names to texts for each master.
+    """
+
+    names: tuple[str, ...]
 
 
 class Call(NamedTuple):

@@ -1,22 +1,26 @@
 """Redis: one script per step, each judging the record by the transition table on the server's clock.
 
 Instants are microseconds; a Lua number holds them exactly, and they are returned as text because
-replies would be cut to 32 bits of fraction. Settled records expire natively when they are forgotten.
+replies would be cut to 32 bits of fraction. Settled records expire natively when they are forgotten,
+and their end is published on the channel of their key's name, for those who wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before
-from retrysafe.ports import Ask, Capabilities, Script
+from retrysafe.ports import Ask, Capabilities, Scan, Scanned, Script, Settings
 from retrysafe.stores.sql import COLUMNS
 from retrysafe.types import Clocks, Held, Record, State, Stored, Want
 
 _FIELDS = tuple(column for column in COLUMNS if column != "key_hash")  # the key is the hash's own name
 _TEXTS = ("boundary", "scope", "operation", "attempt", "effects")
 _NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "forget", "version")
+_PREFIX, _SUFFIX = b"retrysafe:{", b"}"
+_PAGE = 500
+"""How many keys a sweep looks at in one request."""
 
 _PRELUDE = (
     """
@@ -50,13 +54,13 @@ local function standing(record)
   return record.state
 end
 local function allowed(record, sources) return string.find(sources, ',' .. standing(record) .. ',', 1, true) end
+local function expire_at(forget) redis.call('PEXPIREAT', KEYS[1], text(math.ceil(forget / 1000))) end
 local function written(state, window, memory)
   local forget = now + memory
   redis.call('HSET', KEYS[1], 'state', state, 'updated', text(now), 'expires', text(now + window),
     'forget', text(forget))
   redis.call('HINCRBY', KEYS[1], 'version', 1)
-  if state == 'running' or state == 'unknown' then redis.call('PERSIST', KEYS[1])
-  else redis.call('PEXPIREAT', KEYS[1], text(math.ceil(forget / 1000))) end
+  if state == 'running' or state == 'unknown' then redis.call('PERSIST', KEYS[1]) else expire_at(forget) end
 end
 local function stored(body, media_type, codec_version)
   redis.call('HDEL', KEYS[1], 'result', 'media_type', 'codec_version')
@@ -84,11 +88,13 @@ local record = load()
 if not allowed(record, ARGV[10]) or record.attempt ~= ARGV[11] or record.version ~= ARGV[12] then return false end
 claimed(ARGV, math.max(tonumber(record.token) + 1, now), tonumber(record.version) + 1, ARGV[13], record.created)
 return reply()""",
+    # The wake-up may be forbidden to this user: that must not undo what is written.
     "settle": """
 local record = load()
 if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record[ARGV[3]] ~= ARGV[4] then return 0 end
 stored(ARGV[8], ARGV[9], ARGV[10])
 written(ARGV[5], ARGV[6], ARGV[7])
+redis.pcall('PUBLISH', KEYS[1], '')
 return 1""",
     "renew": """
 local record = load()
@@ -97,6 +103,12 @@ redis.call('HSET', KEYS[1], 'lease_until', text(now + ARGV[4]))
 written('running', ARGV[5], ARGV[6])
 return 1""",
     "read": "return reply()",
+    # A record without its expiry would stay for ever: RESTORE and PERSIST do that.
+    "mend": """
+local record = load()
+if allowed(record, ARGV[1]) then return redis.call('DEL', KEYS[1]) end
+if record and record.state ~= 'running' and record.state ~= 'unknown' then expire_at(tonumber(record.forget)) end
+return 0""",
 }
 
 
@@ -141,9 +153,25 @@ class RedisStore:
         """Return the record."""
         return Ask(_script("read", key, ()), _reader(key))
 
-    def sweep(self, limit: int) -> list[Ask[int]]:
-        """Nothing to do: forgotten records expire natively."""
-        return []
+    def sweep(self, limit: int) -> Iterator[Ask[int]]:
+        """Forgotten records expire natively. Walk over all keys for those that have lost their expiry: give it back
+        to them, and remove those that are forgotten, up to ``limit``; the answers count what was removed.
+        """
+        mend = _script("mend", b"", (_sources(Event.SWEEP),))
+        cursor: str | None = None
+        removed = 0
+
+        def parse(answer: Scanned) -> int:
+            nonlocal cursor, removed
+            cursor = answer.cursor
+            gone = sum(reply for _, reply in answer.found)
+            removed += gone
+            return gone
+
+        while True:
+            yield Ask(Scan(_PREFIX + b"*", cursor, _PAGE, mend, lasting=True), parse)
+            if cursor is None or removed >= limit:
+                return
 
     def _settle(
         self, key: bytes, guard: tuple[Any, ...], event: Event, result: Stored | None, clocks: Clocks
@@ -159,8 +187,18 @@ class RedisStore:
         return Ask(_script("renew", held.key, args), lambda answer: {held.key} if answer == 1 else set())
 
 
+def name_of(key: bytes) -> bytes:
+    """The Redis key of a record, which is also the channel on which its end is published."""
+    return _PREFIX + key.hex().encode() + _SUFFIX
+
+
+def key_of(name: bytes) -> bytes:
+    """The record's key behind a Redis key."""
+    return bytes.fromhex(name[len(_PREFIX) : -len(_SUFFIX)].decode())
+
+
 def _script(name: str, key: bytes, args: tuple[Any, ...]) -> Script:
-    return Script(name, _PRELUDE + _SCRIPTS[name], (b"retrysafe:{" + key.hex().encode() + b"}",), args)
+    return Script(name, _PRELUDE + _SCRIPTS[name], (name_of(key),), args)
 
 
 def _sources(event: Event) -> str:
@@ -186,25 +224,23 @@ def _is_one(answer: Any) -> bool:
     return bool(answer == 1)
 
 
-def _reader(key: bytes) -> Any:
-    def record(answer: Any) -> Record | None:
-        if not answer:
-            return None
-        values = dict(zip(_FIELDS, answer, strict=False))
-        texts: dict[str, Any] = {name: values[name].decode() for name in _TEXTS}
-        numbers: dict[str, Any] = {name: int(values[name]) for name in _NUMBERS}
-        result = None
-        if values["media_type"] is not None:
-            result = Stored(values["result"], values["media_type"].decode(), int(values["codec_version"]))
-        state = State(values["state"].decode())
-        return Record(
-            key=key,
-            fingerprint=values["fingerprint"],
-            state=state,
-            result=result,
-            now=int(answer[-1]),
-            **texts,
-            **numbers,
-        )
+def _reader(key: bytes) -> Callable[[Any], Record | None]:
+    return lambda answer: _record(key, answer) if answer else None
 
-    return record
+
+def _record(key: bytes, answer: Sequence[Any]) -> Record:
+    values = dict(zip(_FIELDS, answer, strict=False))
+    texts: dict[str, Any] = {name: values[name].decode() for name in _TEXTS}
+    numbers: dict[str, Any] = {name: int(values[name]) for name in _NUMBERS}
+    result = None
+    if values["media_type"] is not None:
+        result = Stored(values["result"], values["media_type"].decode(), int(values["codec_version"]))
+    return Record(
+        key=key,
+        fingerprint=values["fingerprint"],
+        state=State(values["state"].decode()),
+        result=result,
+        now=int(answer[-1]),
+        **texts,
+        **numbers,
+    )
