@@ -33,7 +33,6 @@ from retrysafe.types import (
     Wait,
     Want,
 )
-from retrysafe.wakeups import Wakeups
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -128,7 +127,6 @@ class Boundary:
             codec=codec or JSONCodec(),
             observers=(LoggingObserver(),) if observers is None else tuple(observers),
             secret=_secret(secret),
-            wakeups=Wakeups(),
             warned=[],
         )
 

@@ -6,7 +6,7 @@ The request languages below are shared by the stores that write them and the exe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -93,8 +93,11 @@ class Store(Protocol):
         """Return the record."""
         ...
 
-    def sweep(self, limit: int) -> list[Ask[int]]:
-        """Remove up to ``limit`` forgotten records; the answers count them. Empty where they expire natively."""
+    def sweep(self, limit: int) -> Iterable[Ask[int]]:
+        """Remove up to ``limit`` forgotten records; the answers count them. Empty where they expire natively.
+
+        Each ask is made when the one before it has been answered.
+        """
         ...
 
 
@@ -318,7 +321,7 @@ class Scan(NamedTuple):
 
     pattern: bytes
     cursor: str | None
-    count: int
+    size: int
     script: Script
     lasting: bool = False
 

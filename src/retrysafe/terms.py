@@ -12,7 +12,6 @@ from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.observers import NO_FIELDS, tell
 from retrysafe.ports import Codec, Observer, Occurrence
 from retrysafe.types import Clocks, Concurrency, Duration, Effects, Key, OnExpired, OnMissing, Reject, Wait
-from retrysafe.wakeups import Wakeups
 
 
 def reject() -> Reject:
@@ -41,7 +40,6 @@ class Terms(NamedTuple):
     codec: Codec
     observers: tuple[Observer, ...]
     secret: bytes | None
-    wakeups: Wakeups
     warned: list[bool]
 
     def chance(self) -> float:

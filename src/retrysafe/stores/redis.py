@@ -13,7 +13,7 @@ from typing import Any
 from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before
 from retrysafe.ports import Ask, Capabilities, Scan, Scanned, Script, Settings
 from retrysafe.stores.sql import COLUMNS
-from retrysafe.types import Clocks, Finding, Held, Record, State, Stored, Tally, Want
+from retrysafe.types import Clocks, Filter, Finding, Held, Page, Record, State, Stored, Tally, Want
 
 _FIELDS = tuple(column for column in COLUMNS if column != "key_hash")  # the key is the hash's own name
 _TEXTS = ("boundary", "scope", "operation", "attempt", "effects")
@@ -103,6 +103,11 @@ redis.call('HSET', KEYS[1], 'lease_until', text(now + ARGV[4]))
 written('running', ARGV[5], ARGV[6])
 return 1""",
     "read": "return reply()",
+    "glance": """
+local values = reply()
+if not values then return false end
+for i = #values - 3, #values - 1 do values[i] = false end
+return values""",
     # A record without its expiry would stay for ever: RESTORE and PERSIST do that.
     "mend": """
 local record = load()
@@ -121,7 +126,8 @@ class RedisStore:
         waits_in_transaction=False,
         clock="the Redis server",
         durability=(
-            "what its persistence keeps: every write with appendfsync always; a failover may lose the last ones"
+            "what its persistence keeps: every write with appendfsync always; with everysec, at a crash all but the "
+            "last second or two; without AOF, only what the last snapshot holds"
         ),
         failover="the writes that the replica had not received: replication is asynchronous",
         cannot_survive=(
@@ -172,7 +178,7 @@ class RedisStore:
         def parse(answer: Scanned) -> int:
             nonlocal cursor, removed
             cursor = answer.cursor
-            gone = sum(reply for _, reply in answer.found)
+            gone = sum(int(reply) for _, reply in answer.found)
             removed += gone
             return gone
 
@@ -180,6 +186,15 @@ class RedisStore:
             yield Ask(Scan(_PREFIX + b"*", cursor, _PAGE, mend, lasting=True), parse)
             if cursor is None or removed >= limit:
                 return
+
+    def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
+        """Return a page in the order of Redis' own SCAN: while keys come and go, it may show one twice."""
+
+        def parse(answer: Scanned) -> Page:
+            records = [_record(key_of(name), reply) for name, reply in answer.found if reply]
+            return Page([record for record in records if wanted.takes(record)], answer.cursor)
+
+        return Ask(Scan(_PREFIX + b"*", cursor, limit, _script("glance", b"", ())), parse)
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
         """Nothing to archive: forgotten records expire natively."""
@@ -194,8 +209,8 @@ class RedisStore:
         return []
 
     def examine(self) -> list[Ask[list[Finding]]]:
-        """Look at the server's settings."""
-        return []
+        """Look at eviction, persistence, replication and role, on every master."""
+        return [Ask(Settings(_SETTINGS), _findings)]
 
     def _settle(
         self, key: bytes, guard: tuple[Any, ...], event: Event, result: Stored | None, clocks: Clocks
@@ -268,3 +283,84 @@ def _record(key: bytes, answer: Sequence[Any]) -> Record:
         **texts,
         **numbers,
     )
+
+
+# ---------------------------------------------------------------- how the server is set up
+
+_SETTINGS = ("appendfsync", "save", "min-replicas-to-write", "maxmemory", "maxmemory-policy")
+_LAG = 10
+"""Seconds after which a replica that was not heard of is worth a warning."""
+
+Node = Mapping[str, str]
+
+
+def _findings(masters: Sequence[Node]) -> list[Finding]:
+    """What is to be said of the masters, each thing once."""
+    found = [finding for node in masters for look in _LOOKS for finding in look(node)]
+    return list(dict.fromkeys(found))
+
+
+def _role(node: Node) -> Iterator[Finding]:
+    if node.get("role", "master") != "master":
+        text = f"The server is a {node['role']}: claims must reach the master. Point store= at it, or use Sentinel."
+        yield Finding("refuse", "role", text)
+
+
+def _eviction(node: Node) -> Iterator[Finding]:
+    """Settled records have an expiry, so that even the volatile policies evict them."""
+    policy, bound = node.get("maxmemory_policy") or node.get("maxmemory-policy"), node.get("maxmemory")
+    if policy is None:
+        yield Finding("warn", "eviction", "The server does not tell its maxmemory-policy: make sure it is noeviction.")
+    elif policy != "noeviction" and bound not in (None, "0"):
+        text = (
+            f"maxmemory-policy is {policy} with maxmemory {bound}: records could be evicted, and their operations run "
+            "again. Set maxmemory-policy noeviction, or use a Redis of its own for retrysafe."
+        )
+        yield Finding("refuse", "eviction", text)
+    elif policy != "noeviction":
+        text = f"maxmemory-policy is {policy}: once maxmemory is set, records could be evicted. Set it to noeviction."
+        yield Finding("warn", "eviction", text)
+    else:
+        yield Finding("fact", "eviction", "noeviction: a full server refuses claims, and forgets none.")
+
+
+def _persistence(node: Node) -> Iterator[Finding]:
+    if node.get("aof_enabled") == "1":
+        yield _FSYNC.get(node.get("appendfsync", ""), _FSYNC_UNKNOWN)
+    elif "aof_enabled" in node:
+        saved = node.get("save")
+        text = "A crash forgets everything: there is neither AOF nor a snapshot."
+        if saved:
+            text = f"Snapshots only (save {saved}): a crash forgets all that was written since the last one."
+        elif saved is None:
+            text = "There is no AOF: a crash forgets at least what was written since the last snapshot."
+        yield Finding("warn", "persistence", text + " Set appendonly yes.")
+    else:
+        yield Finding("warn", "persistence", "The server does not tell how it persists what it acknowledges.")
+
+
+_FSYNC = {
+    "always": Finding("fact", "persistence", "AOF, appendfsync always: a crash loses nothing that was acknowledged."),
+    "everysec": Finding("fact", "persistence", "AOF, appendfsync everysec: a crash loses the last second or two."),
+    "no": Finding("warn", "persistence", "AOF, appendfsync no: a crash of the machine loses what was not synced yet."),
+}
+_FSYNC_UNKNOWN = Finding("warn", "persistence", "AOF is on, but the server does not tell its appendfsync.")
+
+
+def _replication(node: Node) -> Iterator[Finding]:
+    replicas = int(node.get("connected_slaves", "0"))
+    if not replicas:
+        return
+    kept = node.get("min-replicas-to-write", "0")
+    text = f"{replicas} replicas, asynchronous (min-replicas-to-write {kept}): a failover loses what they had not got."
+    yield Finding("fact", "replication", text)
+    for number in range(replicas):
+        replica = dict(part.split("=", 1) for part in node.get(f"slave{number}", "").split(",") if "=" in part)
+        lag = replica.get("lag", "0")
+        if replica.get("state", "online") != "online" or int(lag) > _LAG:
+            where = f"{replica.get('ip')}:{replica.get('port')}"
+            text = f"Replica {where} is {replica.get('state')}, last heard of {lag} s ago: a failover to it loses more."
+            yield Finding("warn", "replication", text)
+
+
+_LOOKS: tuple[Callable[[Node], Iterator[Finding]], ...] = (_role, _eviction, _persistence, _replication)
