@@ -48,7 +48,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def require(service: str) -> None:
     """Skip the test when the service is absent; in CI an absent service is a failure."""
-    variable = f"RETRYSAFE_TEST_{service.upper()}"
+    variable = f"RETRYSAFE_TEST_{service.upper().replace('-', '_')}"
     if variable in os.environ:
         return
     reason = f"no {service}: {variable} is not set; run scripts/services start {service}"
