@@ -123,7 +123,7 @@ def child(work: Callable[[], None]) -> int:
 def supervise(argv: list[str]) -> None:
     """Kill and restart until the work is done."""
     chance = random.Random(argv[-1])
-    for library in ("sqlite_async", "psycopg", "asyncpg"):  # so that a worker begins to work at once
+    for library in ("sqlite_async", "psycopg", "asyncpg", "redis_listening"):  # so that a worker begins to work at once
         importlib.import_module(f"retrysafe.executors.{library}")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     running: set[int] = set()

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,19 @@ from retrysafe import Boundary, InProgress, reject, wait
 from tests.conftest import require
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Told, auntil, driven
+from tests.stores.harnesses import redis_url
 
 CALLERS = 200
 EFFECTS = ("keyed", "transactional")
+REDIS = (("redis", "keyed"), ("redis-cluster", "keyed"), ("redis-sentinel", "keyed"))
 
 
 def _store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     if kind == "sqlite":
         return f"sqlite:///{tmp_path}/records.db"
+    if kind.startswith("redis"):
+        require(kind)
+        return redis_url(kind.removeprefix("redis").replace("-", "_").upper())
     require("postgresql")
     url: str = request.getfixturevalue("migrated")
     return driven(url, "asyncpg") if kind == "asyncpg" else url
@@ -96,8 +102,7 @@ def _judge_waited(race: Race) -> None:
     assert race.got == {"ran": 1, "replayed {'receipt': 1}": CALLERS - 1}
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "postgresql"], EFFECTS), *REDIS])
 def test_threads_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -109,8 +114,7 @@ def test_threads_are_told_that_the_first_is_running(
         assert (claim.replayed, claim.result) == (True, {"receipt": 1})
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "postgresql"], EFFECTS), *REDIS])
 def test_threads_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -122,8 +126,7 @@ def test_threads_that_wait_get_the_first_result(
     _judge_waited(race)
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "asyncpg"])
+@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "postgresql", "asyncpg"], EFFECTS), *REDIS])
 async def test_tasks_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -140,8 +143,7 @@ async def test_tasks_are_told_that_the_first_is_running(
     await boundary.aclose()
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "asyncpg"])
+@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "postgresql", "asyncpg"], EFFECTS), *REDIS])
 async def test_tasks_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

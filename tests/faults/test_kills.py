@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary
+from tests.conftest import require
 from tests.faults.helpers import ROOT, Bank, business_table, driven, environment, plain, records_of, rows_of, unique
 from tests.faults.killing import KEYS, KILLS
+from tests.stores.harnesses import redis_url
 
 STORES = ["sqlite sync", "sqlite async", "psycopg sync", "psycopg async", "asyncpg async"]
+LEASED_STORES = ["redis sync", "redis async", "redis-cluster sync", "redis-cluster async"]
 
 
 def _supervised(*arguments: str) -> int:
@@ -57,7 +60,7 @@ def _judge(store: str, name: str, rows: list[tuple[str, str]], kills: int) -> No
     assert {state for state, _ in records_of(store, name)} == {"completed"}
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", [*STORES, *LEASED_STORES])
 def test_killed_workers_charge_once_under_a_derived_key(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -66,6 +69,9 @@ def test_killed_workers_charge_once_under_a_derived_key(
     if library == "sqlite":
         store = f"sqlite:///{tmp_path}/records.db"
         Boundary(name, store=store).close()
+    elif library in ("redis", "redis-cluster"):
+        require(library)
+        store = redis_url(library.removeprefix("redis").replace("-", "_").upper())
     else:
         store = driven(request.getfixturevalue("migrated"), library)
     kills = _supervised(store, "keyed", colour, name, str(bank.path), kind)

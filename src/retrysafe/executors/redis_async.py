@@ -65,6 +65,9 @@ class Wire(asyncio.Protocol):
             await connection.connect()
         except (RedisError, OSError) as error:
             raise StoreUnavailable(str(error), unsent=True) from error
+        except BaseException:  # cancelled half-way: nobody else would hang up
+            await connection.disconnect(nowait=True)
+            raise
         silence = getattr(connection, "socket_timeout", None)
         wire = cls(silence, hear)
         wire._streams = connection._reader, connection._writer

@@ -75,7 +75,7 @@ class RedisListener:
         while not self._closed.is_set():
             try:
                 self._hear_until_it_breaks()
-            except _FAILURES:
+            except Exception:  # noqa: BLE001 - what befalls a connection that is closed by another thread has many names
                 self._closed.wait(PAUSE)
             finally:
                 with self._changing:
@@ -151,7 +151,7 @@ class AsyncRedisListener:
                     for name in self._keys:
                         wire.send(("SUBSCRIBE", name))
                     self._wire = wire
-                    await wire.lost
+                    await asyncio.wait((wire.lost,))  # cancelling this must not look like a loss
                 finally:
                     self._wire = None
                     if wire.is_open:
