@@ -11,7 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.executors.redis import Masters, Reply
@@ -89,6 +91,7 @@ class RedisListener:
         pubsub = node.pubsub(ignore_subscribe_messages=True)
         with self._changing:
             pubsub.subscribe(b"retrysafe", *self._keys)  # never nobody, or the connection would not be read
+            pubsub.connection.retry = Retry(NoBackoff(), 1)  # redis-py reconnects and subscribes again by itself
             self._pubsub = pubsub
         while not self._closed.is_set():
             message = pubsub.get_message(timeout=_READ)
