@@ -13,11 +13,12 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from retrysafe.backend import Backend
 from retrysafe.errors import ConfigurationError
 from retrysafe.ports import AsyncClient, AsyncExecutor, Executor
+from retrysafe.types import Layered
 
 
 class Joining(NamedTuple):
@@ -40,10 +41,10 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
         return _memory("memory://")
     if isinstance(store, str):
         store = _anchored(store)
-    identity = store if isinstance(store, str) else id(store)
+    identity = store if isinstance(store, str | Layered) else id(store)
     with _sharing:
         if identity not in _shared:
-            made = _from_url(store) if isinstance(store, str) else _from_object(store)
+            made = _from_anything(store)
             _shared[identity] = (made, store)  # keeping the object keeps its id its own
         backend = _shared[identity][0]
     if backend.migrates_itself and migrate:
@@ -77,15 +78,43 @@ def join(backend: Backend, tx: Any) -> Joining:
             return make(tx)
     raise ConfigurationError(
         f"tx= is a {type(tx).__module__}.{type(tx).__qualname__}; expected a connection or session of sqlite3, "
-        "psycopg, asyncpg or SQLAlchemy that is in a transaction."
+        "psycopg, asyncpg, PyMySQL, asyncmy or SQLAlchemy that is in a transaction."
     )
 
 
-def forget(backend: Backend) -> None:
-    """Let the next connect make a new backend; called when the last boundary is closed."""
+def leave(backend: Backend) -> bool:
+    """Let one user of a backend go; whether it was the last, who closes it. The next connect makes a new one then."""
+    backend.users -= 1
+    if backend.users == 0:
+        _forget(backend)
+    return backend.users == 0
+
+
+def _forget(backend: Backend) -> None:
     with _sharing:
         for identity in [identity for identity, (shared, _) in _shared.items() if shared is backend]:
             del _shared[identity]
+
+
+def _from_anything(store: object) -> Backend:
+    if isinstance(store, Layered):
+        return _layered(store)
+    return _from_url(store) if isinstance(store, str) else _from_object(store)
+
+
+def _layered(layers: Layered) -> Backend:
+    """The truth's backend with a cache in front of it, with clients of its own for both."""
+    from retrysafe.nearby import Nearby
+    from retrysafe.stores.redis_cache import RedisCache
+
+    fast = _from_anything(layers.fast)
+    if fast.kind != "redis":
+        raise ConfigurationError(f"layered(): the fast store is Redis, not {fast.kind}.")
+    if isinstance(layers.truth, Layered) or layers.truth == "memory://":
+        raise ConfigurationError("layered(): the truth is a durable store of one layer.")
+    truth = _from_anything(_anchored(layers.truth) if isinstance(layers.truth, str) else layers.truth)
+    truth.near = Nearby(RedisCache(), layers.at_most, fast)
+    return truth
 
 
 # ---------------------------------------------------------------- from a URL
@@ -153,6 +182,7 @@ def _sqlite(url: str) -> Backend:
         apulse=partial(asynchronous, impatient),
         address=url,
         migrates_itself=True,
+        missing=lambda: not os.path.exists(path),  # noqa: PTH110 - pathlib would double the time to import
     )
 
 
@@ -176,6 +206,46 @@ def _asyncpg(url: str) -> Backend:
     plain = url.replace("postgresql+asyncpg", "postgresql", 1)
     connect_ = partial(module.AsyncpgClient.connect, plain)
     return Backend(PostgresqlStore(), sync=None, asynchronous=connect_, address=_without_password(url))
+
+
+def _mysql(url: str, *, sync: bool = True, asynchronous: bool = True) -> Backend:
+    from retrysafe.stores.mysql import MysqlStore
+
+    options = _mysql_options(url)
+    client = partial(_library("pymysql", "mysql").PymysqlClient, options) if sync else None
+    aclient = partial(_library("asyncmy", "mysql").AsyncmyClient.connect, options) if asynchronous else None
+    return Backend(MysqlStore(), sync=client, asynchronous=aclient, address=_without_password(url))
+
+
+def _mysql_options(url: str) -> dict[str, Any]:
+    """What PyMySQL and asyncmy are both given."""
+    from retrysafe.executors.sql import url_options
+
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    url_options(given, ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket"), "mysql")
+    database = unquote(parts.path.removeprefix("/"))
+    if not database or "/" in database:
+        raise ConfigurationError(f"store={_without_password(url)!r}: write mysql://user:password@host:3306/database.")
+    options: dict[str, Any] = {
+        "host": parts.hostname or "localhost",
+        "port": parts.port or 3306,
+        "user": unquote(parts.username) if parts.username else None,
+        "password": unquote(parts.password or ""),
+        "database": database,
+        "charset": "utf8mb4",
+    }
+    if "unix_socket" in given:
+        options["unix_socket"] = given["unix_socket"]
+    if "ssl_ca" in given:
+        import ssl
+
+        options["ssl"] = ssl.create_default_context(cafile=given["ssl_ca"])
+        if "ssl_cert" in given:
+            options["ssl"].load_cert_chain(given["ssl_cert"], given.get("ssl_key"))
+    elif "ssl_cert" in given or "ssl_key" in given:
+        raise ConfigurationError(f"store={_without_password(url)!r}: ssl_cert and ssl_key go with ssl_ca.")
+    return options
 
 
 def _redis(url: str) -> Backend:
@@ -231,6 +301,12 @@ _SCHEMES: dict[str, Callable[[str], Backend]] = {
     "postgres": _postgresql,
     "postgresql+psycopg": _postgresql,
     "postgresql+asyncpg": _asyncpg,
+    "mysql": _mysql,
+    "mysql+pymysql": partial(_mysql, asynchronous=False),
+    "mysql+asyncmy": partial(_mysql, sync=False),
+    "mariadb": _mysql,
+    "mariadb+pymysql": partial(_mysql, asynchronous=False),
+    "mariadb+asyncmy": partial(_mysql, sync=False),
     "unix": _redis,
     **{
         f"{scheme}{topology}": _redis
@@ -262,15 +338,21 @@ def _from_object(store: object) -> Backend:
             return make(store)
     raise ConfigurationError(
         f"store= is a {type(store).__module__}.{type(store).__qualname__}; expected a URL, a SQLAlchemy engine or "
-        "sessionmaker, a psycopg or asyncpg pool, a redis-py client."
+        "sessionmaker, a pool of psycopg, asyncpg or asyncmy, a client of redis-py."
     )
 
 
 def _sql_store(dialect: str) -> Any:
+    from retrysafe.stores.mysql import MysqlStore
     from retrysafe.stores.postgresql import PostgresqlStore
     from retrysafe.stores.sqlite import SqliteStore
 
-    kinds: dict[str, type[Any]] = {"sqlite": SqliteStore, "postgresql": PostgresqlStore}
+    kinds: dict[str, type[Any]] = {
+        "sqlite": SqliteStore,
+        "postgresql": PostgresqlStore,
+        "mysql": MysqlStore,
+        "mariadb": MysqlStore,
+    }
     if dialect not in kinds:
         raise ConfigurationError(
             f"store=: SQLAlchemy dialect {dialect!r} is not supported; supported are {', '.join(kinds)}."
@@ -353,6 +435,13 @@ def _async_psycopg_pool(pool: Any) -> Backend:
     )
 
 
+def _asyncmy_pool(pool: Any) -> Backend:
+    module = _library("asyncmy", "mysql")
+    return Backend(
+        _sql_store("mysql"), sync=None, asynchronous=partial(module.AsyncmyClient.on, pool), address="mysql://…"
+    )
+
+
 def _asyncpg_pool(pool: Any) -> Backend:
     module = _library("asyncpg", "asyncpg")
     return Backend(
@@ -384,6 +473,7 @@ _OBJECTS: tuple[tuple[str, str, Callable[[Any], Backend]], ...] = (
     ("psycopg_pool", "ConnectionPool", _psycopg_pool),
     ("psycopg_pool", "AsyncConnectionPool", _async_psycopg_pool),
     ("asyncpg", "Pool", _asyncpg_pool),
+    ("asyncmy", "Pool", _asyncmy_pool),
     ("redis", "Redis", _redis_object("redis", "sync", "one_server")),
     ("redis.asyncio", "Redis", _redis_object("redis_async", "async", "one_server")),
     ("redis.cluster", "RedisCluster", _redis_object("redis", "sync", "cluster")),
@@ -400,7 +490,7 @@ def _fixed(kind: str) -> Callable[[Any], str]:
 
 def _dialect(tx: Any) -> str:
     bind = getattr(tx, "dialect", None) or tx.get_bind().dialect
-    return str(bind.name)
+    return "mysql" if bind.name == "mariadb" else str(bind.name)
 
 
 def _join_sqlite(tx: Any) -> Joining:
@@ -428,6 +518,8 @@ _JOINABLE: tuple[tuple[str, str, Callable[[Any], str], Callable[[Any], Joining]]
     ("psycopg", "AsyncConnection", _fixed("postgresql"), _join_async("psycopg", "psycopg", "ajoin")),
     ("asyncpg", "Connection", _fixed("postgresql"), _join_async("asyncpg", "asyncpg", "ajoin")),
     ("asyncpg.pool", "PoolConnectionProxy", _fixed("postgresql"), _join_async("asyncpg", "asyncpg", "ajoin")),
+    ("pymysql.connections", "Connection", _fixed("mysql"), _join_sync("pymysql", "mysql", "join")),
+    ("asyncmy.connection", "Connection", _fixed("mysql"), _join_async("asyncmy", "mysql", "ajoin")),
     ("sqlalchemy", "Connection", _dialect, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
     ("sqlalchemy.orm", "Session", _dialect, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
     (

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from retrysafe.core.transitions import Event
-from retrysafe.types import Clocks, Filter, Finding, Held, Micros, Page, Record, Stored, Tally, Want
+from retrysafe.types import Cached, Clocks, Filter, Finding, Held, Micros, Page, Record, Stored, Tally, Want
 
 R = TypeVar("R")
 T_co = TypeVar("T_co", covariant=True)
@@ -157,6 +158,22 @@ class TransactionalStore(Store, Protocol):
         ...
 
 
+class Cache(Protocol):
+    """Settled records of a durable store, kept in a faster one. Losing them costs time, never correctness."""
+
+    def look(self, key: bytes) -> Ask[Cached]:
+        """Return what is kept of a key."""
+        ...
+
+    def keep(self, record: Record, until: Micros) -> Ask[None]:
+        """Keep a settled record until an instant of the cache's clock, unless a later version is known."""
+        ...
+
+    def drop(self, changed: Record, until: Micros) -> Ask[None]:
+        """Forget a record that was changed; what was read before the change must not be kept until then."""
+        ...
+
+
 class Executor(Protocol):
     """Performs one request on one client library, and returns its answer."""
 
@@ -287,7 +304,9 @@ class Query(NamedTuple):
 
     ``otherwise`` is performed, as a new statement, when this one gives no row. ``writes`` tells an
     executor with separate lanes which one to use; ``control`` names transaction control, which
-    session objects perform by method rather than by text.
+    session objects perform by method rather than by text. ``refusals`` holds errors that are answers,
+    by SQLSTATE: a lock that another has, a savepoint that is gone; each with the statement to perform
+    instead, or None for an answer without rows.
     """
 
     sql: str
@@ -295,6 +314,7 @@ class Query(NamedTuple):
     otherwise: Query | None = None
     writes: bool = True
     control: str | None = None
+    refusals: Mapping[str, Query | None] = MappingProxyType({})
 
 
 class Rows(NamedTuple):

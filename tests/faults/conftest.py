@@ -12,7 +12,19 @@ import pytest
 
 from retrysafe import Boundary
 from tests.conftest import require
-from tests.faults.helpers import Bank, Cluster, Proxy, Told, business_table, postgresql_programs, unique
+from tests.faults.helpers import (
+    Bank,
+    Cluster,
+    MariaDB,
+    Proxy,
+    Told,
+    business_table,
+    driven,
+    mariadb_program,
+    postgresql_programs,
+    unique,
+)
+from tests.stores.harnesses import redis_url
 
 Making = Callable[..., Boundary]
 
@@ -28,6 +40,29 @@ def migrated() -> str:
     backend.migrate()
     backend.close()
     return url
+
+
+@pytest.fixture(scope="session")
+def mysql_migrated() -> str:
+    """The URL of the shared MariaDB, with our tables in it."""
+    from retrysafe.connect import connect
+
+    require("mysql")
+    url = os.environ["RETRYSAFE_TEST_MYSQL"]
+    backend = connect(url)
+    backend.migrate()
+    backend.close()
+    return url
+
+
+def server_of(library: str, request: pytest.FixtureRequest) -> str:
+    """The URL for a client library, on the migrated server that it is for."""
+    if library in ("pymysql", "asyncmy"):
+        return driven(request.getfixturevalue("mysql_migrated"), library)
+    if library.startswith("redis"):
+        require(library)
+        return redis_url(library.removeprefix("redis").replace("-", "_").upper())
+    return driven(request.getfixturevalue("migrated"), library)
 
 
 @pytest.fixture
@@ -88,6 +123,20 @@ def own_server() -> Iterator[Cluster]:
             pytest.fail(reason)
         pytest.skip(reason)
     server = Cluster(programs)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def own_mariadb() -> Iterator[MariaDB]:
+    """A MariaDB server that tests may kill."""
+    program = mariadb_program()
+    if program is None:
+        reason = "no MariaDB server program"
+        if os.environ.get("RETRYSAFE_REQUIRE_SERVICES"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    server = MariaDB(program)
     yield server
     server.close()
 

@@ -60,7 +60,7 @@ class Job:
                 receipt = self.bank.charge(current().key_for("bank"))
             else:
                 sql, receipt = self.insert(key)
-                current().tx.execute(sql)
+                perform(current().tx, sql)
             self.maybe_die()
             return receipt
 
@@ -80,7 +80,7 @@ class Job:
                 receipt = await asyncio.to_thread(self.bank.charge, current().key_for("bank"))
             else:
                 sql, receipt = self.insert(key)
-                pending: Any = current().tx.execute(sql)
+                pending: Any = perform(current().tx, sql)
                 if hasattr(pending, "__await__"):
                     await pending
             self.maybe_die()
@@ -105,6 +105,11 @@ class Job:
         self.chance.shuffle(self.left)
 
 
+def perform(tx: Any, sql: str) -> Any:
+    """One statement, in the words of the connection's library."""
+    return tx.execute(sql) if hasattr(tx, "execute") else tx.query(sql)
+
+
 def child(work: Callable[[], None]) -> int:
     """Fork a worker; it leaves with 0 when every key is answered."""
     pid = os.fork()
@@ -123,7 +128,14 @@ def child(work: Callable[[], None]) -> int:
 def supervise(argv: list[str]) -> None:
     """Kill and restart until the work is done."""
     chance = random.Random(argv[-1])
-    for library in ("sqlite_async", "psycopg", "asyncpg", "redis_listening"):  # so that a worker begins to work at once
+    for library in (
+        "sqlite_async",
+        "psycopg",
+        "asyncpg",
+        "pymysql",
+        "asyncmy",
+        "redis_listening",
+    ):  # so that a worker begins to work at once
         importlib.import_module(f"retrysafe.executors.{library}")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     running: set[int] = set()

@@ -13,25 +13,19 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, InProgress, reject, wait
-from tests.conftest import require
-from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Told, auntil, driven
-from tests.stores.harnesses import redis_url
+from tests.faults.conftest import Making, server_of
+from tests.faults.helpers import DEADLINE, Told, auntil
 
 CALLERS = 200
 EFFECTS = ("keyed", "transactional")
+TASKS = ("sqlite", "psycopg", "asyncpg", "asyncmy")
 REDIS = (("redis", "keyed"), ("redis-cluster", "keyed"), ("redis-sentinel", "keyed"))
 
 
 def _store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     if kind == "sqlite":
         return f"sqlite:///{tmp_path}/records.db"
-    if kind.startswith("redis"):
-        require(kind)
-        return redis_url(kind.removeprefix("redis").replace("-", "_").upper())
-    require("postgresql")
-    url: str = request.getfixturevalue("migrated")
-    return driven(url, "asyncpg") if kind == "asyncpg" else url
+    return server_of(kind, request)
 
 
 def _meets(kind: str, effects: str) -> bool:
@@ -102,7 +96,7 @@ def _judge_waited(race: Race) -> None:
     assert race.got == {"ran": 1, "replayed {'receipt': 1}": CALLERS - 1}
 
 
-@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "postgresql"], EFFECTS), *REDIS])
+@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "psycopg", "pymysql"], EFFECTS), *REDIS])
 def test_threads_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -114,7 +108,7 @@ def test_threads_are_told_that_the_first_is_running(
         assert (claim.replayed, claim.result) == (True, {"receipt": 1})
 
 
-@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "postgresql"], EFFECTS), *REDIS])
+@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "psycopg", "pymysql"], EFFECTS), *REDIS])
 def test_threads_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -126,7 +120,7 @@ def test_threads_that_wait_get_the_first_result(
     _judge_waited(race)
 
 
-@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "postgresql", "asyncpg"], EFFECTS), *REDIS])
+@pytest.mark.parametrize(("kind", "effects"), [*product(TASKS, EFFECTS), *REDIS])
 async def test_tasks_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -143,7 +137,7 @@ async def test_tasks_are_told_that_the_first_is_running(
     await boundary.aclose()
 
 
-@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "postgresql", "asyncpg"], EFFECTS), *REDIS])
+@pytest.mark.parametrize(("kind", "effects"), [*product(TASKS, EFFECTS), *REDIS])
 async def test_tasks_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

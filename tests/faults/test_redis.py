@@ -16,7 +16,7 @@ import redis
 
 from retrysafe import Boundary, ConfigurationError, StoreUnavailable, wait
 from retrysafe.backend import Backend
-from retrysafe.connect import connect, forget
+from retrysafe.connect import connect
 from retrysafe.core import backoff
 from retrysafe.core.transitions import Event
 from retrysafe.executors import redis_url as urls
@@ -53,8 +53,7 @@ def cluster() -> str:
 @pytest.fixture
 def backend(url: str) -> Iterator[Backend]:
     """A backend of the test's own."""
-    made = connect(url)
-    forget(made)
+    made = connect(_named(url)[0])
     yield made
     made.close()
 
@@ -138,7 +137,6 @@ async def test_a_kill_in_mid_flight_is_recognised_afterwards(url: str) -> None:
     """2, 43: whether the claim was written or not, the same attempt learns that the key is its own."""
     named, name = _named(url)
     backend = connect(named)
-    forget(backend)
     client = backend.aclient()
     keys = [secrets.token_bytes(32) for _ in range(30)]
     await arun(read(backend.store, keys[0]), client)
@@ -237,8 +235,7 @@ class Moving:
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_slot_that_moves_is_followed(colour: str, cluster: str) -> None:
     """41: ASK for a key that is on its way, MOVED afterwards; the record goes with its slot."""
-    backend = connect(cluster)
-    forget(backend)
+    backend = connect(_named(cluster)[0])
     store, key = backend.store, secrets.token_bytes(32)
     with asyncio.Runner() as runner:
 
@@ -317,9 +314,7 @@ def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 def _apart(url: str, name: str, told: Told) -> tuple[Boundary, Boundary]:
     """One that waits, and the same as another process would have it: that one can wake nobody here by itself."""
     here = Boundary(name, store=url, observers=[told], concurrency=wait("10m"))
-    forget(connect(url))
-    elsewhere = Boundary(name, store=url, observers=[told])
-    forget(connect(url))
+    elsewhere = Boundary(name, store=f"{url}&socket_timeout=4", observers=[told])
     return here, elsewhere
 
 
@@ -436,7 +431,6 @@ def test_a_password_is_decoded_and_never_shown() -> None:
     assert (address.options["username"], address.options["password"]) == ("worker", "p@ss")
     assert address.sentinel_options == {"password": "p@ss"}
     backend = connect(text)
-    forget(backend)
     assert "p%40ss" not in backend.address
 
 

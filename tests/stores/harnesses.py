@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -13,13 +14,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from retrysafe.backend import Backend
-from retrysafe.connect import connect
+from retrysafe.connect import connect, leave
 from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient, wall_clock
-from retrysafe.ports import Steps, Store
+from retrysafe.ports import Query, Steps, Store
 from retrysafe.programs.drivers import arun, run
 from retrysafe.stores.memory import MemoryStore
+from retrysafe.stores.mysql import MysqlStore
 from retrysafe.stores.redis import name_of
 
 INSTANTS = ("lease_until", "created", "updated", "expires", "forget")
@@ -124,6 +127,25 @@ def age_postgresql(url: str) -> Callable[[bytes, int], None]:
             connection.execute(sql.encode(), (key,))
 
     return age
+
+
+def age_mysql(url: str) -> Callable[[bytes, int], None]:
+    def age(key: bytes, micros: int) -> None:
+        with closing(mysql_connection(url, autocommit=True)) as connection:
+            sql = f"UPDATE retrysafe_records SET {_SHIFT.format(micros=micros)} WHERE key_hash = UNHEX(%s)"
+            connection.cursor().execute(sql, (key.hex(),))
+
+    return age
+
+
+def mysql_connection(url: str, **options: Any) -> Any:
+    """A PyMySQL connection of a test's own."""
+    import pymysql
+
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname, port=parts.port, user=parts.username, database=parts.path[1:], charset="utf8mb4", **options
+    )
 
 
 _AGE_SCRIPT = """
@@ -285,6 +307,65 @@ def sqlalchemy_psycopg_async(path: Path) -> AsyncHarness:
     return _async_engine("psycopg")
 
 
+def mysql_url() -> str:
+    return os.environ["RETRYSAFE_TEST_MYSQL"]
+
+
+def pymysql(path: Path) -> SyncHarness:
+    backend = connect(mysql_url())
+    backend.migrate()
+    return SyncHarness(backend, age_mysql(mysql_url()))
+
+
+class MysqlDialect(MysqlStore):
+    """The statements as MySQL reads them: with its comments' text, and without MariaDB's."""
+
+    def query(self, *args: Any, **options: Any) -> Query:
+        made = super().query(*args, **options)
+        return made._replace(sql=as_mysql(made.sql))
+
+
+def as_mysql(sql: str) -> str:
+    """What MySQL reads of a statement."""
+    return re.sub(r"/\*M!\d+ .*? \*/", "", re.sub(r"/\*!\d+ (.*?) \*/", r"\1", sql))
+
+
+def pymysql_as_mysql(path: Path) -> SyncHarness:
+    """MySQL's own statements, on MariaDB, which knows them all."""
+    backend = connect(mysql_url())
+    backend.migrate()
+    backend.store = MysqlDialect()
+    harness = SyncHarness(backend, age_mysql(mysql_url()))
+    backend.users += 1
+    leave(backend)
+    return harness
+
+
+def asyncmy(path: Path) -> AsyncHarness:
+    backend = connect(mysql_url().replace("mysql:", "mysql+asyncmy:"))
+    harness = AsyncHarness(backend, age_mysql(mysql_url()), asyncio.new_event_loop())
+    harness.loop.run_until_complete(backend.amigrate())
+    return harness
+
+
+def sqlalchemy_pymysql(path: Path) -> SyncHarness:
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(mysql_url().replace("mysql:", "mysql+pymysql:"), pool_size=10)
+    backend = connect(engine)
+    backend.migrate()
+    return SyncHarness(backend, age_mysql(mysql_url()))
+
+
+def sqlalchemy_asyncmy(path: Path) -> AsyncHarness:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    engine = create_async_engine(mysql_url().replace("mysql:", "mariadb+asyncmy:"), pool_size=10)
+    harness = DisposingHarness(connect(engine), age_mysql(mysql_url()), asyncio.new_event_loop(), engine)
+    harness.loop.run_until_complete(harness.backend.amigrate())
+    return harness
+
+
 def redis_url(topology: str = "") -> str:
     """The URL of the test Redis; every process has one of its databases, so that scans are short."""
     url = os.environ[f"RETRYSAFE_TEST_REDIS{topology}"]
@@ -410,6 +491,11 @@ HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
     "SQLAlchemy Engine, psycopg": ("postgresql", sqlalchemy_psycopg),
     "SQLAlchemy AsyncEngine, asyncpg": ("postgresql", sqlalchemy_asyncpg),
     "SQLAlchemy AsyncEngine, psycopg": ("postgresql", sqlalchemy_psycopg_async),
+    "PyMySQL": ("mysql", pymysql),
+    "PyMySQL, as MySQL reads it": ("mysql", pymysql_as_mysql),
+    "asyncmy": ("mysql", asyncmy),
+    "SQLAlchemy Engine, PyMySQL": ("mysql", sqlalchemy_pymysql),
+    "SQLAlchemy AsyncEngine, asyncmy": ("mysql", sqlalchemy_asyncmy),
     "redis": ("redis", redis_sync()),
     "redis async": ("redis", redis_async()),
     "redis.Redis": ("redis", redis_client),
