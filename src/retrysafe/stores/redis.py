@@ -126,7 +126,7 @@ class RedisStore:
         waits_in_transaction=False,
         clock="the Redis server",
         durability=(
-            "what its persistence keeps: every write with appendfsync always; with everysec, at a crash all but the "
+            "what its persistence keeps: every write with appendfsync always; with everysec, after a loss of power all but the "
             "last second or two; without AOF, only what the last snapshot holds"
         ),
         failover="the writes that the replica had not received: replication is asynchronous",
@@ -134,7 +134,7 @@ class RedisStore:
             "a failover that loses a claim: another attempt may run while the first one does",
             "a failover that loses a completion: the operation runs again",
             "eviction, with a maxmemory-policy other than noeviction: as if the key had never been used",
-            "a crash with appendfsync everysec or RDB only: the writes since the last sync are gone",
+            "a loss of power with appendfsync everysec, a crash with snapshots only: writes since the last sync are gone",
         ),
         choose_when="a duplicate is recognised downstream anyway, or rare doubt is bearable, and latency counts most",
     )
@@ -341,7 +341,9 @@ def _persistence(node: Node) -> Iterator[Finding]:
 
 _FSYNC = {
     "always": Finding("fact", "persistence", "AOF, appendfsync always: a crash loses nothing that was acknowledged."),
-    "everysec": Finding("fact", "persistence", "AOF, appendfsync everysec: a crash loses the last second or two."),
+    "everysec": Finding(
+        "fact", "persistence", "AOF, appendfsync everysec: a loss of power takes the last second or two."
+    ),
     "no": Finding("warn", "persistence", "AOF, appendfsync no: a crash of the machine loses what was not synced yet."),
 }
 _FSYNC_UNKNOWN = Finding("warn", "persistence", "AOF is on, but the server does not tell its appendfsync.")
