@@ -122,6 +122,12 @@ class FailoverSet:
     def url(self) -> str:
         return self.sentinel.url
 
+    def let_the_replica_catch_up(self) -> None:
+        """Wait until it has a write that came after all others: WAIT looks at its own connection's writes only."""
+        with self.master.client.client() as connection:
+            connection.set("caught up", 1)
+            assert connection.wait(1, 30_000) == 1
+
     def cut_off_the_replica(self) -> None:
         """From now on nothing reaches the replica, though both servers run."""
         client = self.master.client

@@ -159,7 +159,7 @@ def test_without_persistence_a_kill_forgets_everything(
 def test_what_was_replicated_survives_a_failover(failover: FailoverSet, make: Making, bank: Bank) -> None:
     shop = Shop(make(failover.url), bank)
     first = {key: shop.charge(key) for key in KEYS}
-    failover.master.client.wait(1, 10_000)
+    failover.let_the_replica_catch_up()
     failover.fail_over()
     assert {key: _again(partial(shop.charge, key)) for key in KEYS} == first
     assert sorted(shop.ran) == sorted(KEYS)
@@ -173,7 +173,7 @@ def test_a_failover_that_loses_a_claim_lets_two_attempts_run(
     receipts: list[str] = []
     with boundary.claim("before") as claim:
         claim.result = "replicated"
-    failover.master.client.wait(1, 10_000)
+    failover.let_the_replica_catch_up()
     failover.cut_off_the_replica()
     with pytest.raises(LeaseLost):  # noqa: SIM117 - what the first attempt is told at its end
         with boundary.claim("order") as first:

@@ -126,15 +126,15 @@ class RedisStore:
         waits_in_transaction=False,
         clock="the Redis server",
         durability=(
-            "what its persistence keeps: every write with appendfsync always; with everysec, after a loss of power all but the "
-            "last second or two; without AOF, only what the last snapshot holds"
+            "what its persistence keeps: every write with appendfsync always; with everysec, after a loss of power all "
+            "but the last second or two; without AOF, only what the last snapshot holds"
         ),
         failover="the writes that the replica had not received: replication is asynchronous",
         cannot_survive=(
             "a failover that loses a claim: another attempt may run while the first one does",
             "a failover that loses a completion: the operation runs again",
             "eviction, with a maxmemory-policy other than noeviction: as if the key had never been used",
-            "a loss of power with appendfsync everysec, a crash with snapshots only: writes since the last sync are gone",
+            "a loss of power with appendfsync everysec, or a crash with snapshots only: the last writes are gone",
         ),
         choose_when="a duplicate is recognised downstream anyway, or rare doubt is bearable, and latency counts most",
     )
