@@ -264,8 +264,8 @@ class Child:
 
 
 def plain(url: str) -> str:
-    """The URL without a driver's name in it."""
-    return re.sub(r"^(\w+)\+\w+:", r"\1:", url)
+    """The URL without a driver's name in it; what Redis names there is no driver."""
+    return url if url.startswith("redis") else re.sub(r"^(\w+)\+\w+:", r"\1:", url)
 
 
 def driven(url: str, driver: str) -> str:

@@ -451,6 +451,19 @@ def test_what_a_url_cannot_have_is_refused(text: str, message: str) -> None:
         connect(text)
 
 
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_cluster_that_is_taken_for_one_server_is_refused(colour: str, cluster: str) -> None:
+    backend = connect(f"redis://{next(iter(_nodes(cluster)))}?client_name={unique()}")
+    keys = [secrets.token_bytes(32) for _ in range(50)]
+    with asyncio.Runner() as runner, pytest.raises(ConfigurationError, match=r"redis\+cluster://"):
+        try:
+            for key in keys:
+                program = read(backend.store, key)
+                run(program, backend.client()) if colour == "sync" else runner.run(_on(backend, program))
+        finally:
+            runner.run(backend.aclose())
+
+
 def test_transactional_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="effects"):
         Boundary("b", store=url, effects="transactional")

@@ -82,6 +82,8 @@ def is_redirection(reply: Reply) -> bool:
 def answer_of(reply: Reply) -> Reply:
     """The reply, unless it is an error: then the store is unavailable."""
     code = code_of(reply)
+    if code in ("MOVED", "ASK"):  # where a cluster is known, they have been followed
+        raise ConfigurationError("store=: the server belongs to a cluster. Write redis+cluster://host:port.")
     if code is not None:
         raise StoreUnavailable(str(reply), unsent=code in _UNDONE) from None
     return reply
