@@ -11,13 +11,14 @@ from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Child, driven, records_of, run_sql
 
 TEN_YEARS = 10 * 365 * 86400.0
-STORES = ["sqlite", "postgresql"]
+STORES = ["sqlite", "postgresql", "mysql"]
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> str:
     """A store whose clock is its own."""
-    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "migrated")
+    fixtures = {"sqlite": "sqlite_url", "postgresql": "migrated", "mysql": "mysql_migrated"}
+    url: str = request.getfixturevalue(fixtures[request.param])
     return url
 
 
