@@ -82,8 +82,15 @@ def join(backend: Backend, tx: Any) -> Joining:
     )
 
 
-def forget(backend: Backend) -> None:
-    """Let the next connect make a new backend; called when the last boundary is closed."""
+def leave(backend: Backend) -> bool:
+    """Let one user of a backend go; whether it was the last, who closes it. The next connect makes a new one then."""
+    backend.users -= 1
+    if backend.users == 0:
+        _forget(backend)
+    return backend.users == 0
+
+
+def _forget(backend: Backend) -> None:
     with _sharing:
         for identity in [identity for identity, (shared, _) in _shared.items() if shared is backend]:
             del _shared[identity]
@@ -175,6 +182,7 @@ def _sqlite(url: str) -> Backend:
         apulse=partial(asynchronous, impatient),
         address=url,
         migrates_itself=True,
+        missing=lambda: not os.path.exists(path),  # noqa: PTH110 - pathlib would double the time to import
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retrysafe.backend import Backend
-from retrysafe.connect import connect, forget
+from retrysafe.connect import connect, leave
 from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient, wall_clock
 from retrysafe.ports import Query, Steps, Store
 from retrysafe.programs.drivers import arun, run
@@ -328,7 +328,8 @@ def pymysql_as_mysql(path: Path) -> SyncHarness:
     backend.migrate()
     backend.store = MysqlDialect()
     harness = SyncHarness(backend, age_mysql(mysql_url()))
-    forget(backend)
+    backend.users += 1
+    leave(backend)
     return harness
 
 
