@@ -337,7 +337,8 @@ class Query(NamedTuple):
     executor with separate lanes which one to use; ``control`` names transaction control, which
     session objects perform by method rather than by text. ``refusals`` holds errors that are answers,
     by SQLSTATE: a lock that another has, a savepoint that is gone; each with the statement to perform
-    instead, or None for an answer without rows.
+    instead, or None for an answer without rows. ``written`` reads what this statement has changed, if it
+    has changed anything, where the server does not return it.
     """
 
     sql: str
@@ -346,6 +347,7 @@ class Query(NamedTuple):
     writes: bool = True
     control: str | None = None
     refusals: Mapping[str, Query | None] = MappingProxyType({})
+    written: Query | None = None
 
 
 class Rows(NamedTuple):
