@@ -58,6 +58,8 @@ class Backend:
         apulse: Callable[[], AsyncClient] | None = None,
         migrates_itself: bool = False,
         immediate: bool = False,
+        migrate_with: str | None = None,
+        async_with: str = "give a URL or an async engine or client",
         missing: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store = store
@@ -71,6 +73,8 @@ class Backend:
         self.serves_sync = sync is not None
         self.immediate = immediate
         """Whether a request never waits: then async code performs it like sync code, and cannot be cancelled there."""
+        self._migrate_with = migrate_with or f"retrysafe migrate --store {address}"
+        self._async_with = async_with
         self._sync = sync
         self._asynchronous = asynchronous
         self._pulse = pulse or sync
@@ -137,9 +141,7 @@ class Backend:
 
     def _amade(self, make: Callable[[], AsyncClient] | None) -> AsyncClient:
         if make is None:
-            raise ConfigurationError(
-                f"store= ({self.address}) serves sync code only: give a URL or an async engine or client."
-            )
+            raise ConfigurationError(f"store= ({self.address}) serves sync code only: {self._async_with}.")
         return make()
 
     def restarts(self, error: BaseException) -> bool:
@@ -176,7 +178,7 @@ class Backend:
         if schema is not None and schema.version < schema.needed:
             old = f"schema version {schema.version}, this retrysafe needs {schema.needed}"
             found = old if schema.version else "no retrysafe tables"
-            raise SchemaOutdated(f"The store has {found}. Run:  retrysafe migrate --store {self.address}")
+            raise SchemaOutdated(f"The store has {found}. Run:  {self._migrate_with}")
 
     def _checking(self) -> Steps[list[Finding]]:
         yield from self.require_schema()

@@ -482,6 +482,7 @@ class Claim:
             self._not_settled(failure)
             raise
         self._conclude(settled, end, error)
+        self._standing_ground().after()
 
     async def _aend(self, error: BaseException | None) -> None:
         end = self._judge(error)

@@ -22,10 +22,14 @@ from retrysafe.types import Layered
 
 
 class Joining(NamedTuple):
-    """Executors on a transaction that was handed to us; one of them is None where the colour is fixed."""
+    """Executors on a transaction that was handed to us; one of them is None where the colour is fixed.
+
+    ``tx`` is what the handler works with, if that is not what was handed over.
+    """
 
     execute: Executor | None
     aexecute: AsyncExecutor | None
+    tx: Any = None
 
 
 _shared: dict[object, tuple[Backend, object]] = {}
@@ -39,8 +43,7 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
     """
     if store == "memory://":
         return _memory("memory://")
-    if isinstance(store, str):
-        store = _anchored(store)
+    store = _anchored(store) if isinstance(store, str) else _aliased(store)
     identity = store if isinstance(store, str | Layered) else id(store)
     with _sharing:
         if identity not in _shared:
@@ -61,8 +64,19 @@ def _anchored(url: str) -> str:
     return prefix + os.path.abspath(path)  # noqa: PTH100 - pathlib would double the time to import
 
 
+def _aliased(store: object) -> object:
+    """A Django connection stands for its alias: every thread has its own."""
+    for module, name in _ALIASED:
+        loaded = sys.modules.get(module)
+        if loaded is not None and isinstance(store, getattr(loaded, name)):
+            return getattr(store, "alias", store)
+    return store
+
+
 def join(backend: Backend, tx: Any) -> Joining:
     """Executors on the caller's transaction, chosen by its type."""
+    if isinstance(tx, str) or _aliased(tx) is not tx:
+        return _join_django(backend, tx)
     for module, name in _SCOPED:
         loaded = sys.modules.get(module)
         if loaded is not None and isinstance(tx, getattr(loaded, name)):
@@ -70,16 +84,19 @@ def join(backend: Backend, tx: Any) -> Joining:
     for module, name, kind_of, make in _JOINABLE:
         loaded = sys.modules.get(module)
         if loaded is not None and isinstance(tx, getattr(loaded, name)):
-            kind = kind_of(tx)
-            if kind != backend.kind:
-                raise ConfigurationError(
-                    f"tx= is a {kind} transaction, but store= is {backend.kind}: they cannot commit together."
-                )
+            _refuse_other_kind(backend, kind_of(tx))
             return make(tx)
     raise ConfigurationError(
         f"tx= is a {type(tx).__module__}.{type(tx).__qualname__}; expected a connection or session of sqlite3, "
-        "psycopg, asyncpg, PyMySQL, asyncmy or SQLAlchemy that is in a transaction."
+        "psycopg, asyncpg, PyMySQL, asyncmy or SQLAlchemy that is in a transaction, or a Django alias or connection."
     )
+
+
+def _refuse_other_kind(backend: Backend, kind: str) -> None:
+    if kind != backend.kind:
+        raise ConfigurationError(
+            f"tx= is a {kind} transaction, but store= is {backend.kind}: they cannot commit together."
+        )
 
 
 def leave(backend: Backend) -> bool:
@@ -121,6 +138,8 @@ def _layered(layers: Layered) -> Backend:
 
 
 def _from_url(url: str) -> Backend:
+    if "://" not in url:
+        return _django(url)
     scheme = urlsplit(url).scheme
     make = _SCHEMES.get(scheme)
     if make is None:
@@ -315,7 +334,31 @@ def _from_object(store: object) -> Backend:
             return make(store)
     raise ConfigurationError(
         f"store= is a {type(store).__module__}.{type(store).__qualname__}; expected a URL, a SQLAlchemy engine or "
-        "sessionmaker, a pool of psycopg, asyncpg or asyncmy."
+        "sessionmaker, a pool of psycopg, asyncpg or asyncmy, a Django alias or connection."
+    )
+
+
+def _django(alias: str) -> Backend:
+    try:
+        module = _library("django", "django")
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"store={alias!r} is no URL, and an alias of Django's DATABASES only with Django, which is missing. "
+            "A file is sqlite:///its-path."
+        ) from error
+    if not module.names(alias):
+        raise ConfigurationError(
+            f"store={alias!r} is neither a URL nor an alias of Django's DATABASES, which has {module.known()}. "
+            "A file is sqlite:///its-path."
+        )
+    return Backend(
+        _sql_store(module.vendor(alias)),
+        sync=partial(module.DjangoClient, alias),
+        asynchronous=None,
+        pulse=partial(module.DjangoClient, alias, impatient=True),
+        address=module.address(alias),
+        migrate_with=f"python manage.py migrate retrysafe --database={alias}  ('retrysafe.django' in INSTALLED_APPS)",
+        async_with="put the whole guarded function into asgiref.sync.sync_to_async, or give a URL",
     )
 
 
@@ -331,9 +374,7 @@ def _sql_store(dialect: str) -> Any:
         "mariadb": MysqlStore,
     }
     if dialect not in kinds:
-        raise ConfigurationError(
-            f"store=: SQLAlchemy dialect {dialect!r} is not supported; supported are {', '.join(kinds)}."
-        )
+        raise ConfigurationError(f"store=: a {dialect!r} database is not supported; supported are {', '.join(kinds)}.")
     return kinds[dialect]()
 
 
@@ -468,6 +509,16 @@ def _join_sync(module: str, extra: str, maker: str) -> Callable[[Any], Joining]:
 def _join_async(module: str, extra: str, maker: str) -> Callable[[Any], Joining]:
     return lambda tx: Joining(None, getattr(_library(module, extra), maker)(tx))
 
+
+def _join_django(backend: Backend, tx: Any) -> Joining:
+    module = _library("django", "django")
+    connection = module.connection_of(tx)
+    _refuse_other_kind(backend, connection.vendor)
+    return Joining(module.join(connection, backend.address), None, connection)
+
+
+_ALIASED = (("django.db.backends.base.base", "BaseDatabaseWrapper"), ("django.utils.connection", "ConnectionProxy"))
+"""Connections of Django."""
 
 _SCOPED = (("sqlalchemy.orm", "scoped_session"), ("sqlalchemy.ext.asyncio", "async_scoped_session"))
 """Registries of sessions, which stand for the session of the current scope."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from retrysafe.core.transitions import Event
 from retrysafe.types import Cached, Clocks, Filter, Finding, Held, Micros, Page, Record, Stored, Tally, Want
@@ -194,6 +194,15 @@ class OpenTransaction(Protocol[T_co]):
     @property
     def execute(self) -> T_co:
         """Performs requests in the transaction."""
+        ...
+
+
+@runtime_checkable
+class AfterCommit(Protocol):
+    """An open transaction that has something to do after its commit, such as hooks which the user registered in it."""
+
+    def after_commit(self) -> None:
+        """Do it. Called once all is recorded; its errors reach the user, and change nothing in the record."""
         ...
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from retrysafe import Boundary, Claim
 from retrysafe.connect import connect
+from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 from tests.stores.harnesses import MysqlDialect, mysql_connection
 
 
@@ -203,6 +204,32 @@ def _sqlalchemy_async(path: Path | None, scheme: str, *, orm: bool) -> Shop:
     return Shop(False, store, begin, _text, goods, look, cleanups=[engine.dispose, *cleanups])
 
 
+def _django(path: Path | None, kind: str) -> Shop:
+    """Sync claims in tests that run on a loop, which Django has to be told to allow."""
+    _, goods, look, cleanups = _database(path, kind)
+    alias = add_alias(kind, **({} if path is None else {"NAME": str(path / "shop.db")}))
+    allowing = blocking_allowed()
+    allowing.__enter__()
+
+    @contextmanager
+    def begin() -> Iterator[Any]:
+        from django.db import connections, transaction
+
+        with transaction.atomic(using=alias):
+            yield connections[alias]
+
+    def close() -> None:
+        remove_alias(alias)
+        allowing.__exit__(None, None, None)
+
+    return Shop(True, alias, begin, _cursor, goods, look, cleanups=[close, *cleanups])
+
+
+def _cursor(tx: Any, sql: str) -> None:
+    with tx.cursor() as cursor:
+        cursor.execute(sql)
+
+
 def psycopg_shop(path: Path) -> Shop:
     import psycopg
 
@@ -302,6 +329,9 @@ SHOPS: dict[str, tuple[str | None, Callable[[Path], Shop]]] = {
         None,
         lambda path: _sqlalchemy_async(path, "sqlite+aiosqlite", orm=True),
     ),
+    "Django, SQLite": (None, lambda path: _django(path, "sqlite")),
+    "Django, psycopg": ("postgresql", lambda path: _django(None, "postgresql")),
+    "Django, MySQL": ("mysql", lambda path: _django(None, "mysql")),
     "psycopg": ("postgresql", psycopg_shop),
     "psycopg async": ("postgresql", psycopg_async_shop),
     "asyncpg": ("postgresql", asyncpg_shop),

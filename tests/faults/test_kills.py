@@ -16,7 +16,7 @@ from tests.faults.helpers import ROOT, Bank, business_table, environment, plain,
 from tests.faults.killing import KEYS, KILLS
 
 STORES = ["sqlite sync", "sqlite async", "psycopg sync", "psycopg async", "asyncpg async"]
-STORES += ["pymysql sync", "asyncmy async"]
+STORES += ["pymysql sync", "asyncmy async", "psycopg django"]
 
 
 def _supervised(*arguments: str) -> int:

@@ -22,6 +22,7 @@ from retrysafe.ports import Query, Steps, Store
 from retrysafe.programs.drivers import arun, run
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.mysql import MysqlStore
+from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 
 INSTANTS = ("lease_until", "created", "updated", "expires", "forget")
 _SHIFT = ", ".join(f"{name} = {name} - {{micros}}" for name in INSTANTS)
@@ -299,6 +300,38 @@ def sqlalchemy_psycopg_async(path: Path) -> AsyncHarness:
     return _async_engine("psycopg")
 
 
+@dataclass
+class DjangoHarness(SyncHarness):
+    """A sync harness on a Django alias of its own."""
+
+    alias: str
+
+    def close(self) -> None:
+        super().close()
+        remove_alias(self.alias)
+
+
+def _django(kind: str, age: Callable[[bytes, int], None], **settings: Any) -> DjangoHarness:
+    alias = add_alias(kind, **settings)
+    backend = connect(alias)
+    with blocking_allowed():
+        backend.migrate()
+    return DjangoHarness(backend, age, alias)
+
+
+def django_sqlite(path: Path) -> SyncHarness:
+    file = str(path / "store.db")
+    return _django("sqlite", age_sqlite(file), NAME=file)
+
+
+def django_mysql(path: Path) -> SyncHarness:
+    return _django("mysql", age_mysql(mysql_url()))
+
+
+def django_psycopg(path: Path) -> SyncHarness:
+    return _django("postgresql", age_postgresql(postgresql_url()), CONN_MAX_AGE=None)
+
+
 def mysql_url() -> str:
     return os.environ["RETRYSAFE_TEST_MYSQL"]
 
@@ -420,6 +453,9 @@ HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
     "SQLAlchemy Engine, psycopg": ("postgresql", sqlalchemy_psycopg),
     "SQLAlchemy AsyncEngine, asyncpg": ("postgresql", sqlalchemy_asyncpg),
     "SQLAlchemy AsyncEngine, psycopg": ("postgresql", sqlalchemy_psycopg_async),
+    "Django, SQLite": (None, django_sqlite),
+    "Django, MySQL": ("mysql", django_mysql),
+    "Django, psycopg": ("postgresql", django_psycopg),
     "PyMySQL": ("mysql", pymysql),
     "PyMySQL, as MySQL reads it": ("mysql", pymysql_as_mysql),
     "asyncmy": ("mysql", asyncmy),

@@ -109,16 +109,18 @@ def refused(query: Query, error: Exception) -> Query | None:
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The SQLSTATE of a driver's error, also when SQLAlchemy has wrapped it."""
-    for candidate in (
-        error,
-        getattr(error, "orig", None),
-        getattr(getattr(error, "orig", None), "__cause__", None),
-    ):
+    """The SQLSTATE of a driver's error, also when SQLAlchemy or Django has wrapped it."""
+    for candidate in (error, _drivers(error), _drivers(error).__cause__):
         state = _mysql_state(candidate) or getattr(candidate, "sqlstate", None)
         if isinstance(state, str):
             return state
     return None
+
+
+def _drivers(error: BaseException) -> BaseException:
+    """The driver's error inside the one that SQLAlchemy or Django made of it."""
+    wrapped = error.__cause__ if type(error).__module__ == "django.db.utils" else getattr(error, "orig", None)
+    return wrapped or error
 
 
 def _mysql_state(error: BaseException | None) -> str | None:
@@ -156,7 +158,7 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
     if not _USERS_OWN.isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return error
     state = sqlstate(error)
-    text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    text = str(_drivers(error)).strip() or type(error).__name__
     if "retrysafe_" in text and (state in _NO_SCHEMA or "no such" in text):
         first = text.splitlines()[0]
         return SchemaOutdated(f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=.")
@@ -172,7 +174,7 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
 
 def _was_busy(error: Exception) -> bool:
     """Whether SQLite refused because of another writer: then nothing was done, and we have waited already."""
-    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", 0)
+    code = getattr(_drivers(error), "sqlite_errorcode", 0)
     return code & 0xFF == _SQLITE_BUSY
 
 
