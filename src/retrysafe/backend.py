@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from retrysafe import migrations
 from retrysafe.errors import ConfigurationError, SchemaOutdated
-from retrysafe.ports import AsyncClient, AsyncExecutor, Client, Executor, Steps, Store
+from retrysafe.ports import AsyncClient, AsyncExecutor, Client, Executor, OperableStore, Steps
 from retrysafe.programs import migrating
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.migrating import Migration
+from retrysafe.programs.operating import examine
+from retrysafe.types import Finding
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,7 +41,7 @@ class Backend:
 
     def __init__(
         self,
-        store: Store,
+        store: OperableStore,
         *,
         sync: Callable[[], Client] | None,
         asynchronous: Callable[[], AsyncClient] | None,
@@ -63,6 +65,8 @@ class Backend:
         self._aclients: dict[asyncio.AbstractEventLoop, tuple[int, AsyncClient]] = {}
         self._lock = threading.Lock()
         self._checked: set[int] = set()
+        self.warnings: list[Finding] = []
+        """What the check found and nobody has been told yet."""
         self.heartbeats: dict[int, Closable] = {}
         self.aheartbeats: dict[asyncio.AbstractEventLoop, AsyncClosable] = {}
         self.users = 0
@@ -132,24 +136,33 @@ class Backend:
 
     # ------------------------------------------------------------ schema
 
-    def check_schema(self, execute: Executor) -> None:
-        """Refuse to work on a missing or old schema; asked once per process."""
+    def check(self, execute: Executor) -> None:
+        """Refuse to work on a missing or old schema, or on a server that is set up wrongly; asked once per process."""
         if self._needs_check():
-            self._judge(run(migrating.schema_version(self._sql()), execute))
+            self._judge(run(self._checking(), execute))
 
-    async def acheck_schema(self, execute: AsyncExecutor) -> None:
+    async def acheck(self, execute: AsyncExecutor) -> None:
         """The same for async code."""
         if self._needs_check():
-            self._judge(await arun(migrating.schema_version(self._sql()), execute))
+            self._judge(await arun(self._checking(), execute))
 
     def _needs_check(self) -> bool:
-        return self.kind in _MIGRATED and os.getpid() not in self._checked
+        return os.getpid() not in self._checked
 
-    def _judge(self, version: int) -> None:
-        latest = migrations.load(self.kind)[-1].version
-        if version < latest:
-            found = f"schema version {version}, this retrysafe needs {latest}" if version else "no retrysafe tables"
-            raise SchemaOutdated(f"The store has {found}. Run:  retrysafe migrate --store {self.address}")
+    def _checking(self) -> Steps[list[Finding]]:
+        if self.kind in _MIGRATED:
+            version = yield from migrating.schema_version(self._sql())
+            latest = migrations.load(self.kind)[-1].version
+            if version < latest:
+                found = f"schema version {version}, this retrysafe needs {latest}" if version else "no retrysafe tables"
+                raise SchemaOutdated(f"The store has {found}. Run:  retrysafe migrate --store {self.address}")
+        return (yield from examine(self.store))
+
+    def _judge(self, findings: list[Finding]) -> None:
+        refusals = [finding.text for finding in findings if finding.level == "refuse"]
+        if refusals:
+            raise ConfigurationError(f"store= ({self.address}) cannot be used: {' '.join(refusals)}")
+        self.warnings += [finding for finding in findings if finding.level == "warn"]
         self._checked.add(os.getpid())
 
     def migrate(self) -> list[Migration]:

@@ -260,7 +260,9 @@ class Claim:
 
     def _claim(self) -> Outcome:
         self._claimed_at = heartbeat.clock()
-        return self._standing_ground().claim(self._required_want())
+        outcome = self._standing_ground().claim(self._required_want())
+        self._tell_warnings()
+        return outcome
 
     async def _aclaim(self) -> Outcome:
         """Try once, to the end even when cancelled; a claim that a cancelled caller won is undone."""
@@ -272,7 +274,15 @@ class Claim:
             if isinstance(outcome, Won):
                 self._hold(outcome)
             raise cancelled
+        self._tell_warnings()
         return outcome
+
+    def _tell_warnings(self) -> None:
+        """Pass on what the first look at the server's settings found."""
+        warnings = self._terms.backend.warnings
+        while warnings:
+            finding = warnings.pop(0)
+            self._tell("store_warning", setting=finding.name, text=finding.text)
 
     def _react(self, outcome: Outcome) -> _Pause | _Probe | None:
         """What follows from an outcome: enter (None), pause and try again, probe, or an error."""

@@ -94,12 +94,12 @@ class Leased:
 
     def claim(self, want: Want) -> Outcome:
         client = self._backend.client()
-        self._backend.check_schema(client)
+        self._backend.check(client)
         return run(claim(self._backend.store, want), client)
 
     async def aclaim(self, want: Want) -> Outcome:
         client = self._backend.aclient()
-        await self._backend.acheck_schema(client)
+        await self._backend.acheck(client)
         return await arun(claim(self._backend.store, want), client)
 
     def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
@@ -137,11 +137,11 @@ class Joined:
         return self._joining.aexecute
 
     def claim(self, want: Want) -> Outcome:
-        self._backend.check_schema(self.executor())
+        self._backend.check(self.executor())
         return run(claim(self._backend.store, want), self.executor())
 
     async def aclaim(self, want: Want) -> Outcome:
-        await self._backend.acheck_schema(self.aexecutor())
+        await self._backend.acheck(self.aexecutor())
         return await arun(claim(self._backend.store, want), self.aexecutor())
 
     def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
@@ -184,7 +184,7 @@ class Own:
 
     def claim(self, want: Want) -> Outcome:
         client = self._backend.client()
-        self._backend.check_schema(client)
+        self._backend.check(client)
         self._lending = client.transaction()
         self._opened = self._lending.__enter__()
         outcome: Outcome | None = None
@@ -197,7 +197,7 @@ class Own:
 
     async def aclaim(self, want: Want) -> Outcome:
         client = self._backend.aclient()
-        await self._backend.acheck_schema(client)
+        await self._backend.acheck(client)
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
         outcome: Outcome | None = None

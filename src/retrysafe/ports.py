@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from retrysafe.core.transitions import Event
-from retrysafe.types import Clocks, Held, Micros, Record, Stored, Want
+from retrysafe.types import Clocks, Filter, Finding, Held, Micros, Page, Record, Stored, Tally, Want
 
 R = TypeVar("R")
 T_co = TypeVar("T_co", covariant=True)
@@ -38,6 +38,10 @@ class Capabilities(NamedTuple):
     waits_in_transaction: a duplicate may wait inside a transaction for another one to end.
     clock: whose time decides leases and windows.
     durability: what survives, and under which setting.
+    failover: what is lost when the server fails over to a replica.
+    cannot_survive: the faults that can break a promise, or lose one, with this store.
+    choose_when: for whom this store is the right one.
+    largest_result: bytes of an encoded result; a larger one cannot be stored. None: the store's own limit is far away.
     """
 
     name: str
@@ -45,6 +49,10 @@ class Capabilities(NamedTuple):
     waits_in_transaction: bool
     clock: str
     durability: str
+    failover: str
+    cannot_survive: tuple[str, ...]
+    choose_when: str
+    largest_result: int | None = None
 
 
 class Store(Protocol):
@@ -87,6 +95,30 @@ class Store(Protocol):
 
     def sweep(self, limit: int) -> list[Ask[int]]:
         """Remove up to ``limit`` forgotten records; the answers count them. Empty where they expire natively."""
+        ...
+
+
+class OperableStore(Store, Protocol):
+    """A store that an operator can look into and clear up."""
+
+    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
+        """Return up to ``limit`` forgotten records with their results. Empty where they expire natively."""
+        ...
+
+    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
+        """Remove those that are still as ``seen`` and forgotten; the answers count them."""
+        ...
+
+    def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
+        """Return a page of the records that are wanted, in the store's own order, from ``cursor`` on."""
+        ...
+
+    def tally(self) -> list[Ask[list[Tally]]]:
+        """Count the records by boundary and standing. Empty where that takes a scan."""
+        ...
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        """Look at the server's settings."""
         ...
 
 

@@ -136,6 +136,55 @@ class Held(NamedTuple):
     transactional: bool
 
 
+class Filter(NamedTuple):
+    """Which records an operator looks for; None and the empty set mean any."""
+
+    boundary: str | None = None
+    operation: str | None = None
+    scope: str | None = None
+    standings: frozenset[Standing] = frozenset()
+
+    def takes(self, record: Record) -> bool:
+        """Whether the filter lets a record through."""
+        return (
+            self.boundary in (None, record.boundary)
+            and self.operation in (None, record.operation)
+            and self.scope in (None, record.scope)
+            and (not self.standings or record.standing in self.standings)
+        )
+
+
+class Page(NamedTuple):
+    """Some records, without results, and where to go on; the cursor is None at the end.
+
+    A page may hold fewer records than were asked for, even none, and still not be the last.
+    """
+
+    records: list[Record]
+    cursor: str | None
+
+
+class Tally(NamedTuple):
+    """How many records of a boundary stand alike, and when the longest untouched of them was written."""
+
+    boundary: str
+    standing: Standing
+    records: int
+    oldest: Micros
+    now: Micros
+
+
+class Finding(NamedTuple):
+    """What a look at a server's settings showed.
+
+    "refuse": no promise can be kept with it; "warn": a promise is weaker; "fact": good to know.
+    """
+
+    level: Literal["refuse", "warn", "fact"]
+    name: str
+    text: str
+
+
 class Reject(NamedTuple):
     """A simultaneous duplicate is told at once that the first is in progress."""
 

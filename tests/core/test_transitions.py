@@ -44,12 +44,15 @@ TABLE: dict[tuple[Event, Standing], State | None] = {
     (Event.RESOLVE_COMPLETED, Standing.UNKNOWN): State.COMPLETED,
     (Event.RESOLVE_FAILED, Standing.UNKNOWN): State.FAILED,
     (Event.RESOLVE_RELEASED, Standing.UNKNOWN): State.RELEASED,
+    (Event.EXPIRE, Standing.COMPLETED): State.RELEASED,
+    (Event.EXPIRE, Standing.FAILED): State.RELEASED,
+    (Event.EXPIRE, Standing.RELEASED): State.RELEASED,
     (Event.SWEEP, Standing.FORGOTTEN): None,
 }
 """Written out once more by hand, so that a slip in the shipping table shows."""
 
 OWNED = (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
-BY_SIGHT = (Event.SUSPECT, *RESOLUTIONS)
+BY_SIGHT = (Event.SUSPECT, *RESOLUTIONS, Event.EXPIRE)
 
 
 def want(**changes: object) -> Want:

@@ -14,7 +14,7 @@ import pytest
 
 from retrysafe import Boundary, InProgress, LeaseLost, RetryTransaction, StoredFailure, current, reject, wait
 from retrysafe.programs.drivers import run
-from retrysafe.programs.leasing import sweep
+from retrysafe.programs.sweeping import sweep
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Told, forever, reached, records_of, rows_of, run_sql, until
 

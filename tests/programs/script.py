@@ -66,7 +66,16 @@ def _ask(kind: str, *arguments: Any) -> Ask[Any]:
 class LabellingStore:
     """A store whose requests say what was asked, and whose answers come from the script."""
 
-    capabilities = Capabilities("scripted", transactions=True, waits_in_transaction=False, clock="", durability="")
+    capabilities = Capabilities(
+        "scripted",
+        transactions=True,
+        waits_in_transaction=False,
+        clock="",
+        durability="",
+        failover="",
+        cannot_survive=(),
+        choose_when="",
+    )
 
     def claim(self, want: Want) -> Ask[Any]:
         return _ask("claim", want)

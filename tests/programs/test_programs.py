@@ -14,9 +14,10 @@ from retrysafe.core.transitions import RULES, Event
 from retrysafe.ports import Ask, Query
 from retrysafe.programs.claiming import ROUNDS, NotWon, Won, claim
 from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.leasing import renew, sweep
+from retrysafe.programs.leasing import renew
 from retrysafe.programs.migrating import Migration, migrate, schema_version
 from retrysafe.programs.settling import read, resolve, settle
+from retrysafe.programs.sweeping import sweep
 from retrysafe.programs.transactions import conclude, frozen_snapshot, open_claim
 from retrysafe.types import Effects, State
 from tests.programs.script import (

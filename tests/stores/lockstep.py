@@ -16,7 +16,7 @@ from tests.stores.harnesses import AnyHarness, memory
 CLOCKS = Clocks(lease=30_000_000, window=3_600_000_000, memory=7_200_000_000)
 RESULT = Stored(b"\x00result\xff", "application/octet-stream", 3)
 OWNER_EVENTS = (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
-SEEN_EVENTS = (Event.SUSPECT, Event.RESOLVE_COMPLETED, Event.RESOLVE_FAILED, Event.RESOLVE_RELEASED)
+SEEN_EVENTS = (Event.SUSPECT, Event.RESOLVE_COMPLETED, Event.RESOLVE_FAILED, Event.RESOLVE_RELEASED, Event.EXPIRE)
 
 
 def result_of(event: Event) -> Stored | None:

@@ -26,6 +26,7 @@ class Event(StrEnum):
     RESOLVE_COMPLETED = "resolve completed"
     RESOLVE_FAILED = "resolve failed"
     RESOLVE_RELEASED = "resolve released"
+    EXPIRE = "expire"
     SWEEP = "sweep"
 
 
@@ -68,6 +69,7 @@ RULES: dict[Event, Rule] = {
     Event.RESOLVE_COMPLETED: _rule(State.COMPLETED, Guard.SEEN, Standing.UNKNOWN),
     Event.RESOLVE_FAILED: _rule(State.FAILED, Guard.SEEN, Standing.UNKNOWN),
     Event.RESOLVE_RELEASED: _rule(State.RELEASED, Guard.SEEN, Standing.UNKNOWN),
+    Event.EXPIRE: _rule(State.RELEASED, Guard.SEEN, Standing.COMPLETED, Standing.FAILED, Standing.RELEASED),
     Event.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN),
 }
 
@@ -148,7 +150,10 @@ def settle(record: Record, held: Held, event: Event, result: Stored | None, now:
 
 
 def resolve(record: Record, seen: Record, event: Event, result: Stored | None, clocks: Clocks, now: Micros) -> Record:
-    """The record after somebody else (a duplicate, a probe, a person) settled what was seen."""
+    """The record after somebody else (a duplicate, a probe, a person) settled what was seen.
+
+    To `Event.EXPIRE` belong clocks without a window, so that the key is expired from now on.
+    """
     rule = check(event, record.standing_at(now))
     _match_seen(record, seen)
     assert rule.target is not None

@@ -1,4 +1,4 @@
-"""Keeping leases alive, and sweeping what is forgotten."""
+"""Keeping leases alive."""
 
 from __future__ import annotations
 
@@ -15,11 +15,3 @@ def renew(store: Store, held: Sequence[Held]) -> Steps[set[bytes]]:
     for request in store.renew(held):
         kept |= yield from ask(request)
     return kept
-
-
-def sweep(store: Store, limit: int) -> Steps[int]:
-    """Remove up to ``limit`` forgotten records; return how many went."""
-    gone = 0
-    for request in store.sweep(limit):
-        gone += yield from ask(request)
-    return gone

@@ -10,7 +10,7 @@ from typing import Any
 
 from retrysafe.core.transitions import RULES, Event, first_claim, kept_fingerprint, next_token, started_before
 from retrysafe.ports import Ask, Call, Capabilities, Item
-from retrysafe.types import Clocks, Held, Micros, Record, Standing, State, Stored, Want
+from retrysafe.types import Clocks, Finding, Held, Micros, Record, Standing, State, Stored, Tally, Want
 
 _TEXTS = ("boundary", "scope", "operation", "state", "attempt", "effects")
 _NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "forget", "version")
@@ -37,6 +37,12 @@ class DynamodbStore:
         waits_in_transaction=False,
         clock="this machine",
         durability="every acknowledged write",
+        failover="nothing within a region; a global table's other regions may not have the last writes",
+        cannot_survive=(
+            "claims in two regions of a global table: its replicas do not see each other's conditions",
+            "a point-in-time restore: records since then are gone, and what they guarded may run again",
+        ),
+        choose_when="you run on AWS without a database of your own to share a transaction with",
     )
 
     def __init__(self, table: str, clock: Callable[[], Micros]) -> None:
@@ -90,6 +96,22 @@ class DynamodbStore:
 
     def sweep(self, limit: int) -> list[Ask[int]]:
         """Nothing to do: forgotten items expire natively, by the attribute ``ttl``."""
+        return []
+
+    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
+        """Nothing to archive: forgotten records expire natively."""
+        return []
+
+    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
+        """Nothing to remove."""
+        return []
+
+    def tally(self) -> list[Ask[list[Tally]]]:
+        """Counting takes a scan."""
+        return []
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        """Look at the server's settings."""
         return []
 
     def _settle(self, update: _Update, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:

@@ -9,7 +9,7 @@ from retrysafe.core import transitions
 from retrysafe.core.transitions import Event
 from retrysafe.errors import IllegalTransition
 from retrysafe.ports import Ask, Capabilities, Step
-from retrysafe.types import Clocks, Held, Micros, Record, Stored, Want
+from retrysafe.types import Clocks, Filter, Finding, Held, Micros, Page, Record, Stored, Tally, Want
 
 Records = dict[bytes, Record]
 
@@ -23,6 +23,9 @@ class MemoryStore:
         waits_in_transaction=False,
         clock="this process",
         durability="none: records end with the process",
+        failover="everything",
+        cannot_survive=("the end of the process", "a second process: each has records of its own"),
+        choose_when="in tests",
     )
 
     def claim(self, want: Want) -> Ask[Record | None]:
@@ -98,6 +101,49 @@ class MemoryStore:
             return len(forgotten)
 
         return [_ask(step)]
+
+    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
+        """Return forgotten records."""
+
+        def step(records: Records, now: Micros) -> list[Record]:
+            sources = transitions.RULES[Event.SWEEP].sources
+            standing = (record._replace(now=now) for record in records.values())
+            return [record for record in standing if record.standing in sources][:limit]
+
+        return [_ask(step)]
+
+    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
+        """Remove those that are as seen and forgotten."""
+
+        def step(records: Records, now: Micros) -> int:
+            sources = transitions.RULES[Event.SWEEP].sources
+            gone = 0
+            for one in seen:
+                record = records.get(one.key)
+                if record is not None and record.version == one.version and record.standing_at(now) in sources:
+                    del records[one.key]
+                    gone += 1
+            return gone
+
+        return [_ask(step)]
+
+    def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
+        """Return a page by the order of key hashes."""
+
+        def step(records: Records, now: Micros) -> Page:
+            standing = (records[key]._replace(now=now, result=None) for key in sorted(records))
+            after = [one for one in standing if wanted.takes(one) and (cursor is None or one.key.hex() > cursor)]
+            return Page(after[:limit], after[limit - 1].key.hex() if len(after) > limit else None)
+
+        return _ask(step)
+
+    def tally(self) -> list[Ask[list[Tally]]]:
+        """Nothing of its own: a scan is as quick."""
+        return []
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        """There is no server."""
+        return []
 
 
 def _ask(step: Step) -> Ask[Any]:

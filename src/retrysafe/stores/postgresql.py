@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from retrysafe.ports import Capabilities, Query
+from retrysafe.ports import Ask, Capabilities, Query, Rows
 from retrysafe.stores.sql import TABLE, SqlStore, columns
-from retrysafe.types import Want
+from retrysafe.types import Finding, Want
 
 _LOCK = "pg_try_advisory_xact_lock(('x' || encode(substr(CAST(:key AS bytea), 1, 8), 'hex'))::bit(64)::bigint)"
 
@@ -25,9 +25,16 @@ class PostgresqlStore(SqlStore):
         transactions=True,
         waits_in_transaction=True,
         clock="the database server",
-        durability=(
-            "every commit with synchronous_commit=on and fsync; "
-            "a failover to an asynchronous replica may lose the last commits"
+        durability="every commit with synchronous_commit=on and fsync=on, PostgreSQL's defaults",
+        failover="nothing with synchronous replication; the last commits of the old primary with asynchronous replicas",
+        cannot_survive=(
+            "a failover to an asynchronous replica that had not received a committed record: it runs again",
+            "fsync=off, or synchronous_commit=off, and a crash of the server: the last commits may be gone",
+            "a restored backup: records since then are gone, and what they guarded may run again",
+        ),
+        choose_when=(
+            "your data is in PostgreSQL: record, business write and outbox row commit together, "
+            "and nothing else has to run"
         ),
     )
     NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
@@ -68,4 +75,32 @@ class PostgresqlStore(SqlStore):
         sql = self._gated_claim_sql if want.transactional else self._claim_sql
         return Query(sql, params, Query(self.read_sql, params, writes=False))
 
+    def examine(self) -> list[Ask[list[Finding]]]:
+        """Refuse a standby; tell how durable a commit is."""
+        names = ("fsync", "synchronous_commit", "synchronous_standby_names", "full_page_writes")
+        settings = ", ".join(f"current_setting('{name}')" for name in names)
+        sql = f"SELECT CAST(pg_is_in_recovery() AS text), {settings}"
+        return [Ask(Query(sql, {}, writes=False), _findings)]
+
     ISOLATION = "SELECT current_setting('transaction_isolation')"
+
+
+def _findings(answer: Rows) -> list[Finding]:
+    standby, fsync, commit, standbys, pages = answer.rows[0]
+    found = [
+        Finding("fact", "synchronous_commit", commit),
+        Finding("fact", "synchronous_standby_names", standbys or "none: a failover may lose the last commits"),
+    ]
+    if standby == "true":
+        found.append(
+            Finding("refuse", "in_recovery", "The server is a standby, where nothing can be claimed: use the primary.")
+        )
+    if fsync != "on" or pages != "on":
+        found.append(
+            Finding(
+                "warn", "fsync", f"fsync={fsync}, full_page_writes={pages}: a crash of the machine may lose records."
+            )
+        )
+    if commit == "off":
+        found.append(Finding("warn", "synchronous_commit", "off: a crash of the server may lose the last commits."))
+    return found

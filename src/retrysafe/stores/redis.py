@@ -12,7 +12,7 @@ from typing import Any
 from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before
 from retrysafe.ports import Ask, Capabilities, Script
 from retrysafe.stores.sql import COLUMNS
-from retrysafe.types import Clocks, Held, Record, State, Stored, Want
+from retrysafe.types import Clocks, Finding, Held, Record, State, Stored, Tally, Want
 
 _FIELDS = tuple(column for column in COLUMNS if column != "key_hash")  # the key is the hash's own name
 _TEXTS = ("boundary", "scope", "operation", "attempt", "effects")
@@ -111,6 +111,14 @@ class RedisStore:
         durability=(
             "what its persistence keeps: every write with appendfsync always; a failover may lose the last ones"
         ),
+        failover="the writes that the replica had not received: replication is asynchronous",
+        cannot_survive=(
+            "a failover that loses a claim: another attempt may run while the first one does",
+            "a failover that loses a completion: the operation runs again",
+            "eviction, with a maxmemory-policy other than noeviction: as if the key had never been used",
+            "a crash with appendfsync everysec or RDB only: the writes since the last sync are gone",
+        ),
+        choose_when="a duplicate is recognised downstream anyway, or rare doubt is bearable, and latency counts most",
     )
 
     def claim(self, want: Want) -> Ask[Record | None]:
@@ -143,6 +151,22 @@ class RedisStore:
 
     def sweep(self, limit: int) -> list[Ask[int]]:
         """Nothing to do: forgotten records expire natively."""
+        return []
+
+    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
+        """Nothing to archive: forgotten records expire natively."""
+        return []
+
+    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
+        """Nothing to remove."""
+        return []
+
+    def tally(self) -> list[Ask[list[Tally]]]:
+        """Counting takes a scan."""
+        return []
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        """Look at the server's settings."""
         return []
 
     def _settle(

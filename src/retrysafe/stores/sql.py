@@ -6,12 +6,12 @@ zone anywhere. Every statement reads that clock once, as ``t.now``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before
+from retrysafe.core.transitions import RULES, Event, Guard, kept_fingerprint, started_before
 from retrysafe.ports import Ask, Capabilities, Query, Rows
-from retrysafe.types import Clocks, Held, Record, Standing, State, Stored, Want
+from retrysafe.types import Clocks, Filter, Finding, Held, Page, Record, Standing, State, Stored, Tally, Want
 
 TABLE = "retrysafe_records"
 COLUMNS = (
@@ -36,6 +36,9 @@ COLUMNS = (
     "codec_version",
 )
 
+_UNREAD = ("result", "media_type", "codec_version")
+"""Columns that an operator's list leaves out."""
+
 _SETTLED = "r.state IN ('completed', 'failed', 'released')"
 _STANDING: dict[Standing, str] = {
     Standing.RUNNING: "r.state = 'running' AND r.lease_until > t.now",
@@ -51,7 +54,12 @@ _STANDING: dict[Standing, str] = {
 
 def allowed(event: Event) -> str:
     """The SQL condition for a record ``r`` at time ``t.now`` to take ``event``, from the table."""
-    return "(" + " OR ".join(f"({_STANDING[source]})" for source in sorted(RULES[event].sources)) + ")"
+    return any_of(RULES[event].sources)
+
+
+def any_of(standings: Iterable[Standing]) -> str:
+    """The SQL condition for a record ``r`` to stand in one of these ways at time ``t.now``."""
+    return "(" + " OR ".join(f"({_STANDING[standing]})" for standing in sorted(standings)) + ")"
 
 
 def columns(prefix: str = "") -> str:
@@ -74,7 +82,7 @@ class SqlStore:
     SKIP_LOCKED: ClassVar[str] = ""
 
     def __init__(self) -> None:
-        clock = f"(SELECT {self.NOW} AS now) AS t"
+        clock = self.clock = f"(SELECT {self.NOW} AS now) AS t"
         self.read_sql = f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {clock} WHERE r.key_hash = {self.p('key')}"
         self.insert_sql = self._insert(clock)
         self._take_sql = {gated: self._take(clock, self.GATE if gated else "") for gated in (False, True)}
@@ -83,8 +91,10 @@ class SqlStore:
             for event in (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
             for own in (False, True)
         }
-        self._resolve_sql = {event: self._resolve(clock, event) for event in _RESOLVING}
+        self._resolve_sql: dict[Event, str] = {event: self._resolve(clock, event) for event in _RESOLVING}
         self._sweep_sql = self._sweep(clock)
+        self._forgotten_sql = self._forgotten(clock)
+        self._tally_sql = self._tally(clock)
 
     # ------------------------------------------------------------ asks
 
@@ -159,6 +169,48 @@ class SqlStore:
     def sweep(self, limit: int) -> list[Ask[int]]:
         """Remove up to ``limit`` forgotten records."""
         return [Ask(Query(self._sweep_sql, {"limit": limit}), _count)]
+
+    # ------------------------------------------------------------ asks of an operator
+
+    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
+        """Return up to ``limit`` forgotten records, the longest forgotten first."""
+        return [Ask(Query(self._forgotten_sql, {"limit": limit}, writes=False), _records)]
+
+    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
+        """Remove those that are still as seen and forgotten, in one statement."""
+        params: dict[str, Any] = {}
+        for i, record in enumerate(seen):
+            params |= {f"key{i}": record.key, f"version{i}": record.version}
+        return [Ask(Query(self.remove_sql(len(seen)), params), _count)] if seen else []
+
+    def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
+        """Return a page by the order of key hashes."""
+        params: dict[str, Any] = {"limit": limit}
+        conditions: list[str] = []
+        for name in ("boundary", "operation", "scope"):
+            value = getattr(wanted, name)
+            if value is not None:
+                params[name] = value
+                conditions.append(f"r.{name} = {self.p(name)}")
+        if cursor is not None:
+            params["key"] = bytes.fromhex(cursor)
+            conditions.append(f"r.key_hash > {self.p('key')}")
+        if wanted.standings:
+            conditions.append(any_of(wanted.standings))
+        read = ", ".join("NULL" if name in _UNREAD else f"r.{name}" for name in COLUMNS)
+        sql = (
+            f"SELECT {read}, t.now FROM {TABLE} AS r, {self.clock} WHERE {' AND '.join(conditions) or '1 = 1'} "
+            f"ORDER BY r.key_hash LIMIT {self.p('limit')}"
+        )
+        return Ask(Query(sql, params, writes=False), lambda answer: _page(answer, limit))
+
+    def tally(self) -> list[Ask[list[Tally]]]:
+        """Count the records by boundary and standing, in one statement."""
+        return [Ask(Query(self._tally_sql, {}, writes=False), _tallies)]
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        """Look at no settings: a dialect overrides what is worth it."""
+        return []
 
     # ------------------------------------------------------------ transaction control
 
@@ -252,6 +304,27 @@ class SqlStore:
             f"WHERE {allowed(Event.SWEEP)} ORDER BY r.forget LIMIT {self.p('limit')}{self.SKIP_LOCKED})"
         )
 
+    def _forgotten(self, clock: str) -> str:
+        return (
+            f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {clock} WHERE {allowed(Event.SWEEP)} "
+            f"ORDER BY r.forget LIMIT {self.p('limit')}"
+        )
+
+    def remove_sql(self, count: int) -> str:
+        """Remove ``count`` records if they are forgotten and as they were seen, by key and version."""
+        rows = ", ".join(f"({self.p('key', f'key{i}')}, {self.p('version', f'version{i}')})" for i in range(count))
+        return (
+            f"DELETE FROM {TABLE} WHERE key_hash IN (SELECT r.key_hash FROM {TABLE} AS r, {self.clock} "
+            f"WHERE (r.key_hash, r.version) IN (VALUES {rows}) AND {allowed(Event.SWEEP)})"
+        )
+
+    def _tally(self, clock: str) -> str:
+        cases = " ".join(f"WHEN {condition} THEN '{standing}'" for standing, condition in _STANDING.items())
+        return (
+            f"SELECT r.boundary, CASE {cases} END AS standing, count(*), min(r.updated), max(t.now) "
+            f"FROM {TABLE} AS r, {clock} GROUP BY 1, 2 ORDER BY 1, 2"
+        )
+
     def _seen(self) -> str:
         return (
             f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt', 'seen_attempt')} "
@@ -288,7 +361,9 @@ class SqlStore:
         }
 
 
-_RESOLVING = (Event.SUSPECT, Event.RESOLVE_COMPLETED, Event.RESOLVE_FAILED, Event.RESOLVE_RELEASED)
+_RESOLVING: tuple[Event, ...] = tuple(
+    event for event, rule in RULES.items() if rule.guard is Guard.SEEN and event is not Event.CLAIM
+)
 
 
 def _seen_params(seen: Record) -> dict[str, Any]:
@@ -303,7 +378,26 @@ def _result_params(result: Stored | None) -> dict[str, Any]:
 def _record(answer: Rows) -> Record | None:
     if not answer.rows or answer.rows[0][0] is None:
         return None
-    row: Any = answer.rows[0]
+    return _record_of(answer.rows[0])
+
+
+def _records(answer: Rows) -> list[Record]:
+    return [_record_of(row) for row in answer.rows]
+
+
+def _page(answer: Rows, limit: int) -> Page:
+    records = _records(answer)
+    return Page(records, records[-1].key.hex() if len(records) == limit else None)
+
+
+def _tallies(answer: Rows) -> list[Tally]:
+    return [
+        Tally(boundary, Standing(standing), int(count), int(oldest), int(now))
+        for boundary, standing, count, oldest, now in answer.rows
+    ]
+
+
+def _record_of(row: Any) -> Record:
     *head, result, media_type, codec_version, now = row
     stored = (
         None if media_type is None else Stored(None if result is None else bytes(result), media_type, codec_version)

@@ -15,6 +15,13 @@ class SqliteStore(SqlStore):
         waits_in_transaction=False,
         clock="the machine that holds the file",
         durability="every commit with synchronous=FULL, our default; NORMAL may lose the last commits at power loss",
+        failover="there is no replica: the file is lost with its disk",
+        cannot_survive=(
+            "the loss of the machine or its disk: every record goes with it",
+            "a network file system with broken locks: two machines may both win a claim",
+            "a host clock that is set: leases and windows end early or late, never two holders of one token",
+        ),
+        choose_when="one machine does the work, or you begin: nothing to install, and transactions with your tables",
     )
     NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
     GREATEST = "max"

@@ -17,8 +17,9 @@ from retrysafe.core.transitions import Event
 from retrysafe.errors import StoreUnavailable
 from retrysafe.ports import Ask, Steps, Store
 from retrysafe.programs.claiming import Outcome, Won, claim
-from retrysafe.programs.leasing import renew, sweep
+from retrysafe.programs.leasing import renew
 from retrysafe.programs.settling import read, resolve, settle
+from retrysafe.programs.sweeping import sweep
 from retrysafe.testing.judging import Judge, Message, result_of
 from retrysafe.types import Clocks, Effects, Held, Record, Standing, Stored, Want
 

@@ -12,11 +12,14 @@ from typing import Any, Protocol
 
 from retrysafe.core.decisions import Decision
 from retrysafe.core.transitions import Event
-from retrysafe.ports import Steps, Store
+from retrysafe.ports import OperableStore, Steps
 from retrysafe.programs.claiming import NotWon, Outcome, Won, claim
-from retrysafe.programs.leasing import renew, sweep
+from retrysafe.programs.drivers import ask
+from retrysafe.programs.leasing import renew
+from retrysafe.programs.operating import expire, find, tally
 from retrysafe.programs.settling import read, resolve, settle
-from retrysafe.types import Clocks, Effects, Held, OnExpired, Record, Standing, State, Stored, Want
+from retrysafe.programs.sweeping import forgotten, remove, sweep
+from retrysafe.types import Clocks, Effects, Filter, Held, OnExpired, Page, Record, Standing, State, Stored, Want
 
 LEASE, WINDOW, MEMORY = 30.0, 3600.0, 7200.0
 """The clocks of the suite, in seconds."""
@@ -26,7 +29,7 @@ class Harness(Protocol):
     """A store, its executor, and a way to let time pass for it."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> OperableStore:
         """The store under test."""
         ...
 
@@ -50,6 +53,7 @@ class Bench:
     harness: Harness
     key: bytes
     attempts: int = field(default=0)
+    boundary: str = "suite"
 
     def want(
         self,
@@ -62,7 +66,7 @@ class Bench:
         self.attempts += 1
         attempt = f"{self.key.hex()[:16]}-{self.attempts}"
         clocks = Clocks(round(lease * 1e6), round(WINDOW * 1e6), round(MEMORY * 1e6))
-        return Want(self.key, "suite", "tenant", "operation", payload, attempt, effects, clocks, on_expired)
+        return Want(self.key, self.boundary, "tenant", "operation", payload, attempt, effects, clocks, on_expired)
 
     def claim(self, want: Want | None = None) -> Outcome:
         outcome: Outcome = self.harness.do(claim(self.harness.store, want or self.want()))
@@ -97,6 +101,16 @@ class Bench:
 
     def elapse(self, seconds: float) -> None:
         self.harness.elapse(self.key, seconds)
+
+    def sibling(self, number: int) -> Bench:
+        """Another key of the same case."""
+        return Bench(self.harness, bytes([number]) + self.key[1:], boundary=self.boundary)
+
+    def found(self, *standings: Standing) -> dict[bytes, Record]:
+        """The records of this bench's boundary, by key."""
+        wanted = Filter(boundary=self.boundary, standings=frozenset(standings))
+        records: list[Record] = self.harness.do(find(self.harness.store, wanted, 1000))
+        return {record.key: record for record in records}
 
 
 RESULT = Stored(b"\x00\xffresult", "application/octet-stream", 7)
@@ -370,3 +384,105 @@ def completion_races_with_takeover_to_one_end(bench: Bench) -> None:
         store = bench.harness.store
         completed, outcome = bench.harness.race([settle(store, held, Event.COMPLETE, RESULT), claim(store, one.want())])
         assert completed != isinstance(outcome, Won), (completed, outcome)
+
+
+@case
+def settled_key_is_expired_by_hand_once_and_only_as_seen(bench: Bench) -> None:
+    store = bench.harness.store
+    first = bench.won()
+    assert not bench.harness.do(expire(store, bench.record())), "a running key is its attempt's"
+    assert bench.settle(first, Event.COMPLETE, RESULT)
+    seen = bench.record()
+    assert bench.harness.do(expire(store, seen))
+    assert bench.record().standing is Standing.EXPIRED
+    assert not bench.harness.do(expire(store, seen))
+    assert bench.refused(bench.want(on_expired="refuse")).decision is Decision.EXPIRED
+    second = bench.won(bench.want(b"another payload"))
+    assert second.token > first.token
+    assert not bench.settle(first, Event.COMPLETE, RESULT)
+
+
+@case
+def expiring_by_hand_can_end_the_memory_too(bench: Bench) -> None:
+    held = bench.won()
+    assert bench.settle(held, Event.FAIL, RESULT)
+    assert bench.harness.do(expire(bench.harness.store, bench.record(), forget=True))
+    left = bench.read()
+    assert left is None or left.standing is Standing.FORGOTTEN
+    assert isinstance(bench.claim(bench.want(on_expired="refuse")), Won)
+
+
+@case
+def scan_finds_what_is_wanted_and_goes_on_where_it_stopped(bench: Bench) -> None:
+    bench.boundary = "scan " + bench.key.hex()[:16]
+    made = {number: bench.sibling(number) for number in range(7)}
+    held = {number: one.won() for number, one in made.items()}
+    for number, event in ((1, Event.COMPLETE), (2, Event.FAIL), (3, Event.RELEASE), (4, Event.DOUBT)):
+        assert made[number].settle(held[number], event, RESULT if number < 3 else None)
+    made[5].elapse(LEASE + 1)
+    standings = {one.key: one.record().standing for one in made.values()}
+    found = bench.found()
+    assert {key: record.standing for key, record in found.items()} == standings
+    assert {record.result for record in found.values()} == {None}, "a list does not carry results"
+    assert found[made[1].key]._replace(result=RESULT, now=0) == made[1].record()._replace(now=0)
+    assert set(bench.found(Standing.UNKNOWN, Standing.LAPSED)) == {
+        key for key, standing in standings.items() if standing in (Standing.UNKNOWN, Standing.LAPSED)
+    }
+    assert set(_by_pages(bench, Filter(boundary=bench.boundary), 2)) == set(found)
+    assert not _by_pages(bench, Filter(boundary=bench.boundary, operation="another"), 2)
+    assert not _by_pages(bench, Filter(boundary=bench.boundary, scope="another"), 2)
+
+
+def _by_pages(bench: Bench, wanted: Filter, size: int) -> list[bytes]:
+    """Every key that is wanted, each once, by pages of ``size``."""
+    keys: list[bytes] = []
+    cursor: str | None = None
+    while True:
+        page = bench.harness.do(_scan(bench.harness.store, wanted, cursor, size))
+        keys += [record.key for record in page.records]
+        cursor = page.cursor
+        if cursor is None:
+            assert len(keys) == len(set(keys))
+            return keys
+
+
+def _scan(store: OperableStore, wanted: Filter, cursor: str | None, limit: int) -> Steps[Page]:
+    return (yield from ask(store.scan(wanted, cursor, limit)))
+
+
+@case
+def tally_counts_by_standing(bench: Bench) -> None:
+    bench.boundary = "tally " + bench.key.hex()[:16]
+    made = [bench.sibling(number) for number in range(4)]
+    held = [one.won() for one in made]
+    assert made[0].settle(held[0], Event.COMPLETE, RESULT)
+    assert made[1].settle(held[1], Event.COMPLETE, RESULT)
+    made[1].elapse(10)
+    assert made[2].settle(held[2], Event.DOUBT)
+    counted = [one for one in bench.harness.do(tally(bench.harness.store)) if one.boundary == bench.boundary]
+    assert {one.standing: one.records for one in counted} == {
+        Standing.COMPLETED: 2,
+        Standing.RUNNING: 1,
+        Standing.UNKNOWN: 1,
+    }
+    (completed,) = [one for one in counted if one.standing is Standing.COMPLETED]
+    assert completed.oldest == min(made[0].record().updated, made[1].record().updated)
+    assert completed.now >= completed.oldest
+
+
+@case
+def what_was_archived_is_removed_unless_its_key_was_used_again(bench: Bench) -> None:
+    store = bench.harness.store
+    if not store.forgotten(1):
+        return  # forgotten records expire natively
+    again = bench.sibling(1)
+    for one in (bench, again):
+        assert one.settle(one.won(), Event.COMPLETE, RESULT)
+        one.elapse(MEMORY + 1)
+    archived = [one for one in bench.harness.do(forgotten(store, 10_000)) if one.key in (bench.key, again.key)]
+    assert {one.key: one.result for one in archived} == {bench.key: RESULT, again.key: RESULT}
+    newcomer = again.won()
+    assert bench.harness.do(remove(store, archived)) == 1
+    assert bench.read() is None
+    assert again.settle(newcomer, Event.COMPLETE, RESULT)
+    assert bench.harness.do(remove(store, archived)) == 0
