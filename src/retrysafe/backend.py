@@ -12,7 +12,7 @@ from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.ports import AsyncClient, AsyncExecutor, Client, Executor, OperableStore, Steps
 from retrysafe.programs import migrating
 from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.migrating import Migration
+from retrysafe.programs.migrating import CreatedStore, Migration
 from retrysafe.programs.operating import examine
 from retrysafe.types import Finding
 
@@ -167,6 +167,8 @@ class Backend:
 
     def migrate(self) -> list[Migration]:
         """Apply the missing migrations; return them."""
+        if isinstance(self.store, CreatedStore):
+            return run(self.store.create(), self.client())
         if run(migrating.schema_version(self._sql()), self.client()) >= migrations.load(self.kind)[-1].version:
             return []
         with self.client().transaction() as opened:
@@ -174,6 +176,8 @@ class Backend:
 
     async def amigrate(self) -> list[Migration]:
         """The same through the async client."""
+        if isinstance(self.store, CreatedStore):
+            return await arun(self.store.create(), self.aclient())
         if await arun(migrating.schema_version(self._sql()), self.aclient()) >= migrations.load(self.kind)[-1].version:
             return []
         async with self.aclient().transaction() as opened:

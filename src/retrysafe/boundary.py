@@ -110,6 +110,7 @@ class Boundary:
             raise ConfigurationError(
                 f"effects='transactional' needs transactions, which a {backend.kind} store does not have."
             )
+        clocks = clocks._replace(margin=backend.store.capabilities.margin)
         backend.users += 1
         self._closed = False
         self._functions: dict[str, Callable[..., Any]] = {}
@@ -299,7 +300,9 @@ class Boundary:
 
     def _encode_answer(self, result: Any, annotation: Any) -> Stored:
         try:
-            return encode_result(self._terms.codec, result, annotation)
+            return encode_result(
+                self._terms.codec, result, annotation, self._terms.backend.store.capabilities.largest_result
+            )
         except ResultNotEncodable as error:
             raise ConfigurationError(
                 f"result= cannot be stored, so the key is still unknown. {error.detail}. Name the operation= whose "

@@ -6,7 +6,7 @@ The request languages below are shared by the stores that write them and the exe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -42,6 +42,8 @@ class Capabilities(NamedTuple):
     cannot_survive: the faults that can break a promise, or lose one, with this store.
     choose_when: for whom this store is the right one.
     largest_result: bytes of an encoded result; a larger one cannot be stored. None: the store's own limit is far away.
+    margin: microseconds by which others wait longer for a lease than its holder relies on it: none where the store's
+        own clock judges.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Capabilities(NamedTuple):
     cannot_survive: tuple[str, ...]
     choose_when: str
     largest_result: int | None = None
+    margin: Micros = 0
 
 
 class Store(Protocol):
@@ -93,8 +96,11 @@ class Store(Protocol):
         """Return the record."""
         ...
 
-    def sweep(self, limit: int) -> list[Ask[int]]:
-        """Remove up to ``limit`` forgotten records; the answers count them. Empty where they expire natively."""
+    def sweep(self, limit: int) -> Iterable[Ask[int]]:
+        """Remove up to ``limit`` forgotten records; the answers count them. Empty where they expire natively.
+
+        The asks are put in turn: a later one may depend on the answer to an earlier one.
+        """
         ...
 
 
@@ -275,17 +281,19 @@ class Script(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One DynamoDB call; a condition that fails is an answer, not an error."""
+    """One DynamoDB call. Error codes that are ``expected`` are answers; ``waits``: it names a waiter of the library."""
 
     operation: str
     arguments: Mapping[str, Any]
+    expected: frozenset[str] = frozenset()
+    waits: bool = False
 
 
-class Item(NamedTuple):
-    """The answer to a Call: whether its condition held, the item, and the server's clock if it told."""
+class Answer(NamedTuple):
+    """The answer to a Call: an error code that was expected, or None, and the response with it."""
 
-    accepted: bool
-    item: Mapping[str, Any] | None
+    refused: str | None
+    response: Mapping[str, Any]
 
 
 Step = Callable[[dict[bytes, Record], Micros], Any]

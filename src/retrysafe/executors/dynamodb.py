@@ -11,8 +11,14 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
-from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    NoRegionError,
+)
 
 from retrysafe.core.backoff import Backoff
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
@@ -99,7 +105,8 @@ def _refused(error: ClientError, request: Call) -> Answer:
 def _failed(error: Exception) -> NoReturn:
     if isinstance(error, NoCredentialsError):
         raise ConfigurationError(
-            "store=: no AWS credentials were found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role."
+            "store=: no AWS credentials were found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this "
+            "machine a profile or a role."
         ) from error
     raise StoreUnavailable(f"{type(error).__name__}: {error}", unsent=isinstance(error, _UNSENT)) from error
 
@@ -114,6 +121,48 @@ def _with_region() -> Iterator[None]:
         ) from error
     except ValueError as error:
         raise ConfigurationError(f"store=: {error}") from error
+
+
+class Plain:
+    """The client of a boto3 resource, which speaks Python values, spoken to in DynamoDB's own.
+
+    What a failed condition answers is left by boto3 as the service sent it.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.get_waiter = client.get_waiter
+
+    def __getattr__(self, operation: str) -> Any:
+        method = getattr(self._client, operation)
+        return lambda **arguments: _each_value(method(**_each_value(arguments, _to_python)), _to_wire)
+
+
+_MAPS = ("Key", "Item", "ExpressionAttributeValues", "ExclusiveStartKey", "LastEvaluatedKey", "Attributes")
+
+
+def _each_value(arguments: Mapping[str, Any], change: Any) -> dict[str, Any]:
+    """Change the values of every map of attributes."""
+
+    def changed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: change(value) for name, value in attributes.items()}
+
+    done: dict[str, Any] = {name: changed(value) if name in _MAPS else value for name, value in arguments.items()}
+    if "Items" in done:
+        done["Items"] = [changed(item) for item in done["Items"]]
+    return done
+
+
+def _to_python(value: Any) -> Any:
+    from boto3.dynamodb.types import TypeDeserializer
+
+    return TypeDeserializer().deserialize(value)
+
+
+def _to_wire(value: Any) -> Any:
+    from boto3.dynamodb.types import TypeSerializer
+
+    return TypeSerializer().serialize(value)
 
 
 class DynamodbClient:
