@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.postgresql import PostgresqlStore
 from retrysafe.stores.redis import RedisStore
 from retrysafe.stores.sqlite import SqliteStore
-from tests.stores.harnesses import HARNESSES, AnyHarness
+from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
 
 POSTGRESQL = "RETRYSAFE_TEST_POSTGRESQL"
 OWN_DATABASE = pytest.StashKey[tuple[str, str]]()
@@ -44,6 +45,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         os.environ[POSTGRESQL] = server
         with psycopg.connect(server, autocommit=True) as connection:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+    if "boto3" in sys.modules and "RETRYSAFE_TEST_DYNAMODB" in os.environ:
+        drop_dynamodb_table()
 
 
 def require(service: str) -> None:

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary
+from retrysafe.connect import connect
 from tests.conftest import require
 from tests.faults.helpers import Bank, Cluster, Proxy, Told, business_table, postgresql_programs, unique
+from tests.faults.http_proxy import HttpProxy
+from tests.stores.harnesses import dynamodb_endpoint, dynamodb_url
 
 Making = Callable[..., Boundary]
 
@@ -20,14 +23,30 @@ Making = Callable[..., Boundary]
 @pytest.fixture(scope="session")
 def migrated() -> str:
     """The URL of the shared PostgreSQL, with our tables in it."""
-    from retrysafe.connect import connect
-
     require("postgresql")
     url = os.environ["RETRYSAFE_TEST_POSTGRESQL"]
     backend = connect(url)
     backend.migrate()
     backend.close()
     return url
+
+
+@pytest.fixture(scope="session")
+def dynamodb() -> str:
+    """The URL of a table of this process in the test DynamoDB."""
+    require("dynamodb")
+    backend = connect(dynamodb_url())
+    backend.migrate()
+    backend.close()
+    return dynamodb_url()
+
+
+@pytest.fixture
+def http_proxy(dynamodb: str) -> Iterator[HttpProxy]:
+    """A proxy before the test DynamoDB that loses, delays and refuses."""
+    made = HttpProxy(dynamodb_endpoint())
+    yield made
+    made.close()
 
 
 @pytest.fixture

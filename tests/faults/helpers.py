@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from retrysafe.ports import Occurrence
 
@@ -157,8 +158,31 @@ def rows_of(url: str, table: str) -> list[tuple[str, str]]:
         return connection.execute(f"SELECT key, receipt FROM {table}".encode()).fetchall()
 
 
+def items_of(url: str, condition: str, value: str) -> list[dict[str, Any]]:
+    """The items of a DynamoDB table whose attribute, say ``boundary``, has that value, as plain values."""
+    import boto3
+
+    resource: Any = boto3.resource("dynamodb", endpoint_url=url.partition("endpoint=")[2], region_name="us-east-1")
+    table = resource.Table(urlsplit(url).netloc)
+    asked: dict[str, Any] = {
+        "FilterExpression": "#name = :value",
+        "ExpressionAttributeNames": {"#name": condition},
+        "ExpressionAttributeValues": {":value": value},
+        "ConsistentRead": True,
+    }
+    page = table.scan(**asked)
+    found: list[dict[str, Any]] = page["Items"]
+    while "LastEvaluatedKey" in page:
+        page = table.scan(**asked, ExclusiveStartKey=page["LastEvaluatedKey"])
+        found += page["Items"]
+    resource.meta.client.close()
+    return found
+
+
 def records_of(url: str, boundary: str) -> list[tuple[str, int]]:
     """(state, attempts) of every record of a boundary."""
+    if url.startswith("dynamodb"):
+        return [(str(item["state"]), int(item["attempts"])) for item in items_of(url, "boundary", boundary)]
     sql = "SELECT state, attempts FROM retrysafe_records WHERE boundary = {}"
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
@@ -171,6 +195,8 @@ def records_of(url: str, boundary: str) -> list[tuple[str, int]]:
 
 def renewals_of(url: str, attempt: str) -> int:
     """How often the lease of a first attempt has been renewed: the version of a record begins at its token."""
+    if url.startswith("dynamodb"):
+        return sum(int(item["version"] - item["token"]) for item in items_of(url, "attempt", attempt))
     sql = "SELECT version - token FROM retrysafe_records WHERE attempt = {}"
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=DEADLINE)) as connection:
@@ -275,8 +301,6 @@ class Proxy:
     """
 
     def __init__(self, url: str) -> None:
-        from urllib.parse import urlsplit
-
         parts = urlsplit(url)
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 5432)
         self._listener = socket.create_server(("127.0.0.1", 0))

@@ -123,16 +123,18 @@ def child(work: Callable[[], None]) -> int:
 def supervise(argv: list[str]) -> None:
     """Kill and restart until the work is done."""
     chance = random.Random(argv[-1])
-    for library in ("sqlite_async", "psycopg", "asyncpg"):  # so that a worker begins to work at once
+    for library in ("sqlite_async", "psycopg", "asyncpg", "dynamodb"):  # so that a worker begins to work at once
         importlib.import_module(f"retrysafe.executors.{library}")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     running: set[int] = set()
     kills = 0
+    # botocore takes a while to make a client, and a worker must come to work before it is killed
+    pauses = (0.3, 1.2) if argv[0].startswith("dynamodb") else (0.02, 0.2)
     while True:
         while len(running) < 2:
             seed, suicidal = random.Random(chance.random()), kills < KILLS
             running.add(child(lambda: Job(argv, seed, suicidal=suicidal).run()))  # noqa: B023
-        signal.sigtimedwait([signal.SIGCHLD], chance.uniform(0.02, 0.2) if kills < KILLS else 5)
+        signal.sigtimedwait([signal.SIGCHLD], chance.uniform(*pauses) if kills < KILLS else 5)
         if kills < KILLS:
             os.kill(chance.choice(sorted(running)), signal.SIGKILL)
         killed, finished = _reap(running)

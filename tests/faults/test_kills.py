@@ -57,7 +57,7 @@ def _judge(store: str, name: str, rows: list[tuple[str, str]], kills: int) -> No
     assert {state for state, _ in records_of(store, name)} == {"completed"}
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", [*STORES, "dynamodb sync", "dynamodb async"])
 def test_killed_workers_charge_once_under_a_derived_key(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -66,6 +66,8 @@ def test_killed_workers_charge_once_under_a_derived_key(
     if library == "sqlite":
         store = f"sqlite:///{tmp_path}/records.db"
         Boundary(name, store=store).close()
+    elif library == "dynamodb":
+        store = request.getfixturevalue(library)
     else:
         store = driven(request.getfixturevalue("migrated"), library)
     kills = _supervised(store, "keyed", colour, name, str(bank.path), kind)

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -288,7 +288,7 @@ def redis_async(path: Path) -> AsyncHarness:
     return AsyncHarness(connect(redis_url()), age_redis(redis_url()), asyncio.new_event_loop())
 
 
-DYNAMODB_TABLE = "retrysafe-conformance"
+DYNAMODB_TABLE = f"retrysafe-test-{os.getpid()}"
 
 
 def dynamodb_endpoint() -> str:
@@ -300,6 +300,16 @@ def dynamodb_url(table: str = DYNAMODB_TABLE) -> str:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "local")
     return f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_endpoint()}"
+
+
+def drop_dynamodb_table() -> None:
+    """Drop the table of this process, if it has made one."""
+    import boto3
+
+    client: Any = boto3.client("dynamodb", endpoint_url=dynamodb_endpoint(), region_name="us-east-1")
+    with suppress(client.exceptions.ResourceNotFoundException):
+        client.delete_table(TableName=DYNAMODB_TABLE)
+    client.close()
 
 
 def _checked(backend: Backend) -> Backend:

@@ -6,8 +6,8 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 from botocore.config import Config
@@ -47,7 +47,7 @@ _making = threading.Lock()
 class Access(NamedTuple):
     """Where the service is, and how long it is waited for; credentials come from the environment.
 
-    timeout: seconds for one try to be answered; half of it to connect.
+    timeout: seconds to connect, and again for one try to be answered.
     patience: seconds of pauses, over all tries, for a service that asks to come again later.
     """
 
@@ -57,15 +57,15 @@ class Access(NamedTuple):
     pool: int = 50
     patience: float = 3.0
 
-    def arguments(self, config: type[Config], **more: Any) -> dict[str, Any]:
+    def arguments(self, config: type[Config]) -> dict[str, Any]:
         """As a botocore client takes it. It is not to retry by itself: one retry would hide the time of the next."""
         settings = config(
-            connect_timeout=self.timeout / 2,
+            connect_timeout=self.timeout,
             read_timeout=self.timeout,
             max_pool_connections=self.pool,
             retries={"mode": "standard", "total_max_attempts": 1},
             tcp_keepalive=True,
-            **more,
+            parameter_validation=False,
         )
         return {"region_name": self.region, "endpoint_url": self.endpoint, "config": settings}
 
@@ -180,7 +180,7 @@ class DynamodbClient:
         import boto3
 
         with _making, _with_region():
-            client = boto3.client("dynamodb", **access.arguments(Config, parameter_validation=False))
+            client = boto3.client("dynamodb", **access.arguments(Config))
         return cls(client, clock, access.patience, own=True)
 
     def __call__(self, request: Call, /) -> Answer:
@@ -220,13 +220,16 @@ class DynamodbClient:
 
 
 class AsyncDynamodbClient:
-    """An aiobotocore client, opened on its event loop at first use."""
+    """An aiobotocore client, opened on its event loop at first use.
+
+    It lives in an async generator, which a loop that ends by `asyncio.run` closes by itself.
+    """
 
     def __init__(self, access: Access, clock: ServiceClock, client: Any = None) -> None:
         self._access = access
         self._clock = clock
         self._client = client
-        self._stack = AsyncExitStack()
+        self._life: AsyncGenerator[Any, None] | None = None
         self._opening = asyncio.Lock()
 
     async def __call__(self, request: Call, /) -> Answer:
@@ -256,16 +259,24 @@ class AsyncDynamodbClient:
         return Answer(None, response)
 
     async def _opened(self) -> Any:
+        async with self._opening:
+            if self._client is None:
+                life = self._living()
+                self._client = await anext(life)
+                self._life = life
+        return self._client
+
+    async def _living(self) -> AsyncGenerator[Any, None]:
         from aiobotocore.config import AioConfig
         from aiobotocore.session import get_session
 
-        async with self._opening:
-            if self._client is None:
-                with _with_region():
-                    arguments = self._access.arguments(AioConfig, parameter_validation=False)
-                    making = get_session().create_client("dynamodb", **arguments)
-                    self._client = await self._stack.enter_async_context(making)
-        return self._client
+        with _with_region():
+            making = get_session().create_client("dynamodb", **self._access.arguments(AioConfig))
+            client = await making.__aenter__()
+        try:
+            yield client
+        finally:
+            await making.__aexit__(None, None, None)
 
     def transaction(self) -> Any:
         """DynamoDB's transactions cannot be shared with the caller's code."""
@@ -273,8 +284,11 @@ class AsyncDynamodbClient:
 
     async def aclose(self) -> None:
         """Close the client, unless it is the user's."""
-        await self._stack.aclose()
+        life, self._life = self._life, None
+        if life is not None:
+            self._client = None
+            await life.aclose()
 
     def abandon(self) -> None:
-        """Let the connections go without their loop."""
-        self._stack.pop_all()
+        """Nothing to hang up: the loop has closed the client when it ended."""
+        self._client = self._life = None
