@@ -21,6 +21,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -158,15 +159,21 @@ def rows_of(url: str, table: str) -> list[tuple[str, str]]:
         return connection.execute(f"SELECT key, receipt FROM {table}".encode()).fetchall()
 
 
-def items_of(url: str, condition: str, value: str) -> list[dict[str, Any]]:
-    """The items of a DynamoDB table whose attribute, say ``boundary``, has that value, as plain values."""
+@lru_cache(maxsize=8)
+def _dynamodb_table(url: str, pid: int) -> Any:
+    """A table resource of this process; making one takes so long that a short lease would lapse meanwhile."""
     import boto3
 
     resource: Any = boto3.resource("dynamodb", endpoint_url=url.partition("endpoint=")[2], region_name="us-east-1")
-    table = resource.Table(urlsplit(url).netloc)
+    return resource.Table(urlsplit(url).netloc)
+
+
+def items_of(url: str, attribute: str, value: str) -> list[dict[str, Any]]:
+    """The items of a DynamoDB table whose attribute, say ``boundary``, has that value, as plain values."""
+    table = _dynamodb_table(url, os.getpid())
     asked: dict[str, Any] = {
         "FilterExpression": "#name = :value",
-        "ExpressionAttributeNames": {"#name": condition},
+        "ExpressionAttributeNames": {"#name": attribute},
         "ExpressionAttributeValues": {":value": value},
         "ConsistentRead": True,
     }
@@ -175,7 +182,6 @@ def items_of(url: str, condition: str, value: str) -> list[dict[str, Any]]:
     while "LastEvaluatedKey" in page:
         page = table.scan(**asked, ExclusiveStartKey=page["LastEvaluatedKey"])
         found += page["Items"]
-    resource.meta.client.close()
     return found
 
 

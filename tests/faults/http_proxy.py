@@ -1,4 +1,4 @@
-"""A real HTTP proxy before DynamoDB Local: it loses requests and replies, turns away, keeps silent, tells other times."""
+"""A real HTTP proxy before DynamoDB Local: it loses requests and replies, turns away, keeps silent, lies about time."""
 
 from __future__ import annotations
 
