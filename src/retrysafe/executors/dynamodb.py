@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
+from weakref import WeakKeyDictionary
 
 from botocore.config import Config
 from botocore.exceptions import (
@@ -219,6 +220,22 @@ class DynamodbClient:
             self._client.close()
 
 
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+
+
+def _session() -> Any:
+    """One session per loop: reading the service's description anew for a heartbeat would stop the loop for long."""
+    from aiobotocore.session import get_session
+
+    loop = asyncio.get_running_loop()
+    found = _sessions.get(loop)
+    if found is None:
+        for ended in [other for other in _sessions if other.is_closed()]:
+            del _sessions[ended]
+        found = _sessions[loop] = get_session()
+    return found
+
+
 class AsyncDynamodbClient:
     """An aiobotocore client, opened on its event loop at first use.
 
@@ -268,10 +285,9 @@ class AsyncDynamodbClient:
 
     async def _living(self) -> AsyncGenerator[Any, None]:
         from aiobotocore.config import AioConfig
-        from aiobotocore.session import get_session
 
         with _with_region():
-            making = get_session().create_client("dynamodb", **self._access.arguments(AioConfig))
+            making = _session().create_client("dynamodb", **self._access.arguments(AioConfig))
             client = await making.__aenter__()
         try:
             yield client
