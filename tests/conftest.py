@@ -81,7 +81,10 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyHarne
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say at the end what each store promises, and how much was skipped and why, so that no skip goes unseen."""
     for store in (MemoryStore, SqliteStore, PostgresqlStore, RedisStore, DynamodbStore):
-        terminalreporter.write_line(str(store.capabilities))
+        known = store.capabilities
+        terminalreporter.write_line(
+            f"{known.name}: transactions={known.transactions} waits_in_transaction={known.waits_in_transaction}"
+        )
     reasons: dict[str, int] = {}
     for report in terminalreporter.stats.get("skipped", []):
         reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)

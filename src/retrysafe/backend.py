@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from retrysafe import migrations
 from retrysafe.errors import ConfigurationError, SchemaOutdated
+from retrysafe.nearby import Nearby
 from retrysafe.ports import AsyncClient, AsyncExecutor, Client, Executor, OperableStore, Steps
 from retrysafe.programs import migrating
 from retrysafe.programs.drivers import arun, run
@@ -52,6 +53,8 @@ class Backend:
         immediate: bool = False,
     ) -> None:
         self.store = store
+        self.near: Nearby | None = None
+        """A cache of settled records in front of the store."""
         self.kind = store.capabilities.name
         self.address = address
         self.migrates_itself = migrates_itself
@@ -196,7 +199,7 @@ class Backend:
 
     def close(self) -> None:
         """Close this process's sync client and heartbeat."""
-        for companion in (self.heartbeats.pop(os.getpid(), None), self._clients.pop(os.getpid(), None)):
+        for companion in (self.heartbeats.pop(os.getpid(), None), self._clients.pop(os.getpid(), None), self.near):
             if companion is not None:
                 companion.close()
 
@@ -211,4 +214,6 @@ class Backend:
         pid, client = self._aclients.pop(loop, (0, None))
         if client is not None and pid == os.getpid():
             await client.aclose()
+        if self.near is not None:
+            await self.near.aclose()
         self.close()

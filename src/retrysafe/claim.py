@@ -279,7 +279,8 @@ class Claim:
 
     def _tell_warnings(self) -> None:
         """Pass on what the first look at the server's settings found."""
-        warnings = self._terms.backend.warnings
+        backend = self._terms.backend
+        warnings = backend.warnings if backend.near is None else backend.near.warnings or backend.warnings
         while warnings:
             finding = warnings.pop(0)
             self._tell("store_warning", setting=finding.name, text=finding.text)

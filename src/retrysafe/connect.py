@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 from retrysafe.backend import Backend
 from retrysafe.errors import ConfigurationError
 from retrysafe.ports import AsyncClient, AsyncExecutor, Executor
+from retrysafe.types import Layered
 
 
 class Joining(NamedTuple):
@@ -40,10 +41,10 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
         return _memory("memory://")
     if isinstance(store, str):
         store = _anchored(store)
-    identity = store if isinstance(store, str) else id(store)
+    identity = store if isinstance(store, str | Layered) else id(store)
     with _sharing:
         if identity not in _shared:
-            made = _from_url(store) if isinstance(store, str) else _from_object(store)
+            made = _from_anything(store)
             _shared[identity] = (made, store)  # keeping the object keeps its id its own
         backend = _shared[identity][0]
     if backend.migrates_itself and migrate:
@@ -86,6 +87,27 @@ def forget(backend: Backend) -> None:
     with _sharing:
         for identity in [identity for identity, (shared, _) in _shared.items() if shared is backend]:
             del _shared[identity]
+
+
+def _from_anything(store: object) -> Backend:
+    if isinstance(store, Layered):
+        return _layered(store)
+    return _from_url(store) if isinstance(store, str) else _from_object(store)
+
+
+def _layered(layers: Layered) -> Backend:
+    """The truth's backend with a cache in front of it, with clients of its own for both."""
+    from retrysafe.nearby import Nearby
+    from retrysafe.stores.redis_cache import RedisCache
+
+    fast = _from_anything(layers.fast)
+    if fast.kind != "redis":
+        raise ConfigurationError(f"layered(): the fast store is Redis, not {fast.kind}.")
+    if isinstance(layers.truth, Layered) or layers.truth == "memory://":
+        raise ConfigurationError("layered(): the truth is a durable store of one layer.")
+    truth = _from_anything(_anchored(layers.truth) if isinstance(layers.truth, str) else layers.truth)
+    truth.near = Nearby(RedisCache(), layers.at_most, fast)
+    return truth
 
 
 # ---------------------------------------------------------------- from a URL

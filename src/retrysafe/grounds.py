@@ -6,6 +6,7 @@ async methods are twins: the programs are the same, only the driver differs.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from retrysafe.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
+from retrysafe.nearby import Nearby
 from retrysafe.ports import AsyncExecutor, Executor, Steps
 from retrysafe.programs.claiming import Outcome, Won, claim
 from retrysafe.programs.drivers import arun, ask, run
@@ -94,11 +96,17 @@ class Leased:
         return self._backend.aclient()
 
     def claim(self, want: Want) -> Outcome:
+        return _near_first(self._backend.near, want, self._claim)
+
+    def _claim(self, want: Want) -> Outcome:
         client = self._backend.client()
         self._backend.check(client)
         return run(claim(self._backend.store, want), client)
 
     async def aclaim(self, want: Want) -> Outcome:
+        return await _anear_first(self._backend.near, want, self._aclaim)
+
+    async def _aclaim(self, want: Want) -> Outcome:
         client = self._backend.aclient()
         await self._backend.acheck(client)
         return await arun(claim(self._backend.store, want), client)
@@ -184,6 +192,9 @@ class Own:
         return self._backend.aclient()
 
     def claim(self, want: Want) -> Outcome:
+        return _near_first(self._backend.near, want, self._claim)
+
+    def _claim(self, want: Want) -> Outcome:
         client = self._backend.client()
         self._backend.check(client)
         self._lending = client.transaction()
@@ -197,6 +208,9 @@ class Own:
                 self._give_back()
 
     async def aclaim(self, want: Want) -> Outcome:
+        return await _anear_first(self._backend.near, want, self._aclaim)
+
+    async def _aclaim(self, want: Want) -> Outcome:
         client = self._backend.aclient()
         await self._backend.acheck(client)
         self._lending = client.transaction()
@@ -254,6 +268,29 @@ class Own:
     async def _agive_back(self) -> None:
         lending, self._lending, self._opened = self._lending, None, None
         await lending.__aexit__(None, None, None)
+
+
+def _near_first(near: Nearby | None, want: Want, claim: Callable[[Want], Outcome]) -> Outcome:
+    """Answer from the cache, if there is one and it can; else claim, and keep the settled record that was met."""
+    if near is None:
+        return claim(want)
+    looked = near.look(want)
+    if looked[0] is not None:
+        return looked[0]
+    outcome = claim(want)
+    near.keep(outcome, looked)
+    return outcome
+
+
+async def _anear_first(near: Nearby | None, want: Want, claim: Callable[[Want], Awaitable[Outcome]]) -> Outcome:
+    if near is None:
+        return await claim(want)
+    looked = await near.alook(want)
+    if looked[0] is not None:
+        return looked[0]
+    outcome = await claim(want)
+    await near.akeep(outcome, looked)
+    return outcome
 
 
 def _transactional(backend: Backend) -> Any:

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from retrysafe.core.transitions import Event
-from retrysafe.types import Clocks, Filter, Finding, Held, Micros, Page, Record, Stored, Tally, Want
+from retrysafe.types import Cached, Clocks, Filter, Finding, Held, Micros, Page, Record, Stored, Tally, Want
 
 R = TypeVar("R")
 T_co = TypeVar("T_co", covariant=True)
@@ -157,6 +157,22 @@ class TransactionalStore(Store, Protocol):
 
     def schema_version(self) -> list[Ask[int | None]]:
         """The schema's version: asks to put in turn until one answers None (no schema) or is the last."""
+        ...
+
+
+class Cache(Protocol):
+    """Settled records of a durable store, kept in a faster one. Losing them costs time, never correctness."""
+
+    def look(self, key: bytes) -> Ask[Cached]:
+        """Return what is kept of a key."""
+        ...
+
+    def keep(self, record: Record, until: Micros) -> Ask[None]:
+        """Keep a settled record until an instant of the cache's clock, unless a later version is known."""
+        ...
+
+    def drop(self, changed: Record, until: Micros) -> Ask[None]:
+        """Forget a record that was changed; what was read before the change must not be kept until then."""
         ...
 
 

@@ -11,7 +11,7 @@ from retrysafe.core.durations import micros
 from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.observers import NO_FIELDS, tell
 from retrysafe.ports import Codec, Observer, Occurrence
-from retrysafe.types import Clocks, Concurrency, Duration, Effects, Key, OnExpired, OnMissing, Reject, Wait
+from retrysafe.types import Clocks, Concurrency, Duration, Effects, Key, Layered, OnExpired, OnMissing, Reject, Wait
 from retrysafe.wakeups import Wakeups
 
 
@@ -23,6 +23,17 @@ def reject() -> Reject:
 def wait(seconds: Duration) -> Wait:
     """Let a simultaneous duplicate wait up to ``seconds`` (or a duration such as "5s") for the first one's result."""
     return Wait(durations.seconds(seconds, "wait"))
+
+
+def layered(fast: Any, truth: Any, *, at_most: Duration = "1h") -> Layered:
+    """A store for ``store=``: results of settled keys are answered from ``fast``, every claim is decided by ``truth``.
+
+    ``fast`` is a Redis URL or client, ``truth`` anything else that ``store=`` takes. Whatever happens to the fast one
+    (a flush, a failover, a partition) costs time only. A result is served from it until the window ends, and for
+    ``at_most`` after an operator has expired the key while the fast one could not be reached. Claims with ``tx=`` do
+    not ask it: they are in the database already.
+    """
+    return Layered(fast, truth, durations.micros(at_most, "at_most"))
 
 
 class Terms(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 Effects = Literal["transactional", "keyed", "external"]
@@ -178,6 +178,13 @@ class Tally(NamedTuple):
     now: Micros
 
 
+class Cached(NamedTuple):
+    """What a cache has of a key, with the cache's time of that answer."""
+
+    record: Record | None
+    now: Micros
+
+
 class Finding(NamedTuple):
     """What a look at a server's settings showed.
 
@@ -187,6 +194,14 @@ class Finding(NamedTuple):
     level: Literal["refuse", "warn", "fact"]
     name: str
     text: str
+
+
+class Layered(NamedTuple):
+    """A durable store with a fast one in front of it, for ``store=``."""
+
+    fast: Any
+    truth: Any
+    at_most: Micros
 
 
 class Reject(NamedTuple):

@@ -49,3 +49,12 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.setenv("DATABASE_URL", url)
         yield url
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def redis_url(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of the test Redis, also as REDIS_URL."""
+    require("redis")
+    url = os.environ["RETRYSAFE_TEST_REDIS"]
+    monkeypatch.setenv("REDIS_URL", url)
+    return url

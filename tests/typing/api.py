@@ -28,6 +28,7 @@ from retrysafe import (
     StoredFailure,
     StoreUnavailable,
     current,
+    layered,
     reject,
     wait,
 )
@@ -78,6 +79,7 @@ charges = Boundary(
     secret="pepper",
 )
 assert_type(reject(), Reject)
+Boundary("layers", store=layered("redis://fast", "postgresql://truth", at_most="5m"))
 
 
 @charges.once(key="order.id")
