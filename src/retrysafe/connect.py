@@ -220,8 +220,10 @@ def _dynamodb(url: str) -> Backend:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     url_options(options, ("region", "endpoint", "timeout", "pool"), "dynamodb")
-    if not parts.netloc or parts.path not in ("", "/"):
-        raise ConfigurationError(f"store={url!r}: write dynamodb://table?region=…&endpoint=….")
+    if not _TABLE_NAME.fullmatch(parts.netloc) or parts.path not in ("", "/"):
+        raise ConfigurationError(
+            f"store={url!r}: write dynamodb://table?region=…&endpoint=…; a table's name has 3 to 255 letters, digits and _-."
+        )
     pool = options.get("pool", "50")
     if not pool.isdecimal() or int(pool) < 1:
         raise ConfigurationError(f"store={url!r}: pool is a number of connections.")
@@ -237,6 +239,9 @@ def _dynamodb(url: str) -> Backend:
         apulse=partial(module.AsyncDynamodbClient, impatient, clock),
         address=url,
     )
+
+
+_TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 
 def _service_clock() -> Any:

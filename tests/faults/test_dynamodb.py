@@ -23,6 +23,7 @@ from retrysafe import (
     StoreUnavailable,
     wait,
 )
+from retrysafe.cli import main
 from retrysafe.connect import connect
 from retrysafe.programs.claiming import claim
 from retrysafe.programs.drivers import run
@@ -550,6 +551,16 @@ def test_migrating_creates_once_and_mends_the_time_to_live(dynamodb: str, make: 
     client.close()
 
 
+def test_the_command_creates_the_table_and_has_no_sql(dynamodb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name = unique("table")
+    for shown in (f"applied 0001 table {name}\napplied 0002 time to live of {name}\n", "up to date\n"):
+        assert main(["migrate", "--store", dynamodb_url(name)]) == 0
+        assert capsys.readouterr().out == shown
+    with dropped(name):
+        assert main(["migrate", "--store", dynamodb_url(name), "--sql"]) == 2
+        assert "has no SQL schema" in capsys.readouterr().err
+
+
 async def test_migrating_on_an_event_loop(dynamodb: str) -> None:
     name = unique("table")
     backend = connect(dynamodb_url(name))
@@ -647,10 +658,11 @@ def _change(
     ("url", "match"),
     [
         ("dynamodb://", "write dynamodb://table"),
-        ("dynamodb://t/path", "write dynamodb://table"),
-        ("dynamodb://t?zone=a", "has no option 'zone'"),
-        ("dynamodb://t?pool=none", "pool is a number"),
-        ("dynamodb://t?timeout=soon", "timeout='soon'"),
+        ("dynamodb://t1", "3 to 255 letters"),
+        ("dynamodb://table/path", "write dynamodb://table"),
+        ("dynamodb://table?zone=a", "has no option 'zone'"),
+        ("dynamodb://table?pool=none", "pool is a number"),
+        ("dynamodb://table?timeout=soon", "timeout='soon'"),
     ],
 )
 def test_a_url_that_says_something_else_is_refused(url: str, match: str) -> None:
@@ -665,7 +677,7 @@ def test_no_region_and_no_credentials_are_said(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    for url, match in (("dynamodb://t", "region"), (f"{dynamodb}&timeout=1s", "credentials")):
+    for url, match in (("dynamodb://table", "region"), (f"{dynamodb}&timeout=1s", "credentials")):
         boundary = Boundary(unique(), store=url, observers=())
         with pytest.raises(ConfigurationError, match=match), boundary.claim("key"):
             pytest.fail("not claimed")
