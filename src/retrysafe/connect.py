@@ -222,7 +222,8 @@ def _dynamodb(url: str) -> Backend:
     url_options(options, ("region", "endpoint", "timeout", "pool"), "dynamodb")
     if not _TABLE_NAME.fullmatch(parts.netloc) or parts.path not in ("", "/"):
         raise ConfigurationError(
-            f"store={url!r}: write dynamodb://table?region=…&endpoint=…; a table's name has 3 to 255 letters, digits and _-."
+            f"store={url!r}: write dynamodb://table?region=…&endpoint=…; a table's name has 3 to 255 letters, digits, "
+            "dots, hyphens and underscores."
         )
     pool = options.get("pool", "50")
     if not pool.isdecimal() or int(pool) < 1:
