@@ -8,7 +8,8 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,24 +26,30 @@ from retrysafe import (
 )
 from retrysafe.cli import main
 from retrysafe.connect import connect
+from retrysafe.executors.dynamodb import AsyncDynamodbClient
 from retrysafe.programs.claiming import claim
 from retrysafe.programs.drivers import run
 from retrysafe.programs.sweeping import sweep
 from retrysafe.stores.dynamodb import LARGEST_ITEM, MARGIN, RESERVED, DynamodbStore, size_of
 from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Child, Told, auntil, items_of, records_of, renewals_of, unique, until
+from tests.faults.helpers import DEADLINE, Bank, Child, Told, auntil, items_of, records_of, renewals_of, unique, until
 from tests.faults.http_proxy import Fate, HttpProxy
 from tests.stores.harnesses import DYNAMODB_TABLE, dynamodb_endpoint, dynamodb_url
 
 LARGEST = LARGEST_ITEM - RESERVED
 LOST: tuple[Fate, ...] = ("request lost", "reply lost")
-SHORT = "&timeout=500ms"
 
 
 @pytest.fixture
 def through(http_proxy: HttpProxy) -> str:
     """The URL of the shared table through the proxy."""
-    return http_proxy.url(DYNAMODB_TABLE, SHORT)
+    return http_proxy.url(DYNAMODB_TABLE)
+
+
+@pytest.fixture
+def impatient(http_proxy: HttpProxy) -> str:
+    """The same, not waiting long for an answer."""
+    return http_proxy.url(DYNAMODB_TABLE, "&timeout=500ms")
 
 
 def _client(endpoint: str, **config: Any) -> Any:
@@ -50,6 +57,15 @@ def _client(endpoint: str, **config: Any) -> Any:
     from botocore.config import Config
 
     return boto3.client("dynamodb", endpoint_url=endpoint, region_name="us-east-1", config=Config(**config))
+
+
+@pytest.fixture
+def own_table(dynamodb: str) -> Iterator[str]:
+    """The URL of a table of this test's own, for what is large."""
+    name = unique("table")
+    connect(dynamodb_url(name)).migrate()
+    with dropped(name):
+        yield dynamodb_url(name)
 
 
 @contextmanager
@@ -132,6 +148,37 @@ def test_a_lost_renewal_is_tried_again(
         claim.result = "done"
     assert told.names["lease_lost"] == 0
     assert _item(boundary.name)["state"] == "completed"
+
+
+@pytest.mark.parametrize("fate", LOST)
+def test_whatever_call_is_lost_the_effect_happens_once(
+    fate: Fate, http_proxy: HttpProxy, dynamodb: str, tmp_path: Path
+) -> None:
+    """13, 14, 44: from the first look at the table to the last write, one call after the other is lost."""
+    ledger, lost_at = Bank(tmp_path / "bank.db"), list[int]()
+    for lost in range(20):
+        boundary = Boundary(unique(), store=http_proxy.url(DYNAMODB_TABLE), lease="60s", observers=())
+        left = [lost]
+
+        def fates(operation: str, arguments: dict[str, Any], left: list[int] = left) -> Fate:
+            left[0] -= 1
+            return fate if left[0] == -1 else "through"
+
+        @boundary.once(key="key")
+        def charge(key: str, name: str = boundary.name) -> str:
+            return ledger.charge(name)
+
+        http_proxy.fates = fates
+        for _ in range(2):
+            with suppress(StoreUnavailable):
+                assert charge("key") == ledger.charges[boundary.name]
+        assert charge("key") == ledger.charges[boundary.name]
+        assert records_of(dynamodb, boundary.name) == [("completed", 1)]
+        assert ledger.requests[boundary.name] == 1
+        boundary.close()
+        if left[0] < 0:
+            lost_at.append(lost)
+    assert len(lost_at) >= 6, "three looks, a claim, a completion, two replays"
 
 
 @pytest.mark.parametrize("call", [0, 1])
@@ -297,10 +344,10 @@ def test_a_throttled_renewal_does_not_lose_the_lease(
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
 async def test_a_silent_service_is_unavailable_within_its_timeout(
-    colour: str, through: str, http_proxy: HttpProxy, make: Making
+    colour: str, impatient: str, http_proxy: HttpProxy, make: Making
 ) -> None:
     """18: it accepts and never answers; two tries of half a second each."""
-    boundary = make(through)
+    boundary = make(impatient)
     with boundary.claim("warm") as claim:
         claim.result = 1
     http_proxy.fates = lambda operation, arguments: "silent"
@@ -317,9 +364,9 @@ async def test_a_silent_service_is_unavailable_within_its_timeout(
 
 
 def test_a_silent_service_at_the_end_leaves_the_value_and_an_alert(
-    through: str, http_proxy: HttpProxy, make: Making, told: Told
+    impatient: str, http_proxy: HttpProxy, make: Making, told: Told
 ) -> None:
-    boundary = make(through, lease="60s")
+    boundary = make(impatient, lease="60s")
 
     @boundary.once(key="key")
     def charge(key: str) -> str:
@@ -443,9 +490,9 @@ def _move(key: bytes, seconds: int) -> None:
 # ---------------------------------------------------------------- size
 
 
-def test_the_largest_result_fits_and_one_byte_more_is_withheld(dynamodb: str, make: Making, told: Told) -> None:
+def test_the_largest_result_fits_and_one_byte_more_is_withheld(own_table: str, make: Making, told: Told) -> None:
     """49: with the longest names that there can be."""
-    boundary = make(dynamodb, name=unique() + "é" * 200, scope="ü" * 255)
+    boundary = make(own_table, name=unique() + "é" * 200, scope="ü" * 255)
     runs: list[int] = []
 
     @boundary.once(key="length")
@@ -460,20 +507,24 @@ def test_the_largest_result_fits_and_one_byte_more_is_withheld(dynamodb: str, ma
             report(LARGEST - 1)
     assert runs == [LARGEST - 2, LARGEST - 1]
     assert told.names["result_withheld"] == 1
-    assert {state for state, _ in records_of(dynamodb, boundary.name)} == {"completed"}
+    assert {state for state, _ in records_of(own_table, boundary.name)} == {"completed"}
 
 
-def test_what_is_reserved_for_the_fixed_part_suffices(dynamodb: str, make: Making) -> None:
+def test_what_is_reserved_for_the_fixed_part_suffices(own_table: str, make: Making) -> None:
     """49: the largest fixed part that a claim accepts, and the largest result beside it, are one item."""
-    boundary = make(dynamodb, name=unique())
+    boundary = make(own_table)
     with boundary.claim("key") as claim:
-        item = _item(boundary.name)
+        (item,) = items_of(own_table, "boundary", boundary.name)
         room = RESERVED - 512 - size_of({name: _plain(value) for name, value in item.items()})
         claim.result = 1
-    accepted = [length for length in range(room - 40, room + 40) if _takes(boundary, f"key{length}", b"f" * length)]
+    accepted = [
+        length
+        for length in (room - 40, *range(room - 3, room + 4), room + 39)
+        if _takes(boundary, f"key{length}", b"f" * length)
+    ]
     assert room - 40 in accepted
     assert room + 39 not in accepted
-    assert {state for state, _ in records_of(dynamodb, boundary.name)} == {"completed"}
+    assert {state for state, _ in records_of(own_table, boundary.name)} == {"completed"}
 
 
 def _takes(boundary: Boundary, key: str, fingerprint: bytes) -> bool:
@@ -750,13 +801,19 @@ def test_a_loop_that_ends_without_closing_leaves_nothing_open(dynamodb: str, mak
     asyncio.run(end())
 
 
-async def test_many_first_calls_at_once_open_one_client(through: str, http_proxy: HttpProxy, make: Making) -> None:
+async def test_many_first_calls_at_once_open_one_client(
+    through: str, make: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
     boundary = make(through)
 
     async def use(key: str) -> None:
         async with boundary.claim(key) as claim:
             claim.result = key
 
+    opened: list[object] = []
+    living = AsyncDynamodbClient._living
+    monkeypatch.setattr(AsyncDynamodbClient, "_living", lambda self: opened.append(self) or living(self))
     await asyncio.gather(*(use(f"key{i}") for i in range(20)))
+    assert len(opened) == 1
     await auntil(lambda: len(records_of(dynamodb_url(), boundary.name)) == 20)
     await boundary.aclose()
