@@ -50,8 +50,9 @@ class Boundary:
 
     Arguments:
         name: part of every key's identity; keys of two boundaries never meet.
-        store: a URL (``sqlite:///shop.db``, ``postgresql://…``, ``postgresql+asyncpg://…``, ``memory://``),
-            a SQLAlchemy engine or sessionmaker, or a psycopg or asyncpg pool.
+        store: a URL (``sqlite:///shop.db``, ``postgresql://…``, ``postgresql+asyncpg://…``,
+            ``dynamodb://table?region=…``, ``memory://``), a SQLAlchemy engine or sessionmaker, a psycopg or asyncpg
+            pool, or a boto3 DynamoDB Table or client.
         window: how long a retry is recognised and its result kept, from the last write of its record.
         memory: how long the key itself is remembered, from the same instant; by default as long as the window.
         lease: how long an attempt is believed to be alive without a renewal. Leases are renewed while work runs.

@@ -7,8 +7,8 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -810,10 +810,22 @@ async def test_many_first_calls_at_once_open_one_client(
         async with boundary.claim(key) as claim:
             claim.result = key
 
-    opened: list[object] = []
+    made: list[AsyncGenerator[Any, None]] = []
     living = AsyncDynamodbClient._living
-    monkeypatch.setattr(AsyncDynamodbClient, "_living", lambda self: opened.append(self) or living(self))
+
+    async def slowly(client: AsyncDynamodbClient) -> AsyncGenerator[Any, None]:
+        await asyncio.sleep(0)  # as finding credentials over the network takes a while
+        async with aclosing(living(client)) as life:
+            async for opened in life:
+                yield opened
+
+    def noted(client: AsyncDynamodbClient) -> AsyncGenerator[Any, None]:
+        made.append(slowly(client))
+        return made[-1]
+
+    monkeypatch.setattr(AsyncDynamodbClient, "_living", noted)
     await asyncio.gather(*(use(f"key{i}") for i in range(20)))
-    assert len(opened) == 1
     await auntil(lambda: len(records_of(dynamodb_url(), boundary.name)) == 20)
+    assert len(made) == 1
     await boundary.aclose()
+    assert made[0].ag_frame is None, "closing the boundary closes its client"
