@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from retrysafe import migrations
 from retrysafe.errors import ConfigurationError, SchemaOutdated
@@ -20,7 +20,14 @@ from retrysafe.types import Finding
 if TYPE_CHECKING:
     import asyncio
 
-_MIGRATED = ("sqlite", "postgresql")
+_MIGRATED = ("sqlite", "postgresql", "mysql")
+
+
+class Schema(NamedTuple):
+    """The version of a store's schema, 0 when there is none, and the one that this retrysafe needs."""
+
+    version: int
+    needed: int
 
 
 class Closable(Protocol):
@@ -51,6 +58,9 @@ class Backend:
         apulse: Callable[[], AsyncClient] | None = None,
         migrates_itself: bool = False,
         immediate: bool = False,
+        migrate_with: str | None = None,
+        async_with: str = "give a URL or an async engine or client",
+        missing: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store = store
         self.near: Nearby | None = None
@@ -58,8 +68,13 @@ class Backend:
         self.kind = store.capabilities.name
         self.address = address
         self.migrates_itself = migrates_itself
+        self.missing = missing
+        """Whether the store is not there, and would be made by using it: an operator's typing error, say."""
+        self.serves_sync = sync is not None
         self.immediate = immediate
         """Whether a request never waits: then async code performs it like sync code, and cannot be cancelled there."""
+        self._migrate_with = migrate_with or f"retrysafe migrate --store {address}"
+        self._async_with = async_with
         self._sync = sync
         self._asynchronous = asynchronous
         self._pulse = pulse or sync
@@ -126,9 +141,7 @@ class Backend:
 
     def _amade(self, make: Callable[[], AsyncClient] | None) -> AsyncClient:
         if make is None:
-            raise ConfigurationError(
-                f"store= ({self.address}) serves sync code only: give a URL or an async engine or client."
-            )
+            raise ConfigurationError(f"store= ({self.address}) serves sync code only: {self._async_with}.")
         return make()
 
     def restarts(self, error: BaseException) -> bool:
@@ -152,13 +165,23 @@ class Backend:
     def _needs_check(self) -> bool:
         return os.getpid() not in self._checked
 
+    def schema(self) -> Steps[Schema | None]:
+        """The schema's version and the one that is needed; None for a store without a schema."""
+        if self.kind not in _MIGRATED:
+            return None
+        version = yield from migrating.schema_version(self._sql())
+        return Schema(version, migrations.load(self.kind)[-1].version)
+
+    def require_schema(self) -> Steps[None]:
+        """Raise `SchemaOutdated` unless the schema is new enough."""
+        schema = yield from self.schema()
+        if schema is not None and schema.version < schema.needed:
+            old = f"schema version {schema.version}, this retrysafe needs {schema.needed}"
+            found = old if schema.version else "no retrysafe tables"
+            raise SchemaOutdated(f"The store has {found}. Run:  {self._migrate_with}")
+
     def _checking(self) -> Steps[list[Finding]]:
-        if self.kind in _MIGRATED:
-            version = yield from migrating.schema_version(self._sql())
-            latest = migrations.load(self.kind)[-1].version
-            if version < latest:
-                found = f"schema version {version}, this retrysafe needs {latest}" if version else "no retrysafe tables"
-                raise SchemaOutdated(f"The store has {found}. Run:  retrysafe migrate --store {self.address}")
+        yield from self.require_schema()
         return (yield from examine(self.store))
 
     def _judge(self, findings: list[Finding]) -> None:
@@ -188,7 +211,7 @@ class Backend:
 
     def _migration(self) -> Steps[list[Migration]]:
         store = self._sql()
-        return migrating.migrate(store, migrations.load(self.kind), store.migration_lock())
+        return migrating.migrate(store, migrations.load(self.kind), store.migration_lock(), store.migration_unlock())
 
     def _sql(self) -> Any:
         if self.kind not in _MIGRATED:

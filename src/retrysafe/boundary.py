@@ -11,14 +11,14 @@ from retrysafe import connect
 from retrysafe.claim import Claim
 from retrysafe.codec import JSONCodec, encode_failure
 from retrysafe.core import keys
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import resolution
 from retrysafe.endings import encode_result
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.observers import LoggingObserver
 from retrysafe.once import Guarded, Selector, fingerprint_of, wrap
 from retrysafe.ports import Codec, Observer, Steps
 from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.settling import read, resolve, suspect
+from retrysafe.programs.operating import settle_doubt
 from retrysafe.terms import Terms, clocks_of, reject
 from retrysafe.types import (
     Concurrency,
@@ -27,8 +27,8 @@ from retrysafe.types import (
     Key,
     OnExpired,
     OnMissing,
+    Outcome,
     Reject,
-    Standing,
     Stored,
     Wait,
     Want,
@@ -37,12 +37,6 @@ from retrysafe.wakeups import Wakeups
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Outcome = Literal["completed", "failed", "released"]
-_RESOLUTIONS = {
-    "completed": Event.RESOLVE_COMPLETED,
-    "failed": Event.RESOLVE_FAILED,
-    "released": Event.RESOLVE_RELEASED,
-}
 
 
 class Boundary:
@@ -52,7 +46,7 @@ class Boundary:
         name: part of every key's identity; keys of two boundaries never meet.
         store: a URL (``sqlite:///shop.db``, ``postgresql://…``, ``postgresql+asyncpg://…``,
             ``dynamodb://table?region=…``, ``memory://``), a SQLAlchemy engine or sessionmaker, a psycopg or asyncpg
-            pool, or a boto3 DynamoDB Table or client.
+            pool, a boto3 DynamoDB Table or client, or an alias of Django's ``DATABASES``.
         window: how long a retry is recognised and its result kept, from the last write of its record.
         memory: how long the key itself is remembered, from the same instant; by default as long as the window.
         lease: how long an attempt is believed to be alive without a renewal. Leases are renewed while work runs.
@@ -129,7 +123,7 @@ class Boundary:
             on_missing=on_missing,
             codec=codec or JSONCodec(),
             observers=(LoggingObserver(),) if observers is None else tuple(observers),
-            secret=_secret(secret),
+            secret=keys.check_secret(secret),
             wakeups=Wakeups(),
             warned=[],
         )
@@ -274,8 +268,7 @@ class Boundary:
         self, key: Key, outcome: Outcome, result: Any, operation: str | None, scope: str | None
     ) -> Steps[bool]:
         terms = self._terms
-        if outcome not in _RESOLUTIONS:
-            raise ConfigurationError(f"outcome={outcome!r}: expected one of {', '.join(_RESOLUTIONS)}.")
+        event = resolution(outcome)
         named = operation or self.name
         found = keys.lookup(terms.secret, terms.name, terms.scope_of(scope), named, keys.parse(key))
         stored: Stored | None = None
@@ -286,14 +279,8 @@ class Boundary:
             stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
 
         def steps() -> Steps[bool]:
-            record = yield from read(terms.backend.store, found)
-            if record is not None and record.standing is Standing.LAPSED and record.effects != "keyed":
-                yield from suspect(terms.backend.store, record, terms.clocks)
-                record = yield from read(terms.backend.store, found)
-            if record is None or record.standing is not Standing.UNKNOWN:
-                return False
-            done = yield from resolve(terms.backend.store, record, _RESOLUTIONS[outcome], stored, terms.clocks)
-            if done:
+            done, record = yield from settle_doubt(terms.backend.store, found, event, stored, clocks=terms.clocks)
+            if done and record is not None:
                 terms.tell("resolved", named, found, record.attempt, {"outcome": outcome})
             return done
 
@@ -326,12 +313,7 @@ class Boundary:
         if self._closed:
             return False
         self._closed = True
-        backend = self._terms.backend
-        backend.users -= 1
-        if backend.users == 0:
-            connect.forget(backend)
-            return True
-        return False
+        return connect.leave(self._terms.backend)
 
 
 _EMPTY = types.CellType()
@@ -360,13 +342,6 @@ def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
         return function.__module__, getattr(function, "__code__", function), values
 
     return one is other or identity(one) == identity(other)
-
-
-def _secret(given: str | bytes | None) -> bytes | None:
-    secret = given.encode() if isinstance(given, str) else given
-    if secret == b"":
-        raise ConfigurationError("secret= is empty: give at least 16 random bytes, or leave it out.")
-    return secret
 
 
 def _exception_types(given: Any) -> tuple[type[Exception], ...]:

@@ -23,6 +23,7 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
+    RetrysafeError,
     RetryTransaction,
     StoredFailure,
 )
@@ -156,11 +157,27 @@ class Claim:
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless this attempt certainly still holds its key; asks no store."""
         if self._lease is not None and not self._lease.is_held():
-            raise LeaseLost("The lease ended before the work did.")
+            raise self._signed(LeaseLost("The lease ended before the work did."))
 
     # ------------------------------------------------------------ entering
 
     def __enter__(self) -> Claim:
+        try:
+            self._enter()
+        except RetrysafeError as error:
+            self._signed(error)
+            raise
+        return self
+
+    async def __aenter__(self) -> Claim:
+        try:
+            await self._aenter()
+        except RetrysafeError as error:
+            self._signed(error)
+            raise
+        return self
+
+    def _enter(self) -> None:
         if self._prepare():
             self._refuse_waiting_on_a_loop()
             if self._checks_snapshot():
@@ -181,9 +198,8 @@ class Claim:
                     self._end(error)
                 raise
         self._place.enter()
-        return self
 
-    async def __aenter__(self) -> Claim:
+    async def _aenter(self) -> None:
         if self._prepare():
             if self._checks_snapshot():
                 self._warn_of_snapshot(await arun(self._snapshot(), self._standing_ground().aexecutor()))
@@ -204,7 +220,6 @@ class Claim:
                     await self._finish_end(error)
                 raise
         self._place.enter()
-        return self
 
     def _prepare(self) -> bool:
         """Find the ground of the record; False when there is no key and the call passes unguarded."""
@@ -311,7 +326,7 @@ class Claim:
             case _:
                 if self._terms.probe is None:
                     self._tell("doubted")
-                    raise OutcomeUnknown(f"Boundary {self.boundary!r}, operation {self._operation!r}.")
+                    raise OutcomeUnknown
                 return _Probe(record)
 
     def _hold(self, won: Won) -> None:
@@ -393,6 +408,22 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            self._exit(error)
+        except RetrysafeError as raised:
+            self._signed(raised)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._aexit(error)
+        except RetrysafeError as raised:
+            self._signed(raised)
+            raise
+
+    def _exit(self, error: BaseException | None) -> None:
         if not self._leave():
             return
         lease = self._lease
@@ -405,9 +436,7 @@ class Claim:
         finally:
             heartbeat.for_thread(self._terms.backend).drop(lease)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _aexit(self, error: BaseException | None) -> None:
         if not self._leave():
             return
         lease = self._lease
@@ -439,6 +468,7 @@ class Claim:
             self._not_settled(failure)
             raise
         self._conclude(settled, end, error)
+        self._standing_ground().after()
 
     async def _aend(self, error: BaseException | None) -> None:
         end = self._judge(error)
@@ -516,6 +546,13 @@ class Claim:
         self._tell("renewal_failed", error=str(error).partition("\n")[0])
 
     # ------------------------------------------------------------ small things
+
+    def _signed(self, error: RetrysafeError) -> RetrysafeError:
+        """Let an error say whose it is, unless it is that of a claim inside this one."""
+        if not error.boundary:
+            error.boundary, error.operation = self.boundary, self._operation
+            error.key = "" if self._want is None else keys.redact(self._want.key)
+        return error
 
     def _leave(self) -> bool:
         """Whether there is something to settle: not for a replay, nor for a child forked inside the block."""

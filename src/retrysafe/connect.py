@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from retrysafe.backend import Backend
 from retrysafe.errors import ConfigurationError
@@ -22,10 +22,14 @@ from retrysafe.types import Layered
 
 
 class Joining(NamedTuple):
-    """Executors on a transaction that was handed to us; one of them is None where the colour is fixed."""
+    """Executors on a transaction that was handed to us; one of them is None where the colour is fixed.
+
+    ``tx`` is what the handler works with, if that is not what was handed over.
+    """
 
     execute: Executor | None
     aexecute: AsyncExecutor | None
+    tx: Any = None
 
 
 _shared: dict[object, tuple[Backend, object]] = {}
@@ -39,8 +43,7 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
     """
     if store == "memory://":
         return _memory("memory://")
-    if isinstance(store, str):
-        store = _anchored(store)
+    store = _anchored(store) if isinstance(store, str) else _aliased(store)
     identity = store if isinstance(store, str | Layered) else id(store)
     with _sharing:
         if identity not in _shared:
@@ -61,8 +64,19 @@ def _anchored(url: str) -> str:
     return prefix + os.path.abspath(path)  # noqa: PTH100 - pathlib would double the time to import
 
 
+def _aliased(store: object) -> object:
+    """A Django connection stands for its alias: every thread has its own."""
+    for module, name in _ALIASED:
+        loaded = sys.modules.get(module)
+        if loaded is not None and isinstance(store, getattr(loaded, name)):
+            return getattr(store, "alias", store)
+    return store
+
+
 def join(backend: Backend, tx: Any) -> Joining:
     """Executors on the caller's transaction, chosen by its type."""
+    if isinstance(tx, str) or _aliased(tx) is not tx:
+        return _join_django(backend, tx)
     for module, name in _SCOPED:
         loaded = sys.modules.get(module)
         if loaded is not None and isinstance(tx, getattr(loaded, name)):
@@ -70,20 +84,30 @@ def join(backend: Backend, tx: Any) -> Joining:
     for module, name, kind_of, make in _JOINABLE:
         loaded = sys.modules.get(module)
         if loaded is not None and isinstance(tx, getattr(loaded, name)):
-            kind = kind_of(tx)
-            if kind != backend.kind:
-                raise ConfigurationError(
-                    f"tx= is a {kind} transaction, but store= is {backend.kind}: they cannot commit together."
-                )
+            _refuse_other_kind(backend, kind_of(tx))
             return make(tx)
     raise ConfigurationError(
         f"tx= is a {type(tx).__module__}.{type(tx).__qualname__}; expected a connection or session of sqlite3, "
-        "psycopg, asyncpg or SQLAlchemy that is in a transaction."
+        "psycopg, asyncpg, PyMySQL, asyncmy or SQLAlchemy that is in a transaction, or a Django alias or connection."
     )
 
 
-def forget(backend: Backend) -> None:
-    """Let the next connect make a new backend; called when the last boundary is closed."""
+def _refuse_other_kind(backend: Backend, kind: str) -> None:
+    if kind != backend.kind:
+        raise ConfigurationError(
+            f"tx= is a {kind} transaction, but store= is {backend.kind}: they cannot commit together."
+        )
+
+
+def leave(backend: Backend) -> bool:
+    """Let one user of a backend go; whether it was the last, who closes it. The next connect makes a new one then."""
+    backend.users -= 1
+    if backend.users == 0:
+        _forget(backend)
+    return backend.users == 0
+
+
+def _forget(backend: Backend) -> None:
     with _sharing:
         for identity in [identity for identity, (shared, _) in _shared.items() if shared is backend]:
             del _shared[identity]
@@ -114,6 +138,8 @@ def _layered(layers: Layered) -> Backend:
 
 
 def _from_url(url: str) -> Backend:
+    if "://" not in url:
+        return _django(url)
     scheme = urlsplit(url).scheme
     make = _SCHEMES.get(scheme)
     if make is None:
@@ -175,6 +201,7 @@ def _sqlite(url: str) -> Backend:
         apulse=partial(asynchronous, impatient),
         address=url,
         migrates_itself=True,
+        missing=lambda: not os.path.exists(path),  # noqa: PTH110 - pathlib would double the time to import
     )
 
 
@@ -198,6 +225,46 @@ def _asyncpg(url: str) -> Backend:
     plain = url.replace("postgresql+asyncpg", "postgresql", 1)
     connect_ = partial(module.AsyncpgClient.connect, plain)
     return Backend(PostgresqlStore(), sync=None, asynchronous=connect_, address=_without_password(url))
+
+
+def _mysql(url: str, *, sync: bool = True, asynchronous: bool = True) -> Backend:
+    from retrysafe.stores.mysql import MysqlStore
+
+    options = _mysql_options(url)
+    client = partial(_library("pymysql", "mysql").PymysqlClient, options) if sync else None
+    aclient = partial(_library("asyncmy", "mysql").AsyncmyClient.connect, options) if asynchronous else None
+    return Backend(MysqlStore(), sync=client, asynchronous=aclient, address=_without_password(url))
+
+
+def _mysql_options(url: str) -> dict[str, Any]:
+    """What PyMySQL and asyncmy are both given."""
+    from retrysafe.executors.sql import url_options
+
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    url_options(given, ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket"), "mysql")
+    database = unquote(parts.path.removeprefix("/"))
+    if not database or "/" in database:
+        raise ConfigurationError(f"store={_without_password(url)!r}: write mysql://user:password@host:3306/database.")
+    options: dict[str, Any] = {
+        "host": parts.hostname or "localhost",
+        "port": parts.port or 3306,
+        "user": unquote(parts.username) if parts.username else None,
+        "password": unquote(parts.password or ""),
+        "database": database,
+        "charset": "utf8mb4",
+    }
+    if "unix_socket" in given:
+        options["unix_socket"] = given["unix_socket"]
+    if "ssl_ca" in given:
+        import ssl
+
+        options["ssl"] = ssl.create_default_context(cafile=given["ssl_ca"])
+        if "ssl_cert" in given:
+            options["ssl"].load_cert_chain(given["ssl_cert"], given.get("ssl_key"))
+    elif "ssl_cert" in given or "ssl_key" in given:
+        raise ConfigurationError(f"store={_without_password(url)!r}: ssl_cert and ssl_key go with ssl_ca.")
+    return options
 
 
 def _redis(url: str) -> Backend:
@@ -264,6 +331,12 @@ _SCHEMES: dict[str, Callable[[str], Backend]] = {
     "postgres": _postgresql,
     "postgresql+psycopg": _postgresql,
     "postgresql+asyncpg": _asyncpg,
+    "mysql": _mysql,
+    "mysql+pymysql": partial(_mysql, asynchronous=False),
+    "mysql+asyncmy": partial(_mysql, sync=False),
+    "mariadb": _mysql,
+    "mariadb+pymysql": partial(_mysql, asynchronous=False),
+    "mariadb+asyncmy": partial(_mysql, sync=False),
     "redis": _redis,
     "rediss": _redis,
     "dynamodb": _dynamodb,
@@ -291,19 +364,48 @@ def _from_object(store: object) -> Backend:
             return make(store)
     raise ConfigurationError(
         f"store= is a {type(store).__module__}.{type(store).__qualname__}; expected a URL, a SQLAlchemy engine or "
-        "sessionmaker, a psycopg or asyncpg pool, a boto3 DynamoDB client or Table."
+        "sessionmaker, a pool of psycopg, asyncpg or asyncmy, a boto3 DynamoDB client or Table, a Django alias or "
+        "connection."
+    )
+
+
+def _django(alias: str) -> Backend:
+    try:
+        module = _library("django", "django")
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"store={alias!r} is no URL, and an alias of Django's DATABASES only with Django, which is missing. "
+            "A file is sqlite:///its-path."
+        ) from error
+    if not module.names(alias):
+        raise ConfigurationError(
+            f"store={alias!r} is neither a URL nor an alias of Django's DATABASES, which has {module.known()}. "
+            "A file is sqlite:///its-path."
+        )
+    return Backend(
+        _sql_store(module.vendor(alias)),
+        sync=partial(module.DjangoClient, alias),
+        asynchronous=None,
+        pulse=partial(module.DjangoClient, alias, impatient=True),
+        address=module.address(alias),
+        migrate_with=f"python manage.py migrate retrysafe --database={alias}  ('retrysafe.django' in INSTALLED_APPS)",
+        async_with="put the whole guarded function into asgiref.sync.sync_to_async, or give a URL",
     )
 
 
 def _sql_store(dialect: str) -> Any:
+    from retrysafe.stores.mysql import MysqlStore
     from retrysafe.stores.postgresql import PostgresqlStore
     from retrysafe.stores.sqlite import SqliteStore
 
-    kinds: dict[str, type[Any]] = {"sqlite": SqliteStore, "postgresql": PostgresqlStore}
+    kinds: dict[str, type[Any]] = {
+        "sqlite": SqliteStore,
+        "postgresql": PostgresqlStore,
+        "mysql": MysqlStore,
+        "mariadb": MysqlStore,
+    }
     if dialect not in kinds:
-        raise ConfigurationError(
-            f"store=: SQLAlchemy dialect {dialect!r} is not supported; supported are {', '.join(kinds)}."
-        )
+        raise ConfigurationError(f"store=: a {dialect!r} database is not supported; supported are {', '.join(kinds)}.")
     return kinds[dialect]()
 
 
@@ -382,6 +484,13 @@ def _async_psycopg_pool(pool: Any) -> Backend:
     )
 
 
+def _asyncmy_pool(pool: Any) -> Backend:
+    module = _library("asyncmy", "mysql")
+    return Backend(
+        _sql_store("mysql"), sync=None, asynchronous=partial(module.AsyncmyClient.on, pool), address="mysql://…"
+    )
+
+
 def _asyncpg_pool(pool: Any) -> Backend:
     module = _library("asyncpg", "asyncpg")
     return Backend(
@@ -437,6 +546,7 @@ _OBJECTS: tuple[tuple[str, str, Callable[[Any], Backend]], ...] = (
     ("asyncpg", "Pool", _asyncpg_pool),
     ("botocore.client", "BaseClient", _boto_client),
     ("boto3.resources.base", "ServiceResource", _boto_table),
+    ("asyncmy", "Pool", _asyncmy_pool),
 )
 
 
@@ -449,7 +559,7 @@ def _fixed(kind: str) -> Callable[[Any], str]:
 
 def _dialect(tx: Any) -> str:
     bind = getattr(tx, "dialect", None) or tx.get_bind().dialect
-    return str(bind.name)
+    return "mysql" if bind.name == "mariadb" else str(bind.name)
 
 
 def _join_sqlite(tx: Any) -> Joining:
@@ -468,6 +578,16 @@ def _join_async(module: str, extra: str, maker: str) -> Callable[[Any], Joining]
     return lambda tx: Joining(None, getattr(_library(module, extra), maker)(tx))
 
 
+def _join_django(backend: Backend, tx: Any) -> Joining:
+    module = _library("django", "django")
+    connection = module.connection_of(tx)
+    _refuse_other_kind(backend, connection.vendor)
+    return Joining(module.join(connection, backend.address), None, connection)
+
+
+_ALIASED = (("django.db.backends.base.base", "BaseDatabaseWrapper"), ("django.utils.connection", "ConnectionProxy"))
+"""Connections of Django."""
+
 _SCOPED = (("sqlalchemy.orm", "scoped_session"), ("sqlalchemy.ext.asyncio", "async_scoped_session"))
 """Registries of sessions, which stand for the session of the current scope."""
 
@@ -477,6 +597,8 @@ _JOINABLE: tuple[tuple[str, str, Callable[[Any], str], Callable[[Any], Joining]]
     ("psycopg", "AsyncConnection", _fixed("postgresql"), _join_async("psycopg", "psycopg", "ajoin")),
     ("asyncpg", "Connection", _fixed("postgresql"), _join_async("asyncpg", "asyncpg", "ajoin")),
     ("asyncpg.pool", "PoolConnectionProxy", _fixed("postgresql"), _join_async("asyncpg", "asyncpg", "ajoin")),
+    ("pymysql.connections", "Connection", _fixed("mysql"), _join_sync("pymysql", "mysql", "join")),
+    ("asyncmy.connection", "Connection", _fixed("mysql"), _join_async("asyncmy", "mysql", "ajoin")),
     ("sqlalchemy", "Connection", _dialect, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
     ("sqlalchemy.orm", "Session", _dialect, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
     (

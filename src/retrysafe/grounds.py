@@ -24,7 +24,7 @@ from retrysafe.errors import (
     StoreUnavailable,
 )
 from retrysafe.nearby import Nearby
-from retrysafe.ports import AsyncExecutor, Executor, Steps
+from retrysafe.ports import AfterCommit, AsyncExecutor, Executor, Steps
 from retrysafe.programs.claiming import Outcome, Won, claim
 from retrysafe.programs.drivers import arun, ask, run
 from retrysafe.programs.settling import read, settle
@@ -72,6 +72,10 @@ class Ground(Protocol):
 
     def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
         """Record how the work ended; ``failing`` when an error of its own is on its way out."""
+        ...
+
+    def after(self) -> None:
+        """Do what waits for a commit, now that all is recorded; its errors are the user's."""
         ...
 
     async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
@@ -123,6 +127,8 @@ class Leased:
         except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
             return Settled.UNANSWERED
 
+    def after(self) -> None: ...
+
 
 class Joined:
     """The record is written in a transaction that was handed to us, which we never commit or roll back."""
@@ -131,8 +137,8 @@ class Joined:
 
     def __init__(self, backend: Backend, tx: Any) -> None:
         self._backend = backend
-        self.tx = tx
         self._joining = join(backend, tx)
+        self.tx = tx if self._joining.tx is None else self._joining.tx
         self.waits = backend.store.capabilities.waits_in_transaction
 
     def executor(self) -> Executor:
@@ -142,7 +148,9 @@ class Joined:
 
     def aexecutor(self) -> AsyncExecutor:
         if self._joining.aexecute is None:
-            raise ConfigurationError("tx= belongs to sync code: use 'with'.")
+            raise ConfigurationError(
+                "tx= belongs to sync code: use 'with', in a thread (asyncio.to_thread, sync_to_async)."
+            )
         return self._joining.aexecute
 
     def claim(self, want: Want) -> Outcome:
@@ -169,6 +177,8 @@ class Joined:
                 return Settled.BROKEN
             raise
 
+    def after(self) -> None: ...
+
 
 class Own:
     """The record is written in a transaction that the boundary opens, lends to the handler, and ends."""
@@ -180,6 +190,7 @@ class Own:
         self._backend = backend
         self._lending: Any = None
         self._opened: Any = None
+        self._afterwards: AfterCommit | None = None
 
     @property
     def tx(self) -> Any:
@@ -237,6 +248,7 @@ class Own:
             return _read_back(run(read(self._backend.store, held.key), self.executor()), held, word, failure)
         if done and word.event is not None:
             return Settled.RECORDED
+        self._afterwards = None
         doubted = run(_doubting(self._backend, held), self.executor())
         if not done:
             raise _ended_by_handler(doubted=doubted)
@@ -261,7 +273,14 @@ class Own:
             raise _ended_by_handler(doubted=doubted)
         return Settled.DOUBTED if doubted else Settled.RECORDED
 
+    def after(self) -> None:
+        afterwards, self._afterwards = self._afterwards, None
+        if afterwards is not None:
+            afterwards.after_commit()
+
     def _give_back(self) -> None:
+        if isinstance(self._opened, AfterCommit):
+            self._afterwards = self._opened
         lending, self._lending, self._opened = self._lending, None, None
         lending.__exit__(None, None, None)
 

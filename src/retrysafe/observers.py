@@ -47,8 +47,14 @@ OCCURRENCES: dict[str, tuple[int, str]] = {
     ),
     "doubted": (WARNING, "the caller was told that an earlier outcome is unknown"),
     "probed": (INFO, "the probe answered (outcome)"),
-    "resolved": (WARNING, "a person settled an unknown outcome (outcome)"),
-    "expired": (WARNING, "a person ended the window of a key, so that it may be used again (forgotten)"),
+    "resolved": (
+        WARNING,
+        "a person settled an unknown outcome (outcome; by an operator also reason, actor, before, after)",
+    ),
+    "expired": (
+        WARNING,
+        "an operator ended the window of a key: its next use runs again (forgotten, reason, actor, before, after)",
+    ),
     "restarted": (INFO, "the database wanted the whole transaction again (restarts)"),
     "renewal_failed": (WARNING, "a lease could not be renewed in time; it is tried again (error)"),
     "lease_lost": (ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from retrysafe.core.transitions import Event
 from retrysafe.types import Cached, Clocks, Filter, Finding, Held, Micros, Page, Record, Stored, Tally, Want
@@ -202,6 +203,15 @@ class OpenTransaction(Protocol[T_co]):
         ...
 
 
+@runtime_checkable
+class AfterCommit(Protocol):
+    """An open transaction that has something to do after its commit, such as hooks which the user registered in it."""
+
+    def after_commit(self) -> None:
+        """Do it. Called once all is recorded; its errors reach the user, and change nothing in the record."""
+        ...
+
+
 class Client(Executor, Protocol):
     """An executor that owns its connections."""
 
@@ -270,7 +280,9 @@ class Query(NamedTuple):
 
     ``otherwise`` is performed, as a new statement, when this one gives no row. ``writes`` tells an
     executor with separate lanes which one to use; ``control`` names transaction control, which
-    session objects perform by method rather than by text.
+    session objects perform by method rather than by text. ``refusals`` holds errors that are answers,
+    by SQLSTATE: a lock that another has, a savepoint that is gone; each with the statement to perform
+    instead, or None for an answer without rows.
     """
 
     sql: str
@@ -278,6 +290,7 @@ class Query(NamedTuple):
     otherwise: Query | None = None
     writes: bool = True
     control: str | None = None
+    refusals: Mapping[str, Query | None] = MappingProxyType({})
 
 
 class Rows(NamedTuple):

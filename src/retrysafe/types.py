@@ -10,6 +10,8 @@ from uuid import UUID
 Effects = Literal["transactional", "keyed", "external"]
 OnExpired = Literal["new", "refuse"]
 OnMissing = Literal["error", "pass"]
+Outcome = Literal["completed", "failed", "released"]
+"""What a person or a probe can find out about an attempt in doubt."""
 Duration = float | int | timedelta | str
 Key = str | int | UUID
 Micros = int

@@ -13,22 +13,19 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, InProgress, reject, wait
-from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Told, auntil, driven
+from tests.faults.conftest import Making, server_of
+from tests.faults.helpers import DEADLINE, Told, auntil
 
 CALLERS = 200
 EFFECTS = ("keyed", "transactional")
-THREADS = [*product(("sqlite", "postgresql"), EFFECTS), ("dynamodb", "keyed")]
-TASKS = [*THREADS, *product(("asyncpg",), EFFECTS)]
+THREADS = [*product(("sqlite", "psycopg", "pymysql"), EFFECTS), ("dynamodb", "keyed")]
+TASKS = [*product(("sqlite", "psycopg", "asyncpg", "asyncmy"), EFFECTS), ("dynamodb", "keyed")]
 
 
 def _store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     if kind == "sqlite":
         return f"sqlite:///{tmp_path}/records.db"
-    if kind == "dynamodb":
-        return str(request.getfixturevalue(kind))
-    url: str = request.getfixturevalue("migrated")
-    return driven(url, "asyncpg") if kind == "asyncpg" else url
+    return server_of(kind, request)
 
 
 def _meets(kind: str, effects: str) -> bool:

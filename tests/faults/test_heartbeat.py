@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import retrysafe.executors.own as own
 import retrysafe.executors.psycopg as psycopg_executor
 from retrysafe import Boundary, InProgress, LeaseLost
 from tests.faults.conftest import Making
@@ -179,7 +180,7 @@ async def test_async_work_is_stopped_before_expiry_when_the_server_falls_silent(
 
     monkeypatch.setattr(psycopg_executor, "DEADLINE", 1.0)
     monkeypatch.setattr(asyncpg_executor, "DEADLINE", 1.0)
-    for executor in (psycopg_executor, asyncpg_executor):
+    for executor in (own, asyncpg_executor):
         monkeypatch.setattr(executor, "CHECKOUT", 1.0)
     boundary = make(driven(proxy.url, driver), lease="3s")
     left = f"boundary = '{boundary.name}' AND lease_until > extract(epoch FROM clock_timestamp()) * 1000000"
@@ -203,7 +204,7 @@ def test_ensure_held_does_not_believe_in_a_lease_it_cannot_renew(
     proxy: Proxy, migrated: str, make: Making, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20, sync: the store is silent; the value is returned, and nobody is told that it was stored."""
-    monkeypatch.setattr(psycopg_executor, "CHECKOUT", 0.5)
+    monkeypatch.setattr(own, "CHECKOUT", 0.5)
     boundary = make(proxy.url, lease=LEASE)
     with boundary.claim("key") as claim:
         proxy.refuse()

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary
-from tests.faults.helpers import ROOT, Bank, business_table, driven, environment, plain, records_of, rows_of, unique
+from tests.faults.conftest import server_of
+from tests.faults.helpers import ROOT, Bank, business_table, environment, plain, records_of, rows_of, unique
 from tests.faults.killing import KEYS, KILLS
 
 STORES = ["sqlite sync", "sqlite async", "psycopg sync", "psycopg async", "asyncpg async"]
+STORES += ["pymysql sync", "asyncmy async", "psycopg django"]
 
 
 def _supervised(*arguments: str) -> int:
@@ -39,9 +41,9 @@ def test_killed_workers_charge_once_in_a_transaction(kind: str, tmp_path: Path, 
             rows = shop.execute(f"SELECT key, receipt FROM {name}").fetchall()
         _judge(store, name, rows, kills)
         return
-    url: str = request.getfixturevalue("migrated")
+    store = server_of(library, request)
+    url = plain(store)
     with business_table(url) as name:
-        store = driven(url, library)
         kills = _supervised(store, "transactional", colour, name, bank, kind)
         _judge(plain(store), name, rows_of(url, name), kills)
 
@@ -66,10 +68,8 @@ def test_killed_workers_charge_once_under_a_derived_key(
     if library == "sqlite":
         store = f"sqlite:///{tmp_path}/records.db"
         Boundary(name, store=store).close()
-    elif library == "dynamodb":
-        store = request.getfixturevalue(library)
     else:
-        store = driven(request.getfixturevalue("migrated"), library)
+        store = server_of(library, request)
     kills = _supervised(store, "keyed", colour, name, str(bank.path), kind)
     assert kills >= KILLS
     boundary = Boundary(name, store=plain(store), observers=())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -12,13 +13,16 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from retrysafe.backend import Backend
-from retrysafe.connect import connect
+from retrysafe.connect import connect, leave
 from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient, wall_clock
-from retrysafe.ports import Steps, Store
+from retrysafe.ports import Query, Steps, Store
 from retrysafe.programs.drivers import arun, run
 from retrysafe.stores.memory import MemoryStore
+from retrysafe.stores.mysql import MysqlStore
+from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 
 INSTANTS = ("lease_until", "created", "updated", "expires", "forget")
 _SHIFT = ", ".join(f"{name} = {name} - {{micros}}" for name in INSTANTS)
@@ -122,6 +126,25 @@ def age_postgresql(url: str) -> Callable[[bytes, int], None]:
             connection.execute(sql.encode(), (key,))
 
     return age
+
+
+def age_mysql(url: str) -> Callable[[bytes, int], None]:
+    def age(key: bytes, micros: int) -> None:
+        with closing(mysql_connection(url, autocommit=True)) as connection:
+            sql = f"UPDATE retrysafe_records SET {_SHIFT.format(micros=micros)} WHERE key_hash = UNHEX(%s)"
+            connection.cursor().execute(sql, (key.hex(),))
+
+    return age
+
+
+def mysql_connection(url: str, **options: Any) -> Any:
+    """A PyMySQL connection of a test's own."""
+    import pymysql
+
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname, port=parts.port, user=parts.username, database=parts.path[1:], charset="utf8mb4", **options
+    )
 
 
 _AGE_SCRIPT = """
@@ -276,6 +299,97 @@ def sqlalchemy_psycopg_async(path: Path) -> AsyncHarness:
     return _async_engine("psycopg")
 
 
+@dataclass
+class DjangoHarness(SyncHarness):
+    """A sync harness on a Django alias of its own."""
+
+    alias: str
+
+    def close(self) -> None:
+        super().close()
+        remove_alias(self.alias)
+
+
+def _django(kind: str, age: Callable[[bytes, int], None], **settings: Any) -> DjangoHarness:
+    alias = add_alias(kind, **settings)
+    backend = connect(alias)
+    with blocking_allowed():
+        backend.migrate()
+    return DjangoHarness(backend, age, alias)
+
+
+def django_sqlite(path: Path) -> SyncHarness:
+    file = str(path / "store.db")
+    return _django("sqlite", age_sqlite(file), NAME=file)
+
+
+def django_mysql(path: Path) -> SyncHarness:
+    return _django("mysql", age_mysql(mysql_url()))
+
+
+def django_psycopg(path: Path) -> SyncHarness:
+    return _django("postgresql", age_postgresql(postgresql_url()), CONN_MAX_AGE=None)
+
+
+def mysql_url() -> str:
+    return os.environ["RETRYSAFE_TEST_MYSQL"]
+
+
+def pymysql(path: Path) -> SyncHarness:
+    backend = connect(mysql_url())
+    backend.migrate()
+    return SyncHarness(backend, age_mysql(mysql_url()))
+
+
+class MysqlDialect(MysqlStore):
+    """The statements as MySQL reads them: with its comments' text, and without MariaDB's."""
+
+    def query(self, *args: Any, **options: Any) -> Query:
+        made = super().query(*args, **options)
+        return made._replace(sql=as_mysql(made.sql))
+
+
+def as_mysql(sql: str) -> str:
+    """What MySQL reads of a statement."""
+    return re.sub(r"/\*M!\d+ .*? \*/", "", re.sub(r"/\*!\d+ (.*?) \*/", r"\1", sql))
+
+
+def pymysql_as_mysql(path: Path) -> SyncHarness:
+    """MySQL's own statements, on MariaDB, which knows them all."""
+    backend = connect(mysql_url())
+    backend.migrate()
+    backend.store = MysqlDialect()
+    harness = SyncHarness(backend, age_mysql(mysql_url()))
+    backend.users += 1
+    leave(backend)
+    return harness
+
+
+def asyncmy(path: Path) -> AsyncHarness:
+    backend = connect(mysql_url().replace("mysql:", "mysql+asyncmy:"))
+    harness = AsyncHarness(backend, age_mysql(mysql_url()), asyncio.new_event_loop())
+    harness.loop.run_until_complete(backend.amigrate())
+    return harness
+
+
+def sqlalchemy_pymysql(path: Path) -> SyncHarness:
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(mysql_url().replace("mysql:", "mysql+pymysql:"), pool_size=10)
+    backend = connect(engine)
+    backend.migrate()
+    return SyncHarness(backend, age_mysql(mysql_url()))
+
+
+def sqlalchemy_asyncmy(path: Path) -> AsyncHarness:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    engine = create_async_engine(mysql_url().replace("mysql:", "mariadb+asyncmy:"), pool_size=10)
+    harness = DisposingHarness(connect(engine), age_mysql(mysql_url()), asyncio.new_event_loop(), engine)
+    harness.loop.run_until_complete(harness.backend.amigrate())
+    return harness
+
+
 def redis_url() -> str:
     return os.environ["RETRYSAFE_TEST_REDIS"]
 
@@ -358,6 +472,14 @@ HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
     "SQLAlchemy Engine, psycopg": ("postgresql", sqlalchemy_psycopg),
     "SQLAlchemy AsyncEngine, asyncpg": ("postgresql", sqlalchemy_asyncpg),
     "SQLAlchemy AsyncEngine, psycopg": ("postgresql", sqlalchemy_psycopg_async),
+    "Django, SQLite": (None, django_sqlite),
+    "Django, MySQL": ("mysql", django_mysql),
+    "Django, psycopg": ("postgresql", django_psycopg),
+    "PyMySQL": ("mysql", pymysql),
+    "PyMySQL, as MySQL reads it": ("mysql", pymysql_as_mysql),
+    "asyncmy": ("mysql", asyncmy),
+    "SQLAlchemy Engine, PyMySQL": ("mysql", sqlalchemy_pymysql),
+    "SQLAlchemy AsyncEngine, asyncmy": ("mysql", sqlalchemy_asyncmy),
     "redis": ("redis", redis_sync),
     "redis async": ("redis", redis_async),
     "boto3": ("dynamodb", dynamodb_sync),

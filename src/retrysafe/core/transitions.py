@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from retrysafe.errors import IllegalTransition
-from retrysafe.types import Clocks, Held, Micros, Record, Standing, State, Stored, Want
+from retrysafe.errors import ConfigurationError, IllegalTransition
+from retrysafe.types import Clocks, Held, Micros, Outcome, Record, Standing, State, Stored, Want
 
 
 class Event(StrEnum):
@@ -72,6 +72,20 @@ RULES: dict[Event, Rule] = {
     Event.EXPIRE: _rule(State.RELEASED, Guard.SEEN, Standing.COMPLETED, Standing.FAILED, Standing.RELEASED),
     Event.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN),
 }
+
+
+RESOLUTIONS: dict[Outcome, Event] = {
+    "completed": Event.RESOLVE_COMPLETED,
+    "failed": Event.RESOLVE_FAILED,
+    "released": Event.RESOLVE_RELEASED,
+}
+
+
+def resolution(outcome: Outcome) -> Event:
+    """The event by which a person settles an unknown record as ``outcome``."""
+    if outcome not in RESOLUTIONS:
+        raise ConfigurationError(f"outcome={outcome!r}: expected one of {', '.join(RESOLUTIONS)}.")
+    return RESOLUTIONS[outcome]
 
 
 def check(event: Event, standing: Standing) -> Rule:
