@@ -67,6 +67,9 @@ class Timed:
             timing.answered = settled is not Settled.UNANSWERED
         return settled
 
+    def after(self) -> None:
+        self._ground.after()
+
     async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
         with Timing(self._tell, "settle") as timing:
             settled = await self._ground.asettle(held, word, stored, failing=failing)
