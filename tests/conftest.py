@@ -59,7 +59,7 @@ def _on_mysql(server: str, sql: str) -> None:
 
 def require(service: str) -> None:
     """Skip the test when the service is absent; in CI an absent service is a failure."""
-    variable = f"RETRYSAFE_TEST_{service.upper()}"
+    variable = f"RETRYSAFE_TEST_{service.upper().replace('-', '_')}"
     if variable in os.environ:
         return
     reason = f"no {service}: {variable} is not set; run scripts/services start {service}"

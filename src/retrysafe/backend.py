@@ -10,12 +10,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from retrysafe import migrations
 from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.nearby import Nearby
-from retrysafe.ports import AsyncClient, AsyncExecutor, Client, Executor, OperableStore, Steps
+from retrysafe.ports import (
+    AsyncClient,
+    AsyncExecutor,
+    AsyncListener,
+    Client,
+    Executor,
+    Listener,
+    OperableStore,
+    Steps,
+)
 from retrysafe.programs import migrating
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.migrating import Migration
 from retrysafe.programs.operating import examine
 from retrysafe.types import Finding
+from retrysafe.wakeups import Wakeups
 
 if TYPE_CHECKING:
     import asyncio
@@ -56,6 +66,8 @@ class Backend:
         address: str,
         pulse: Callable[[], Client] | None = None,
         apulse: Callable[[], AsyncClient] | None = None,
+        listening: Callable[[Callable[[bytes], None]], Listener] | None = None,
+        alistening: Callable[[Callable[[bytes], None]], AsyncListener] | None = None,
         migrates_itself: bool = False,
         immediate: bool = False,
         migrate_with: str | None = None,
@@ -79,6 +91,11 @@ class Backend:
         self._asynchronous = asynchronous
         self._pulse = pulse or sync
         self._apulse = apulse or asynchronous
+        self._listening = listening
+        self._alistening = alistening
+        self.wakeups = Wakeups()
+        self._listeners: dict[int, Listener] = {}
+        self._alisteners: dict[asyncio.AbstractEventLoop, tuple[int, AsyncListener]] = {}
         self._clients: dict[int, Client] = {}
         self._aclients: dict[asyncio.AbstractEventLoop, tuple[int, AsyncClient]] = {}
         self._lock = threading.Lock()
@@ -116,7 +133,10 @@ class Backend:
 
     def _abandon_closed_loops(self) -> None:
         """Let go of what a loop has left behind that ended without `aclose`, as `asyncio.run` does."""
-        for loop in [loop for loop in (*self._aclients, *self.aheartbeats) if loop.is_closed()]:
+        for loop in [loop for loop in (*self._aclients, *self.aheartbeats, *self._alisteners) if loop.is_closed()]:
+            pid, listener = self._alisteners.pop(loop, (0, None))
+            if listener is not None and pid == os.getpid():
+                listener.abandon()
             heartbeat = self.aheartbeats.pop(loop, None)
             if heartbeat is not None:
                 heartbeat.abandon()
@@ -143,6 +163,31 @@ class Backend:
         if make is None:
             raise ConfigurationError(f"store= ({self.address}) serves sync code only: {self._async_with}.")
         return make()
+
+    # ------------------------------------------------------------ waiting
+
+    def wait(self, key: bytes, seconds: float) -> None:
+        """Wait until the attempt at ``key`` may have ended, at most ``seconds``."""
+        listener = None
+        if self._listening is not None:
+            listener = self._listeners.get(os.getpid())
+            if listener is None:
+                with self._lock:
+                    listener = self._listeners.setdefault(os.getpid(), self._listening(self.wakeups.wake))
+        self.wakeups.wait(key, seconds, listener)
+
+    async def await_(self, key: bytes, seconds: float) -> None:
+        """The same on an event loop."""
+        listener = None
+        if self._alistening is not None:
+            import asyncio
+
+            loop = asyncio.get_running_loop()
+            pid, listener = self._alisteners.get(loop, (0, None))
+            if listener is None or pid != os.getpid():
+                listener = self._alistening(self.wakeups.wake)
+                self._alisteners[loop] = (os.getpid(), listener)
+        await self.wakeups.await_(key, seconds, listener)
 
     def restarts(self, error: BaseException) -> bool:
         """Whether ``error`` means that the database wants the whole transaction again."""
@@ -217,16 +262,25 @@ class Backend:
     # ------------------------------------------------------------ end
 
     def close(self) -> None:
-        """Close this process's sync client and heartbeat."""
-        for companion in (self.heartbeats.pop(os.getpid(), None), self._clients.pop(os.getpid(), None), self.near):
+        """Close this process's sync client, listener and heartbeat."""
+        pid = os.getpid()
+        for companion in (
+            self._listeners.pop(pid, None),
+            self.heartbeats.pop(pid, None),
+            self._clients.pop(pid, None),
+            self.near,
+        ):
             if companion is not None:
                 companion.close()
 
     async def aclose(self) -> None:
-        """Close the running loop's async client and heartbeat, and the sync ones."""
+        """Close the running loop's async client, listener and heartbeat, and the sync ones."""
         import asyncio
 
         loop = asyncio.get_running_loop()
+        pid, listener = self._alisteners.pop(loop, (0, None))
+        if listener is not None and pid == os.getpid():
+            await listener.aclose()
         heartbeat = self.aheartbeats.pop(loop, None)
         if heartbeat is not None:
             await heartbeat.aclose()

@@ -33,7 +33,6 @@ from retrysafe.types import (
     Wait,
     Want,
 )
-from retrysafe.wakeups import Wakeups
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,7 +121,6 @@ class Boundary:
             codec=codec or JSONCodec(),
             observers=Observers((LoggingObserver(),) if observers is None else observers),
             secret=keys.check_secret(secret),
-            wakeups=Wakeups(),
             warned=[],
         )
 

@@ -189,7 +189,7 @@ class Claim:
             try:
                 while (todo := self._react(self._claim())) is not None:
                     if isinstance(todo, _Pause):
-                        self._terms.wakeups.wait(self._required_want().key, todo.seconds)
+                        self._terms.backend.wait(self._required_want().key, todo.seconds)
                     else:
                         self._probe(todo.record)
                 if self._lease is not None:
@@ -210,7 +210,7 @@ class Claim:
             try:
                 while (todo := self._react(await self._aclaim())) is not None:
                     if isinstance(todo, _Pause):
-                        await self._terms.wakeups.await_(self._required_want().key, todo.seconds)
+                        await self._terms.backend.await_(self._required_want().key, todo.seconds)
                     else:
                         await self._aprobe(todo.record)
                 if self._lease is not None:
@@ -500,7 +500,7 @@ class Claim:
 
     def _not_settled(self, failure: Exception) -> None:
         """The transaction that carries the outcome could not be ended as wanted."""
-        self._terms.wakeups.wake(self._required_hold().key)
+        self._terms.backend.wakeups.wake(self._required_hold().key)
         if isinstance(failure, OutcomeUnknown):
             self._tell("unknown", error_type=type(failure).__name__)
         elif self._lease is None:
@@ -510,7 +510,7 @@ class Claim:
 
     def _conclude(self, settled: Settled, end: End, error: BaseException | None) -> None:
         """Tell what happened, wake who waits, and raise what the caller must know."""
-        self._terms.wakeups.wake(self._required_hold().key)
+        self._terms.backend.wakeups.wake(self._required_hold().key)
         if settled is Settled.UNANSWERED:
             self._tell("unrecorded", ending=end.ending.name.lower())
         elif settled is Settled.LOST:

@@ -103,11 +103,12 @@ def leave(backend: Backend) -> bool:
     """Let one user of a backend go; whether it was the last, who closes it. The next connect makes a new one then."""
     backend.users -= 1
     if backend.users == 0:
-        _forget(backend)
+        forget(backend)
     return backend.users == 0
 
 
-def _forget(backend: Backend) -> None:
+def forget(backend: Backend) -> None:
+    """Let the next connect make a new backend."""
     with _sharing:
         for identity in [identity for identity, (shared, _) in _shared.items() if shared is backend]:
             del _shared[identity]
@@ -268,14 +269,33 @@ def _mysql_options(url: str) -> dict[str, Any]:
 
 
 def _redis(url: str) -> Backend:
-    from retrysafe.stores.redis import RedisStore
+    urls = _library("redis_url", "redis")
+    address = urls.parse(url)
+    return _redis_backend(
+        sync=partial(urls.sync, address),
+        asynchronous=partial(urls.asynchronous, address),
+        most=address.most_connections,
+        address=_without_password(url),
+    )
 
-    module = _library("redis", "redis")
+
+def _redis_backend(sync: Any, asynchronous: Any, address: str, most: int | None = None) -> Backend:
+    """A backend over what makes the masters for sync code, and for a loop; one of them may be None."""
+    from retrysafe.stores.redis import RedisStore, name_of
+
+    module, amodule = _library("redis", "redis"), _library("redis_async", "redis")
+    listening = _library("redis_listening", "redis")
+
+    def heard_by(masters: Any, listener: Any) -> Any:
+        return None if masters is None else lambda heard: listener(masters(), name_of, heard)
+
     return Backend(
         RedisStore(),
-        sync=partial(module.RedisClient.connect, url),
-        asynchronous=partial(module.AsyncRedisClient.connect, url),
-        address=_without_password(url),
+        sync=None if sync is None else lambda: module.RedisClient(sync(), most),
+        asynchronous=None if asynchronous is None else lambda: amodule.AsyncRedisClient(asynchronous()),
+        listening=heard_by(sync, listening.RedisListener),
+        alistening=heard_by(asynchronous, listening.AsyncRedisListener),
+        address=address,
     )
 
 
@@ -307,8 +327,12 @@ _SCHEMES: dict[str, Callable[[str], Backend]] = {
     "mariadb": _mysql,
     "mariadb+pymysql": partial(_mysql, asynchronous=False),
     "mariadb+asyncmy": partial(_mysql, sync=False),
-    "redis": _redis,
-    "rediss": _redis,
+    "unix": _redis,
+    **{
+        f"{scheme}{topology}": _redis
+        for scheme in ("redis", "rediss", "valkey", "valkeys")
+        for topology in ("", "+cluster", "+sentinel")
+    },
     "dynamodb": _dynamodb,
 }
 
@@ -334,7 +358,7 @@ def _from_object(store: object) -> Backend:
             return make(store)
     raise ConfigurationError(
         f"store= is a {type(store).__module__}.{type(store).__qualname__}; expected a URL, a SQLAlchemy engine or "
-        "sessionmaker, a pool of psycopg, asyncpg or asyncmy, a Django alias or connection."
+        "sessionmaker, a pool of psycopg, asyncpg or asyncmy, a client of redis-py, a Django alias or connection."
     )
 
 
@@ -470,6 +494,19 @@ def _asyncpg_pool(pool: Any) -> Backend:
     )
 
 
+def _redis_object(module: str, colour: str, kind: str) -> Callable[[Any], Backend]:
+    def make(client: Any) -> Backend:
+        masters = getattr(_library(module, "redis"), kind)
+        made = partial(masters, client if colour == "async" or kind == "one_server" else lambda: client, ours=False)
+        return _redis_backend(
+            sync=made if colour == "sync" else None,
+            asynchronous=made if colour == "async" else None,
+            address="redis://…",
+        )
+
+    return make
+
+
 _OBJECTS: tuple[tuple[str, str, Callable[[Any], Backend]], ...] = (
     ("sqlalchemy", "Engine", _engine),
     ("sqlalchemy.ext.asyncio", "AsyncEngine", _async_engine),
@@ -479,6 +516,10 @@ _OBJECTS: tuple[tuple[str, str, Callable[[Any], Backend]], ...] = (
     ("psycopg_pool", "AsyncConnectionPool", _async_psycopg_pool),
     ("asyncpg", "Pool", _asyncpg_pool),
     ("asyncmy", "Pool", _asyncmy_pool),
+    ("redis", "Redis", _redis_object("redis", "sync", "one_server")),
+    ("redis.asyncio", "Redis", _redis_object("redis_async", "async", "one_server")),
+    ("redis.cluster", "RedisCluster", _redis_object("redis", "sync", "cluster")),
+    ("redis.asyncio.cluster", "RedisCluster", _redis_object("redis_async", "async", "cluster")),
 )
 
 

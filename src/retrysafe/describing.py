@@ -74,7 +74,8 @@ def _answer(prospect: Prospect, terms: Terms) -> str:
 
 def _state(terms: Terms) -> str:
     able = terms.backend.store.capabilities
-    return f"{terms.backend.address} ({able.name}; survives: {able.durability})"
+    fast = "; what is settled is answered from a fast store in front of it" if terms.backend.near is not None else ""
+    return f"{terms.backend.address} ({able.name}; survives: {able.durability}){fast}"
 
 
 def _window(terms: Terms) -> str:

@@ -26,7 +26,7 @@ from retrysafe.programs import operating
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.operating import Change
 from retrysafe.programs.settling import read
-from retrysafe.types import Filter, Finding, Key, Outcome, Record, Standing, Stored, Tally
+from retrysafe.types import Filter, Finding, Key, Layered, Outcome, Record, Standing, Stored, Tally
 
 R = TypeVar("R")
 ANY = Filter()
@@ -182,7 +182,12 @@ class Operator:
         return self.resolve(seen, "released", reason=reason)
 
     def expire(self, seen: Record, *, forget: bool = False, reason: str = "") -> Change:
-        """End the window of a settled key now, and with ``forget`` its memory: the next use runs the work again."""
+        """End the window of a settled key now, and with ``forget`` its memory: the next use runs the work again.
+
+        Of a ``layered(…)`` store the fast one forgets the key first. If it does not answer, nothing is changed.
+        """
+        if self._backend.near is not None:
+            self._backend.near.drop(seen)
         steps = operating.expire_seen(self._backend.store, seen, forget=forget)
         after = Standing.FORGOTTEN if forget else Standing.EXPIRED
         return self._change("expired", seen, after, steps, {"forgotten": forget, "reason": reason})
@@ -268,7 +273,8 @@ def _connected(store: Any) -> Backend:
         raise ConfigurationError("store= is memory://, whose records nobody else can see.")
     if backend.missing():
         raise ConfigurationError(f"store= ({backend.address}) is not there. A boundary that uses it makes it.")
-    if not (backend.serves_sync or isinstance(store, str)):
+    ours = isinstance(store.truth if isinstance(store, Layered) else store, str)
+    if not (backend.serves_sync or ours):
         raise ConfigurationError(f"store= ({backend.address}) belongs to your event loop: give its URL.")
     return backend
 

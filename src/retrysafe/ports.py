@@ -6,7 +6,7 @@ The request languages below are shared by the stores that write them and the exe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -94,8 +94,11 @@ class Store(Protocol):
         """Return the record."""
         ...
 
-    def sweep(self, limit: int) -> list[Ask[int]]:
-        """Remove up to ``limit`` forgotten records; the answers count them. Empty where they expire natively."""
+    def sweep(self, limit: int) -> Iterable[Ask[int]]:
+        """Remove up to ``limit`` forgotten records; the answers count them. Empty where they expire natively.
+
+        Each ask is made when the one before it has been answered.
+        """
         ...
 
 
@@ -234,6 +237,42 @@ class AsyncClient(AsyncExecutor, Protocol):
         ...
 
 
+class Listener(Protocol):
+    """Hears from the store that keys were settled elsewhere. What it misses is found by looking again."""
+
+    def listen(self, key: bytes) -> None:
+        """Begin to hear of ``key``; returns at once, and raises nothing."""
+        ...
+
+    def ignore(self, key: bytes) -> None:
+        """Hear of ``key`` no more."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
+class AsyncListener(Protocol):
+    """The same on an event loop, where listening never waits either."""
+
+    def listen(self, key: bytes) -> None:
+        """Begin to hear of ``key``; returns at once, and raises nothing."""
+        ...
+
+    def ignore(self, key: bytes) -> None:
+        """Hear of ``key`` no more."""
+        ...
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        ...
+
+    def abandon(self) -> None:
+        """Hang up without the loop, which has been closed."""
+        ...
+
+
 class Codec(Protocol):
     """Turns results into bytes and back. Decoding must give a value equal to the one encoded."""
 
@@ -298,7 +337,8 @@ class Query(NamedTuple):
     executor with separate lanes which one to use; ``control`` names transaction control, which
     session objects perform by method rather than by text. ``refusals`` holds errors that are answers,
     by SQLSTATE: a lock that another has, a savepoint that is gone; each with the statement to perform
-    instead, or None for an answer without rows.
+    instead, or None for an answer without rows. ``written`` reads what this statement has changed, if it
+    has changed anything, where the server does not return it.
     """
 
     sql: str
@@ -307,6 +347,7 @@ class Query(NamedTuple):
     writes: bool = True
     control: str | None = None
     refusals: Mapping[str, Query | None] = MappingProxyType({})
+    written: Query | None = None
 
 
 class Rows(NamedTuple):
@@ -323,6 +364,35 @@ class Script(NamedTuple):
     source: str
     keys: tuple[bytes, ...]
     args: tuple[Any, ...]
+
+
+class Scan(NamedTuple):
+    """One page of the Redis keys that match ``pattern``, and a script that is run for each of them.
+
+    ``lasting``: only for keys that would never expire by themselves.
+    """
+
+    pattern: bytes
+    cursor: str | None
+    size: int
+    script: Script
+    lasting: bool = False
+
+
+class Scanned(NamedTuple):
+    """The answer to a Scan: keys with what the script said of them, and where to go on (None: the end)."""
+
+    found: list[tuple[bytes, Any]]
+    cursor: str | None
+
+
+class Settings(NamedTuple):
+    """What every Redis master tells of itself, and these of its configuration; what it refuses to tell is missing.
+
+    The answer is one mapping of names to texts for each master.
+    """
+
+    names: tuple[str, ...]
 
 
 class Call(NamedTuple):

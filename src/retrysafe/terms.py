@@ -12,7 +12,6 @@ from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.observers import NO_FIELDS, Observers
 from retrysafe.ports import Codec
 from retrysafe.types import Clocks, Concurrency, Duration, Effects, Key, Layered, OnExpired, OnMissing, Reject, Wait
-from retrysafe.wakeups import Wakeups
 
 
 def reject() -> Reject:
@@ -52,7 +51,6 @@ class Terms(NamedTuple):
     codec: Codec
     observers: Observers
     secret: bytes | None
-    wakeups: Wakeups
     warned: list[bool]
 
     def chance(self) -> float:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from retrysafe import Boundary, InProgress, LeaseLost
-from tests.faults.helpers import auntil, renewals_of, until
+from tests.faults.helpers import renewals_of, until
 
 
 def say(line: object) -> None:
@@ -124,7 +124,7 @@ def forking(store: str, name: str, effects: str) -> None:
         async with boundary.claim(key) as claim:
             if not claim.replayed:
                 if effects == "keyed":
-                    await auntil(lambda: renewals_of(store, claim.attempt_id) >= 2)
+                    await asyncio.to_thread(until, lambda: renewals_of(store, claim.attempt_id) >= 2)
                 claim.result = os.getpid()
         pid: int = claim.result
         return pid

@@ -24,6 +24,7 @@ from tests.faults.helpers import (
     postgresql_programs,
     unique,
 )
+from tests.stores.harnesses import redis_url
 
 Making = Callable[..., Boundary]
 
@@ -58,6 +59,9 @@ def server_of(library: str, request: pytest.FixtureRequest) -> str:
     """The URL for a client library, on the migrated server that it is for."""
     if library in ("pymysql", "asyncmy"):
         return driven(request.getfixturevalue("mysql_migrated"), library)
+    if library.startswith("redis"):
+        require(library)
+        return redis_url(library.removeprefix("redis").replace("-", "_").upper())
     return driven(request.getfixturevalue("migrated"), library)
 
 

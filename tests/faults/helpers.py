@@ -25,7 +25,13 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from retrysafe.executors import redis_url
+from retrysafe.executors.redis import RedisClient
 from retrysafe.ports import Occurrence
+from retrysafe.programs.drivers import run
+from retrysafe.programs.operating import find
+from retrysafe.stores.redis import RedisStore
+from retrysafe.types import Filter, Record
 from tests.stores.harnesses import mysql_connection
 
 DEADLINE = 30.0
@@ -158,11 +164,22 @@ def rows_of(url: str, table: str) -> list[tuple[str, str]]:
 
 def records_of(url: str, boundary: str) -> list[tuple[str, int]]:
     """(state, attempts) of every record of a boundary."""
+    if url.startswith("redis"):
+        return [(record.state.value, record.attempts) for record in redis_records(url, boundary)]
     return ask_sql(url, f"SELECT state, attempts FROM retrysafe_records WHERE boundary = '{boundary}'")[0]
+
+
+def redis_records(url: str, boundary: str | None) -> list[Record]:
+    """The records of a boundary on Redis, without results."""
+    with closing(RedisClient(redis_url.sync(redis_url.parse(url)))) as client:
+        found: list[Record] = run(find(RedisStore(), Filter(boundary=boundary), 1_000_000), client)
+    return found
 
 
 def renewals_of(url: str, attempt: str) -> int:
     """How often the lease of a first attempt has been renewed: the version of a record begins at its token."""
+    if url.startswith("redis"):
+        return sum(record.version - record.token for record in redis_records(url, None) if record.attempt == attempt)
     rows = ask_sql(url, f"SELECT version - token FROM retrysafe_records WHERE attempt = '{attempt}'")[0]
     return int(rows[0][0]) if rows else 0
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.faults.helpers import DEADLINE, Told, auntil
 
 CALLERS = 200
 EFFECTS = ("keyed", "transactional")
+TASKS = ("sqlite", "psycopg", "asyncpg", "asyncmy")
+REDIS = (("redis", "keyed"), ("redis-cluster", "keyed"), ("redis-sentinel", "keyed"))
 
 
 def _store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
@@ -93,8 +96,7 @@ def _judge_waited(race: Race) -> None:
     assert race.got == {"ran": 1, "replayed {'receipt': 1}": CALLERS - 1}
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "pymysql"])
+@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "psycopg", "pymysql"], EFFECTS), *REDIS])
 def test_threads_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -106,8 +108,7 @@ def test_threads_are_told_that_the_first_is_running(
         assert (claim.replayed, claim.result) == (True, {"receipt": 1})
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "pymysql"])
+@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "psycopg", "pymysql"], EFFECTS), *REDIS])
 def test_threads_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -119,8 +120,7 @@ def test_threads_that_wait_get_the_first_result(
     _judge_waited(race)
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy"])
+@pytest.mark.parametrize(("kind", "effects"), [*product(TASKS, EFFECTS), *REDIS])
 async def test_tasks_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -137,8 +137,7 @@ async def test_tasks_are_told_that_the_first_is_running(
     await boundary.aclose()
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy"])
+@pytest.mark.parametrize(("kind", "effects"), [*product(TASKS, EFFECTS), *REDIS])
 async def test_tasks_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

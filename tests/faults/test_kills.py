@@ -17,6 +17,7 @@ from tests.faults.killing import KEYS, KILLS
 
 STORES = ["sqlite sync", "sqlite async", "psycopg sync", "psycopg async", "asyncpg async"]
 STORES += ["pymysql sync", "asyncmy async", "psycopg django"]
+LEASED_STORES = ["redis sync", "redis async", "redis-cluster sync", "redis-cluster async"]
 
 
 def _supervised(*arguments: str) -> int:
@@ -59,7 +60,7 @@ def _judge(store: str, name: str, rows: list[tuple[str, str]], kills: int) -> No
     assert {state for state, _ in records_of(store, name)} == {"completed"}
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", [*STORES, *LEASED_STORES])
 def test_killed_workers_charge_once_under_a_derived_key(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -41,7 +41,7 @@ class Place:
     """A store as an operator and as a boundary name it, and how time passes there."""
 
     operators: str
-    boundaries: str
+    boundaries: Any
     age: Callable[[bytes, int], None]
     name: str = field(default_factory=lambda: f"place-{secrets.token_hex(8)}")
     opened: list[Any] = field(default_factory=list)
@@ -113,6 +113,19 @@ def asyncpg(path: Path) -> Place:
     return place
 
 
+def mysql(path: Path) -> Place:
+    require("mysql")
+    url = harnesses.mysql_url()
+    connect(url).migrate()
+    return Place(url, url, harnesses.age_mysql(url))
+
+
+def asyncmy(path: Path) -> Place:
+    place = mysql(path)
+    place.operators = place.operators.replace("mysql:", "mysql+asyncmy:", 1)
+    return place
+
+
 def redis(path: Path) -> Place:
     require("redis")
     url = harnesses.redis_url()
@@ -125,7 +138,13 @@ def dynamodb(path: Path) -> Place:
     return Place(url, url, harnesses.age_dynamodb(harnesses.DYNAMODB_TABLE, harnesses.dynamodb_endpoint()))
 
 
-PLACES: dict[str, Callable[[Path], Place]] = {"sqlite": sqlite, "postgresql": postgresql, "asyncpg": asyncpg}
+PLACES: dict[str, Callable[[Path], Place]] = {
+    "sqlite": sqlite,
+    "postgresql": postgresql,
+    "asyncpg": asyncpg,
+    "mysql": mysql,
+    "asyncmy": asyncmy,
+}
 if hasattr(RedisStore, "scan"):
     PLACES["redis"] = redis
 if hasattr(DynamodbStore, "scan"):

@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from retrysafe import layered
 from retrysafe.core import keys
 from retrysafe.types import Standing
+from tests.conftest import require
 from tests.operating.conftest import Command, Place, in_a_process
+from tests.stores import harnesses
 
 
 def named(place: Place, key: str = "K") -> list[str]:
@@ -427,3 +430,25 @@ def test_a_race_that_is_lost_is_told(shelf: Place, command: Command, monkeypatch
     assert json.loads(done.out)["done"] is False
     assert json.loads(done.err.splitlines()[0])["done"] is False
     assert shelf.record("K").standing is Standing.COMPLETED
+
+
+# ---------------------------------------------------------------- a fast store in front
+
+
+def test_a_fast_store_is_told_first_to_forget_the_key(place: Place, command: Command) -> None:
+    require("redis")
+    fast = harnesses.redis_url()
+    place.boundaries = layered(fast, place.boundaries)
+    place.completed()
+    assert place.retry() == "first"
+    with closing(place.boundary()) as boundary:
+        assert boundary._terms.backend.near is not None
+    assert command("keys", "expire", *named(place), "--yes", "--fast", fast).code == 0
+    assert place.retry() == "again"
+
+
+def test_a_fast_store_that_does_not_answer_keeps_the_key_from_being_expired(shelf: Place, command: Command) -> None:
+    seen = shelf.completed()
+    done = command("keys", "expire", *named(shelf), "--yes", "--fast", "redis://127.0.0.1:1")
+    assert (done.code, done.out) == (2, "")
+    assert shelf.record("K").version == seen.version

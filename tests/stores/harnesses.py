@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from retrysafe.ports import Query, Steps, Store
 from retrysafe.programs.drivers import arun, run
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.mysql import MysqlStore
+from retrysafe.stores.redis import name_of
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 
 INSTANTS = ("lease_until", "created", "updated", "expires", "forget")
@@ -157,12 +159,18 @@ if redis.call('PEXPIRETIME', KEYS[1]) > 0 then
 end"""
 
 
+@cache
+def redis_masters(url: str) -> Any:
+    """What leads to the master that has a key; the test's own."""
+    from retrysafe.executors import redis_url
+
+    return redis_url.sync(redis_url.parse(url))
+
+
 def age_redis(url: str) -> Callable[[bytes, int], None]:
     def age(key: bytes, micros: int) -> None:
-        import redis
-
-        with closing(redis.Redis.from_url(url)) as client:
-            client.eval(_AGE_SCRIPT, 1, b"retrysafe:{" + key.hex().encode() + b"}", micros)
+        name = name_of(key)
+        redis_masters(url).of_key(name).eval(_AGE_SCRIPT, 1, name, micros)
 
     return age
 
@@ -391,16 +399,79 @@ def sqlalchemy_asyncmy(path: Path) -> AsyncHarness:
     return harness
 
 
-def redis_url() -> str:
-    return os.environ["RETRYSAFE_TEST_REDIS"]
+def redis_url(topology: str = "") -> str:
+    """The URL of the test Redis; every process has one of its databases, so that scans are short."""
+    url = os.environ[f"RETRYSAFE_TEST_REDIS{topology}"]
+    return url if topology else f"{url.removesuffix('/0')}/{1 + os.getpid() % 15}"
 
 
-def redis_sync(path: Path) -> SyncHarness:
-    return SyncHarness(connect(redis_url()), age_redis(redis_url()))
+def redis_sync(topology: str = "") -> Callable[[Path], SyncHarness]:
+    return lambda path: SyncHarness(connect(redis_url(topology)), age_redis(redis_url(topology)))
 
 
-def redis_async(path: Path) -> AsyncHarness:
-    return AsyncHarness(connect(redis_url()), age_redis(redis_url()), asyncio.new_event_loop())
+def redis_async(topology: str = "") -> Callable[[Path], AsyncHarness]:
+    return lambda path: AsyncHarness(
+        connect(redis_url(topology)), age_redis(redis_url(topology)), asyncio.new_event_loop()
+    )
+
+
+@dataclass
+class ClientHarness(SyncHarness):
+    """A sync harness on a client of the user's, which stays open when the backend is closed."""
+
+    client: Any
+
+    def close(self) -> None:
+        super().close()
+        assert self.client.ping()
+        self.client.close()
+
+
+@dataclass
+class AsyncClientHarness(AsyncHarness):
+    """The same for async code."""
+
+    client: Any
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.backend.aclose())
+        assert self.loop.run_until_complete(self.client.ping())
+        self.loop.run_until_complete(self.client.aclose())
+        self.loop.close()
+
+
+def redis_client(path: Path) -> SyncHarness:
+    import redis
+
+    client = redis.Redis.from_url(redis_url(), decode_responses=True)  # which would spoil a record
+    return ClientHarness(connect(client), age_redis(redis_url()), client)
+
+
+def redis_async_client(path: Path) -> AsyncHarness:
+    import redis.asyncio
+
+    client = redis.asyncio.Redis.from_url(redis_url(), decode_responses=True)
+    return AsyncClientHarness(connect(client), age_redis(redis_url()), asyncio.new_event_loop(), client)
+
+
+def _first_node() -> tuple[str, int]:
+    host, _, port = redis_url("_CLUSTER").partition("//")[2].partition(",")[0].partition(":")
+    return host, int(port)
+
+
+def redis_cluster_client(path: Path) -> SyncHarness:
+    import redis
+
+    host, port = _first_node()
+    client = redis.RedisCluster(host, port)
+    return ClientHarness(connect(client), age_redis(redis_url("_CLUSTER")), client)
+
+
+def redis_async_cluster_client(path: Path) -> AsyncHarness:
+    import redis.asyncio
+
+    client = redis.asyncio.RedisCluster(*_first_node())
+    return AsyncClientHarness(connect(client), age_redis(redis_url("_CLUSTER")), asyncio.new_event_loop(), client)
 
 
 DYNAMODB_TABLE = "retrysafe-conformance"
@@ -461,8 +532,16 @@ HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
     "asyncmy": ("mysql", asyncmy),
     "SQLAlchemy Engine, PyMySQL": ("mysql", sqlalchemy_pymysql),
     "SQLAlchemy AsyncEngine, asyncmy": ("mysql", sqlalchemy_asyncmy),
-    "redis": ("redis", redis_sync),
-    "redis async": ("redis", redis_async),
+    "redis": ("redis", redis_sync()),
+    "redis async": ("redis", redis_async()),
+    "redis.Redis": ("redis", redis_client),
+    "redis.asyncio.Redis": ("redis", redis_async_client),
+    "redis cluster": ("redis-cluster", redis_sync("_CLUSTER")),
+    "redis cluster async": ("redis-cluster", redis_async("_CLUSTER")),
+    "redis.RedisCluster": ("redis-cluster", redis_cluster_client),
+    "redis.asyncio.RedisCluster": ("redis-cluster", redis_async_cluster_client),
+    "redis sentinel": ("redis-sentinel", redis_sync("_SENTINEL")),
+    "redis sentinel async": ("redis-sentinel", redis_async("_SENTINEL")),
     "boto3": ("dynamodb", dynamodb_sync),
     "aiobotocore": ("dynamodb", dynamodb_async),
 }

@@ -142,6 +142,9 @@ def _add_expire(verbs: Any) -> None:
         action="store_true",
         help="end its memory too, so that boundaries with on_expired='refuse' run it again as well",
     )
+    parser.add_argument(
+        "--fast", metavar="URL", help="the fast store of layered(…), which is told first to forget the key"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
     add_audit(parser)
     parser.set_defaults(run=run_expire)

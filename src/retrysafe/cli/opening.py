@@ -12,6 +12,7 @@ from typing import Any
 from retrysafe.auditing import AuditFile
 from retrysafe.errors import ConfigurationError
 from retrysafe.operating import Operator
+from retrysafe.terms import layered
 
 STORE, SECRET, AUDIT = "RETRYSAFE_STORE", "RETRYSAFE_SECRET", "RETRYSAFE_AUDIT"
 
@@ -39,8 +40,9 @@ def store_of(options: argparse.Namespace) -> str:
 
 def open_operator(options: argparse.Namespace, audit: AuditLog | None = None) -> Operator:
     """The operator that the options describe; observers are the audit's two places."""
-    actor = getattr(options, "actor", None)
-    return Operator(store_of(options), actor=actor, observers=(), secret=_secret_of(options), audit=audit)
+    actor, fast = getattr(options, "actor", None), getattr(options, "fast", None)
+    store = layered(fast, store_of(options)) if fast else store_of(options)
+    return Operator(store, actor=actor, observers=(), secret=_secret_of(options), audit=audit)
 
 
 def _secret_of(options: argparse.Namespace) -> str | None:
