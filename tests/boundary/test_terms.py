@@ -51,6 +51,10 @@ from tests.stores.harnesses import FakeClock, memory_backend
         ({"store": object()}, "store="),
         ({"store": "sqlite://:memory:"}, "memory://"),
         ({"store": "sqlite:///x.db?sychronous=FULL"}, "no option 'sychronous'"),
+        ({"store": "mysql://localhost"}, "write mysql://"),
+        ({"store": "mysql://u:hunter2@localhost/a/b"}, r"mysql://u:\*\*\*@localhost/a/b"),
+        ({"store": "mariadb+pymysql://localhost/shop?charset=latin1"}, "no option 'charset'"),
+        ({"store": "mysql+asyncmy://localhost/shop?ssl_key=x"}, "go with ssl_ca"),
         ({"name": ""}, "name"),
     ],
 )

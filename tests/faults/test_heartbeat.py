@@ -11,7 +11,7 @@ import pytest
 import retrysafe.executors.own as own
 import retrysafe.executors.psycopg as psycopg_executor
 from retrysafe import Boundary, InProgress, LeaseLost
-from tests.faults.conftest import Making
+from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import (
     DEADLINE,
     Proxy,
@@ -40,20 +40,21 @@ def steal(url: str, boundary: Boundary) -> None:
     assert run_sql(url, sql) == 1
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def store(request: pytest.FixtureRequest) -> str:
     """A store for sync code."""
-    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "migrated")
+    fixtures = {"sqlite": "sqlite_url", "postgresql": "migrated", "mysql": "mysql_migrated"}
+    url: str = request.getfixturevalue(fixtures[request.param])
     return url
 
 
-@pytest.fixture(params=["sqlite", "psycopg", "asyncpg"])
+@pytest.fixture(params=["sqlite", "psycopg", "asyncpg", "asyncmy"])
 def astore(request: pytest.FixtureRequest) -> str:
     """A store for async code."""
     if request.param == "sqlite":
         url: str = request.getfixturevalue("sqlite_url")
         return url
-    return driven(request.getfixturevalue("migrated"), request.param)
+    return server_of(request.param, request)
 
 
 def test_work_longer_than_its_lease_keeps_its_key(store: str, make: Making, told: Told) -> None:

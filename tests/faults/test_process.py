@@ -16,13 +16,14 @@ from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Child, records_of, rows_of, until
 from tests.stores.harnesses import redis_url
 
-STORES = ["sqlite", "postgresql"]
+STORES = ["sqlite", "postgresql", "mysql"]
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> str:
     """A store with real processes before it."""
-    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "migrated")
+    fixtures = {"sqlite": "sqlite_url", "postgresql": "migrated", "mysql": "mysql_migrated"}
+    url: str = request.getfixturevalue(fixtures[request.param])
     return url
 
 

@@ -74,10 +74,11 @@ def arguments(query: Query, style: str) -> tuple[str, list[Any]]:
 
 
 def in_turn(query: Query, perform: Callable[[Query], Rows]) -> Rows:
-    """Perform a query, and its ``otherwise`` as long as there is no row."""
+    """Perform a query, and what it names to follow as long as there is no row."""
     while True:
         try:
-            rows, following = perform(query), query.otherwise
+            rows = perform(query)
+            following = query.written if query.written and rows.affected else query.otherwise
         except Exception as error:  # noqa: BLE001 - only what the query names is an answer
             rows, following = NO_ROWS, refused(query, error)
         if rows.rows or following is None:
@@ -89,7 +90,8 @@ async def ain_turn(query: Query, perform: Callable[[Query], Awaitable[Rows]]) ->
     """`in_turn` for async executors."""
     while True:
         try:
-            rows, following = await perform(query), query.otherwise
+            rows = await perform(query)
+            following = query.written if query.written and rows.affected else query.otherwise
         except Exception as error:  # noqa: BLE001 - only what the query names is an answer
             rows, following = NO_ROWS, refused(query, error)
         if rows.rows or following is None:

@@ -76,7 +76,7 @@ class MysqlStore(SqlStore):
         self._gated_insert_sql = _AT_ONCE + self._insert(
             self.clock, "/*!80019 retrysafe_gates AS g WHERE g.gate = :gate FOR UPDATE SKIP LOCKED */"
         )
-        self._taken_sql = f"{row} AND r.attempt = {self.p('attempt')} AND r.token > {self.p('token')}"
+        self._own_sql = f"{row} AND r.attempt = {self.p('attempt')}"
         self._answer_sql = f"{_AT_ONCE}{row} AND {answer}"
         self._own_or_answer_sql = f"{row} AND (r.attempt = {self.p('attempt')} OR {answer})"
         self._current_sql = f"{row} FOR UPDATE NOWAIT"
@@ -96,10 +96,10 @@ class MysqlStore(SqlStore):
         return Query(f"SAVEPOINT {_savepoint(want)}", {}, insert)
 
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
-        """Claim a record that is as seen and claimable; a higher token of this attempt's tells that it was."""
+        """Claim a record that is as seen and claimable, and read it back."""
         ask = super().take(want, seen)
-        taken = self.query(self._taken_sql, {**self._want_params(want), "token": seen.token}, writes=False)
-        return Ask(ask.request._replace(otherwise=taken), ask.parse)
+        own = self.query(self._own_sql, self._want_params(want), writes=False)
+        return Ask(ask.request._replace(written=own), ask.parse)
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
         """Settle the owner's record, if the transaction is the one that claimed it."""
@@ -110,7 +110,7 @@ class MysqlStore(SqlStore):
         return Ask(same, ask.parse)
 
     def renew_query(self, count: int, params: dict[str, Any]) -> Query:
-        """Extend leases, in the order of the keys; then read which of them are held."""
+        """Extend leases, in the order of the keys; then read which of them are alive."""
         names = {"key": "held_key", "attempt": "held_attempt", "token": "held_token"}
         names |= {"lease": "lease", "window": "kept", "memory": "remembered"}
         rows = " UNION ALL ".join(
@@ -128,7 +128,7 @@ class MysqlStore(SqlStore):
             f"WHERE r.attempt = h.held_attempt AND r.token = h.held_token AND {allowed(Event.RENEW)}"
         )
         still = f"SELECT r.key_hash FROM {TABLE} AS r WHERE ({held}) AND {allowed(Event.RENEW)}"
-        return self.query(update, params, self.query(still, params, writes=False))
+        return self.query(update, params)._replace(written=self.query(still, params, writes=False))
 
     def examine(self) -> list[Ask[list[Finding]]]:
         """Refuse what breaks a claim; tell how durable a commit is."""
