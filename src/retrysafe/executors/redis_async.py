@@ -133,11 +133,11 @@ class Wire(asyncio.Protocol):
             if not answer.done():
                 answer.set_result(reply)
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._fail(str(error) if error is not None else "the server has closed the connection")
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(str(exc) if exc is not None else "the server has closed the connection")
         before, self._before = self._before, None
         if before is not None:
-            before.connection_lost(error)
+            before.connection_lost(exc)
 
     def _fail(self, text: str) -> None:
         if self._watch is not None:
