@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,7 @@ from retrysafe.stores.mysql import MysqlStore
 from retrysafe.stores.postgresql import PostgresqlStore
 from retrysafe.stores.redis import RedisStore
 from retrysafe.stores.sqlite import SqliteStore
-from tests.stores.harnesses import HARNESSES, AnyHarness, mysql_connection
+from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table, mysql_connection
 
 POSTGRESQL, MYSQL = "RETRYSAFE_TEST_POSTGRESQL", "RETRYSAFE_TEST_MYSQL"
 OWN_DATABASES = pytest.StashKey[dict[str, tuple[str, str]]]()
@@ -43,6 +44,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         _on_postgresql(own[POSTGRESQL][0], f"DROP DATABASE {own[POSTGRESQL][1]} WITH (FORCE)")
     if MYSQL in own:
         _on_mysql(own[MYSQL][0], f"DROP DATABASE {own[MYSQL][1]}")
+
+    if "boto3" in sys.modules and "RETRYSAFE_TEST_DYNAMODB" in os.environ:
+        drop_dynamodb_table()
 
 
 def _on_postgresql(server: str, sql: str) -> None:

@@ -22,7 +22,7 @@ from retrysafe.ports import (
 )
 from retrysafe.programs import migrating
 from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.migrating import Migration
+from retrysafe.programs.migrating import CreatedStore, Migration
 from retrysafe.programs.operating import examine
 from retrysafe.types import Finding
 from retrysafe.wakeups import Wakeups
@@ -238,6 +238,8 @@ class Backend:
 
     def migrate(self) -> list[Migration]:
         """Apply the missing migrations; return them."""
+        if isinstance(self.store, CreatedStore):
+            return run(self.store.create(), self.client())
         if run(migrating.schema_version(self._sql()), self.client()) >= migrations.load(self.kind)[-1].version:
             return []
         with self.client().transaction() as opened:
@@ -245,6 +247,8 @@ class Backend:
 
     async def amigrate(self) -> list[Migration]:
         """The same through the async client."""
+        if isinstance(self.store, CreatedStore):
+            return await arun(self.store.create(), self.aclient())
         if await arun(migrating.schema_version(self._sql()), self.aclient()) >= migrations.load(self.kind)[-1].version:
             return []
         async with self.aclient().transaction() as opened:

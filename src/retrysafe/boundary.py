@@ -43,8 +43,9 @@ class Boundary:
 
     Arguments:
         name: part of every key's identity; keys of two boundaries never meet.
-        store: a URL (``sqlite:///shop.db``, ``postgresql://…``, ``postgresql+asyncpg://…``, ``memory://``),
-            a SQLAlchemy engine or sessionmaker, a psycopg or asyncpg pool, or an alias of Django's ``DATABASES``.
+        store: a URL (``sqlite:///shop.db``, ``postgresql://…``, ``postgresql+asyncpg://…``,
+            ``dynamodb://table?region=…``, ``memory://``), a SQLAlchemy engine or sessionmaker, a psycopg or asyncpg
+            pool, a boto3 DynamoDB Table or client, or an alias of Django's ``DATABASES``.
         window: how long a retry is recognised and its result kept, from the last write of its record.
         memory: how long the key itself is remembered, from the same instant; by default as long as the window.
         lease: how long an attempt is believed to be alive without a renewal. Leases are renewed while work runs.
@@ -103,6 +104,7 @@ class Boundary:
             raise ConfigurationError(
                 f"effects='transactional' needs transactions, which a {backend.kind} store does not have."
             )
+        clocks = clocks._replace(margin=backend.store.capabilities.margin)
         backend.users += 1
         self._closed = False
         self._functions: dict[str, Callable[..., Any]] = {}
@@ -284,7 +286,9 @@ class Boundary:
 
     def _encode_answer(self, result: Any, annotation: Any) -> Stored:
         try:
-            return encode_result(self._terms.codec, result, annotation)
+            return encode_result(
+                self._terms.codec, result, annotation, self._terms.backend.store.capabilities.largest_result
+            )
         except ResultNotEncodable as error:
             raise ConfigurationError(
                 f"result= cannot be stored, so the key is still unknown. {error.detail}. Name the operation= whose "

@@ -300,18 +300,48 @@ def _redis_backend(sync: Any, asynchronous: Any, address: str, most: int | None 
 
 
 def _dynamodb(url: str) -> Backend:
-    from retrysafe.executors.memory import wall_clock
-    from retrysafe.stores.dynamodb import DynamodbStore
+    from retrysafe.core import durations
+    from retrysafe.executors.sql import url_options
 
     module = _library("dynamodb", "dynamodb")
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
+    url_options(options, ("region", "endpoint", "timeout", "pool"), "dynamodb")
+    if not _TABLE_NAME.fullmatch(parts.netloc) or parts.path not in ("", "/"):
+        raise ConfigurationError(
+            f"store={url!r}: write dynamodb://table?region=…&endpoint=…; a table's name has 3 to 255 letters, digits, "
+            "dots, hyphens and underscores."
+        )
+    pool = options.get("pool", "50")
+    if not pool.isdecimal() or int(pool) < 1:
+        raise ConfigurationError(f"store={url!r}: pool is a number of connections.")
+    timeout = durations.seconds(options.get("timeout", "2s"), "timeout")
+    access = module.Access(options.get("region"), options.get("endpoint"), timeout, int(pool))
+    impatient = access._replace(timeout=min(1.0, timeout), pool=10, patience=0.0)
+    clock = _service_clock()
     return Backend(
-        DynamodbStore(parts.netloc, wall_clock),
-        sync=partial(module.DynamodbClient.connect, options),
-        asynchronous=partial(module.AsyncDynamodbClient.connect, options),
+        _dynamodb_store(parts.netloc, clock, url),
+        sync=partial(module.DynamodbClient.connect, access, clock),
+        asynchronous=partial(module.AsyncDynamodbClient, access, clock),
+        pulse=partial(module.DynamodbClient.connect, impatient, clock),
+        apulse=partial(module.AsyncDynamodbClient, impatient, clock),
         address=url,
     )
+
+
+_TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+
+
+def _service_clock() -> Any:
+    from retrysafe.executors.service_clock import ServiceClock
+
+    return ServiceClock()
+
+
+def _dynamodb_store(table: str, clock: Any, address: str) -> Any:
+    from retrysafe.stores.dynamodb import DynamodbStore
+
+    return DynamodbStore(table, clock, address)
 
 
 _SCHEMES: dict[str, Callable[[str], Backend]] = {
@@ -358,7 +388,8 @@ def _from_object(store: object) -> Backend:
             return make(store)
     raise ConfigurationError(
         f"store= is a {type(store).__module__}.{type(store).__qualname__}; expected a URL, a SQLAlchemy engine or "
-        "sessionmaker, a pool of psycopg, asyncpg or asyncmy, a client of redis-py, a Django alias or connection."
+        "sessionmaker, a pool of psycopg, asyncpg or asyncmy, a client of redis-py, a boto3 DynamoDB client or "
+        "Table, a Django alias or connection."
     )
 
 
@@ -507,6 +538,41 @@ def _redis_object(module: str, colour: str, kind: str) -> Callable[[Any], Backen
     return make
 
 
+DYNAMODB_TABLE = "retrysafe_records"
+"""The table of a DynamoDB client, which names none."""
+
+
+def _boto_client(client: Any) -> Backend:
+    module, clock = _library("dynamodb", "dynamodb"), _service_clock()
+    service = client.meta.service_model.service_name
+    if service != "dynamodb":
+        raise ConfigurationError(f"store= is a client of {service}; expected one of dynamodb.")
+    asynchronous = hasattr(client, "__aenter__")
+    return Backend(
+        _dynamodb_store(DYNAMODB_TABLE, clock, _dynamodb_url(DYNAMODB_TABLE, client)),
+        sync=None if asynchronous else partial(module.DynamodbClient, client, clock),
+        asynchronous=partial(module.AsyncDynamodbClient, module.Access(), clock, client) if asynchronous else None,
+        address=_dynamodb_url(DYNAMODB_TABLE, client),
+    )
+
+
+def _boto_table(table: Any) -> Backend:
+    module, clock = _library("dynamodb", "dynamodb"), _service_clock()
+    if table.meta.resource_model.name != "Table" or table.meta.service_name != "dynamodb":
+        raise ConfigurationError(f"store= is {table!r}; of boto3's resources only a DynamoDB Table can be one.")
+    address = _dynamodb_url(table.name, table.meta.client)
+    return Backend(
+        _dynamodb_store(table.name, clock, address),
+        sync=partial(module.DynamodbClient, module.Plain(table.meta.client), clock),
+        asynchronous=None,
+        address=address,
+    )
+
+
+def _dynamodb_url(table: str, client: Any) -> str:
+    return f"dynamodb://{table}?region={client.meta.region_name}&endpoint={client.meta.endpoint_url}"
+
+
 _OBJECTS: tuple[tuple[str, str, Callable[[Any], Backend]], ...] = (
     ("sqlalchemy", "Engine", _engine),
     ("sqlalchemy.ext.asyncio", "AsyncEngine", _async_engine),
@@ -515,6 +581,8 @@ _OBJECTS: tuple[tuple[str, str, Callable[[Any], Backend]], ...] = (
     ("psycopg_pool", "ConnectionPool", _psycopg_pool),
     ("psycopg_pool", "AsyncConnectionPool", _async_psycopg_pool),
     ("asyncpg", "Pool", _asyncpg_pool),
+    ("botocore.client", "BaseClient", _boto_client),
+    ("boto3.resources.base", "ServiceResource", _boto_table),
     ("asyncmy", "Pool", _asyncmy_pool),
     ("redis", "Redis", _redis_object("redis", "sync", "one_server")),
     ("redis.asyncio", "Redis", _redis_object("redis_async", "async", "one_server")),

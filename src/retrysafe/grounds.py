@@ -20,6 +20,7 @@ from retrysafe.errors import (
     LeaseLost,
     OutcomeUnknown,
     RetrysafeError,
+    SchemaOutdated,
     StoreUnavailable,
 )
 from retrysafe.nearby import Nearby
@@ -117,13 +118,13 @@ class Leased:
     def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
         try:
             return _settled(run(_settling(self._backend, held, word, stored), self._backend.client()))
-        except StoreUnavailable:
+        except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
             return Settled.UNANSWERED
 
     async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
         try:
             return _settled(await arun(_settling(self._backend, held, word, stored), self._backend.aclient()))
-        except StoreUnavailable:
+        except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
             return Settled.UNANSWERED
 
     def after(self) -> None: ...

@@ -43,6 +43,8 @@ class Capabilities(NamedTuple):
     cannot_survive: the faults that can break a promise, or lose one, with this store.
     choose_when: for whom this store is the right one.
     largest_result: bytes of an encoded result; a larger one cannot be stored. None: the store's own limit is far away.
+    margin: microseconds by which others wait longer for a lease than its holder relies on it: none where the store's
+        own clock judges.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Capabilities(NamedTuple):
     cannot_survive: tuple[str, ...]
     choose_when: str
     largest_result: int | None = None
+    margin: Micros = 0
 
 
 class Store(Protocol):
@@ -396,17 +399,19 @@ class Settings(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One DynamoDB call; a condition that fails is an answer, not an error."""
+    """One DynamoDB call. Error codes that are ``expected`` are answers; ``waits``: it names a waiter of the library."""
 
     operation: str
     arguments: Mapping[str, Any]
+    expected: frozenset[str] = frozenset()
+    waits: bool = False
 
 
-class Item(NamedTuple):
-    """The answer to a Call: whether its condition held, the item, and the server's clock if it told."""
+class Answer(NamedTuple):
+    """The answer to a Call: an error code that was expected, or None, and the response with it."""
 
-    accepted: bool
-    item: Mapping[str, Any] | None
+    refused: str | None
+    response: Mapping[str, Any]
 
 
 Step = Callable[[dict[bytes, Record], Micros], Any]

@@ -102,11 +102,15 @@ _SETTLED = {state: Standing(state.value) for state in (State.COMPLETED, State.FA
 
 
 class Clocks(NamedTuple):
-    """The three separate clocks of a record, as durations."""
+    """The three separate clocks of a record, as durations.
+
+    margin: how much longer than its holder others believe in a lease, where no server's clock judges for all.
+    """
 
     lease: Micros
     window: Micros
     memory: Micros
+    margin: Micros = 0
 
 
 class Want(NamedTuple):

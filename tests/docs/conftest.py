@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
@@ -73,3 +73,23 @@ def mysql_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.setenv("MYSQL_URL", url)
         yield url
         connection.query(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def dynamodb(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a table that is not there yet, as DYNAMODB_URL; dropped in the end."""
+    require("dynamodb")
+    import boto3
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "local")
+    endpoint = os.environ["RETRYSAFE_TEST_DYNAMODB"]
+    client = boto3.client("dynamodb", endpoint_url=endpoint, region_name="us-east-1")
+    url = f"dynamodb://retrysafe?region=us-east-1&endpoint={endpoint}"
+    monkeypatch.setenv("DYNAMODB_URL", url)
+    monkeypatch.setenv("DYNAMODB_ENDPOINT", endpoint)
+    with suppress(client.exceptions.ResourceNotFoundException):
+        client.delete_table(TableName="retrysafe")
+    yield url
+    client.delete_table(TableName="retrysafe")
+    client.close()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary
+from retrysafe.connect import connect
 from tests.conftest import require
 from tests.faults.helpers import (
     Bank,
@@ -24,7 +25,8 @@ from tests.faults.helpers import (
     postgresql_programs,
     unique,
 )
-from tests.stores.harnesses import redis_url
+from tests.faults.http_proxy import HttpProxy
+from tests.stores.harnesses import dynamodb_endpoint, dynamodb_url, redis_url
 
 Making = Callable[..., Boundary]
 
@@ -32,8 +34,6 @@ Making = Callable[..., Boundary]
 @pytest.fixture(scope="session")
 def migrated() -> str:
     """The URL of the shared PostgreSQL, with our tables in it."""
-    from retrysafe.connect import connect
-
     require("postgresql")
     url = os.environ["RETRYSAFE_TEST_POSTGRESQL"]
     backend = connect(url)
@@ -43,10 +43,26 @@ def migrated() -> str:
 
 
 @pytest.fixture(scope="session")
+def dynamodb() -> str:
+    """The URL of a table of this process in the test DynamoDB."""
+    require("dynamodb")
+    backend = connect(dynamodb_url())
+    backend.migrate()
+    backend.close()
+    return dynamodb_url()
+
+
+@pytest.fixture
+def http_proxy(dynamodb: str) -> Iterator[HttpProxy]:
+    """A proxy before the test DynamoDB that loses, delays and refuses."""
+    made = HttpProxy(dynamodb_endpoint())
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
 def mysql_migrated() -> str:
     """The URL of the shared MariaDB, with our tables in it."""
-    from retrysafe.connect import connect
-
     require("mysql")
     url = os.environ["RETRYSAFE_TEST_MYSQL"]
     backend = connect(url)
@@ -57,6 +73,8 @@ def mysql_migrated() -> str:
 
 def server_of(library: str, request: pytest.FixtureRequest) -> str:
     """The URL for a client library, on the migrated server that it is for."""
+    if library == "dynamodb":
+        return str(request.getfixturevalue(library))
     if library in ("pymysql", "asyncmy"):
         return driven(request.getfixturevalue("mysql_migrated"), library)
     if library.startswith("redis"):

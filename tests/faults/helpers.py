@@ -22,8 +22,10 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from retrysafe.executors import redis_url
 from retrysafe.executors.redis import RedisClient
@@ -162,10 +164,38 @@ def rows_of(url: str, table: str) -> list[tuple[str, str]]:
     return ask_sql(url, f"SELECT * FROM {table}")[0]
 
 
+@lru_cache(maxsize=8)
+def _dynamodb_table(url: str, pid: int) -> Any:
+    """A table resource of this process; making one takes so long that a short lease would lapse meanwhile."""
+    import boto3
+
+    resource: Any = boto3.resource("dynamodb", endpoint_url=url.partition("endpoint=")[2], region_name="us-east-1")
+    return resource.Table(urlsplit(url).netloc)
+
+
+def items_of(url: str, attribute: str, value: str) -> list[dict[str, Any]]:
+    """The items of a DynamoDB table whose attribute, say ``boundary``, has that value, as plain values."""
+    table = _dynamodb_table(url, os.getpid())
+    asked: dict[str, Any] = {
+        "FilterExpression": "#name = :value",
+        "ExpressionAttributeNames": {"#name": attribute},
+        "ExpressionAttributeValues": {":value": value},
+        "ConsistentRead": True,
+    }
+    page = table.scan(**asked)
+    found: list[dict[str, Any]] = page["Items"]
+    while "LastEvaluatedKey" in page:
+        page = table.scan(**asked, ExclusiveStartKey=page["LastEvaluatedKey"])
+        found += page["Items"]
+    return found
+
+
 def records_of(url: str, boundary: str) -> list[tuple[str, int]]:
     """(state, attempts) of every record of a boundary."""
     if url.startswith("redis"):
         return [(record.state.value, record.attempts) for record in redis_records(url, boundary)]
+    if url.startswith("dynamodb"):
+        return [(str(item["state"]), int(item["attempts"])) for item in items_of(url, "boundary", boundary)]
     return ask_sql(url, f"SELECT state, attempts FROM retrysafe_records WHERE boundary = '{boundary}'")[0]
 
 
@@ -180,6 +210,8 @@ def renewals_of(url: str, attempt: str) -> int:
     """How often the lease of a first attempt has been renewed: the version of a record begins at its token."""
     if url.startswith("redis"):
         return sum(record.version - record.token for record in redis_records(url, None) if record.attempt == attempt)
+    if url.startswith("dynamodb"):
+        return sum(int(item["version"] - item["token"]) for item in items_of(url, "attempt", attempt))
     rows = ask_sql(url, f"SELECT version - token FROM retrysafe_records WHERE attempt = '{attempt}'")[0]
     return int(rows[0][0]) if rows else 0
 
@@ -289,8 +321,6 @@ class Proxy:
     """
 
     def __init__(self, url: str) -> None:
-        from urllib.parse import urlsplit
-
         parts = urlsplit(url)
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 5432)
         self._listener = socket.create_server(("127.0.0.1", 0))

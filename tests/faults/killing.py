@@ -133,7 +133,7 @@ def child(work: Callable[[], None]) -> int:
 def supervise(argv: list[str]) -> None:
     """Kill and restart until the work is done."""
     chance = random.Random(argv[-1])
-    libraries = ["sqlite_async", "psycopg", "asyncpg", "pymysql", "asyncmy", "redis_listening"]
+    libraries = ["sqlite_async", "psycopg", "asyncpg", "pymysql", "asyncmy", "redis_listening", "dynamodb"]
     if argv[2] == "django":
         set_up()
         libraries.append("django")
@@ -141,13 +141,16 @@ def supervise(argv: list[str]) -> None:
         importlib.import_module(f"retrysafe.executors.{library}")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     running: set[int] = set()
-    longest = 1.0 if argv[0].startswith("redis+") else 0.2  # a worker first asks a cluster for its nodes
     kills = 0
+    # A worker must come to work before it is killed: botocore takes a while to make a client, and a client of a
+    # cluster first asks for its nodes.
+    longest = {"dynamodb": 1.2, "redis+cluster": 1.0, "redis+sentinel": 1.0}.get(argv[0].partition("://")[0], 0.2)
+    pauses = (0.3 if longest > 1 else 0.02, longest)
     while True:
         while len(running) < 2:
             seed, suicidal = random.Random(chance.random()), kills < KILLS
             running.add(child(lambda: Job(argv, seed, suicidal=suicidal).run()))  # noqa: B023
-        signal.sigtimedwait([signal.SIGCHLD], chance.uniform(0.02, longest) if kills < KILLS else 5)
+        signal.sigtimedwait([signal.SIGCHLD], chance.uniform(*pauses) if kills < KILLS else 5)
         if kills < KILLS:
             os.kill(chance.choice(sorted(running)), signal.SIGKILL)
         killed, finished = _reap(running)

@@ -17,7 +17,7 @@ from retrysafe.finish import finish
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import Told, forever, records_of, seeded
 
-KINDS = ["memory", "sqlite", "aiosqlite", "psycopg", "asyncpg", "asyncmy"]
+KINDS = ["memory", "sqlite", "aiosqlite", "psycopg", "asyncpg", "asyncmy", "dynamodb"]
 LEASED = ("keyed", "external")
 
 
@@ -63,8 +63,8 @@ async def cancelled_at(step: int, work: Callable[[], Awaitable[Any]]) -> bool:
 async def test_cancelled_at_every_step_of_a_whole_operation(
     kind: str, effects: str, make: Making, request: pytest.FixtureRequest
 ) -> None:
-    if kind == "memory" and effects == "transactional":
-        pytest.skip("memory has no transactions")
+    if kind in ("memory", "dynamodb") and effects == "transactional":
+        pytest.skip(f"{kind} has no transactions")
     async with boundary_of(kind, effects, make, request) as boundary:
 
         async def guarded(key: str) -> bool:
@@ -116,7 +116,7 @@ async def test_cancelled_while_claiming_leaves_no_orphan(
                 if not claim.replayed:
                     claim.result = key
 
-        keys = [f"key{i}" for i in range(80 if kind == "aiosqlite" else 400)]
+        keys = [f"key{i}" for i in range(80 if kind in ("aiosqlite", "dynamodb") else 400)]
         for start in range(0, len(keys), 8):
             await asyncio.gather(*map(one, keys[start : start + 8]))
         for start in range(0, len(keys), 8):
@@ -134,7 +134,7 @@ async def _turns(chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("how", ["timeout", "move_on_after", "task group", "cancelled twice", "wait_for"])
-@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy"])
+@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy", "dynamodb"])
 async def test_the_ways_to_cancel(
     kind: str, how: str, make: Making, told: Told, request: pytest.FixtureRequest
 ) -> None:
@@ -192,7 +192,7 @@ async def _then(event: asyncio.Event, act: Callable[[], object]) -> None:
     act()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy"])
+@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy", "dynamodb"])
 async def test_a_cancel_scope_around_the_claim_leaves_no_orphan(
     kind: str, make: Making, request: pytest.FixtureRequest
 ) -> None:

@@ -18,8 +18,9 @@ from tests.faults.helpers import DEADLINE, Told, auntil
 
 CALLERS = 200
 EFFECTS = ("keyed", "transactional")
-TASKS = ("sqlite", "psycopg", "asyncpg", "asyncmy")
-REDIS = (("redis", "keyed"), ("redis-cluster", "keyed"), ("redis-sentinel", "keyed"))
+LEASED = tuple((kind, "keyed") for kind in ("redis", "redis-cluster", "redis-sentinel", "dynamodb"))
+THREADS = [*product(("sqlite", "psycopg", "pymysql"), EFFECTS), *LEASED]
+TASKS = [*product(("sqlite", "psycopg", "asyncpg", "asyncmy"), EFFECTS), *LEASED]
 
 
 def _store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
@@ -96,7 +97,7 @@ def _judge_waited(race: Race) -> None:
     assert race.got == {"ran": 1, "replayed {'receipt': 1}": CALLERS - 1}
 
 
-@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "psycopg", "pymysql"], EFFECTS), *REDIS])
+@pytest.mark.parametrize(("kind", "effects"), THREADS)
 def test_threads_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -108,7 +109,7 @@ def test_threads_are_told_that_the_first_is_running(
         assert (claim.replayed, claim.result) == (True, {"receipt": 1})
 
 
-@pytest.mark.parametrize(("kind", "effects"), [*product(["sqlite", "psycopg", "pymysql"], EFFECTS), *REDIS])
+@pytest.mark.parametrize(("kind", "effects"), THREADS)
 def test_threads_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -120,7 +121,7 @@ def test_threads_that_wait_get_the_first_result(
     _judge_waited(race)
 
 
-@pytest.mark.parametrize(("kind", "effects"), [*product(TASKS, EFFECTS), *REDIS])
+@pytest.mark.parametrize(("kind", "effects"), TASKS)
 async def test_tasks_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -137,7 +138,7 @@ async def test_tasks_are_told_that_the_first_is_running(
     await boundary.aclose()
 
 
-@pytest.mark.parametrize(("kind", "effects"), [*product(TASKS, EFFECTS), *REDIS])
+@pytest.mark.parametrize(("kind", "effects"), TASKS)
 async def test_tasks_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

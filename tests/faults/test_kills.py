@@ -17,7 +17,7 @@ from tests.faults.killing import KEYS, KILLS
 
 STORES = ["sqlite sync", "sqlite async", "psycopg sync", "psycopg async", "asyncpg async"]
 STORES += ["pymysql sync", "asyncmy async", "psycopg django"]
-LEASED_STORES = ["redis sync", "redis async", "redis-cluster sync", "redis-cluster async"]
+LEASED_STORES = [f"{kind} {colour}" for kind in ("redis", "redis-cluster", "dynamodb") for colour in ("sync", "async")]
 
 
 def _supervised(*arguments: str) -> int:

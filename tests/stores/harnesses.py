@@ -9,7 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -191,8 +191,7 @@ def age_dynamodb(table: str, endpoint: str) -> Callable[[bytes, int], None]:
             ExpressionAttributeValues={":by": {"N": str(micros)}},
             ReturnValues="ALL_NEW",
         )["Attributes"]
-        # DynamoDB Local removes nothing by TTL, so what the service would do is done here.
-        if "ttl" in item and int(updated["forget"]["N"]) <= wall_clock():
+        if "ttl" in item and int(updated["forget"]["N"]) <= wall_clock():  # as the service does, some day
             client.delete_item(**where)
 
     return age
@@ -474,40 +473,60 @@ def redis_async_cluster_client(path: Path) -> AsyncHarness:
     return AsyncClientHarness(connect(client), age_redis(redis_url("_CLUSTER")), asyncio.new_event_loop(), client)
 
 
-DYNAMODB_TABLE = "retrysafe-conformance"
+DYNAMODB_TABLE = f"retrysafe-test-{os.getpid()}"
 
 
 def dynamodb_endpoint() -> str:
     return os.environ["RETRYSAFE_TEST_DYNAMODB"]
 
 
-def _dynamodb() -> Backend:
-    import boto3
-    from botocore.exceptions import ClientError
-
+def dynamodb_url(table: str = DYNAMODB_TABLE) -> str:
+    """A URL of the test service, with credentials that it takes for good."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "local")
-    client = boto3.client("dynamodb", endpoint_url=dynamodb_endpoint(), region_name="us-east-1")
-    try:
-        client.create_table(
-            TableName=DYNAMODB_TABLE,
-            KeySchema=[{"AttributeName": "key_hash", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "key_hash", "AttributeType": "B"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        client.get_waiter("table_exists").wait(TableName=DYNAMODB_TABLE, WaiterConfig={"Delay": 1})
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "ResourceInUseException":
-            raise
-    return connect(f"dynamodb://{DYNAMODB_TABLE}?region=us-east-1&endpoint={dynamodb_endpoint()}")
+    return f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_endpoint()}"
+
+
+def drop_dynamodb_table() -> None:
+    """Drop the table of this process, if it has made one."""
+    import boto3
+
+    client: Any = boto3.client("dynamodb", endpoint_url=dynamodb_endpoint(), region_name="us-east-1")
+    with suppress(client.exceptions.ResourceNotFoundException):
+        client.delete_table(TableName=DYNAMODB_TABLE)
+    client.close()
+
+
+def _checked(backend: Backend) -> Backend:
+    """Created, and asked for its settings, as before a first claim: from then on the clock is the service's."""
+    backend.migrate()
+    backend.check(backend.client())
+    return backend
 
 
 def dynamodb_sync(path: Path) -> SyncHarness:
-    return SyncHarness(_dynamodb(), age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()))
+    return SyncHarness(_checked(connect(dynamodb_url())), age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()))
 
 
 def dynamodb_async(path: Path) -> AsyncHarness:
-    return AsyncHarness(_dynamodb(), age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()), asyncio.new_event_loop())
+    backend = connect(dynamodb_url())
+    harness = AsyncHarness(backend, age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()), asyncio.new_event_loop())
+
+    async def check() -> None:
+        await backend.amigrate()
+        await backend.acheck(backend.aclient())
+
+    harness.loop.run_until_complete(check())
+    return harness
+
+
+def dynamodb_table(path: Path) -> SyncHarness:
+    import boto3
+
+    dynamodb_url()
+    resource: Any = boto3.resource("dynamodb", region_name="us-east-1", endpoint_url=dynamodb_endpoint())
+    backend = _checked(connect(resource.Table(DYNAMODB_TABLE)))
+    return SyncHarness(backend, age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()))
 
 
 AnyHarness = SyncHarness | AsyncHarness
@@ -543,6 +562,7 @@ HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
     "redis sentinel": ("redis-sentinel", redis_sync("_SENTINEL")),
     "redis sentinel async": ("redis-sentinel", redis_async("_SENTINEL")),
     "boto3": ("dynamodb", dynamodb_sync),
+    "boto3 Table": ("dynamodb", dynamodb_table),
     "aiobotocore": ("dynamodb", dynamodb_async),
 }
 """Name → the service it needs, and how it is made in a directory of its own."""

@@ -119,7 +119,7 @@ def first_claim(want: Want, now: Micros) -> Record:
         token=token,
         attempts=1,
         effects=want.effects,
-        lease_until=now + clocks.lease,
+        lease_until=now + clocks.lease + clocks.margin,
         created=now,
         updated=now,
         expires=now + clocks.window,
@@ -179,7 +179,7 @@ def renew(record: Record, held: Held, now: Micros) -> Record:
     check(Event.RENEW, record.standing_at(now))
     _match_owner(record, held)
     renewed = _written(record, State.RUNNING, record.result, held.clocks, now)
-    return renewed._replace(lease_until=now + held.clocks.lease)
+    return renewed._replace(lease_until=now + held.clocks.lease + held.clocks.margin)
 
 
 def _written(record: Record, target: State, result: Stored | None, clocks: Clocks, now: Micros) -> Record:

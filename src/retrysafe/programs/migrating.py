@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from retrysafe.ports import Ask, Query, Steps, TransactionalStore
 from retrysafe.programs.drivers import ask
@@ -15,6 +15,15 @@ class Migration(NamedTuple):
     version: int
     name: str
     statements: tuple[str, ...]
+
+
+@runtime_checkable
+class CreatedStore(Protocol):
+    """A store that knows by itself how it is created, without SQL."""
+
+    def create(self) -> Steps[list[Migration]]:
+        """Create what is missing; return what was done."""
+        ...
 
 
 def schema_version(store: TransactionalStore) -> Steps[int]:
