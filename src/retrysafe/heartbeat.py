@@ -57,7 +57,7 @@ class Lease:
 
     def renewed(self, kept: set[bytes], asked_at: float) -> None:
         """Note the answer of a renewal that was asked for at ``asked_at``."""
-        seconds = clock() - asked_at
+        seconds = round(clock() - asked_at, 6)
         if self.held.key in kept:
             self.until = asked_at + self.seconds
         else:
@@ -67,7 +67,7 @@ class Lease:
     def not_renewed(self, error: Exception, asked_at: float) -> None:
         """Note that a renewal that was asked for at ``asked_at`` failed."""
         answered = not isinstance(error, StoreUnavailable)
-        self._tell("asked", step="renew", seconds=clock() - asked_at, answered=answered)
+        self._tell("asked", step="renew", seconds=round(clock() - asked_at, 6), answered=answered)
         self._tell("renewal_failed", error=str(error).partition("\n")[0])
 
     def lose(self) -> None:

@@ -31,7 +31,7 @@ class Timing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         answered = self.answered and not isinstance(error, StoreUnavailable)
-        self._tell("asked", step=self._step, seconds=clock() - self._began, answered=answered)
+        self._tell("asked", step=self._step, seconds=round(clock() - self._began, 6), answered=answered)
 
 
 class Timed:
