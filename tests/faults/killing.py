@@ -144,8 +144,8 @@ def supervise(argv: list[str]) -> None:
     kills = 0
     # A worker must come to work before it is killed: botocore takes a while to make a client, and a client of a
     # cluster first asks for its nodes.
-    longest = {"dynamodb": 1.2, "redis+cluster": 1.0, "redis+sentinel": 1.0}.get(argv[0].partition("://")[0], 0.2)
-    pauses = (0.3 if longest > 1 else 0.02, longest)
+    longest = {"dynamodb": 4.0, "redis+cluster": 1.0, "redis+sentinel": 1.0}.get(argv[0].partition("://")[0], 0.2)
+    pauses = (1.0 if longest > 1 else 0.02, longest)
     while True:
         while len(running) < 2:
             seed, suicidal = random.Random(chance.random()), kills < KILLS
