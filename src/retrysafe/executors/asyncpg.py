@@ -25,7 +25,7 @@ _Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutErro
 async def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "$")
-    if query.control is None and ("RETURNING" in sql or sql.startswith(("SELECT", "WITH"))):
+    if query.control is None and ("RETURNING" in sql or sql.startswith("SELECT") or not query.writes):
         rows = [tuple(row) for row in await connection.fetch(sql, *args, timeout=DEADLINE)]
         return Rows(rows, len(rows))
     status: str = await connection.execute(sql, *args, timeout=DEADLINE)

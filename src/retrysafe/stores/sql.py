@@ -36,6 +36,9 @@ COLUMNS = (
     "codec_version",
 )
 
+AT_ONCE = 1000
+"""How many archived records one statement removes."""
+
 _UNREAD = ("result", "media_type", "codec_version")
 """Columns that an operator's list leaves out."""
 
@@ -177,11 +180,14 @@ class SqlStore:
         return [Ask(Query(self._forgotten_sql, {"limit": limit}, writes=False), _records)]
 
     def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
-        """Remove those that are still as seen and forgotten, in one statement."""
+        """Remove those that are still as seen and forgotten; databases bound the parameters of a statement."""
+        return [self._remove(seen[start : start + AT_ONCE]) for start in range(0, len(seen), AT_ONCE)]
+
+    def _remove(self, seen: Sequence[Record]) -> Ask[int]:
         params: dict[str, Any] = {}
         for i, record in enumerate(seen):
             params |= {f"key{i}": record.key, f"version{i}": record.version}
-        return [Ask(Query(self.remove_sql(len(seen)), params), _count)] if seen else []
+        return Ask(Query(self.remove_sql(len(seen)), params), _count)
 
     def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
         """Return a page by the order of key hashes."""
