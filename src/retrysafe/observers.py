@@ -49,6 +49,8 @@ OCCURRENCES: dict[str, tuple[int, str]] = {
     "probed": (INFO, "the probe answered (outcome)"),
     "resolved": (WARNING, "a person settled an unknown outcome (outcome)"),
     "expired": (WARNING, "a person ended the window of a key, so that it may be used again (forgotten)"),
+    "swept": (INFO, "a sweeper has removed what was forgotten (removed, archived, seconds)"),
+    "sweep_failed": (WARNING, "a sweeper could not go on; it tries again (error)"),
     "restarted": (INFO, "the database wanted the whole transaction again (restarts)"),
     "renewal_failed": (WARNING, "a lease could not be renewed in time; it is tried again (error)"),
     "lease_lost": (ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
@@ -76,14 +78,10 @@ class LoggingObserver:
     def __call__(self, occurrence: Occurrence, /) -> None:
         level = OCCURRENCES[occurrence.name][0]
         if self._log.isEnabledFor(level):
-            fields = "".join(f" {name}={value}" for name, value in occurrence.fields.items())
-            self._log.log(
-                level,
-                "%s boundary=%s operation=%s key=%s attempt=%s%s",
-                *occurrence[:5],
-                fields,
-                extra={"retrysafe": occurrence._asdict()},
-            )
+            known = dict(zip(occurrence._fields[1:5], occurrence[1:5], strict=True))
+            told = {name: value for name, value in known.items() if value} | dict(occurrence.fields)
+            fields = "".join(f" {name}={value}" for name, value in told.items())
+            self._log.log(level, "%s%s", occurrence.name, fields, extra={"retrysafe": occurrence._asdict()})
 
 
 def tell(observers: Sequence[Observer], describe: Callable[[], Occurrence]) -> None:

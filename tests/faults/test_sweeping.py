@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from retrysafe.connect import connect
 from retrysafe.programs.drivers import run
 from retrysafe.programs.sweeping import forgotten, remove, sweep
 from retrysafe.types import Record
-from tests.faults.helpers import plain, reached, run_sql, unique, until
+from tests.faults.helpers import plain, reached, run_sql, until
 
 
 def age(url: str, boundary: str, seconds: int = 10**9) -> None:
@@ -52,7 +52,9 @@ def test_a_key_that_is_claimed_while_it_is_removed_stays(
     completed(boundary, 1)
     age(migrated, boundary.name)
     backend = connect(migrated)
-    seen: list[Record] = [one for one in run(forgotten(backend.store, 10_000), backend.client()) if one.boundary == boundary.name]
+    seen: list[Record] = [
+        one for one in run(forgotten(backend.store, 10_000), backend.client()) if one.boundary == boundary.name
+    ]
     ended = threading.Event()
 
     def removing() -> None:
@@ -60,13 +62,12 @@ def test_a_key_that_is_claimed_while_it_is_removed_stays(
         run(program, backend.client())
         ended.set()
 
-    with psycopg.connect(migrated) as tx:
-        with boundary.claim("key0", tx=tx) as claim:
-            assert not claim.replayed
-            thread = threading.Thread(target=removing)
-            thread.start()
-            until(lambda: ended.is_set() or _waits(migrated))
-            claim.result = "again"
+    with psycopg.connect(migrated) as tx, boundary.claim("key0", tx=tx) as claim:
+        assert not claim.replayed
+        thread = threading.Thread(target=removing)
+        thread.start()
+        until(lambda: ended.is_set() or _waits(migrated))
+        claim.result = "again"
     thread.join(30)
     reached(ended)
     with boundary.claim("key0") as claim:

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 import retrysafe
-from retrysafe.cli import demo, migrate
+from retrysafe.cli import demo, migrate, sweep
 from retrysafe.errors import RetrysafeError
 
-VERBS = (demo, migrate)
+VERBS = (demo, migrate, sweep)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.programs.migrating import Migration
 
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -23,10 +24,43 @@ def load(dialect: str) -> tuple[Migration, ...]:
     return tuple(sorted(found))
 
 
-def script(dialect: str, after: int = 0) -> str:
+MOST_PARTITIONS = 1024
+_TABLE = "CREATE TABLE retrysafe_records ("
+
+
+def choose(dialect: str, partitions: int | None = None) -> tuple[Migration, ...]:
+    """The migrations of a dialect, with the records in so many partitions by key hash.
+
+    A key's hash leads to exactly one partition, so the primary key is as unique as in one table.
+    """
+    if partitions is None:
+        return load(dialect)
+    if dialect != "postgresql":
+        raise ConfigurationError(f"--partitions is for PostgreSQL; a {dialect} store has one table.")
+    if not 2 <= partitions <= MOST_PARTITIONS or partitions & (partitions - 1):
+        raise ConfigurationError(f"--partitions is a power of two from 2 to {MOST_PARTITIONS}, such as 16.")
+    return tuple(_partitioned(migration, partitions) for migration in load(dialect))
+
+
+def _partitioned(migration: Migration, count: int) -> Migration:
+    statements: list[str] = []
+    for statement in migration.statements:
+        if not statement.startswith(_TABLE):
+            statements.append(statement)
+            continue
+        statements.append(f"{statement} PARTITION BY HASH (key_hash)")
+        statements += [
+            f"CREATE TABLE retrysafe_records_p{number:04d} PARTITION OF retrysafe_records "
+            f"FOR VALUES WITH (MODULUS {count}, REMAINDER {number})"
+            for number in range(count)
+        ]
+    return migration._replace(statements=tuple(statements))
+
+
+def script(dialect: str, after: int = 0, partitions: int | None = None) -> str:
     """Return the SQL of the migrations after a version, for those who apply it themselves."""
     parts = ["BEGIN;"]
-    for migration in load(dialect):
+    for migration in choose(dialect, partitions):
         if migration.version > after:
             record = f"INSERT INTO retrysafe_schema (version, name) VALUES ({migration.version}, '{migration.name}')"
             parts += [f"-- {migration.version:04d} {migration.name}"]
