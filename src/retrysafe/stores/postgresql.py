@@ -80,28 +80,32 @@ class PostgresqlStore(SqlStore):
         return Query(sql, params, Query(self.read_sql, params, writes=False))
 
     def _sweep(self, clock: str) -> str:
-        return self._delete(
-            f"FROM {TABLE} AS r, {clock} WHERE {allowed(Event.SWEEP)} ORDER BY r.forget LIMIT {self.p('limit')}"
+        locked = (
+            f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE {self.forgotten_now()} "
+            f"ORDER BY r.forget LIMIT {self.p('limit')}{self.SKIP_LOCKED}"
         )
+        return self._delete(locked)
 
     def remove_sql(self, count: int) -> str:
-        """Remove ``count`` records if they are forgotten and as they were seen, by key and version."""
+        """Remove ``count`` records if they are forgotten and as they were seen; they are looked up one by one."""
         rows = ", ".join(f"({self.p('key', f'key{i}')}, {self.p('version', f'version{i}')})" for i in range(count))
-        return self._delete(
-            f"FROM {TABLE} AS r, {self.clock} WHERE (r.key_hash, r.version) IN (VALUES {rows}) "
-            f"AND {allowed(Event.SWEEP)}"
+        locked = (
+            f"SELECT found.part, found.place FROM (VALUES {rows}) AS seen (key, version), LATERAL ("
+            f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE r.key_hash = seen.key "
+            f"AND r.version = seen.version AND {self.forgotten_now()}{self.SKIP_LOCKED}) AS found"
         )
+        return self._delete(locked)
 
-    def _delete(self, chosen: str) -> str:
-        """Lock what was chosen, then delete it by its place in the table, which no one can change meanwhile.
+    def _delete(self, locked: str) -> str:
+        """Lock records, then delete them by their places in the table, which nobody can change meanwhile.
 
         Without the lock, a key that is claimed between the two would be deleted: a DELETE that had to wait for
         the claim looks at the new version of the row again, but not at what a subquery said about the old one.
         By place it is three times as quick as by key.
         """
         return (
-            f"WITH doomed AS MATERIALIZED (SELECT r.tableoid AS part, r.ctid AS place {chosen}{self.SKIP_LOCKED}) "
-            f"DELETE FROM {TABLE} AS r WHERE r.ctid = ANY (ARRAY(SELECT place FROM doomed)) "
+            f"WITH doomed AS MATERIALIZED ({locked}) DELETE FROM {TABLE} AS r "
+            f"WHERE r.ctid = ANY (ARRAY(SELECT place FROM doomed)) "
             f"AND (r.tableoid, r.ctid) IN (SELECT part, place FROM doomed)"
         )
 
