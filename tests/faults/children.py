@@ -11,11 +11,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from retrysafe import Boundary, InProgress, LeaseLost
+from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable
+from retrysafe.archive import JsonLines
+from retrysafe.sweeper import Sweeper
+from retrysafe.types import Record
 from tests.faults.helpers import auntil, renewals_of, until
 
 
@@ -174,7 +177,52 @@ def opening(directory: str, files: str) -> None:
     say("opened all")
 
 
-ROLES = {"opening": opening, "skewed": skewed, "stopped": stopped, "restarting": restarting, "forking": forking}
+def sweeping(store: str, archive: str, suicidal: str) -> None:
+    """A sweeper in tiny batches; a suicidal one dies when it has archived a few, before it removes them."""
+    kept = JsonLines(archive) if archive else None
+    batches = 0
+
+    def keep(records: Sequence[Record]) -> None:
+        nonlocal batches
+        assert kept is not None
+        kept(records)
+        batches += 1
+        if suicidal == "1" and batches == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sweeper = Sweeper(store, batch=10, pause="1ms", archive=keep if archive else None, observers=())
+    while True:
+        with suppress(StoreUnavailable):
+            sweeper.run_once()
+            return
+
+
+def forking_sweeper(store: str) -> None:
+    """A sweeper whose process forks; the parent's is stopped then, and neither ends by anybody's hand."""
+    sweeper = Sweeper(store, every="20ms", observers=())
+    sweeper.__enter__()
+    pid = os.fork()
+    if pid:
+        sweeper.__exit__()
+        say("parent sweeps")
+        os.waitpid(pid, 0)
+        return
+    told: list[str] = []
+    sweeper._observers = (lambda occurrence: told.append(occurrence.name),)
+    until(lambda: "swept" in told)
+    say("child swept")
+    sys.stdout.flush()
+
+
+ROLES = {
+    "forking": forking,
+    "forking_sweeper": forking_sweeper,
+    "opening": opening,
+    "restarting": restarting,
+    "skewed": skewed,
+    "stopped": stopped,
+    "sweeping": sweeping,
+}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](*sys.argv[2:])
