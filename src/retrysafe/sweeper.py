@@ -140,13 +140,12 @@ class Sweeper:
             if self._rotate:
                 self._rotate_all(client, count)
             else:
-                while (size := count.next_batch()) and not self._bell.rung:
+                while not self._bell.rung:
                     began = time.monotonic()
-                    seen = self._batch(client, size, count)
-                    rest = self._rest_after(seen, began)
-                    if not count.goes_on(seen, size):
+                    count.took(self._batch(client, count.size, count))
+                    if not count.size:
                         break
-                    self._bell.wait(rest)
+                    self._bell.wait(self._rest_after(began))
         finally:
             self._tell_swept(count)
         return count.swept()
@@ -158,19 +157,18 @@ class Sweeper:
             if self._rotate:
                 await self._arotate_all(client, count)
             else:
-                while (size := count.next_batch()) and not self._bell.rung:
+                while not self._bell.rung:
                     began = time.monotonic()
-                    seen = await self._abatch(client, size, count)
-                    rest = self._rest_after(seen, began)
-                    if not count.goes_on(seen, size):
+                    count.took(await self._abatch(client, count.size, count))
+                    if not count.size:
                         break
-                    await self._bell.await_for(rest)
+                    await self._bell.await_for(self._rest_after(began))
         finally:
             self._tell_swept(count)
         return count.swept()
 
-    def _rest_after(self, seen: int, began: float) -> float:
-        self._schedule, rest = self._schedule.swept(seen, time.monotonic() - began, random.random())
+    def _rest_after(self, began: float) -> float:
+        self._schedule, rest = self._schedule.goes_on(time.monotonic() - began)
         return rest
 
     # ------------------------------------------------------------ one batch
@@ -252,7 +250,7 @@ class Sweeper:
     def _rest_of_rotation(self, gone: int | None, began: float, number: int) -> float:
         if gone is None:
             return self._schedule._replace(failures=number).failed(random.random())[1]
-        return self._rest_after(self._schedule.batch, began)
+        return self._rest_after(began)
 
     # ------------------------------------------------------------ in the background
 
@@ -310,7 +308,7 @@ class Sweeper:
             await client.aclose()
 
     def _idle(self) -> float:
-        self._schedule, rest = self._schedule.swept(0, 0.0, random.random())
+        self._schedule, rest = self._schedule.is_done(random.random())
         return rest
 
     def _failed(self, error: Exception) -> float:
@@ -338,22 +336,21 @@ class _Count:
     """What one run has done so far, and how much it still may."""
 
     def __init__(self, limit: int | None, batch: int) -> None:
-        self._limit = limit
-        self._size = batch
+        self._left = limit
+        self.size = batch if limit is None else min(batch, limit)
+        """How many records the next batch may have; 0 when there is none to come."""
         self._began = time.monotonic()
         self.removed = 0
         self.archived = 0
         self.skipped: tuple[str, ...] = ()
-        self._seen = 0
 
-    def next_batch(self) -> int:
-        """How many records the next batch may have."""
-        return self._size if self._limit is None else min(self._size, self._limit - self._seen)
-
-    def goes_on(self, seen: int, size: int) -> bool:
-        """Whether there is probably more: a batch that was not full was the last."""
-        self._seen += seen
-        return seen >= size
+    def took(self, seen: int) -> None:
+        """Note a batch: one that was not full was the last."""
+        if seen < self.size:
+            self.size = 0
+        elif self._left is not None:
+            self._left -= seen
+            self.size = min(self.size, max(self._left, 0))
 
     def swept(self) -> Swept:
         """The result."""

@@ -6,6 +6,7 @@ They speak in lines: what they print is awaited by the test, and a line on stand
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import sys
@@ -17,6 +18,9 @@ from typing import Any
 
 from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable
 from retrysafe.archive import JsonLines
+from retrysafe.connect import connect
+from retrysafe.programs.drivers import run
+from retrysafe.programs.rotating import rotate, worth_rotating
 from retrysafe.sweeper import Sweeper
 from retrysafe.types import Record
 from tests.faults.helpers import auntil, renewals_of, until
@@ -214,7 +218,35 @@ def forking_sweeper(store: str) -> None:
     sys.stdout.flush()
 
 
+class DeadlySpool(io.BytesIO):
+    """Where a rotation puts what it keeps; its process dies when it is written to, or read from."""
+
+    def __init__(self, moment: str) -> None:
+        super().__init__()
+        self.moment = moment
+
+    def write(self, data: Any, /) -> int:
+        if self.moment == "write":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().write(data)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.moment == "read":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(size)
+
+
+def rotating(store: str, moment: str) -> None:
+    """A rotation that dies with what it keeps in its own hands: before the table is emptied, or after."""
+    backend = connect(store)
+    store_: Any = backend.store
+    (partition, *_) = run(worth_rotating(store_), backend.client())
+    with backend.client().transaction() as opened:
+        run(rotate(store_, partition, DeadlySpool(moment)), opened.execute)
+
+
 ROLES = {
+    "rotating": rotating,
     "forking": forking,
     "forking_sweeper": forking_sweeper,
     "opening": opening,

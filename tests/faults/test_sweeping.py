@@ -289,7 +289,7 @@ def test_killed_sweepers_lose_nothing_while_others_claim(
         with boundary.claim(key) as claim:
             claim.result = key
     age(url)
-    fill(url, 800)
+    fill(url, 300)
     path = tmp_path / "archive.jsonl"
     before = forgotten_versions(url)
     ran: dict[str, int] = dict.fromkeys(keys, 0)
@@ -308,16 +308,16 @@ def test_killed_sweepers_lose_nothing_while_others_claim(
     kills = 0
     while standing(url) or any(worker.is_alive() for worker in workers):
         with Child(
-            "sweeping", url, str(path) if archived else "", str(chance.randrange(2) if kills < 12 else 0)
+            "sweeping", url, str(path) if archived else "", str(chance.randrange(2) if kills < 8 else 0)
         ) as child:
-            target = chance.randrange(0, 200)
+            target = chance.randrange(0, 60)
             left = sum(standing(url).values())
             until(lambda: child.process.poll() is not None or sum(standing(url).values()) <= left - target)  # noqa: B023
             child.process.kill()
             kills += child.process.wait(30) == -signal.SIGKILL
     for worker in workers:
         worker.join(30)
-    assert kills >= 5
+    assert kills >= 3
     assert set(ran.values()) == {1}, "a reclaimed key ran twice: its new record was swept"
     for key in keys:
         with boundary.claim(key) as claim:
@@ -325,7 +325,7 @@ def test_killed_sweepers_lose_nothing_while_others_claim(
     if archived:
         kept = {key_and_version(text) for text in path.read_text().splitlines()}
         assert kept <= before
-        assert len({one for one in before if one[1] <= 800} - kept) == 0
+        assert len({one for one in before if one[1] <= 300} - kept) == 0
 
 
 def forgotten_versions(url: str) -> set[tuple[str, int]]:

@@ -9,15 +9,13 @@ from retrysafe.core.backoff import Backoff
 RECOVERY = Backoff(base=0.5, cap=60.0)
 """How a sweeper tries again when the store fails."""
 
-NEVER = float("inf")
-
 
 class Sweeps(NamedTuple):
     """The pace of a sweeper, in seconds, and what it has met so far.
 
-    ``batch`` records go at a time. After a full batch there are probably more: it rests for ``pause``, and at least
-    as long as the batch took, so that a busy store has the other half of the time to itself. After any other batch
-    it sleeps for about ``every``; then sweepers that were started together do not stay together.
+    After a full batch of records there are probably more: it rests for ``pause``, and at least as long as the batch
+    took, so that a busy store has the other half of the time to itself. After any other batch it sleeps for about
+    ``every``; then sweepers that were started together do not stay together.
     """
 
     batch: int
@@ -25,10 +23,13 @@ class Sweeps(NamedTuple):
     every: float
     failures: int = 0
 
-    def swept(self, seen: int, took: float, chance: float) -> tuple[Sweeps, float]:
-        """The schedule after a batch of ``seen`` records, and how long to rest; ``chance`` is random in [0, 1)."""
-        rest = max(self.pause, took) if seen >= self.batch else self.every * (0.75 + chance / 2)
-        return self._replace(failures=0), rest
+    def goes_on(self, took: float) -> tuple[Sweeps, float]:
+        """The schedule after a full batch, and how long to rest."""
+        return self._replace(failures=0), max(self.pause, took)
+
+    def is_done(self, chance: float) -> tuple[Sweeps, float]:
+        """The schedule when nothing was left, and how long to sleep; ``chance`` is random in [0, 1)."""
+        return self._replace(failures=0), self.every * (0.75 + chance / 2)
 
     def failed(self, chance: float) -> tuple[Sweeps, float]:
         """The schedule after the store failed, and how long to rest."""
