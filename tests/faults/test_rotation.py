@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from retrysafe import ConfigurationError, InProgress, RetryTransaction, current, wait
-from retrysafe.connect import connect
+from retrysafe.connect import connect, forget
 from retrysafe.ports import Query
 from retrysafe.programs.drivers import run
 from retrysafe.programs.rotating import rotate, worth_rotating
@@ -53,6 +53,13 @@ def database(migrated: str) -> Iterator[str]:
 def query(url: str, sql: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(plain(url), autocommit=True) as connection:
         return connection.execute(sql.encode()).fetchall()
+
+
+def default_isolation(url: str, level: str) -> None:
+    """Give the sessions of a database another default, also those of connections that were open."""
+    run_sql(url, f"ALTER DATABASE {urlsplit(url).path[1:]} SET default_transaction_isolation = '{level.lower()}'")
+    connect(url).close()
+    forget(connect(url))
 
 
 def rotated(url: str) -> Swept:
@@ -170,8 +177,7 @@ def test_what_waits_for_a_rotation_goes_on_rightly(level: str, database: str, ma
 
     Those of the stricter levels wait with a snapshot that is older than the rewritten table.
     """
-    name = urlsplit(database).path[1:]
-    run_sql(database, f"ALTER DATABASE {name} SET default_transaction_isolation = '{level.lower()}'")
+    default_isolation(database, level)
     boundary = make(database, lease="60s", concurrency=wait(30))
     with boundary.claim("done") as claim:
         claim.result = "done"
@@ -209,8 +215,7 @@ def test_what_waits_for_a_rotation_goes_on_rightly(level: str, database: str, ma
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_is_written_just_before_the_lock_is_kept(level: str, database: str, make: Making) -> None:
     """A rotation must not look at the partition with a snapshot from before it had the lock."""
-    name = urlsplit(database).path[1:]
-    run_sql(database, f"ALTER DATABASE {name} SET default_transaction_isolation = '{level.lower()}'")
+    default_isolation(database, level)
     boundary = make(database)
     fill(database, 200)
     backend = connect(database)
