@@ -142,9 +142,13 @@ class SqlStore:
         return Ask(Query(self._resolve_sql[event], params), _changed_one)
 
     def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
-        """Extend leases, all in one statement, sorted by key so that two batches cannot deadlock."""
+        """Extend leases, all in one statement, sorted by key so that two batches cannot deadlock.
+
+        The keys are listed besides, so that PostgreSQL looks into their partitions only, and waits for no other.
+        """
         params: dict[str, Any] = {}
         rows: list[str] = []
+        keys = ", ".join(self.p("key", f"key{i}") for i in range(len(held)))
         for i, one in enumerate(sorted(held)):
             row = {
                 f"key{i}": one.key,
@@ -160,7 +164,8 @@ class SqlStore:
             f"WITH held (held_key, held_attempt, held_token, lease, kept, remembered) AS (VALUES {', '.join(rows)}) "
             f"UPDATE {TABLE} AS r SET lease_until = t.now + lease, updated = t.now, "
             f"expires = t.now + kept, forget = t.now + remembered, version = r.version + 1 "
-            f"FROM held, (SELECT {self.NOW} AS now) AS t WHERE r.key_hash = held_key AND r.attempt = held_attempt "
+            f"FROM held, (SELECT {self.NOW} AS now) AS t WHERE r.key_hash IN ({keys}) "
+            f"AND r.key_hash = held_key AND r.attempt = held_attempt "
             f"AND r.token = held_token AND {allowed(Event.RENEW)} RETURNING key_hash"
         )
         return [Ask(Query(sql, params), _keys)] if held else []
