@@ -23,6 +23,7 @@ _GROUPS: tuple[tuple[str, str | None], ...] = (
     ("on_asyncpg", "RETRYSAFE_TEST_POSTGRESQL"),
     ("on_sweeping", "RETRYSAFE_TEST_POSTGRESQL"),
     ("on_redis", "RETRYSAFE_TEST_REDIS"),
+    ("on_dynamodb", "RETRYSAFE_TEST_DYNAMODB"),
 )
 """Modules with rows, and the variable that leads to the service they need."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ def rows() -> Sequence[Row]:
         Row(f"redis/once {name} {kind}", partial(sides, replay), RATIO, replay=replay)
         for name, sides in (("sync", _once), (f"async ×{CLIENTS}", _aonce))
         for kind, replay in (("fresh", False), ("replay", True))
-    ]
+    ] + [Row(f"redis/lane ×{CLIENTS}, beside redis.asyncio", _lane, RATIO, aim=2)]
 
 
 @contextmanager
@@ -79,6 +80,34 @@ def _aonce(replay: bool) -> Iterator[Sides]:
         floor: Work = look_first if replay else fresh
         yield Sides(at_once(runner, [guarded] * CLIENTS), at_once(runner, [floor] * CLIENTS))
         runner.run(boundary.aclose())
+        runner.run(client.aclose())
+
+
+@contextmanager
+def _lane() -> Iterator[Sides]:
+    """The same script by the same tasks: over one auto-pipelined lane, and one by one over redis-py's pool."""
+    import redis.asyncio
+
+    from retrysafe.executors import redis_async
+    from retrysafe.executors.redis import by_digest
+    from retrysafe.stores.redis import RedisStore
+
+    store = RedisStore()
+
+    with asyncio.Runner() as runner:
+        client = redis.asyncio.Redis.from_url(os.environ[VARIABLE], protocol=2)
+        lane = redis_async.AsyncRedisClient(redis_async.one_server(client, ours=False))
+
+        async def ours(key: str) -> Any:
+            return await lane(store.read(hashlib.sha256(key.encode()).digest()).request)
+
+        async def floor(key: str) -> Any:
+            request = store.read(hashlib.sha256(key.encode()).digest()).request
+            return await client.execute_command(*by_digest(request))
+
+        runner.run(ours("first"))  # the server knows the script
+        yield Sides(at_once(runner, [ours] * CLIENTS), at_once(runner, [floor] * CLIENTS))
+        runner.run(lane.aclose())
         runner.run(client.aclose())
 
 

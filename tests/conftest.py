@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,44 +13,57 @@ import pytest
 
 from retrysafe.stores.dynamodb import DynamodbStore
 from retrysafe.stores.memory import MemoryStore
+from retrysafe.stores.mysql import MysqlStore
 from retrysafe.stores.postgresql import PostgresqlStore
 from retrysafe.stores.redis import RedisStore
 from retrysafe.stores.sqlite import SqliteStore
-from tests.stores.harnesses import HARNESSES, AnyHarness
+from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table, mysql_connection
 
-POSTGRESQL = "RETRYSAFE_TEST_POSTGRESQL"
-OWN_DATABASE = pytest.StashKey[tuple[str, str]]()
+POSTGRESQL, MYSQL = "RETRYSAFE_TEST_POSTGRESQL", "RETRYSAFE_TEST_MYSQL"
+OWN_DATABASES = pytest.StashKey[dict[str, tuple[str, str]]]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Give every run, and every worker of a run, a PostgreSQL database of its own."""
-    server = os.environ.get(POSTGRESQL)
-    if server is None:
-        return
-    import psycopg
-
-    name = f"retrysafe_test_{os.getpid()}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    session.config.stash[OWN_DATABASE] = (server, name)
-    os.environ[POSTGRESQL] = urlsplit(server)._replace(path=f"/{name}").geturl()
+    """Give every run, and every worker of a run, a database of its own on each SQL server."""
+    session.config.stash[OWN_DATABASES] = {}
+    for variable, do in ((POSTGRESQL, _on_postgresql), (MYSQL, _on_mysql)):
+        server = os.environ.get(variable)
+        if server is not None:
+            name = f"retrysafe_test_{os.getpid()}"
+            do(server, f"DROP DATABASE IF EXISTS {name}")
+            do(server, f"CREATE DATABASE {name}")
+            session.config.stash[OWN_DATABASES][variable] = (server, name)
+            os.environ[variable] = urlsplit(server)._replace(path=f"/{name}").geturl()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Drop it."""
-    server, name = session.config.stash.get(OWN_DATABASE, ("", ""))
-    if server:
-        import psycopg
+    """Drop them."""
+    own = session.config.stash.get(OWN_DATABASES, {})
+    os.environ.update({variable: server for variable, (server, _) in own.items()})
+    if POSTGRESQL in own:
+        _on_postgresql(own[POSTGRESQL][0], f"DROP DATABASE {own[POSTGRESQL][1]} WITH (FORCE)")
+    if MYSQL in own:
+        _on_mysql(own[MYSQL][0], f"DROP DATABASE {own[MYSQL][1]}")
 
-        os.environ[POSTGRESQL] = server
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+    if "boto3" in sys.modules and "RETRYSAFE_TEST_DYNAMODB" in os.environ:
+        drop_dynamodb_table()
+
+
+def _on_postgresql(server: str, sql: str) -> None:
+    import psycopg
+
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(sql.encode())
+
+
+def _on_mysql(server: str, sql: str) -> None:
+    with closing(mysql_connection(server, autocommit=True)) as connection:
+        connection.cursor().execute(sql)
 
 
 def require(service: str) -> None:
     """Skip the test when the service is absent; in CI an absent service is a failure."""
-    variable = f"RETRYSAFE_TEST_{service.upper()}"
+    variable = f"RETRYSAFE_TEST_{service.upper().replace('-', '_')}"
     if variable in os.environ:
         return
     reason = f"no {service}: {variable} is not set; run scripts/services start {service}"
@@ -64,6 +79,13 @@ def postgresql() -> str:
     return os.environ["RETRYSAFE_TEST_POSTGRESQL"]
 
 
+@pytest.fixture
+def mysql() -> str:
+    """The URL of the test MySQL or MariaDB."""
+    require("mysql")
+    return os.environ["RETRYSAFE_TEST_MYSQL"]
+
+
 @pytest.fixture(params=HARNESSES)
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyHarness]:
     """Every store behind every executor."""
@@ -77,8 +99,11 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyHarne
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say at the end what each store promises, and how much was skipped and why, so that no skip goes unseen."""
-    for store in (MemoryStore, SqliteStore, PostgresqlStore, RedisStore, DynamodbStore):
-        terminalreporter.write_line(str(store.capabilities))
+    for store in (MemoryStore, SqliteStore, PostgresqlStore, MysqlStore, RedisStore, DynamodbStore):
+        known = store.capabilities
+        terminalreporter.write_line(
+            f"{known.name}: transactions={known.transactions} waits_in_transaction={known.waits_in_transaction}"
+        )
     reasons: dict[str, int] = {}
     for report in terminalreporter.stats.get("skipped", []):
         reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)

@@ -24,6 +24,8 @@ HEAVY = {
     "shutil": "the same",
     "pathlib": "the same",
     "sqlite3": "only a SQLite store needs it",
+    "opentelemetry": "only retrysafe.otel needs it",
+    "logging": "only what logs needs it",
     "pickle": "nothing is ever unpickled",
     "subprocess": "nothing needs it",
     "multiprocessing": "nothing needs it",

@@ -14,7 +14,7 @@ NAMES = {
     "Boundary", "Claim", "Codec", "ConfigurationError", "IllegalTransition", "InProgress", "InvalidKey", "JSONCodec",
     "KeyExpired", "KeyReused", "LeaseLost", "LoggingObserver", "Observer", "Occurrence", "OutcomeUnknown",
     "ResultNotEncodable", "RetryTransaction", "RetrysafeError", "SchemaOutdated", "StoreUnavailable", "Stored",
-    "StoredFailure", "current", "reject", "wait",
+    "StoredFailure", "current", "layered", "reject", "wait",
 }  # fmt: skip
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from typing import Any
 import asyncpg
 import psycopg
 import psycopg_pool
+import pymysql
 import pytest
 import redis
 import redis.asyncio
 
-from retrysafe import Boundary, connect
+from retrysafe import Boundary, InProgress, connect
 from retrysafe.executors.sqlite import SqliteFile
 from tests.conftest import require
+from tests.stores.harnesses import mysql_connection
 
 SENT: list[str] = []
 """Statements in the order in which they were sent."""
@@ -212,6 +215,65 @@ async def test_asyncpg_callers_transaction(schema: str, key: str) -> None:
         assert verbs() == ["WITH"]
     await connection.close()
     await boundary.aclose()
+
+
+# ---------------------------------------------------------------- MySQL and MariaDB
+
+
+@pytest.fixture
+def mariadb(mysql: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a MariaDB that has the schema; every connection notes its statements, without their comments."""
+    connect.connect(mysql).migrate()
+    send = pymysql.connections.Connection.query
+
+    def noting(self: Any, sql: Any, *args: Any) -> Any:
+        SENT.append(re.sub(r"/\*.*?\*/ ?", "", sql))
+        return send(self, sql, *args)
+
+    monkeypatch.setattr(pymysql.connections.Connection, "query", noting)
+    return mysql
+
+
+def test_pymysql_leased(mariadb: str, key: str) -> None:
+    boundary = Boundary("trips", store=mariadb)
+    claim(boundary, f"{key} first")
+    SENT.clear()
+    assert not claim(boundary, key)
+    assert verbs() == ["SELECT", "INSERT", "UPDATE"]
+    assert claim(boundary, key)
+    assert verbs() == ["SELECT"]
+    boundary.close()
+
+
+def test_pymysql_own_transaction(mariadb: str, key: str) -> None:
+    boundary = Boundary("trips", store=mariadb, effects="transactional")
+    claim(boundary, f"{key} first")
+    SENT.clear()
+    assert not claim(boundary, key)
+    assert verbs() == ["START", "SAVEPOINT", "INSERT", "SAVEPOINT", "RELEASE", "UPDATE", "COMMIT"]
+    assert claim(boundary, key)
+    assert verbs() == ["START", "SAVEPOINT", "INSERT", "ROLLBACK"]
+    boundary.close()
+
+
+def test_pymysql_callers_transaction(mariadb: str, key: str) -> None:
+    """A savepoint is what tells a transaction from the next one; setting and releasing it are a round trip each."""
+    boundary = Boundary("trips", store=mariadb, effects="transactional")
+    with closing(mysql_connection(mariadb)) as tx:
+        claim(boundary, f"{key} first", tx)
+        SENT.clear()
+        assert not claim(boundary, key, tx)
+        assert verbs() == ["SAVEPOINT", "INSERT", "RELEASE", "UPDATE"]
+        assert claim(boundary, key, tx)
+        assert verbs() == ["SAVEPOINT", "INSERT"]
+        tx.commit()
+        with closing(mysql_connection(mariadb)) as other:
+            claim(boundary, f"{key} other", other)
+            SENT.clear()
+            with pytest.raises(InProgress):
+                claim(boundary, f"{key} other", tx)
+            assert verbs() == ["SAVEPOINT", "INSERT", "SELECT"]
+    boundary.close()
 
 
 # ---------------------------------------------------------------- SQLite: local statements

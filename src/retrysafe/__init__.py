@@ -21,7 +21,7 @@ from retrysafe.errors import (
 )
 from retrysafe.observers import LoggingObserver
 from retrysafe.ports import Codec, Observer, Occurrence
-from retrysafe.terms import reject, wait
+from retrysafe.terms import layered, reject, wait
 from retrysafe.types import Stored
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "Stored",
     "StoredFailure",
     "current",
+    "layered",
     "reject",
     "wait",
 ]

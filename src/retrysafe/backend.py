@@ -5,21 +5,39 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from retrysafe import migrations
 from retrysafe.errors import ConfigurationError, SchemaOutdated
-from retrysafe.ports import AsyncClient, AsyncExecutor, Client, Executor, OperableStore, Steps
+from retrysafe.nearby import Nearby
+from retrysafe.ports import (
+    AsyncClient,
+    AsyncExecutor,
+    AsyncListener,
+    Client,
+    Executor,
+    Listener,
+    OperableStore,
+    Steps,
+)
 from retrysafe.programs import migrating
 from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.migrating import Migration
+from retrysafe.programs.migrating import CreatedStore, Migration
 from retrysafe.programs.operating import examine
 from retrysafe.types import Finding
+from retrysafe.wakeups import Wakeups
 
 if TYPE_CHECKING:
     import asyncio
 
-_MIGRATED = ("sqlite", "postgresql")
+_MIGRATED = ("sqlite", "postgresql", "mysql")
+
+
+class Schema(NamedTuple):
+    """The version of a store's schema, 0 when there is none, and the one that this retrysafe needs."""
+
+    version: int
+    needed: int
 
 
 class Closable(Protocol):
@@ -48,19 +66,36 @@ class Backend:
         address: str,
         pulse: Callable[[], Client] | None = None,
         apulse: Callable[[], AsyncClient] | None = None,
+        listening: Callable[[Callable[[bytes], None]], Listener] | None = None,
+        alistening: Callable[[Callable[[bytes], None]], AsyncListener] | None = None,
         migrates_itself: bool = False,
         immediate: bool = False,
+        migrate_with: str | None = None,
+        async_with: str = "give a URL or an async engine or client",
+        missing: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store = store
+        self.near: Nearby | None = None
+        """A cache of settled records in front of the store."""
         self.kind = store.capabilities.name
         self.address = address
         self.migrates_itself = migrates_itself
+        self.missing = missing
+        """Whether the store is not there, and would be made by using it: an operator's typing error, say."""
+        self.serves_sync = sync is not None
         self.immediate = immediate
         """Whether a request never waits: then async code performs it like sync code, and cannot be cancelled there."""
+        self._migrate_with = migrate_with or f"retrysafe migrate --store {address}"
+        self._async_with = async_with
         self._sync = sync
         self._asynchronous = asynchronous
         self._pulse = pulse or sync
         self._apulse = apulse or asynchronous
+        self._listening = listening
+        self._alistening = alistening
+        self.wakeups = Wakeups()
+        self._listeners: dict[int, Listener] = {}
+        self._alisteners: dict[asyncio.AbstractEventLoop, tuple[int, AsyncListener]] = {}
         self._clients: dict[int, Client] = {}
         self._aclients: dict[asyncio.AbstractEventLoop, tuple[int, AsyncClient]] = {}
         self._lock = threading.Lock()
@@ -98,7 +133,10 @@ class Backend:
 
     def _abandon_closed_loops(self) -> None:
         """Let go of what a loop has left behind that ended without `aclose`, as `asyncio.run` does."""
-        for loop in [loop for loop in (*self._aclients, *self.aheartbeats) if loop.is_closed()]:
+        for loop in [loop for loop in (*self._aclients, *self.aheartbeats, *self._alisteners) if loop.is_closed()]:
+            pid, listener = self._alisteners.pop(loop, (0, None))
+            if listener is not None and pid == os.getpid():
+                listener.abandon()
             heartbeat = self.aheartbeats.pop(loop, None)
             if heartbeat is not None:
                 heartbeat.abandon()
@@ -123,10 +161,33 @@ class Backend:
 
     def _amade(self, make: Callable[[], AsyncClient] | None) -> AsyncClient:
         if make is None:
-            raise ConfigurationError(
-                f"store= ({self.address}) serves sync code only: give a URL or an async engine or client."
-            )
+            raise ConfigurationError(f"store= ({self.address}) serves sync code only: {self._async_with}.")
         return make()
+
+    # ------------------------------------------------------------ waiting
+
+    def wait(self, key: bytes, seconds: float) -> None:
+        """Wait until the attempt at ``key`` may have ended, at most ``seconds``."""
+        listener = None
+        if self._listening is not None:
+            listener = self._listeners.get(os.getpid())
+            if listener is None:
+                with self._lock:
+                    listener = self._listeners.setdefault(os.getpid(), self._listening(self.wakeups.wake))
+        self.wakeups.wait(key, seconds, listener)
+
+    async def await_(self, key: bytes, seconds: float) -> None:
+        """The same on an event loop."""
+        listener = None
+        if self._alistening is not None:
+            import asyncio
+
+            loop = asyncio.get_running_loop()
+            pid, listener = self._alisteners.get(loop, (0, None))
+            if listener is None or pid != os.getpid():
+                listener = self._alistening(self.wakeups.wake)
+                self._alisteners[loop] = (os.getpid(), listener)
+        await self.wakeups.await_(key, seconds, listener)
 
     def restarts(self, error: BaseException) -> bool:
         """Whether ``error`` means that the database wants the whole transaction again."""
@@ -149,13 +210,23 @@ class Backend:
     def _needs_check(self) -> bool:
         return os.getpid() not in self._checked
 
+    def schema(self) -> Steps[Schema | None]:
+        """The schema's version and the one that is needed; None for a store without a schema."""
+        if self.kind not in _MIGRATED:
+            return None
+        version = yield from migrating.schema_version(self._sql())
+        return Schema(version, migrations.load(self.kind)[-1].version)
+
+    def require_schema(self) -> Steps[None]:
+        """Raise `SchemaOutdated` unless the schema is new enough."""
+        schema = yield from self.schema()
+        if schema is not None and schema.version < schema.needed:
+            old = f"schema version {schema.version}, this retrysafe needs {schema.needed}"
+            found = old if schema.version else "no retrysafe tables"
+            raise SchemaOutdated(f"The store has {found}. Run:  {self._migrate_with}")
+
     def _checking(self) -> Steps[list[Finding]]:
-        if self.kind in _MIGRATED:
-            version = yield from migrating.schema_version(self._sql())
-            latest = migrations.load(self.kind)[-1].version
-            if version < latest:
-                found = f"schema version {version}, this retrysafe needs {latest}" if version else "no retrysafe tables"
-                raise SchemaOutdated(f"The store has {found}. Run:  retrysafe migrate --store {self.address}")
+        yield from self.require_schema()
         return (yield from examine(self.store))
 
     def _judge(self, findings: list[Finding]) -> None:
@@ -167,7 +238,9 @@ class Backend:
 
     def migrate(self, partitions: int | None = None) -> list[Migration]:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
-        chosen = migrations.choose(self.kind, partitions) if self._sql() else ()
+        if partitions is None and isinstance(self.store, CreatedStore):
+            return run(self.store.create(), self.client())
+        chosen = self._chosen(partitions)
         if run(self._is_up_to_date(partitions), self.client()):
             return []
         with self.client().transaction() as opened:
@@ -175,11 +248,18 @@ class Backend:
 
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
         """The same through the async client."""
-        chosen = migrations.choose(self.kind, partitions) if self._sql() else ()
+        if partitions is None and isinstance(self.store, CreatedStore):
+            return await arun(self.store.create(), self.aclient())
+        chosen = self._chosen(partitions)
         if await arun(self._is_up_to_date(partitions), self.aclient()):
             return []
         async with self.aclient().transaction() as opened:
             return await arun(self._migration(chosen), opened.execute)
+
+    def _chosen(self, partitions: int | None) -> tuple[Migration, ...]:
+        if partitions is None:
+            self._sql()
+        return migrations.choose(self.kind, partitions)
 
     def _is_up_to_date(self, partitions: int | None) -> Steps[bool]:
         version = yield from migrating.schema_version(self._sql())
@@ -189,7 +269,7 @@ class Backend:
 
     def _migration(self, chosen: Sequence[Migration]) -> Steps[list[Migration]]:
         store = self._sql()
-        return migrating.migrate(store, chosen, store.migration_lock())
+        return migrating.migrate(store, chosen, store.migration_lock(), store.migration_unlock())
 
     def _sql(self) -> Any:
         if self.kind not in _MIGRATED:
@@ -199,20 +279,31 @@ class Backend:
     # ------------------------------------------------------------ end
 
     def close(self) -> None:
-        """Close this process's sync client and heartbeat."""
-        for companion in (self.heartbeats.pop(os.getpid(), None), self._clients.pop(os.getpid(), None)):
+        """Close this process's sync client, listener and heartbeat."""
+        pid = os.getpid()
+        for companion in (
+            self._listeners.pop(pid, None),
+            self.heartbeats.pop(pid, None),
+            self._clients.pop(pid, None),
+            self.near,
+        ):
             if companion is not None:
                 companion.close()
 
     async def aclose(self) -> None:
-        """Close the running loop's async client and heartbeat, and the sync ones."""
+        """Close the running loop's async client, listener and heartbeat, and the sync ones."""
         import asyncio
 
         loop = asyncio.get_running_loop()
+        pid, listener = self._alisteners.pop(loop, (0, None))
+        if listener is not None and pid == os.getpid():
+            await listener.aclose()
         heartbeat = self.aheartbeats.pop(loop, None)
         if heartbeat is not None:
             await heartbeat.aclose()
         pid, client = self._aclients.pop(loop, (0, None))
         if client is not None and pid == os.getpid():
             await client.aclose()
+        if self.near is not None:
+            await self.near.aclose()
         self.close()

@@ -11,14 +11,14 @@ from retrysafe import connect
 from retrysafe.claim import Claim
 from retrysafe.codec import JSONCodec, encode_failure
 from retrysafe.core import keys
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import resolution
 from retrysafe.endings import encode_result
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
-from retrysafe.observers import LoggingObserver
+from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.once import Guarded, Selector, fingerprint_of, wrap
 from retrysafe.ports import Codec, Observer, Steps
 from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.settling import read, resolve, suspect
+from retrysafe.programs.operating import settle_doubt
 from retrysafe.terms import Terms, clocks_of, reject
 from retrysafe.types import (
     Concurrency,
@@ -27,22 +27,15 @@ from retrysafe.types import (
     Key,
     OnExpired,
     OnMissing,
+    Outcome,
     Reject,
-    Standing,
     Stored,
     Wait,
     Want,
 )
-from retrysafe.wakeups import Wakeups
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Outcome = Literal["completed", "failed", "released"]
-_RESOLUTIONS = {
-    "completed": Event.RESOLVE_COMPLETED,
-    "failed": Event.RESOLVE_FAILED,
-    "released": Event.RESOLVE_RELEASED,
-}
 
 
 class Boundary:
@@ -50,8 +43,9 @@ class Boundary:
 
     Arguments:
         name: part of every key's identity; keys of two boundaries never meet.
-        store: a URL (``sqlite:///shop.db``, ``postgresql://…``, ``postgresql+asyncpg://…``, ``memory://``),
-            a SQLAlchemy engine or sessionmaker, or a psycopg or asyncpg pool.
+        store: a URL (``sqlite:///shop.db``, ``postgresql://…``, ``postgresql+asyncpg://…``,
+            ``dynamodb://table?region=…``, ``memory://``), a SQLAlchemy engine or sessionmaker, a psycopg or asyncpg
+            pool, a boto3 DynamoDB Table or client, or an alias of Django's ``DATABASES``.
         window: how long a retry is recognised and its result kept, from the last write of its record.
         memory: how long the key itself is remembered, from the same instant; by default as long as the window.
         lease: how long an attempt is believed to be alive without a renewal. Leases are renewed while work runs.
@@ -110,6 +104,7 @@ class Boundary:
             raise ConfigurationError(
                 f"effects='transactional' needs transactions, which a {backend.kind} store does not have."
             )
+        clocks = clocks._replace(margin=backend.store.capabilities.margin)
         backend.users += 1
         self._closed = False
         self._functions: dict[str, Callable[..., Any]] = {}
@@ -126,9 +121,8 @@ class Boundary:
             on_expired=on_expired,
             on_missing=on_missing,
             codec=codec or JSONCodec(),
-            observers=(LoggingObserver(),) if observers is None else tuple(observers),
-            secret=_secret(secret),
-            wakeups=Wakeups(),
+            observers=Observers((LoggingObserver(),) if observers is None else observers),
+            secret=keys.check_secret(secret),
             warned=[],
         )
 
@@ -272,8 +266,7 @@ class Boundary:
         self, key: Key, outcome: Outcome, result: Any, operation: str | None, scope: str | None
     ) -> Steps[bool]:
         terms = self._terms
-        if outcome not in _RESOLUTIONS:
-            raise ConfigurationError(f"outcome={outcome!r}: expected one of {', '.join(_RESOLUTIONS)}.")
+        event = resolution(outcome)
         named = operation or self.name
         found = keys.lookup(terms.secret, terms.name, terms.scope_of(scope), named, keys.parse(key))
         stored: Stored | None = None
@@ -284,14 +277,8 @@ class Boundary:
             stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
 
         def steps() -> Steps[bool]:
-            record = yield from read(terms.backend.store, found)
-            if record is not None and record.standing is Standing.LAPSED and record.effects != "keyed":
-                yield from suspect(terms.backend.store, record, terms.clocks)
-                record = yield from read(terms.backend.store, found)
-            if record is None or record.standing is not Standing.UNKNOWN:
-                return False
-            done = yield from resolve(terms.backend.store, record, _RESOLUTIONS[outcome], stored, terms.clocks)
-            if done:
+            done, record = yield from settle_doubt(terms.backend.store, found, event, stored, clocks=terms.clocks)
+            if done and record is not None:
                 terms.tell("resolved", named, found, record.attempt, {"outcome": outcome})
             return done
 
@@ -299,7 +286,9 @@ class Boundary:
 
     def _encode_answer(self, result: Any, annotation: Any) -> Stored:
         try:
-            return encode_result(self._terms.codec, result, annotation)
+            return encode_result(
+                self._terms.codec, result, annotation, self._terms.backend.store.capabilities.largest_result
+            )
         except ResultNotEncodable as error:
             raise ConfigurationError(
                 f"result= cannot be stored, so the key is still unknown. {error.detail}. Name the operation= whose "
@@ -322,12 +311,7 @@ class Boundary:
         if self._closed:
             return False
         self._closed = True
-        backend = self._terms.backend
-        backend.users -= 1
-        if backend.users == 0:
-            connect.forget(backend)
-            return True
-        return False
+        return connect.leave(self._terms.backend)
 
 
 _EMPTY = types.CellType()
@@ -356,13 +340,6 @@ def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
         return function.__module__, getattr(function, "__code__", function), values
 
     return one is other or identity(one) == identity(other)
-
-
-def _secret(given: str | bytes | None) -> bytes | None:
-    secret = given.encode() if isinstance(given, str) else given
-    if secret == b"":
-        raise ConfigurationError("secret= is empty: give at least 16 random bytes, or leave it out.")
-    return secret
 
 
 def _exception_types(given: Any) -> tuple[type[Exception], ...]:

@@ -23,6 +23,7 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
+    RetrysafeError,
     RetryTransaction,
     StoredFailure,
 )
@@ -36,6 +37,7 @@ from retrysafe.programs.leasing import renew
 from retrysafe.programs.settling import resolve
 from retrysafe.programs.transactions import frozen_snapshot
 from retrysafe.terms import Terms
+from retrysafe.timing import Timed, Timing
 from retrysafe.types import Held, Record, Reject, Standing, Stored, Want
 
 
@@ -78,6 +80,7 @@ class Claim:
         self.replayed = False
         self._result: Any = None
         self._terms = terms
+        self._observers = terms.observers
         self._want = want
         self._operation = operation
         self._tx = tx
@@ -156,11 +159,29 @@ class Claim:
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless this attempt certainly still holds its key; asks no store."""
         if self._lease is not None and not self._lease.is_held():
-            raise LeaseLost("The lease ended before the work did.")
+            raise self._signed(LeaseLost("The lease ended before the work did."))
 
     # ------------------------------------------------------------ entering
 
     def __enter__(self) -> Claim:
+        self._enter_once()
+        try:
+            self._enter()
+        except BaseException as error:
+            self._over(error)
+            raise
+        return self
+
+    async def __aenter__(self) -> Claim:
+        self._enter_once()
+        try:
+            await self._aenter()
+        except BaseException as error:
+            self._over(error)
+            raise
+        return self
+
+    def _enter(self) -> None:
         if self._prepare():
             self._refuse_waiting_on_a_loop()
             if self._checks_snapshot():
@@ -168,7 +189,7 @@ class Claim:
             try:
                 while (todo := self._react(self._claim())) is not None:
                     if isinstance(todo, _Pause):
-                        self._terms.wakeups.wait(self._required_want().key, todo.seconds)
+                        self._terms.backend.wait(self._required_want().key, todo.seconds)
                     else:
                         self._probe(todo.record)
                 if self._lease is not None:
@@ -181,16 +202,15 @@ class Claim:
                     self._end(error)
                 raise
         self._place.enter()
-        return self
 
-    async def __aenter__(self) -> Claim:
+    async def _aenter(self) -> None:
         if self._prepare():
             if self._checks_snapshot():
                 self._warn_of_snapshot(await arun(self._snapshot(), self._standing_ground().aexecutor()))
             try:
                 while (todo := self._react(await self._aclaim())) is not None:
                     if isinstance(todo, _Pause):
-                        await self._terms.wakeups.await_(self._required_want().key, todo.seconds)
+                        await self._terms.backend.await_(self._required_want().key, todo.seconds)
                     else:
                         await self._aprobe(todo.record)
                 if self._lease is not None:
@@ -204,20 +224,25 @@ class Claim:
                     await self._finish_end(error)
                 raise
         self._place.enter()
-        return self
+
+    def _enter_once(self) -> None:
+        if self._entered:
+            raise self._signed(ConfigurationError("A claim can be entered only once; make a new one with .claim()."))
+        self._entered = True
 
     def _prepare(self) -> bool:
         """Find the ground of the record; False when there is no key and the call passes unguarded."""
-        if self._entered:
-            raise ConfigurationError("A claim can be entered only once; make a new one with .claim().")
-        self._entered = True
-        if self._want is None:
-            self._terms.tell("passed", self._operation, b"", "")
+        terms, want = self._terms, self._want
+        if want is None:
+            terms.tell("passed", self._operation, b"", "")
             return False
-        self._tell("received")
-        if self._place.is_inside(self._want.key):
+        about = {"effects": terms.effects, "store": terms.backend.kind}
+        self._observers = terms.observers.begin(terms.name, self._operation, want.key, want.attempt, about)
+        if self._place.is_inside(want.key):
             raise InProgress("The key is claimed by the operation that encloses this one: it would wait for itself.")
         self._ground = self._find_ground()
+        if self._observers.wants("asked"):
+            self._ground = Timed(self._ground, self._tell)
         return True
 
     def _find_ground(self) -> Ground:
@@ -279,7 +304,8 @@ class Claim:
 
     def _tell_warnings(self) -> None:
         """Pass on what the first look at the server's settings found."""
-        warnings = self._terms.backend.warnings
+        backend = self._terms.backend
+        warnings = backend.warnings if backend.near is None else backend.near.warnings or backend.warnings
         while warnings:
             finding = warnings.pop(0)
             self._tell("store_warning", setting=finding.name, text=finding.text)
@@ -310,7 +336,7 @@ class Claim:
             case _:
                 if self._terms.probe is None:
                     self._tell("doubted")
-                    raise OutcomeUnknown(f"Boundary {self.boundary!r}, operation {self._operation!r}.")
+                    raise OutcomeUnknown
                 return _Probe(record)
 
     def _hold(self, won: Won) -> None:
@@ -319,7 +345,7 @@ class Claim:
         name = _BEGINNINGS.get(before, "reclaimed")
         self._tell(name, token=held.token, attempts=won.record.attempts)
         if not held.transactional:
-            self._lease = heartbeat.Lease(held, self._claimed_at, self._lost, self._renewal_failed)
+            self._lease = heartbeat.Lease(held, self._claimed_at, self._tell)
 
     def _replay(self, record: Record) -> None:
         assert record.result is not None
@@ -354,7 +380,8 @@ class Claim:
             raise ConfigurationError("probe= is a coroutine function, and the operation is sync: use a plain function.")
         event, stored = self._probed()
         store, clocks = self._terms.backend.store, self._terms.clocks
-        run(resolve(store, record, event, stored, clocks), self._standing_ground().executor())
+        with Timing(self._tell, "resolve"):
+            run(resolve(store, record, event, stored, clocks), self._standing_ground().executor())
 
     async def _aprobe(self, record: Record) -> None:
         answer = self._ask_probe()
@@ -365,7 +392,8 @@ class Claim:
                 raise OutcomeUnknown(f"The probe failed: {error!r}") from error
         event, stored = self._probed()
         store, clocks = self._terms.backend.store, self._terms.clocks
-        await arun(resolve(store, record, event, stored, clocks), self._standing_ground().aexecutor())
+        with Timing(self._tell, "resolve"):
+            await arun(resolve(store, record, event, stored, clocks), self._standing_ground().aexecutor())
 
     def _ask_probe(self) -> Awaitable[Any] | None:
         assert self._terms.probe is not None
@@ -392,6 +420,24 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            self._exit(error)
+        except BaseException as raised:
+            self._over(raised)
+            raise
+        self._observers.close(error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._aexit(error)
+        except BaseException as raised:
+            self._over(raised)
+            raise
+        self._observers.close(error)
+
+    def _exit(self, error: BaseException | None) -> None:
         if not self._leave():
             return
         lease = self._lease
@@ -404,9 +450,7 @@ class Claim:
         finally:
             heartbeat.for_thread(self._terms.backend).drop(lease)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _aexit(self, error: BaseException | None) -> None:
         if not self._leave():
             return
         lease = self._lease
@@ -438,6 +482,7 @@ class Claim:
             self._not_settled(failure)
             raise
         self._conclude(settled, end, error)
+        self._standing_ground().after()
 
     async def _aend(self, error: BaseException | None) -> None:
         end = self._judge(error)
@@ -455,7 +500,7 @@ class Claim:
 
     def _not_settled(self, failure: Exception) -> None:
         """The transaction that carries the outcome could not be ended as wanted."""
-        self._terms.wakeups.wake(self._required_hold().key)
+        self._terms.backend.wakeups.wake(self._required_hold().key)
         if isinstance(failure, OutcomeUnknown):
             self._tell("unknown", error_type=type(failure).__name__)
         elif self._lease is None:
@@ -465,11 +510,12 @@ class Claim:
 
     def _conclude(self, settled: Settled, end: End, error: BaseException | None) -> None:
         """Tell what happened, wake who waits, and raise what the caller must know."""
-        self._terms.wakeups.wake(self._required_hold().key)
+        self._terms.backend.wakeups.wake(self._required_hold().key)
         if settled is Settled.UNANSWERED:
             self._tell("unrecorded", ending=end.ending.name.lower())
         elif settled is Settled.LOST:
-            self._tell("lease_lost")
+            if self._lease is None or not self._lease.lost:
+                self._tell("lease_lost")
             if error is None:
                 ended = self._lease is None
                 raise LeaseLost(
@@ -508,13 +554,20 @@ class Claim:
         kept = yield from renew(self._terms.backend.store, [self._required_hold()])
         return kept, asked_at
 
-    def _lost(self) -> None:
-        self._tell("lease_lost")
-
-    def _renewal_failed(self, error: Exception) -> None:
-        self._tell("renewal_failed", error=str(error).partition("\n")[0])
-
     # ------------------------------------------------------------ small things
+
+    def _over(self, error: BaseException) -> None:
+        """The attempt ends by an error of ours or of the work."""
+        if isinstance(error, RetrysafeError):
+            self._signed(error)
+        self._observers.close(error)
+
+    def _signed(self, error: RetrysafeError) -> RetrysafeError:
+        """Let an error say whose it is, unless it is that of a claim inside this one."""
+        if not error.boundary:
+            error.boundary, error.operation = self.boundary, self._operation
+            error.key = "" if self._want is None else keys.redact(self._want.key)
+        return error
 
     def _leave(self) -> bool:
         """Whether there is something to settle: not for a replay, nor for a child forked inside the block."""
@@ -543,5 +596,5 @@ class Claim:
         return self._held
 
     def _tell(self, name: str, **fields: Any) -> None:
-        if self._want is not None and self._terms.observers:
-            self._terms.tell(name, self._operation, self._want.key, self._want.attempt, fields)
+        if self._want is not None:
+            self._observers.tell(name, self._terms.name, self._operation, self._want.key, self._want.attempt, fields)

@@ -67,7 +67,7 @@ class JSONCodec:
             raise ResultNotEncodable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")
         try:
             return _from_plain(json.loads(stored.body), annotation)
-        except (TypeError, ValueError, LookupError, RecursionError) as error:
+        except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
             raise ResultNotEncodable(f"The stored result does not fit the return annotation: {error}") from error
 
 

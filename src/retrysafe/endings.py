@@ -36,14 +36,14 @@ class End(NamedTuple):
 def end_of(said: Said, error: BaseException | None, ground: Ground, terms: Terms, result: Any, annotation: Any) -> End:
     """Judge the end of a block that raised ``error``, or None and left ``result``."""
     if said.failure is not None:
-        return End(Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure))
+        return End(Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure, _largest(terms)))
     if error is not None:
         permanent = isinstance(error, terms.permanent) and not _is_passing(error, terms)
         ending = ending_of_error(permanent=permanent, committed=said.committed, not_executed=said.not_executed)
         word = verdict(ending, ground)
-        return End(ending, word, None if word.event is Event.RELEASE else encode_error(error))
+        return End(ending, word, None if word.event is Event.RELEASE else encode_error(error, _largest(terms)))
     try:
-        stored = encode_result(terms.codec, result, annotation)
+        stored = encode_result(terms.codec, result, annotation, _largest(terms))
     except ResultNotEncodable as reason:
         return End(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), Stored(None, "", 0), reason)
     return End(Ending.RETURNED, verdict(Ending.RETURNED, ground), stored)
@@ -52,10 +52,10 @@ def end_of(said: Said, error: BaseException | None, ground: Ground, terms: Terms
 def answer_of(said: Said, terms: Terms, result: Any, annotation: Any) -> tuple[Event, Stored | None] | None:
     """What a probe's words make of an unknown record, and what they store; None when it could not tell."""
     if said.failure is not None:
-        return Event.RESOLVE_FAILED, encode_error(said.failure)
+        return Event.RESOLVE_FAILED, encode_error(said.failure, _largest(terms))
     if said.committed:
         try:
-            return Event.RESOLVE_COMPLETED, encode_result(terms.codec, result, annotation)
+            return Event.RESOLVE_COMPLETED, encode_result(terms.codec, result, annotation, _largest(terms))
         except ResultNotEncodable as error:
             raise OutcomeUnknown(f"What the probe found cannot be stored. {error.detail}") from error
     return (Event.RESOLVE_RELEASED, None) if said.not_executed else None
@@ -67,22 +67,45 @@ def _is_passing(error: BaseException, terms: Terms) -> bool:
     return terms.backend.restarts(error) or (ours and type(error) not in terms.permanent)
 
 
-def encode_result(codec: Codec, result: Any, annotation: Any) -> Stored:
+def _largest(terms: Terms) -> int | None:
+    return terms.backend.store.capabilities.largest_result
+
+
+def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | None) -> Stored:
     """Encode a result; whatever goes wrong in a codec is `ResultNotEncodable`, so that the key is settled."""
     try:
-        return codec.encode(result, annotation)
+        stored = codec.encode(result, annotation)
     except ResultNotEncodable:
         raise
     except Exception as error:
         raise ResultNotEncodable(f"The codec failed: {error!r}") from error
+    if not _fits(stored, largest):
+        size = len(stored.body or b"")
+        raise ResultNotEncodable(
+            f"The result takes {size} bytes, and this store keeps up to {largest}. Put it elsewhere, and return where"
+        )
+    return stored
 
 
-def encode_error(error: BaseException) -> Stored:
-    """An error as a stored failure; what of it cannot be read or encoded is left out."""
+def encode_error(error: BaseException, largest: int | None) -> Stored:
+    """An error as a stored failure; what of it cannot be read, encoded or kept by the store is left out."""
+    kind, data = type(error).__name__, getattr(error, "data", None)
     try:
-        return encode_failure(type(error).__name__, str(error), getattr(error, "data", None))
+        stored = encode_failure(kind, str(error), data)
     except Exception:  # noqa: BLE001 - the failure itself must be kept, whatever its text and data do
-        return encode_failure(type(error).__name__, _text(error), None)
+        stored = encode_failure(kind, _text(error), None)
+    if _fits(stored, largest):
+        return stored
+    shown = _text(error)[:_SHORTENED]
+    return encode_failure(kind, f"{shown}… (shortened: the store keeps up to {largest} bytes)", None)
+
+
+_SHORTENED = 1000
+"""How many characters are kept of the text of a failure that is too large for its store."""
+
+
+def _fits(stored: Stored, largest: int | None) -> bool:
+    return largest is None or len(stored.body or b"") <= largest
 
 
 def _text(error: BaseException) -> str:

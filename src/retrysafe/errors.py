@@ -12,7 +12,8 @@ class RetrysafeError(Exception):
 
     ``effect_happened`` says whether the guarded effect may have happened, ``retry_same_key``
     whether the caller may ask again with the same key, and ``safe_new_key`` whether the caller
-    may start over with a new one without the risk of a second effect.
+    may start over with a new one without the risk of a second effect. Raised by a claim, it names its
+    ``boundary``, its ``operation`` and its ``key``, redacted as in the log.
     """
 
     effect_happened: ClassVar[MayHaveHappened] = "maybe"
@@ -23,6 +24,16 @@ class RetrysafeError(Exception):
         explanation = "\n".join(line.strip() for line in (type(self).__doc__ or "").strip().splitlines())
         super().__init__(f"{detail}\n{explanation}" if detail else explanation)
         self.detail = detail
+        self.boundary = ""
+        self.operation = ""
+        self.key = ""
+
+    def __str__(self) -> str:
+        """The message, and whose claim it was."""
+        if not self.boundary:
+            return super().__str__()
+        named = f" Key {self.key}: retrysafe keys show --hash {self.key}" if self.key else ""
+        return f"{super().__str__()}\n(Boundary {self.boundary!r}, operation {self.operation!r}.{named})"
 
 
 class ConfigurationError(RetrysafeError):
@@ -92,8 +103,8 @@ class OutcomeUnknown(RetrysafeError):
     """An earlier attempt with this key ended in doubt: its effect may or may not have happened.
 
     It was not run again. Find out where the effect would be visible, then settle the key with
-    ``Boundary.resolve(key, "completed" | "failed" | "released", operation=…)``, or give the boundary a
-    ``probe=`` that finds out by itself. A new key could do the work twice.
+    ``retrysafe keys resolve`` or ``Boundary.resolve(key, "completed" | "failed" | "released", operation=…)``,
+    or give the boundary a ``probe=`` that finds out by itself. A new key could do the work twice.
     """
 
     retry_same_key = False

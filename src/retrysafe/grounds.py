@@ -6,6 +6,7 @@ async methods are twins: the programs are the same, only the driver differs.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Protocol
 
@@ -19,9 +20,11 @@ from retrysafe.errors import (
     LeaseLost,
     OutcomeUnknown,
     RetrysafeError,
+    SchemaOutdated,
     StoreUnavailable,
 )
-from retrysafe.ports import AsyncExecutor, Executor, Steps
+from retrysafe.nearby import Nearby
+from retrysafe.ports import AfterCommit, AsyncExecutor, Executor, Steps
 from retrysafe.programs.claiming import Outcome, Won, claim
 from retrysafe.programs.drivers import arun, ask, run
 from retrysafe.programs.settling import read, settle
@@ -71,6 +74,10 @@ class Ground(Protocol):
         """Record how the work ended; ``failing`` when an error of its own is on its way out."""
         ...
 
+    def after(self) -> None:
+        """Do what waits for a commit, now that all is recorded; its errors are the user's."""
+        ...
+
     async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
         """The same for async code."""
         ...
@@ -93,11 +100,17 @@ class Leased:
         return self._backend.aclient()
 
     def claim(self, want: Want) -> Outcome:
+        return _near_first(self._backend.near, want, self._claim)
+
+    def _claim(self, want: Want) -> Outcome:
         client = self._backend.client()
         self._backend.check(client)
         return run(claim(self._backend.store, want), client)
 
     async def aclaim(self, want: Want) -> Outcome:
+        return await _anear_first(self._backend.near, want, self._aclaim)
+
+    async def _aclaim(self, want: Want) -> Outcome:
         client = self._backend.aclient()
         await self._backend.acheck(client)
         return await arun(claim(self._backend.store, want), client)
@@ -105,14 +118,16 @@ class Leased:
     def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
         try:
             return _settled(run(_settling(self._backend, held, word, stored), self._backend.client()))
-        except StoreUnavailable:
+        except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
             return Settled.UNANSWERED
 
     async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
         try:
             return _settled(await arun(_settling(self._backend, held, word, stored), self._backend.aclient()))
-        except StoreUnavailable:
+        except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
             return Settled.UNANSWERED
+
+    def after(self) -> None: ...
 
 
 class Joined:
@@ -122,8 +137,8 @@ class Joined:
 
     def __init__(self, backend: Backend, tx: Any) -> None:
         self._backend = backend
-        self.tx = tx
         self._joining = join(backend, tx)
+        self.tx = tx if self._joining.tx is None else self._joining.tx
         self.waits = backend.store.capabilities.waits_in_transaction
 
     def executor(self) -> Executor:
@@ -133,7 +148,9 @@ class Joined:
 
     def aexecutor(self) -> AsyncExecutor:
         if self._joining.aexecute is None:
-            raise ConfigurationError("tx= belongs to sync code: use 'with'.")
+            raise ConfigurationError(
+                "tx= belongs to sync code: use 'with', in a thread (asyncio.to_thread, sync_to_async)."
+            )
         return self._joining.aexecute
 
     def claim(self, want: Want) -> Outcome:
@@ -160,6 +177,8 @@ class Joined:
                 return Settled.BROKEN
             raise
 
+    def after(self) -> None: ...
+
 
 class Own:
     """The record is written in a transaction that the boundary opens, lends to the handler, and ends."""
@@ -171,6 +190,7 @@ class Own:
         self._backend = backend
         self._lending: Any = None
         self._opened: Any = None
+        self._afterwards: AfterCommit | None = None
 
     @property
     def tx(self) -> Any:
@@ -183,6 +203,9 @@ class Own:
         return self._backend.aclient()
 
     def claim(self, want: Want) -> Outcome:
+        return _near_first(self._backend.near, want, self._claim)
+
+    def _claim(self, want: Want) -> Outcome:
         client = self._backend.client()
         self._backend.check(client)
         self._lending = client.transaction()
@@ -196,6 +219,9 @@ class Own:
                 self._give_back()
 
     async def aclaim(self, want: Want) -> Outcome:
+        return await _anear_first(self._backend.near, want, self._aclaim)
+
+    async def _aclaim(self, want: Want) -> Outcome:
         client = self._backend.aclient()
         await self._backend.acheck(client)
         self._lending = client.transaction()
@@ -222,6 +248,7 @@ class Own:
             return _read_back(run(read(self._backend.store, held.key), self.executor()), held, word, failure)
         if done and word.event is not None:
             return Settled.RECORDED
+        self._afterwards = None
         doubted = run(_doubting(self._backend, held), self.executor())
         if not done:
             raise _ended_by_handler(doubted=doubted)
@@ -246,13 +273,43 @@ class Own:
             raise _ended_by_handler(doubted=doubted)
         return Settled.DOUBTED if doubted else Settled.RECORDED
 
+    def after(self) -> None:
+        afterwards, self._afterwards = self._afterwards, None
+        if afterwards is not None:
+            afterwards.after_commit()
+
     def _give_back(self) -> None:
+        if isinstance(self._opened, AfterCommit):
+            self._afterwards = self._opened
         lending, self._lending, self._opened = self._lending, None, None
         lending.__exit__(None, None, None)
 
     async def _agive_back(self) -> None:
         lending, self._lending, self._opened = self._lending, None, None
         await lending.__aexit__(None, None, None)
+
+
+def _near_first(near: Nearby | None, want: Want, claim: Callable[[Want], Outcome]) -> Outcome:
+    """Answer from the cache, if there is one and it can; else claim, and keep the settled record that was met."""
+    if near is None:
+        return claim(want)
+    looked = near.look(want)
+    if looked[0] is not None:
+        return looked[0]
+    outcome = claim(want)
+    near.keep(outcome, looked)
+    return outcome
+
+
+async def _anear_first(near: Nearby | None, want: Want, claim: Callable[[Want], Awaitable[Outcome]]) -> Outcome:
+    if near is None:
+        return await claim(want)
+    looked = await near.alook(want)
+    if looked[0] is not None:
+        return looked[0]
+    outcome = await claim(want)
+    await near.akeep(outcome, looked)
+    return outcome
 
 
 def _transactional(backend: Backend) -> Any:

@@ -36,22 +36,20 @@ def clock() -> float:
 class Lease:
     """A lease as its holder knows it: until when it is certainly held, on this machine's own clock."""
 
-    def __init__(
-        self, held: Held, claimed_at: float, on_loss: Callable[[], None], on_failure: Callable[[Exception], None]
-    ) -> None:
+    def __init__(self, held: Held, claimed_at: float, tell: Callable[..., None]) -> None:
         self.held = held
         self.seconds = held.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
-        self.on_failure = on_failure
         self.settling = False
         """Whether the work is over and its outcome is being stored: a lease that ends now is no news."""
-        self._on_loss = on_loss
-        self._lost = False
+        self._tell = tell
+        self.lost = False
+        """Whether it ended before the work did, and that has been told."""
         self._task: asyncio.Task[Any] | None = None
 
     def is_held(self) -> bool:
         """Whether the lease is certainly still held."""
-        return not self._lost and clock() < self.until
+        return not self.lost and clock() < self.until
 
     def is_late(self) -> bool:
         """Whether a renewal is due already, because the claim itself took long."""
@@ -59,17 +57,25 @@ class Lease:
 
     def renewed(self, kept: set[bytes], asked_at: float) -> None:
         """Note the answer of a renewal that was asked for at ``asked_at``."""
+        seconds = clock() - asked_at
         if self.held.key in kept:
             self.until = asked_at + self.seconds
         else:
             self.lose()
+        self._tell("asked", step="renew", seconds=seconds, answered=True)
+
+    def not_renewed(self, error: Exception, asked_at: float) -> None:
+        """Note that a renewal that was asked for at ``asked_at`` failed."""
+        answered = not isinstance(error, StoreUnavailable)
+        self._tell("asked", step="renew", seconds=clock() - asked_at, answered=answered)
+        self._tell("renewal_failed", error=str(error).partition("\n")[0])
 
     def lose(self) -> None:
         """The lease is gone: say so, and stop the task that works under it."""
         if self.settling:
             return
-        self._lost = True
-        self._on_loss()
+        self.lost = True
+        self._tell("lease_lost")
         if self._task is not None:
             self._task.cancel("retrysafe: the lease was lost")
 
@@ -83,7 +89,7 @@ class Lease:
         """Whether the work ended because we stopped it; that one cancellation is taken back, as a timeout does."""
         self.settling = True
         task, self._task = self._task, None
-        if not self._lost or task is None:
+        if not self.lost or task is None:
             return False
         import asyncio
 
@@ -111,10 +117,10 @@ class _Schedule:
             if lease.held.key not in kept:
                 self.drop(lease.held)
 
-    def failed(self, due: list[Held], error: Exception) -> None:
+    def failed(self, due: list[Held], error: Exception, asked_at: float) -> None:
         """A failed renewal is tried again soon; the lease is lost, for us, when a third of it is left."""
         for lease in self._still_wanted(due):
-            lease.on_failure(error)
+            lease.not_renewed(error, asked_at)
             if lease.until - clock() <= lease.seconds / 3:
                 self._lose(lease)
             else:
@@ -179,7 +185,7 @@ class ThreadHeartbeat:
                 kept = run(renew(self._store, due), client)
             except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
                 with self._changed:
-                    self._schedule.failed(due, error)
+                    self._schedule.failed(due, error, asked_at)
             else:
                 with self._changed:
                     self._schedule.renewed(due, kept, asked_at)
@@ -261,7 +267,7 @@ class LoopHeartbeat:
         try:
             kept = await self._renewal(due)
         except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
-            self._schedule.failed(due, error)
+            self._schedule.failed(due, error, asked_at)
         else:
             self._schedule.renewed(due, kept, asked_at)
         finally:

@@ -1,11 +1,12 @@
-"""What retrysafe tells about its decisions: stable names, and an observer that logs them."""
+"""What retrysafe tells about its decisions: stable names, who is told, and an observer that logs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from retrysafe.ports import Observer, Occurrence
+from retrysafe.core import keys
+from retrysafe.ports import Observer, Occurrence, Watch
 
 if TYPE_CHECKING:
     import logging
@@ -13,50 +14,80 @@ if TYPE_CHECKING:
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """The levels of `logging`, which is imported only when something is logged."""
 
-OCCURRENCES: dict[str, tuple[int, str]] = {
-    "received": (DEBUG, "a guarded operation was asked for"),
-    "passed": (DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
-    "started": (DEBUG, "the key was claimed and the work begins (fields: token, attempts)"),
-    "takeover": (
+
+class Meaning(NamedTuple):
+    """What an occurrence of one name is: its level in the log, what it means, the fields it carries.
+
+    ``alias`` is the name that the literature on idempotency keys uses for it.
+    """
+
+    level: int
+    text: str
+    fields: tuple[str, ...] = ()
+    alias: str = ""
+
+
+_RECEIVED, _PROCESSING, _RETURNED = "IdempotencyKeyReceived", "NewRequestProcessing", "CachedResponseReturned"
+
+OCCURRENCES: dict[str, Meaning] = {
+    "received": Meaning(DEBUG, "a guarded operation was asked for", ("effects", "store"), _RECEIVED),
+    "passed": Meaning(DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
+    "asked": Meaning(
+        DEBUG,
+        "the store was asked: for which step, how long that took, and whether it answered at all",
+        ("step", "seconds", "answered"),
+    ),
+    "started": Meaning(DEBUG, "the key was claimed and the work begins", ("token", "attempts"), _PROCESSING),
+    "takeover": Meaning(
+        WARNING, "the key was claimed from an attempt whose lease had lapsed", ("token", "attempts"), _PROCESSING
+    ),
+    "reclaimed": Meaning(
+        INFO, "the key was used before; its window is over and it is new work", ("token", "attempts"), _PROCESSING
+    ),
+    "replayed": Meaning(INFO, "the stored result was given instead of running again", (), _RETURNED),
+    "failure_replayed": Meaning(
+        INFO, "the stored failure was given instead of running again", ("error_type",), _RETURNED
+    ),
+    "conflict": Meaning(INFO, "another attempt is running; the caller was told so", ("retry_after",)),
+    "waited": Meaning(DEBUG, "another attempt is running; the caller waits", ("pause",)),
+    "frozen_snapshot": Meaning(
         WARNING,
-        "the key was claimed from an attempt whose lease had lapsed (token, attempts)",
+        "the isolation level hides from a waiting duplicate what it waits for: rerun its transaction",
+        ("isolation",),
     ),
-    "reclaimed": (
-        INFO,
-        "the key was used before; its window is over and it is new work (token, attempts)",
+    "store_warning": Meaning(
+        WARNING, "the server's settings weaken a promise; told once per process", ("setting", "text")
     ),
-    "replayed": (INFO, "the stored result was given instead of running again"),
-    "failure_replayed": (INFO, "the stored failure was given instead of running again (error_type)"),
-    "conflict": (INFO, "another attempt is running; the caller was told so (retry_after)"),
-    "waited": (DEBUG, "another attempt is running; the caller waits (pause)"),
-    "frozen_snapshot": (
+    "mismatch": Meaning(WARNING, "the same key came with another payload and was refused", ("differing",)),
+    "expired_refused": Meaning(INFO, "the key's window is over and the boundary refuses its reuse"),
+    "completed": Meaning(INFO, "the work ended and its result is stored"),
+    "result_withheld": Meaning(ERROR, "the work ended, but its result could not be encoded"),
+    "failed": Meaning(INFO, "the work failed for good and the failure is stored", ("error_type",)),
+    "released": Meaning(INFO, "the work failed and the key is free for a retry", ("error_type",)),
+    "rolled_back": Meaning(INFO, "the work failed and its transaction was rolled back", ("error_type",)),
+    "unknown": Meaning(WARNING, "the work ended in doubt and the key waits for a probe or a person", ("error_type",)),
+    "doubted": Meaning(WARNING, "the caller was told that an earlier outcome is unknown"),
+    "probed": Meaning(INFO, "the probe answered", ("outcome",)),
+    "resolved": Meaning(
         WARNING,
-        "the isolation level hides from a waiting duplicate what it waits for: rerun its transaction (isolation)",
+        "a person settled an unknown outcome (all fields but the first: by an operator)",
+        ("outcome", "reason", "actor", "before", "after"),
     ),
-    "store_warning": (WARNING, "the server's settings weaken a promise; told once per process (setting, text)"),
-    "mismatch": (WARNING, "the same key came with another payload and was refused (differing)"),
-    "expired_refused": (INFO, "the key's window is over and the boundary refuses its reuse"),
-    "completed": (INFO, "the work ended and its result is stored"),
-    "result_withheld": (ERROR, "the work ended, but its result could not be encoded"),
-    "failed": (INFO, "the work failed for good and the failure is stored (error_type)"),
-    "released": (INFO, "the work failed and the key is free for a retry (error_type)"),
-    "rolled_back": (INFO, "the work failed and its transaction was rolled back (error_type)"),
-    "unknown": (
+    "expired": Meaning(
         WARNING,
-        "the work ended in doubt and the key waits for a probe or a person (error_type)",
+        "an operator ended the window of a key: its next use runs again",
+        ("forgotten", "reason", "actor", "before", "after"),
     ),
-    "doubted": (WARNING, "the caller was told that an earlier outcome is unknown"),
-    "probed": (INFO, "the probe answered (outcome)"),
-    "resolved": (WARNING, "a person settled an unknown outcome (outcome)"),
-    "expired": (WARNING, "a person ended the window of a key, so that it may be used again (forgotten)"),
-    "swept": (INFO, "a sweeper has removed what was forgotten (removed, archived, seconds)"),
-    "sweep_failed": (WARNING, "a sweeper could not go on; it tries again (error)"),
-    "restarted": (INFO, "the database wanted the whole transaction again (restarts)"),
-    "renewal_failed": (WARNING, "a lease could not be renewed in time; it is tried again (error)"),
-    "lease_lost": (ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
-    "unrecorded": (ERROR, "the work ended but the store did not answer: the lease lapses (ending)"),
+    "swept": Meaning(INFO, "a sweeper has removed what was forgotten", ("removed", "archived", "seconds")),
+    "sweep_failed": Meaning(WARNING, "a sweeper could not go on; it tries again", ("error",)),
+    "restarted": Meaning(INFO, "the database wanted the whole transaction again", ("restarts",)),
+    "renewal_failed": Meaning(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
+    "lease_lost": Meaning(ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
+    "unrecorded": Meaning(ERROR, "the work ended but the store did not answer: the lease lapses", ("ending",)),
 }
-"""Every occurrence: its level in the log, and what it means with the fields it carries."""
+"""Every occurrence by its name."""
+
+NO_FIELDS: Mapping[str, Any] = {}
 
 
 def logger() -> logging.Logger:
@@ -70,30 +101,111 @@ def logger() -> logging.Logger:
 
 
 class LoggingObserver:
-    """Logs every occurrence to the logger "retrysafe", the key redacted to eight digits of its hash."""
+    """Logs every occurrence to the logger "retrysafe", the key redacted to eight digits of its hash.
+
+    Each log record carries the occurrence as ``record.retrysafe``, a dict; `retrysafe.logs.JsonFormatter` writes it.
+    """
 
     def __init__(self, log: logging.Logger | None = None) -> None:
         self._log = log or logger()
 
+    def wants(self, name: str, /) -> bool:
+        """Whether the log takes the level of occurrences of this name."""
+        return self._log.isEnabledFor(OCCURRENCES[name].level)
+
     def __call__(self, occurrence: Occurrence, /) -> None:
-        level = OCCURRENCES[occurrence.name][0]
-        if self._log.isEnabledFor(level):
-            known = dict(zip(occurrence._fields[1:5], occurrence[1:5], strict=True))
-            told = {name: value for name, value in known.items() if value} | dict(occurrence.fields)
-            fields = "".join(f" {name}={value}" for name, value in told.items())
-            self._log.log(level, "%s%s", occurrence.name, fields, extra={"retrysafe": occurrence._asdict()})
+        """Log it, if the log takes its level."""
+        meaning = OCCURRENCES[occurrence.name]
+        if self._log.isEnabledFor(meaning.level):
+            name, boundary, operation, key, attempt, fields = occurrence
+            known = {"boundary": boundary, "operation": operation, "key": key, "attempt": attempt}
+            named = {field: value for field, value in known.items() if value or boundary} | dict(fields)
+            self._log.log(
+                meaning.level,
+                "%s %s",
+                name,
+                " ".join(f"{field}={_shown(value)}" for field, value in named.items()),
+                extra={"retrysafe": {**occurrence._asdict(), "alias": meaning.alias}},
+            )
 
 
-def tell(observers: Sequence[Observer], describe: Callable[[], Occurrence]) -> None:
-    """Tell every observer; what one raises is logged and stops nobody."""
-    if not observers:
-        return
-    occurrence = describe()
-    for observer in observers:
-        try:
-            observer(occurrence)
-        except Exception:  # noqa: BLE001 - it is logged, and must stop nobody
-            logger().exception("An observer failed on %r.", occurrence.name)
+def _shown(value: object) -> str:
+    """A value in a line of log: quoted where it could be taken for another field, never a second line."""
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if text.isprintable() and not any(mark in text for mark in ' "=\\'):
+        return text
+    text = text.replace("\\", "\\\\").replace('"', '\\"')
+    plain = "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)
+    return f'"{plain}"'
 
 
-NO_FIELDS: Mapping[str, Any] = {}
+class Observers:
+    """The observers of a boundary, or of one attempt, told one after the other; what one raises stops nobody."""
+
+    __slots__ = ("_each", "_watches", "_watching")
+
+    def __init__(self, observers: Iterable[Observer], watches: Iterable[Watch] = ()) -> None:
+        self._each: tuple[tuple[Observer, Callable[[str], bool] | None], ...] = tuple(
+            (observer, getattr(observer, "wants", None)) for observer in observers
+        )
+        self._watches = tuple(watches)
+        self._watching = any(hasattr(observer, "watch") for observer, _ in self._each)
+
+    def wants(self, name: str) -> bool:
+        """Whether anybody wants occurrences of this name."""
+        for _, wants in self._each:
+            try:
+                if wants is None or wants(name):
+                    return True
+            except Exception:  # noqa: BLE001 - as below
+                _failed(name)
+        return False
+
+    def tell(
+        self, name: str, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]
+    ) -> None:
+        """Tell those who want it; the occurrence is made only for them."""
+        occurrence: Occurrence | None = None
+        for observer, wants in self._each:
+            try:
+                if wants is None or wants(name):
+                    if occurrence is None:
+                        occurrence = Occurrence(name, boundary, operation, keys.redact(key), attempt, fields)
+                    observer(occurrence)
+            except Exception:  # noqa: BLE001 - it is logged, and must stop nobody
+                _failed(name)
+
+    def begin(self, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]) -> Observers:
+        """Tell that an attempt begins; return who is told the rest: a watch stands for the observer that gave it."""
+        told = self
+        if self._watching:
+            received = Occurrence("received", boundary, operation, keys.redact(key), attempt, fields)
+            watches: list[Watch] = []
+            told = Observers([_watched(observer, received, watches) for observer, _ in self._each], watches)
+        told.tell("received", boundary, operation, key, attempt, fields)
+        return told
+
+    def close(self, error: BaseException | None) -> None:
+        """The attempt is over, and left by ``error``."""
+        for watch in self._watches:
+            try:
+                watch.close(error)
+            except Exception:  # noqa: BLE001 - as above
+                _failed("the end of an attempt")
+
+
+def _failed(name: str) -> None:
+    logger().exception("An observer failed on %r.", name)
+
+
+def _watched(observer: Observer, received: Occurrence, watches: list[Watch]) -> Observer:
+    watch = getattr(observer, "watch", None)
+    if watch is None:
+        return observer
+    try:
+        made: Watch = watch(received)
+    except Exception:  # noqa: BLE001 - as above
+        _failed("the beginning of an attempt")
+        return observer
+    watches.append(made)
+    return made

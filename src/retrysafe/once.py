@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from retrysafe.claim import Claim
-from retrysafe.core import canonical, fingerprint
+from retrysafe.core import fingerprint
 from retrysafe.core.backoff import RESTART
+from retrysafe.core.canonical import NotCanonical
+from retrysafe.core.outcomes import Ground
 from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction, StoredFailure
-from retrysafe.grounds import Own
 from retrysafe.terms import Terms
 
 P = ParamSpec("P")
@@ -90,24 +91,18 @@ def _follow(value: Any, steps: list[str], path: str) -> Any:
     return value
 
 
-def payload_of(name: str, value: Any) -> bytes:
-    """Canonical bytes of one payload part."""
-    try:
-        return canonical.of_value(value)
-    except canonical.NotCanonical as error:
-        raise ConfigurationError(
-            f"{name!r} cannot be fingerprinted: {error}. Choose what counts as the payload with payload=, "
-            "or switch the check off with payload=None."
-        ) from error
-
-
 def fingerprint_of(payload: Any) -> bytes:
-    """The fingerprint of a claim's payload: a part per field of a mapping with text keys, else one part."""
-    if payload is None:
-        return fingerprint.UNCHECKED
-    if isinstance(payload, Mapping) and payload and all(isinstance(name, str) and len(name) < 256 for name in payload):
-        return fingerprint.of_parts({name: payload_of(name, value) for name, value in payload.items()})
-    return fingerprint.of_parts({"payload": payload_of("payload", payload)})
+    """The fingerprint of a claim's payload; None switches the check off."""
+    return fingerprint.UNCHECKED if payload is None else _fingerprinted(fingerprint.of_payload, payload)
+
+
+def _fingerprinted(of: Callable[[Any], bytes], payload: Any) -> bytes:
+    try:
+        return of(payload)
+    except NotCanonical as error:
+        raise ConfigurationError(
+            f"{error}. Choose what counts as the payload with payload=, or switch the check off with payload=None."
+        ) from error
 
 
 class Guarded:
@@ -125,10 +120,11 @@ class Guarded:
         self.terms = terms
         self.function = function
         self.operation = operation
+        self.key_by = key
+        self.payload_by = payload
         self._open = open_claim
         self._arguments = Arguments(function)
         self._key = selector(key, "key", self._arguments.names)
-        self._payload = payload
         if payload is not None and payload != "arguments":
             self._select = selector(payload, "payload", self._arguments.names)
         self._takes_tx = "tx" in self._arguments.names and terms.effects == "transactional"
@@ -149,12 +145,12 @@ class Guarded:
         )
 
     def _fingerprint(self, bound: dict[str, Any]) -> bytes:
-        if self._payload is None:
+        if self.payload_by is None:
             return fingerprint.UNCHECKED
-        if self._payload != "arguments":
+        if self.payload_by != "arguments":
             return fingerprint_of(self._select(bound))
-        parts = {name: payload_of(name, value) for name, value in bound.items() if name not in self._not_payload}
-        return fingerprint.of_parts(parts)
+        counted = {name: value for name, value in bound.items() if name not in self._not_payload}
+        return _fingerprinted(fingerprint.of_fields, counted)
 
     @property
     def annotation(self) -> Any:
@@ -165,7 +161,7 @@ class Guarded:
 
     def restart_pause(self, claim: Claim, restarts: int) -> float | None:
         """Seconds until the whole transaction is run again, or None when it may not be."""
-        if not isinstance(claim._ground, Own) or restarts >= MOST_RESTARTS:
+        if claim._ground is None or claim._ground.kind is not Ground.OWN or restarts >= MOST_RESTARTS:
             return None
         claim._tell("restarted", restarts=restarts + 1)
         return RESTART.delay(restarts, self.terms.chance())
@@ -276,5 +272,6 @@ def _answer(claim: Claim) -> Any:
     """The result, or the failure that the handler declared, as every retry will get it."""
     failure = claim._said.failure
     if failure is not None:
-        raise StoredFailure(type(failure).__name__, str(failure), getattr(failure, "data", None)) from failure
+        stored = StoredFailure(type(failure).__name__, str(failure), getattr(failure, "data", None))
+        raise claim._signed(stored) from failure
     return claim.result

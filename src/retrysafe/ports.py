@@ -6,12 +6,26 @@ The request languages below are shared by the stores that write them and the exe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import MappingProxyType
 from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from retrysafe.core.transitions import Event
-from retrysafe.types import Clocks, Filter, Finding, Held, Micros, Page, Partition, Record, Stored, Tally, Want
+from retrysafe.types import (
+    Cached,
+    Clocks,
+    Filter,
+    Finding,
+    Held,
+    Micros,
+    Page,
+    Partition,
+    Record,
+    Stored,
+    Tally,
+    Want,
+)
 
 R = TypeVar("R")
 T_co = TypeVar("T_co", covariant=True)
@@ -42,6 +56,8 @@ class Capabilities(NamedTuple):
     cannot_survive: the faults that can break a promise, or lose one, with this store.
     choose_when: for whom this store is the right one.
     largest_result: bytes of an encoded result; a larger one cannot be stored. None: the store's own limit is far away.
+    margin: microseconds by which others wait longer for a lease than its holder relies on it: none where the store's
+        own clock judges.
     """
 
     name: str
@@ -53,6 +69,7 @@ class Capabilities(NamedTuple):
     cannot_survive: tuple[str, ...]
     choose_when: str
     largest_result: int | None = None
+    margin: Micros = 0
 
 
 class Store(Protocol):
@@ -93,8 +110,11 @@ class Store(Protocol):
         """Return the record."""
         ...
 
-    def sweep(self, limit: int) -> list[Ask[int]]:
-        """Remove up to ``limit`` forgotten records; the answers count them. Empty where they expire natively."""
+    def sweep(self, limit: int) -> Iterable[Ask[int]]:
+        """Remove up to ``limit`` forgotten records; the answers count them. Empty where they expire natively.
+
+        Each ask is made when the one before it has been answered.
+        """
         ...
 
 
@@ -183,6 +203,22 @@ class RotatingStore(TransactionalStore, Protocol):
         ...
 
 
+class Cache(Protocol):
+    """Settled records of a durable store, kept in a faster one. Losing them costs time, never correctness."""
+
+    def look(self, key: bytes) -> Ask[Cached]:
+        """Return what is kept of a key."""
+        ...
+
+    def keep(self, record: Record, until: Micros) -> Ask[None]:
+        """Keep a settled record until an instant of the cache's clock, unless a later version is known."""
+        ...
+
+    def drop(self, changed: Record, until: Micros) -> Ask[None]:
+        """Forget a record that was changed; what was read before the change must not be kept until then."""
+        ...
+
+
 class Executor(Protocol):
     """Performs one request on one client library, and returns its answer."""
 
@@ -206,6 +242,15 @@ class OpenTransaction(Protocol[T_co]):
     @property
     def execute(self) -> T_co:
         """Performs requests in the transaction."""
+        ...
+
+
+@runtime_checkable
+class AfterCommit(Protocol):
+    """An open transaction that has something to do after its commit, such as hooks which the user registered in it."""
+
+    def after_commit(self) -> None:
+        """Do it. Called once all is recorded; its errors reach the user, and change nothing in the record."""
         ...
 
 
@@ -237,6 +282,42 @@ class AsyncClient(AsyncExecutor, Protocol):
         ...
 
 
+class Listener(Protocol):
+    """Hears from the store that keys were settled elsewhere. What it misses is found by looking again."""
+
+    def listen(self, key: bytes) -> None:
+        """Begin to hear of ``key``; returns at once, and raises nothing."""
+        ...
+
+    def ignore(self, key: bytes) -> None:
+        """Hear of ``key`` no more."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
+class AsyncListener(Protocol):
+    """The same on an event loop, where listening never waits either."""
+
+    def listen(self, key: bytes) -> None:
+        """Begin to hear of ``key``; returns at once, and raises nothing."""
+        ...
+
+    def ignore(self, key: bytes) -> None:
+        """Hear of ``key`` no more."""
+        ...
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        ...
+
+    def abandon(self) -> None:
+        """Hang up without the loop, which has been closed."""
+        ...
+
+
 class Codec(Protocol):
     """Turns results into bytes and back. Decoding must give a value equal to the one encoded."""
 
@@ -264,9 +345,31 @@ class Occurrence(NamedTuple):
 
 
 class Observer(Protocol):
-    """Is told of every decision. It must be quick, and what it raises is logged and ignored."""
+    """Is told of every decision. It must be quick, and what it raises is logged and ignored.
+
+    It is told in the thread or task of the decision; of leases also in the heartbeat's. Two methods are optional:
+    ``wants(name) -> bool``, asked before an occurrence is made, spares it those it has no use for;
+    ``watch(received) -> Watch`` gives a watch over each attempt, which is told of that attempt in its place.
+    """
 
     def __call__(self, occurrence: Occurrence, /) -> None: ...
+
+
+class Watch(Protocol):
+    """What an observer keeps of one attempt. The attempt alone holds it: it goes with an attempt that never ends.
+
+    It is made in the context that enters the claim, before the store is asked, and is told of all that follows,
+    of "received" first. What it sets in that context is in force for the guarded work.
+    """
+
+    def __call__(self, occurrence: Occurrence, /) -> None: ...
+
+    def close(self, error: BaseException | None, /) -> None:
+        """The attempt is over, left by ``error``: in the context that leaves the claim, which may be another one.
+
+        A process that was forked inside the block closes its copy too.
+        """
+        ...
 
 
 # ---------------------------------------------------------------- request languages
@@ -277,7 +380,10 @@ class Query(NamedTuple):
 
     ``otherwise`` is performed, as a new statement, when this one gives no row. ``writes`` tells an
     executor with separate lanes which one to use; ``control`` names transaction control, which
-    session objects perform by method rather than by text.
+    session objects perform by method rather than by text. ``refusals`` holds errors that are answers,
+    by SQLSTATE: a lock that another has, a savepoint that is gone; each with the statement to perform
+    instead, or None for an answer without rows. ``written`` reads what this statement has changed, if it
+    has changed anything, where the server does not return it.
     """
 
     sql: str
@@ -285,6 +391,8 @@ class Query(NamedTuple):
     otherwise: Query | None = None
     writes: bool = True
     control: str | None = None
+    refusals: Mapping[str, Query | None] = MappingProxyType({})
+    written: Query | None = None
 
 
 class Copy(NamedTuple):
@@ -321,18 +429,49 @@ class Script(NamedTuple):
     args: tuple[Any, ...]
 
 
+class Scan(NamedTuple):
+    """One page of the Redis keys that match ``pattern``, and a script that is run for each of them.
+
+    ``lasting``: only for keys that would never expire by themselves.
+    """
+
+    pattern: bytes
+    cursor: str | None
+    size: int
+    script: Script
+    lasting: bool = False
+
+
+class Scanned(NamedTuple):
+    """The answer to a Scan: keys with what the script said of them, and where to go on (None: the end)."""
+
+    found: list[tuple[bytes, Any]]
+    cursor: str | None
+
+
+class Settings(NamedTuple):
+    """What every Redis master tells of itself, and these of its configuration; what it refuses to tell is missing.
+
+    The answer is one mapping of names to texts for each master.
+    """
+
+    names: tuple[str, ...]
+
+
 class Call(NamedTuple):
-    """One DynamoDB call; a condition that fails is an answer, not an error."""
+    """One DynamoDB call. Error codes that are ``expected`` are answers; ``waits``: it names a waiter of the library."""
 
     operation: str
     arguments: Mapping[str, Any]
+    expected: frozenset[str] = frozenset()
+    waits: bool = False
 
 
-class Item(NamedTuple):
-    """The answer to a Call: whether its condition held, the item, and the server's clock if it told."""
+class Answer(NamedTuple):
+    """The answer to a Call: an error code that was expected, or None, and the response with it."""
 
-    accepted: bool
-    item: Mapping[str, Any] | None
+    refused: str | None
+    response: Mapping[str, Any]
 
 
 Step = Callable[[dict[bytes, Record], Micros], Any]

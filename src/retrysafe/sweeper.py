@@ -20,8 +20,8 @@ from retrysafe.bell import Bell
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.sweeps import Sweeps
 from retrysafe.errors import ConfigurationError
-from retrysafe.observers import LoggingObserver, tell
-from retrysafe.ports import AsyncClient, Client, Observer, Occurrence, RotatingStore
+from retrysafe.observers import LoggingObserver, Observers
+from retrysafe.ports import AsyncClient, Client, Observer, RotatingStore
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.rotating import rotate, worth_rotating
 from retrysafe.programs.sweeping import forgotten, remove, sweep
@@ -86,7 +86,7 @@ class Sweeper:
         self._archive = archive
         self._rotate = rotate
         self._schedule = Sweeps(batch, seconds_of(pause, "pause"), seconds_of(every, "every"))
-        self._observers = (LoggingObserver(),) if observers is None else tuple(observers)
+        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self._check_choices()
         self._bell = Bell()
         self._thread: threading.Thread | None = None
@@ -102,6 +102,11 @@ class Sweeper:
             raise ConfigurationError(f"rotate=: a {self._backend.kind} store has no partitions to rotate.")
         if self._rotate and self._archive is not None:
             raise ConfigurationError("rotate= drops records without reading them: leave it out where archive= is set.")
+
+    @property
+    def serves_sync(self) -> bool:
+        """Whether the store can be swept by sync code; where it cannot, use the methods for async code."""
+        return self._backend.serves_sync
 
     # ------------------------------------------------------------ one run
 
@@ -329,7 +334,7 @@ class Sweeper:
             self._tell("swept", removed=swept.removed, archived=swept.archived, seconds=round(swept.seconds, 3))
 
     def _tell(self, name: str, **fields: Any) -> None:
-        tell(self._observers, lambda: Occurrence(name, "", "", "", "", fields))
+        self._observers.tell(name, "", "", b"", "", fields)
 
 
 class _Count:

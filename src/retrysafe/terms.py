@@ -9,10 +9,9 @@ from retrysafe.backend import Backend
 from retrysafe.core import durations, keys
 from retrysafe.core.durations import micros
 from retrysafe.errors import ConfigurationError, InvalidKey
-from retrysafe.observers import NO_FIELDS, tell
-from retrysafe.ports import Codec, Observer, Occurrence
-from retrysafe.types import Clocks, Concurrency, Duration, Effects, Key, OnExpired, OnMissing, Reject, Wait
-from retrysafe.wakeups import Wakeups
+from retrysafe.observers import NO_FIELDS, Observers
+from retrysafe.ports import Codec
+from retrysafe.types import Clocks, Concurrency, Duration, Effects, Key, Layered, OnExpired, OnMissing, Reject, Wait
 
 
 def reject() -> Reject:
@@ -23,6 +22,17 @@ def reject() -> Reject:
 def wait(seconds: Duration) -> Wait:
     """Let a simultaneous duplicate wait up to ``seconds`` (or a duration such as "5s") for the first one's result."""
     return Wait(durations.seconds(seconds, "wait"))
+
+
+def layered(fast: Any, truth: Any, *, at_most: Duration = "1h") -> Layered:
+    """A store for ``store=``: results of settled keys are answered from ``fast``, every claim is decided by ``truth``.
+
+    ``fast`` is a Redis URL or client, ``truth`` anything else that ``store=`` takes. Whatever happens to the fast one
+    (a flush, a failover, a partition) costs time only. A result is served from it until the window ends, and for
+    ``at_most`` after an operator has expired the key while the fast one could not be reached. Claims with ``tx=`` do
+    not ask it: they are in the database already.
+    """
+    return Layered(fast, truth, durations.micros(at_most, "at_most"))
 
 
 class Terms(NamedTuple):
@@ -39,9 +49,8 @@ class Terms(NamedTuple):
     on_expired: OnExpired
     on_missing: OnMissing
     codec: Codec
-    observers: tuple[Observer, ...]
+    observers: Observers
     secret: bytes | None
-    wakeups: Wakeups
     warned: list[bool]
 
     def chance(self) -> float:
@@ -85,9 +94,8 @@ class Terms(NamedTuple):
         attempt: str,
         fields: Mapping[str, Any] = NO_FIELDS,
     ) -> None:
-        """Tell the observers."""
-        redacted = keys.redact(record_key)
-        tell(self.observers, lambda: Occurrence(name, self.name, operation, redacted, attempt, fields))
+        """Tell the observers of something that is not part of an attempt."""
+        self.observers.tell(name, self.name, operation, record_key, attempt, fields)
 
 
 def clocks_of(lease: Duration, window: Duration, memory: Duration | None) -> Clocks:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 Effects = Literal["transactional", "keyed", "external"]
 OnExpired = Literal["new", "refuse"]
 OnMissing = Literal["error", "pass"]
+Outcome = Literal["completed", "failed", "released"]
+"""What a person or a probe can find out about an attempt in doubt."""
 Duration = float | int | timedelta | str
 Key = str | int | UUID
 Micros = int
@@ -100,11 +102,15 @@ _SETTLED = {state: Standing(state.value) for state in (State.COMPLETED, State.FA
 
 
 class Clocks(NamedTuple):
-    """The three separate clocks of a record, as durations."""
+    """The three separate clocks of a record, as durations.
+
+    margin: how much longer than its holder others believe in a lease, where no server's clock judges for all.
+    """
 
     lease: Micros
     window: Micros
     memory: Micros
+    margin: Micros = 0
 
 
 class Want(NamedTuple):
@@ -174,6 +180,13 @@ class Tally(NamedTuple):
     now: Micros
 
 
+class Cached(NamedTuple):
+    """What a cache has of a key, with the cache's time of that answer."""
+
+    record: Record | None
+    now: Micros
+
+
 class Finding(NamedTuple):
     """What a look at a server's settings showed.
 
@@ -196,6 +209,14 @@ class Partition(NamedTuple):
     def quoted(self) -> str:
         """Its name in a statement."""
         return ".".join('"' + part.replace('"', '""') + '"' for part in (self.schema, self.name))
+
+
+class Layered(NamedTuple):
+    """A durable store with a fast one in front of it, for ``store=``."""
+
+    fast: Any
+    truth: Any
+    at_most: Micros
 
 
 class Reject(NamedTuple):

@@ -1,4 +1,4 @@
-"""Waking duplicates that wait in the same process, when the attempt they wait for ends."""
+"""Waking duplicates that wait, when the attempt they wait for ends in this process, or a store tells of it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from retrysafe.ports import AsyncListener, Listener
+
 
 class Wakeups:
     """Who waits for which key. A wake-up may be missed; whoever waits also polls."""
 
     def __init__(self) -> None:
-        self._waiting: defaultdict[bytes, list[Callable[[], object]]] = defaultdict(list)
+        self._waiting: defaultdict[bytes, list[tuple[Callable[[], object], Listener | AsyncListener | None]]]
+        self._waiting = defaultdict(list)
         self._lock = threading.Lock()
 
     def wake(self, key: bytes) -> None:
@@ -20,16 +23,16 @@ class Wakeups:
         if self._waiting:
             with self._lock:
                 waiting = self._waiting.pop(key, ())
-            for wake in waiting:
+            for wake, _ in waiting:
                 wake()
 
-    def wait(self, key: bytes, seconds: float) -> None:
-        """Wait until ``key`` is woken, at most ``seconds``."""
+    def wait(self, key: bytes, seconds: float, listener: Listener | None = None) -> None:
+        """Wait until ``key`` is woken, at most ``seconds``; ``listener`` hears of it from the store."""
         event = threading.Event()
-        with self._registered(key, event.set):
+        with self._registered(key, event.set, listener):
             event.wait(seconds)
 
-    async def await_(self, key: bytes, seconds: float) -> None:
+    async def await_(self, key: bytes, seconds: float, listener: AsyncListener | None = None) -> None:
         """The same on an event loop."""
         import asyncio
 
@@ -42,7 +45,7 @@ class Wakeups:
             except RuntimeError:  # that loop has been closed: nobody waits there any more
                 return
 
-        with self._registered(key, wake):
+        with self._registered(key, wake, listener):
             try:
                 async with asyncio.timeout(seconds):
                     await event.wait()
@@ -50,15 +53,20 @@ class Wakeups:
                 return
 
     @contextmanager
-    def _registered(self, key: bytes, wake: Callable[[], object]) -> Iterator[None]:
+    def _registered(
+        self, key: bytes, wake: Callable[[], object], listener: Listener | AsyncListener | None
+    ) -> Iterator[None]:
         with self._lock:
-            self._waiting[key].append(wake)
+            self._waiting[key].append((wake, listener))
+        if listener is not None:
+            listener.listen(key)
         try:
             yield
         finally:
             with self._lock:
-                waiting = self._waiting.get(key)
-                if waiting is not None and wake in waiting:
-                    waiting.remove(wake)
-                    if not waiting:
-                        del self._waiting[key]
+                left = [one for one in self._waiting.pop(key, ()) if one[0] is not wake]
+                if left:
+                    self._waiting[key] = left
+                others = any(one[1] is listener for one in left)
+            if listener is not None and not others:
+                listener.ignore(key)

@@ -162,6 +162,7 @@ def test_a_stored_name_is_never_imported() -> None:
         Stored(b"not json", "application/vnd.retrysafe+json", 1),
         Stored(b'{"$": ["future"]}', "application/vnd.retrysafe+json", 1),
         Stored(b'{"$": 5}', "application/vnd.retrysafe+json", 1),
+        Stored(b'{"$": ["decimal", "x"]}', "application/vnd.retrysafe+json", 1),
     ],
 )
 def test_bytes_that_this_version_cannot_read_are_a_typed_error(stored: Stored) -> None:

@@ -24,7 +24,7 @@ from retrysafe import (
     current,
     wait,
 )
-from retrysafe.observers import OCCURRENCES
+from retrysafe.observers import OCCURRENCES, Observers
 from tests.stores.harnesses import FakeClock, memory_backend
 
 # ---------------------------------------------------------------- refused when built
@@ -51,6 +51,10 @@ from tests.stores.harnesses import FakeClock, memory_backend
         ({"store": object()}, "store="),
         ({"store": "sqlite://:memory:"}, "memory://"),
         ({"store": "sqlite:///x.db?sychronous=FULL"}, "no option 'sychronous'"),
+        ({"store": "mysql://localhost"}, "write mysql://"),
+        ({"store": "mysql://u:hunter2@localhost/a/b"}, r"mysql://u:\*\*\*@localhost/a/b"),
+        ({"store": "mariadb+pymysql://localhost/shop?charset=latin1"}, "no option 'charset'"),
+        ({"store": "mysql+asyncmy://localhost/shop?ssl_key=x"}, "go with ssl_ca"),
         ({"name": ""}, "name"),
     ],
 )
@@ -372,7 +376,7 @@ def log() -> Iterator[logging.Logger]:
 
 def test_the_log_never_shows_a_raw_key(log: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
     timed = Timed()
-    timed.use(observers=(LoggingObserver(log), timed.seen.append))
+    timed.use(observers=Observers((LoggingObserver(log), timed.seen.append)))
     secret = "card-4242424242424242"
     with timed.boundary.claim(secret, payload="topsecret") as claim:
         claim.result = "hidden result"
@@ -396,7 +400,7 @@ def test_an_observer_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -
     boundary = Boundary("x", store="memory://", observers=[broken, seen.append])
     with boundary.claim("k") as claim:
         claim.result = 1
-    assert [occurrence.name for occurrence in seen] == ["received", "started", "completed"]
+    assert [occurrence.name for occurrence in seen] == ["received", "asked", "started", "asked", "completed"]
     assert "observer is broken" in caplog.text
 
 

@@ -419,7 +419,9 @@ def test_a_result_must_outlive_those_who_wait_for_it() -> None:
         Boundary("x", store="memory://", window="5s", concurrency=wait(5))
 
 
-@pytest.mark.parametrize("url", ["postgresql://h/db?user=u&password=hunter2", "postgresql://u:hunter2@h/db"])
+@pytest.mark.parametrize(
+    "url", ["postgresql://h/db?user=u&password=hunter2", "postgresql://u:hunter2@h/db", "mysql://u:hunter2@h/db"]
+)
 def test_no_form_of_a_password_is_shown(url: str) -> None:
     assert "hunter2" not in repr(Boundary("x", store=url))
 

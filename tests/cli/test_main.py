@@ -22,7 +22,9 @@ def test_python_m_retrysafe_is_the_command_line() -> None:
     assert done.stdout == f"retrysafe {retrysafe.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["unheard-of"], ["migrate"], ["demo", "--seed", "one"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["unheard-of"], ["migrate"], ["demo", "--seed", "one"], ["keys"], ["describe"]]
+)
 def test_a_misspelt_command_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
@@ -30,7 +32,7 @@ def test_a_misspelt_command_exits_with_2(arguments: list[str], capsys: pytest.Ca
     assert "usage: retrysafe" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["demo", "migrate", "sweep"])
+@pytest.mark.parametrize("verb", ["demo", "describe", "keys", "migrate", "status", "sweep"])
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([verb, "--help"])

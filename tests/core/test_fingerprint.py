@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.core import fingerprint
+from retrysafe.core import canonical, fingerprint
 
 PARTS = st.dictionaries(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=5), st.binary(max_size=5), max_size=4
@@ -51,3 +55,86 @@ def test_an_unchecked_fingerprint_differs_in_every_part_of_the_other() -> None:
 def test_a_fingerprint_of_an_unknown_layout_can_still_be_compared() -> None:
     """Two versions of retrysafe are live during a deployment (fault 83): the answer is KeyReused, not a crash."""
     assert fingerprint.differing(b"\x02\x00\x05\xff\xff", fingerprint.of_parts({"a": b""})) == ("a",)
+
+
+# ---------------------------------------------------------------- payloads
+
+NAMES = st.sampled_from(["a", "b", "payload", "a.b", "x-id", "", "me@example.org", "ab"])
+LEAVES = st.none() | st.integers(0, 2) | st.sampled_from(["", "a", "*"])
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=6
+)
+
+
+@given(one=VALUES, other=VALUES)
+def test_payloads_have_equal_fingerprints_exactly_when_they_are_equal(one: Any, other: Any) -> None:
+    same = canonical.of_value(one) == canonical.of_value(other)
+    assert (fingerprint.of_payload(one) == fingerprint.of_payload(other)) == same
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, {"payload": 1}),
+        ({"a.b": 1}, {"a": {"b": 1}}),
+        ({}, None),
+        ({"a": {}}, {"a": []}),
+        ({"a": {"b": 1}}, {"a": 1}),
+    ],
+)
+def test_payloads_that_differ_in_form_alone_differ(one: Any, other: Any) -> None:
+    assert fingerprint.of_payload(one) != fingerprint.of_payload(other)
+
+
+@given(st.dictionaries(st.sampled_from("abcdefgh"), VALUES, max_size=8), st.integers(0, 9))
+def test_splitting_stays_unambiguous_where_it_is_given_up(payload: dict[str, Any], most: int) -> None:
+    other = {**payload, "a": ["another"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fingerprint, "MOST_PARTS", most)
+        assert fingerprint.of_payload(payload) != fingerprint.of_payload(other)
+        assert fingerprint.of_payload(dict(reversed(payload.items()))) == fingerprint.of_payload(payload)
+        assert len(fingerprint._parts(fingerprint.of_payload(payload))) <= max(most, 1)
+
+
+@dataclass
+class Order:
+    amount: int
+    lines: tuple[str, ...] = ()
+
+
+def named(one: Any, other: Any) -> tuple[str, ...]:
+    return fingerprint.differing(fingerprint.of_payload(one), fingerprint.of_payload(other))
+
+
+def test_fields_and_their_fields_are_named() -> None:
+    one = {"method": "POST", "path": "/a", "body": {"amount": 1, "to": "x"}}
+    assert named(one, {**one, "method": "PUT", "body": {"amount": 2, "to": "x"}}) == ("body.amount", "method")
+    assert named(one, {**one, "body": {"amount": 1}}) == ("body.to",)
+    assert named({"order": Order(1)}, {"order": Order(2)}) == ("order.amount",)
+    assert named(Order(1), Order(1, ("line",))) == ("lines",)
+    assert named({"body": {}}, {"body": {"amount": 1}}) == ("body", "body.amount")
+    assert named([1], [2]) == ("payload",)
+
+
+def test_a_dataclass_is_the_mapping_of_its_fields() -> None:
+    assert fingerprint.of_payload(Order(1)) == fingerprint.of_payload({"lines": [], "amount": 1})
+    assert fingerprint.of_payload({"o": Order(1)}) == fingerprint.of_payload({"o": {"lines": [], "amount": 1}})
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@pytest.mark.parametrize("names", ["me@example.org", "4111 1111", "a.b", "x" * 65, 7, Colour.RED])
+def test_what_is_no_field_name_is_not_kept(names: Any) -> None:
+    """The keys of a table may be data themselves, and names are stored as they are."""
+    for payload, name in (({names: 1}, b"payload"), ({"limits": {names: 1}}, b"limits")):
+        body = fingerprint.of_payload(payload)
+        assert body[:-32] == b"\x01" + len(name).to_bytes(2, "big") + name
+
+
+def test_a_fingerprint_is_bounded() -> None:
+    wide = {f"field{i}": {f"f{j}": j for j in range(9)} for i in range(64)}
+    assert len(fingerprint._parts(fingerprint.of_payload(wide))) == 64
+    assert named(wide, {**wide, "field7": {}}) == ("field7",)
+    assert named({**wide, "more": 1}, {**wide, "more": 2}) == ("payload",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
@@ -13,6 +14,7 @@ import pytest
 
 from tests.conftest import require
 from tests.docs.pages import ROOT, write_commands
+from tests.stores.harnesses import mysql_connection
 
 
 @pytest.fixture
@@ -49,3 +51,45 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.setenv("DATABASE_URL", url)
         yield url
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def redis_url(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of the test Redis, also as REDIS_URL."""
+    require("redis")
+    url = os.environ["RETRYSAFE_TEST_REDIS"]
+    monkeypatch.setenv("REDIS_URL", url)
+    return url
+
+
+@pytest.fixture
+def mysql_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a new, empty MariaDB database, as MYSQL_URL; dropped in the end."""
+    require("mysql")
+    server, name = os.environ["RETRYSAFE_TEST_MYSQL"], f"docs_{uuid4().hex}"
+    url = urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+    with closing(mysql_connection(server, autocommit=True)) as connection:
+        connection.query(f"CREATE DATABASE {name}")
+        monkeypatch.setenv("MYSQL_URL", url)
+        yield url
+        connection.query(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def dynamodb(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a table that is not there yet, as DYNAMODB_URL; dropped in the end."""
+    require("dynamodb")
+    import boto3
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "local")
+    endpoint = os.environ["RETRYSAFE_TEST_DYNAMODB"]
+    client = boto3.client("dynamodb", endpoint_url=endpoint, region_name="us-east-1")
+    url = f"dynamodb://retrysafe?region=us-east-1&endpoint={endpoint}"
+    monkeypatch.setenv("DYNAMODB_URL", url)
+    monkeypatch.setenv("DYNAMODB_ENDPOINT", endpoint)
+    with suppress(client.exceptions.ResourceNotFoundException):
+        client.delete_table(TableName="retrysafe")
+    yield url
+    client.delete_table(TableName="retrysafe")
+    client.close()

@@ -1,7 +1,7 @@
 """The pages of the documentation, and how their examples are run.
 
 - ```` ```python ````: run in the page's own namespace; with ``>>>`` it is a doctest.
-- ```` ```python ```` that begins with ``# name.py``: written to that file.
+- ```` ```python ```` that begins with ``# name.py`` or ``# folder/name.py``: written to that file.
 - ```` ```console ````: lines after ``$`` are run by bash, and what they print is compared.
 - ```` ```sh ````: only shown, for what a test cannot do (installing a package).
 """
@@ -21,7 +21,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECONDS = 60
-_FILE = re.compile(r"# (\w+\.py)\n")
+_FILE = re.compile(r"# ([\w/]+\.py)\n")
 
 
 def parse(page: Path) -> Document:
@@ -41,6 +41,7 @@ def write_file(example: Example) -> None:
     """Write the block to the file that its first line names, in the working directory."""
     match = _FILE.match(example.parsed)
     assert match is not None
+    Path(match[1]).parent.mkdir(parents=True, exist_ok=True)
     Path(match[1]).write_text(example.parsed, encoding="utf-8")
 
 

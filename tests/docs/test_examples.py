@@ -23,6 +23,12 @@ def _name(page: Path) -> str:
 def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureRequest) -> None:
     if "DATABASE_URL" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("database")
+    if "MYSQL_URL" in page.read_text(encoding="utf-8"):
+        request.getfixturevalue("mysql_database")
+    if "REDIS_URL" in page.read_text(encoding="utf-8"):
+        request.getfixturevalue("redis_url")
+    if "DYNAMODB_URL" in page.read_text(encoding="utf-8"):
+        request.getfixturevalue("dynamodb")
     document = parse(page)
     document.namespace["__name__"] = "__main__"
     try:

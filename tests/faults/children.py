@@ -19,11 +19,12 @@ from typing import Any
 from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable
 from retrysafe.archive import JsonLines
 from retrysafe.connect import connect
+from retrysafe.observers import Observers
 from retrysafe.programs.drivers import run
 from retrysafe.programs.rotating import rotate, worth_rotating
 from retrysafe.sweeper import Sweeper
 from retrysafe.types import Record
-from tests.faults.helpers import auntil, renewals_of, until
+from tests.faults.helpers import renewals_of, until
 
 
 def say(line: object) -> None:
@@ -111,11 +112,13 @@ def _claims(boundary: Boundary) -> bool:
 
 def forking(store: str, name: str, effects: str) -> None:
     """A parent that uses a boundary, forks children that use it too, and goes on using it."""
-    boundary = Boundary(name, store=store, effects=effects, lease="1s", observers=())  # type: ignore[arg-type]
+    lease = "5s" if store.startswith("dynamodb") else "1s"  # a client of boto's takes a while to open
+    boundary = Boundary(name, store=store, effects=effects, lease=lease, observers=())  # type: ignore[arg-type]
     parents = threading.active_count()
     parent, used = os.getpid(), list[Any]()
 
     def use(key: str) -> int:
+        renewals_of(store, "nobody")
         with boundary.claim(key) as claim:
             if not claim.replayed:
                 if claim.tx is not None:
@@ -128,10 +131,11 @@ def forking(store: str, name: str, effects: str) -> None:
         return pid
 
     async def ause(key: str) -> int:
+        renewals_of(store, "nobody")  # opens what it needs, which may take longer than a lease
         async with boundary.claim(key) as claim:
             if not claim.replayed:
                 if effects == "keyed":
-                    await auntil(lambda: renewals_of(store, claim.attempt_id) >= 2)
+                    await asyncio.to_thread(until, lambda: renewals_of(store, claim.attempt_id) >= 2)
                 claim.result = os.getpid()
         pid: int = claim.result
         return pid
@@ -212,7 +216,7 @@ def forking_sweeper(store: str) -> None:
         os.waitpid(pid, 0)
         return
     told: list[str] = []
-    sweeper._observers = (lambda occurrence: told.append(occurrence.name),)
+    sweeper._observers = Observers((lambda occurrence: told.append(occurrence.name),))
     until(lambda: "swept" in told)
     say("child swept")
     sys.stdout.flush()

@@ -11,8 +11,22 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary
+from retrysafe.connect import connect
 from tests.conftest import require
-from tests.faults.helpers import Bank, Cluster, Proxy, Told, business_table, postgresql_programs, unique
+from tests.faults.helpers import (
+    Bank,
+    Cluster,
+    MariaDB,
+    Proxy,
+    Told,
+    business_table,
+    driven,
+    mariadb_program,
+    postgresql_programs,
+    unique,
+)
+from tests.faults.http_proxy import HttpProxy
+from tests.stores.harnesses import dynamodb_endpoint, dynamodb_url, redis_url
 
 Making = Callable[..., Boundary]
 
@@ -20,14 +34,53 @@ Making = Callable[..., Boundary]
 @pytest.fixture(scope="session")
 def migrated() -> str:
     """The URL of the shared PostgreSQL, with our tables in it."""
-    from retrysafe.connect import connect
-
     require("postgresql")
     url = os.environ["RETRYSAFE_TEST_POSTGRESQL"]
     backend = connect(url)
     backend.migrate()
     backend.close()
     return url
+
+
+@pytest.fixture(scope="session")
+def dynamodb() -> str:
+    """The URL of a table of this process in the test DynamoDB."""
+    require("dynamodb")
+    backend = connect(dynamodb_url())
+    backend.migrate()
+    backend.close()
+    return dynamodb_url()
+
+
+@pytest.fixture
+def http_proxy(dynamodb: str) -> Iterator[HttpProxy]:
+    """A proxy before the test DynamoDB that loses, delays and refuses."""
+    made = HttpProxy(dynamodb_endpoint())
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def mysql_migrated() -> str:
+    """The URL of the shared MariaDB, with our tables in it."""
+    require("mysql")
+    url = os.environ["RETRYSAFE_TEST_MYSQL"]
+    backend = connect(url)
+    backend.migrate()
+    backend.close()
+    return url
+
+
+def server_of(library: str, request: pytest.FixtureRequest) -> str:
+    """The URL for a client library, on the migrated server that it is for."""
+    if library == "dynamodb":
+        return str(request.getfixturevalue(library))
+    if library in ("pymysql", "asyncmy"):
+        return driven(request.getfixturevalue("mysql_migrated"), library)
+    if library.startswith("redis"):
+        require(library)
+        return redis_url(library.removeprefix("redis").replace("-", "_").upper())
+    return driven(request.getfixturevalue("migrated"), library)
 
 
 @pytest.fixture
@@ -88,6 +141,20 @@ def own_server() -> Iterator[Cluster]:
             pytest.fail(reason)
         pytest.skip(reason)
     server = Cluster(programs)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def own_mariadb() -> Iterator[MariaDB]:
+    """A MariaDB server that tests may kill."""
+    program = mariadb_program()
+    if program is None:
+        reason = "no MariaDB server program"
+        if os.environ.get("RETRYSAFE_REQUIRE_SERVICES"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    server = MariaDB(program)
     yield server
     server.close()
 

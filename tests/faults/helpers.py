@@ -7,6 +7,7 @@ import os
 import pwd
 import queue
 import random
+import re
 import shutil
 import signal
 import socket
@@ -21,10 +22,19 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
+from retrysafe.executors import redis_url
+from retrysafe.executors.redis import RedisClient
 from retrysafe.ports import Occurrence
+from retrysafe.programs.drivers import run
+from retrysafe.programs.operating import find
+from retrysafe.stores.redis import RedisStore
+from retrysafe.types import Filter, Record
+from tests.stores.harnesses import mysql_connection
 
 DEADLINE = 30.0
 """Seconds after which a condition that should have come true fails the test."""
@@ -137,61 +147,97 @@ class Bank:
 
 @contextmanager
 def business_table(url: str) -> Iterator[str]:
-    """A table of this test's own in PostgreSQL, without any uniqueness that could hide a second effect."""
-    import psycopg
-
+    """A table of this test's own on a server, without any uniqueness that could hide a second effect."""
     name = unique("charges")
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE TABLE {name} (key text NOT NULL, receipt text NOT NULL)".encode())
-        yield name
-        connection.execute("SET lock_timeout = '2s'")
-        with suppress(psycopg.errors.LockNotAvailable):  # a failed test may have left a transaction open
-            connection.execute(f"DROP TABLE IF EXISTS {name}".encode())
+    run_sql(url, f"CREATE TABLE {name} (`key` text NOT NULL, receipt text NOT NULL)".replace("`", _quote(url)))
+    yield name
+    with suppress(Exception):  # a failed test may have left a transaction open
+        ask_sql(url, f"DROP TABLE IF EXISTS {name}", patience=2)
+
+
+def _quote(url: str) -> str:
+    return "`" if url.startswith("mysql") else '"'
 
 
 def rows_of(url: str, table: str) -> list[tuple[str, str]]:
-    """(key, receipt) of every row of a business table in PostgreSQL."""
-    import psycopg
+    """(key, receipt) of every row of a business table on a server."""
+    return ask_sql(url, f"SELECT * FROM {table}")[0]
 
-    with psycopg.connect(url, autocommit=True) as connection:
-        return connection.execute(f"SELECT key, receipt FROM {table}".encode()).fetchall()
+
+@lru_cache(maxsize=8)
+def _dynamodb_table(url: str, pid: int) -> Any:
+    """A table resource of this process; making one takes so long that a short lease would lapse meanwhile."""
+    import boto3
+
+    resource: Any = boto3.resource("dynamodb", endpoint_url=url.partition("endpoint=")[2], region_name="us-east-1")
+    return resource.Table(urlsplit(url).netloc)
+
+
+def items_of(url: str, attribute: str, value: str) -> list[dict[str, Any]]:
+    """The items of a DynamoDB table whose attribute, say ``boundary``, has that value, as plain values."""
+    table = _dynamodb_table(url, os.getpid())
+    asked: dict[str, Any] = {
+        "FilterExpression": "#name = :value",
+        "ExpressionAttributeNames": {"#name": attribute},
+        "ExpressionAttributeValues": {":value": value},
+        "ConsistentRead": True,
+    }
+    page = table.scan(**asked)
+    found: list[dict[str, Any]] = page["Items"]
+    while "LastEvaluatedKey" in page:
+        page = table.scan(**asked, ExclusiveStartKey=page["LastEvaluatedKey"])
+        found += page["Items"]
+    return found
 
 
 def records_of(url: str, boundary: str) -> list[tuple[str, int]]:
     """(state, attempts) of every record of a boundary."""
-    sql = "SELECT state, attempts FROM retrysafe_records WHERE boundary = {}"
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
-            return connection.execute(sql.format("?"), (boundary,)).fetchall()
-    import psycopg
+    if url.startswith("redis"):
+        return [(record.state.value, record.attempts) for record in redis_records(url, boundary)]
+    if url.startswith("dynamodb"):
+        return [(str(item["state"]), int(item["attempts"])) for item in items_of(url, "boundary", boundary)]
+    return ask_sql(url, f"SELECT state, attempts FROM retrysafe_records WHERE boundary = '{boundary}'")[0]
 
-    with psycopg.connect(plain(url), autocommit=True) as connection:
-        return connection.execute(sql.format("%s").encode(), (boundary,)).fetchall()
+
+def redis_records(url: str, boundary: str | None) -> list[Record]:
+    """The records of a boundary on Redis, without results."""
+    with closing(RedisClient(redis_url.sync(redis_url.parse(url)))) as client:
+        found: list[Record] = run(find(RedisStore(), Filter(boundary=boundary), 1_000_000), client)
+    return found
 
 
 def renewals_of(url: str, attempt: str) -> int:
     """How often the lease of a first attempt has been renewed: the version of a record begins at its token."""
-    sql = "SELECT version - token FROM retrysafe_records WHERE attempt = {}"
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=DEADLINE)) as connection:
-            row = connection.execute(sql.format("?"), (attempt,)).fetchone()
-    else:
-        import psycopg
-
-        with psycopg.connect(plain(url), autocommit=True) as server:
-            row = server.execute(sql.format("%s").encode(), (attempt,)).fetchone()
-    return 0 if row is None else int(row[0])
+    if url.startswith("redis"):
+        return sum(record.version - record.token for record in redis_records(url, None) if record.attempt == attempt)
+    if url.startswith("dynamodb"):
+        return sum(int(item["version"] - item["token"]) for item in items_of(url, "attempt", attempt))
+    rows = ask_sql(url, f"SELECT version - token FROM retrysafe_records WHERE attempt = '{attempt}'")[0]
+    return int(rows[0][0]) if rows else 0
 
 
 def run_sql(url: str, sql: str) -> int:
     """Perform one statement from outside; return how many rows it changed."""
+    return ask_sql(url, sql)[1]
+
+
+def ask_sql(url: str, sql: str, *, patience: float = DEADLINE) -> tuple[list[Any], int]:
+    """Perform one statement from outside, waiting for no lock longer than that; its rows, and how many it changed."""
     if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=DEADLINE)) as connection, connection:
-            return connection.execute(sql).rowcount
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=patience)) as connection, connection:
+            cursor = connection.execute(sql)
+            return cursor.fetchall(), cursor.rowcount
+    if url.startswith("mysql"):
+        with closing(mysql_connection(plain(url), autocommit=True)) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SET lock_wait_timeout = {patience:.0f}, innodb_lock_wait_timeout = {patience:.0f}")
+            cursor.execute(sql)
+            return list(cursor.fetchall()), cursor.rowcount
     import psycopg
 
     with psycopg.connect(plain(url), autocommit=True) as server:
-        return server.execute(sql.encode()).rowcount
+        server.execute(f"SET lock_timeout = '{patience:g}s'".encode())
+        done = server.execute(sql.encode())
+        return done.fetchall() if done.description else [], done.rowcount
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -251,12 +297,12 @@ class Child:
 
 def plain(url: str) -> str:
     """The URL without a driver's name in it."""
-    return url.replace("+asyncpg", "").replace("+psycopg", "")
+    return re.sub(r"^(\w+)\+\w+:", r"\1:", url)
 
 
 def driven(url: str, driver: str) -> str:
     """The URL with a driver's name in it."""
-    return url.replace("postgresql:", f"postgresql+{driver}:", 1)
+    return url.replace(":", f"+{driver}:", 1)
 
 
 # ---------------------------------------------------------------- a proxy that cuts between messages
@@ -275,8 +321,6 @@ class Proxy:
     """
 
     def __init__(self, url: str) -> None:
-        from urllib.parse import urlsplit
-
         parts = urlsplit(url)
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 5432)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -483,6 +527,82 @@ def postgresql_programs() -> Path | None:
     """The directory of the newest PostgreSQL server that is installed."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     return max(found, key=lambda path: float(path.parent.name), default=None)
+
+
+class MariaDB:
+    """A MariaDB server in a directory of its own, to be killed and started again."""
+
+    def __init__(self, program: str, *settings: str) -> None:
+        self._program, self._settings = program, settings
+        self._user = "mysql" if os.geteuid() == 0 else None
+        self.home = Path(tempfile.mkdtemp(prefix="retrysafe-faults-"))
+        if self._user is not None:
+            owner = pwd.getpwnam(self._user)
+            os.chown(self.home, owner.pw_uid, owner.pw_gid)
+        with closing(socket.create_server(("127.0.0.1", 0))) as free:
+            self.port = free.getsockname()[1]
+        self._log = (self.home.parent / f"{self.home.name}.log").open("ab")
+        self._server: subprocess.Popen[bytes] | None = None
+        data = [f"--datadir={self.home}/data", "--innodb-log-file-size=16M"]
+        command = ["mariadb-install-db", "--no-defaults", *data, "--skip-test-db"]
+        self._run([*command, "--auth-root-authentication-method=socket"])
+        user = "FLUSH PRIVILEGES; CREATE DATABASE shop; GRANT ALL ON *.* TO retrysafe@'127.0.0.1' IDENTIFIED BY '';\n"
+        self._run([program, "--no-defaults", *data, "--bootstrap"], user.replace("; ", ";\n"))
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"mysql://retrysafe@127.0.0.1:{self.port}/shop"
+
+    def _identity(self) -> dict[str, Any]:
+        if self._user is None:
+            return {}
+        owner = pwd.getpwnam(self._user)
+        return {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": [], "cwd": "/"}
+
+    def _run(self, command: list[str], text: str = "") -> None:
+        subprocess.run(command, check=True, input=text.encode(), stdout=self._log, stderr=self._log, **self._identity())
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        where = [f"--datadir={self.home}/data", f"--socket={self.home}/sock", f"--pid-file={self.home}/pid"]
+        flags = ["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-buffer-pool-size=32M"]
+        command = [self._program, "--no-defaults", *where, f"--port={self.port}", *flags, *self._settings]
+        self._server = subprocess.Popen(command, stdout=self._log, stderr=self._log, **self._identity())
+        until(self._answers)
+
+    def _answers(self) -> bool:
+        import pymysql
+
+        try:
+            mysql_connection(self.url).close()
+        except pymysql.MySQLError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL the server, as a power cut would."""
+        assert self._server is not None
+        self._server.kill()
+        self._server.wait(DEADLINE)
+
+    def signal(self, signum: signal.Signals) -> None:
+        """Stop it, or let it go on."""
+        assert self._server is not None
+        self._server.send_signal(signum)
+
+    def close(self) -> None:
+        """Kill the server and remove its directory."""
+        if self._server is not None and self._server.poll() is None:
+            self.kill()
+        self._log.close()
+        Path(self._log.name).unlink()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def mariadb_program() -> str | None:
+    """The MariaDB server that is installed."""
+    return shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
 def _children(pid: int) -> list[int]:

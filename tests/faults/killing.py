@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe import Boundary, InProgress, RetryTransaction, StoreUnavailable, current
+from tests.django.aliases import add_alias, set_up
 from tests.faults.helpers import Bank, unique
 
 KEYS = 30
@@ -32,6 +33,8 @@ class Job:
 
     def __init__(self, argv: list[str], chance: random.Random, *, suicidal: bool) -> None:
         self.store, self.effects, self.colour, self.table, bank, _ = argv
+        if self.colour == "django":
+            self.store = add_alias("postgresql", CONN_MAX_AGE=None)
         self.bank = Bank(Path(bank))
         self.chance = chance
         self.suicidal = suicidal
@@ -47,10 +50,10 @@ class Job:
         return f"INSERT INTO {self.table} VALUES ('{key}', '{receipt}')", receipt
 
     def run(self) -> None:
-        if self.colour == "sync":
-            self._sync()
-        else:
+        if self.colour == "async":
             asyncio.run(self._async())
+        else:
+            self._sync()
 
     def _sync(self) -> None:
         @self.boundary.once(key="key", operation="charge")
@@ -60,7 +63,7 @@ class Job:
                 receipt = self.bank.charge(current().key_for("bank"))
             else:
                 sql, receipt = self.insert(key)
-                current().tx.execute(sql)
+                perform(current().tx, sql)
             self.maybe_die()
             return receipt
 
@@ -80,7 +83,7 @@ class Job:
                 receipt = await asyncio.to_thread(self.bank.charge, current().key_for("bank"))
             else:
                 sql, receipt = self.insert(key)
-                pending: Any = current().tx.execute(sql)
+                pending: Any = perform(current().tx, sql)
                 if hasattr(pending, "__await__"):
                     await pending
             self.maybe_die()
@@ -105,6 +108,13 @@ class Job:
         self.chance.shuffle(self.left)
 
 
+def perform(tx: Any, sql: str) -> Any:
+    """One statement, in the words of the connection's library."""
+    if hasattr(tx, "in_atomic_block"):
+        tx = tx.cursor()
+    return tx.execute(sql) if hasattr(tx, "execute") else tx.query(sql)
+
+
 def child(work: Callable[[], None]) -> int:
     """Fork a worker; it leaves with 0 when every key is answered."""
     pid = os.fork()
@@ -123,16 +133,24 @@ def child(work: Callable[[], None]) -> int:
 def supervise(argv: list[str]) -> None:
     """Kill and restart until the work is done."""
     chance = random.Random(argv[-1])
-    for library in ("sqlite_async", "psycopg", "asyncpg"):  # so that a worker begins to work at once
+    libraries = ["sqlite_async", "psycopg", "asyncpg", "pymysql", "asyncmy", "redis_listening", "dynamodb"]
+    if argv[2] == "django":
+        set_up()
+        libraries.append("django")
+    for library in libraries:  # so that a worker begins to work at once
         importlib.import_module(f"retrysafe.executors.{library}")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     running: set[int] = set()
     kills = 0
+    # A worker must come to work before it is killed: botocore takes a while to make a client, and a client of a
+    # cluster first asks for its nodes.
+    longest = {"dynamodb": 1.2, "redis+cluster": 1.0, "redis+sentinel": 1.0}.get(argv[0].partition("://")[0], 0.2)
+    pauses = (0.3 if longest > 1 else 0.02, longest)
     while True:
         while len(running) < 2:
             seed, suicidal = random.Random(chance.random()), kills < KILLS
             running.add(child(lambda: Job(argv, seed, suicidal=suicidal).run()))  # noqa: B023
-        signal.sigtimedwait([signal.SIGCHLD], chance.uniform(0.02, 0.2) if kills < KILLS else 5)
+        signal.sigtimedwait([signal.SIGCHLD], chance.uniform(*pauses) if kills < KILLS else 5)
         if kills < KILLS:
             os.kill(chance.choice(sorted(running)), signal.SIGKILL)
         killed, finished = _reap(running)

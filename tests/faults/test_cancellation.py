@@ -14,10 +14,10 @@ import pytest
 
 from retrysafe import Boundary
 from retrysafe.finish import finish
-from tests.faults.conftest import Making
-from tests.faults.helpers import Told, driven, forever, records_of, seeded
+from tests.faults.conftest import Making, server_of
+from tests.faults.helpers import Told, forever, records_of, seeded
 
-KINDS = ["memory", "sqlite", "aiosqlite", "psycopg", "asyncpg"]
+KINDS = ["memory", "sqlite", "aiosqlite", "psycopg", "asyncpg", "asyncmy", "dynamodb"]
 LEASED = ("keyed", "external")
 
 
@@ -34,7 +34,7 @@ async def boundary_of(kind: str, effects: str, make: Making, request: pytest.Fix
 
             store = engine = create_async_engine(store.replace("sqlite:", "sqlite+aiosqlite:"))
     else:
-        store = driven(request.getfixturevalue("migrated"), kind)
+        store = server_of(kind, request)
     made = make(store, effects=effects, lease="60s")
     try:
         yield made
@@ -63,8 +63,8 @@ async def cancelled_at(step: int, work: Callable[[], Awaitable[Any]]) -> bool:
 async def test_cancelled_at_every_step_of_a_whole_operation(
     kind: str, effects: str, make: Making, request: pytest.FixtureRequest
 ) -> None:
-    if kind == "memory" and effects == "transactional":
-        pytest.skip("memory has no transactions")
+    if kind in ("memory", "dynamodb") and effects == "transactional":
+        pytest.skip(f"{kind} has no transactions")
     async with boundary_of(kind, effects, make, request) as boundary:
 
         async def guarded(key: str) -> bool:
@@ -116,14 +116,14 @@ async def test_cancelled_while_claiming_leaves_no_orphan(
                 if not claim.replayed:
                     claim.result = key
 
-        keys = [f"key{i}" for i in range(80 if kind == "aiosqlite" else 400)]
+        keys = [f"key{i}" for i in range(80 if kind in ("aiosqlite", "dynamodb") else 400)]
         for start in range(0, len(keys), 8):
             await asyncio.gather(*map(one, keys[start : start + 8]))
         for start in range(0, len(keys), 8):
             await asyncio.gather(*map(again, keys[start : start + 8]))
         assert len(entered) < len(keys), "no claim was cancelled"
-        if kind == "psycopg":
-            states = {state for state, _ in records_of(request.getfixturevalue("migrated"), boundary.name)}
+        if kind in ("psycopg", "asyncmy"):
+            states = {state for state, _ in records_of(server_of(kind, request), boundary.name)}
             assert states == {"completed"}
 
 
@@ -134,7 +134,7 @@ async def _turns(chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("how", ["timeout", "move_on_after", "task group", "cancelled twice", "wait_for"])
-@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg"])
+@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy", "dynamodb"])
 async def test_the_ways_to_cancel(
     kind: str, how: str, make: Making, told: Told, request: pytest.FixtureRequest
 ) -> None:
@@ -192,7 +192,7 @@ async def _then(event: asyncio.Event, act: Callable[[], object]) -> None:
     act()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg"])
+@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy", "dynamodb"])
 async def test_a_cancel_scope_around_the_claim_leaves_no_orphan(
     kind: str, make: Making, request: pytest.FixtureRequest
 ) -> None:

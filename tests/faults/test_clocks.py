@@ -8,16 +8,17 @@ import pytest
 
 from retrysafe import InProgress, wait
 from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Child, driven, records_of, run_sql
+from tests.faults.helpers import DEADLINE, Child, ask_sql, driven, records_of
 
 TEN_YEARS = 10 * 365 * 86400.0
-STORES = ["sqlite", "postgresql"]
+STORES = ["sqlite", "postgresql", "mysql"]
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> str:
     """A store whose clock is its own."""
-    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "migrated")
+    fixtures = {"sqlite": "sqlite_url", "postgresql": "migrated", "mysql": "mysql_migrated"}
+    url: str = request.getfixturevalue(fixtures[request.param])
     return url
 
 
@@ -41,16 +42,17 @@ def test_a_workers_wall_clock_does_not_matter(skew: float, store: str, make: Mak
     now = {
         "sqlite": "CAST(strftime('%s', 'now') AS INTEGER)",
         "postgresql": "extract(epoch FROM clock_timestamp())",
+        "mysql": "UNIX_TIMESTAMP()",
     }[store.partition(":")[0]]
     late = f"abs(updated / 1000000 - {now}) > 300 OR abs(expires / 1000000 - {now}) > 4000"
-    sql = f"UPDATE retrysafe_records SET scope = scope WHERE boundary = '{boundary.name}' AND ({late})"
-    assert run_sql(store, sql) == 0, "an instant was not the store's"
+    sql = f"SELECT state FROM retrysafe_records WHERE boundary = '{boundary.name}' AND ({late})"
+    assert ask_sql(store, sql)[0] == [], "an instant was not the store's"
 
 
 @pytest.mark.parametrize("colour", ["sync", "async", "asyncpg"])
 def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, store: str, make: Making) -> None:
     """64, and 15 and 17 with it."""
-    if colour == "asyncpg" and store.startswith("sqlite"):
+    if colour == "asyncpg" and not store.startswith("postgresql"):
         pytest.skip("asyncpg is for PostgreSQL")
     boundary = make(store, lease=0.5, concurrency=wait(DEADLINE))
     with Child("stopped", driven(store, "asyncpg") if colour == "asyncpg" else store, boundary.name, colour) as worker:

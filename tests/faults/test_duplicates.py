@@ -6,26 +6,27 @@ import asyncio
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retrysafe import Boundary, InProgress, reject, wait
-from tests.conftest import require
-from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Told, auntil, driven
+from tests.faults.conftest import Making, server_of
+from tests.faults.helpers import DEADLINE, Told, auntil
 
 CALLERS = 200
 EFFECTS = ("keyed", "transactional")
+LEASED = tuple((kind, "keyed") for kind in ("redis", "redis-cluster", "redis-sentinel", "dynamodb"))
+THREADS = [*product(("sqlite", "psycopg", "pymysql"), EFFECTS), *LEASED]
+TASKS = [*product(("sqlite", "psycopg", "asyncpg", "asyncmy"), EFFECTS), *LEASED]
 
 
 def _store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     if kind == "sqlite":
         return f"sqlite:///{tmp_path}/records.db"
-    require("postgresql")
-    url: str = request.getfixturevalue("migrated")
-    return driven(url, "asyncpg") if kind == "asyncpg" else url
+    return server_of(kind, request)
 
 
 def _meets(kind: str, effects: str) -> bool:
@@ -96,8 +97,7 @@ def _judge_waited(race: Race) -> None:
     assert race.got == {"ran": 1, "replayed {'receipt': 1}": CALLERS - 1}
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize(("kind", "effects"), THREADS)
 def test_threads_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -109,8 +109,7 @@ def test_threads_are_told_that_the_first_is_running(
         assert (claim.replayed, claim.result) == (True, {"receipt": 1})
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize(("kind", "effects"), THREADS)
 def test_threads_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -122,8 +121,7 @@ def test_threads_that_wait_get_the_first_result(
     _judge_waited(race)
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "asyncpg"])
+@pytest.mark.parametrize(("kind", "effects"), TASKS)
 async def test_tasks_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -140,8 +138,7 @@ async def test_tasks_are_told_that_the_first_is_running(
     await boundary.aclose()
 
 
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "asyncpg"])
+@pytest.mark.parametrize(("kind", "effects"), TASKS)
 async def test_tasks_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

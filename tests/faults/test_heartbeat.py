@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+import retrysafe.executors.own as own
 import retrysafe.executors.psycopg as psycopg_executor
 from retrysafe import Boundary, InProgress, LeaseLost
-from tests.faults.conftest import Making
+from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import (
     DEADLINE,
     Proxy,
@@ -39,20 +40,21 @@ def steal(url: str, boundary: Boundary) -> None:
     assert run_sql(url, sql) == 1
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def store(request: pytest.FixtureRequest) -> str:
     """A store for sync code."""
-    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "migrated")
+    fixtures = {"sqlite": "sqlite_url", "postgresql": "migrated", "mysql": "mysql_migrated"}
+    url: str = request.getfixturevalue(fixtures[request.param])
     return url
 
 
-@pytest.fixture(params=["sqlite", "psycopg", "asyncpg"])
+@pytest.fixture(params=["sqlite", "psycopg", "asyncpg", "asyncmy"])
 def astore(request: pytest.FixtureRequest) -> str:
     """A store for async code."""
     if request.param == "sqlite":
         url: str = request.getfixturevalue("sqlite_url")
         return url
-    return driven(request.getfixturevalue("migrated"), request.param)
+    return server_of(request.param, request)
 
 
 def test_work_longer_than_its_lease_keeps_its_key(store: str, make: Making, told: Told) -> None:
@@ -179,7 +181,7 @@ async def test_async_work_is_stopped_before_expiry_when_the_server_falls_silent(
 
     monkeypatch.setattr(psycopg_executor, "DEADLINE", 1.0)
     monkeypatch.setattr(asyncpg_executor, "DEADLINE", 1.0)
-    for executor in (psycopg_executor, asyncpg_executor):
+    for executor in (own, asyncpg_executor):
         monkeypatch.setattr(executor, "CHECKOUT", 1.0)
     boundary = make(driven(proxy.url, driver), lease="3s")
     left = f"boundary = '{boundary.name}' AND lease_until > extract(epoch FROM clock_timestamp()) * 1000000"
@@ -203,7 +205,7 @@ def test_ensure_held_does_not_believe_in_a_lease_it_cannot_renew(
     proxy: Proxy, migrated: str, make: Making, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20, sync: the store is silent; the value is returned, and nobody is told that it was stored."""
-    monkeypatch.setattr(psycopg_executor, "CHECKOUT", 0.5)
+    monkeypatch.setattr(own, "CHECKOUT", 0.5)
     boundary = make(proxy.url, lease=LEASE)
     with boundary.claim("key") as claim:
         proxy.refuse()

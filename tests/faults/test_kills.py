@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary
-from tests.faults.helpers import ROOT, Bank, business_table, driven, environment, plain, records_of, rows_of, unique
+from tests.faults.conftest import server_of
+from tests.faults.helpers import ROOT, Bank, business_table, environment, plain, records_of, rows_of, unique
 from tests.faults.killing import KEYS, KILLS
 
 STORES = ["sqlite sync", "sqlite async", "psycopg sync", "psycopg async", "asyncpg async"]
+STORES += ["pymysql sync", "asyncmy async", "psycopg django"]
+LEASED_STORES = [f"{kind} {colour}" for kind in ("redis", "redis-cluster", "dynamodb") for colour in ("sync", "async")]
 
 
 def _supervised(*arguments: str) -> int:
@@ -39,9 +42,9 @@ def test_killed_workers_charge_once_in_a_transaction(kind: str, tmp_path: Path, 
             rows = shop.execute(f"SELECT key, receipt FROM {name}").fetchall()
         _judge(store, name, rows, kills)
         return
-    url: str = request.getfixturevalue("migrated")
+    store = server_of(library, request)
+    url = plain(store)
     with business_table(url) as name:
-        store = driven(url, library)
         kills = _supervised(store, "transactional", colour, name, bank, kind)
         _judge(plain(store), name, rows_of(url, name), kills)
 
@@ -57,7 +60,7 @@ def _judge(store: str, name: str, rows: list[tuple[str, str]], kills: int) -> No
     assert {state for state, _ in records_of(store, name)} == {"completed"}
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", [*STORES, *LEASED_STORES])
 def test_killed_workers_charge_once_under_a_derived_key(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -67,7 +70,7 @@ def test_killed_workers_charge_once_under_a_derived_key(
         store = f"sqlite:///{tmp_path}/records.db"
         Boundary(name, store=store).close()
     else:
-        store = driven(request.getfixturevalue("migrated"), library)
+        store = server_of(library, request)
     kills = _supervised(store, "keyed", colour, name, str(bank.path), kind)
     assert kills >= KILLS
     boundary = Boundary(name, store=plain(store), observers=())

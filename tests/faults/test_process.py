@@ -11,16 +11,19 @@ from pathlib import Path
 import pytest
 
 from retrysafe import InProgress, OutcomeUnknown, current
+from tests.conftest import require
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Child, records_of, rows_of, until
+from tests.stores.harnesses import redis_url
 
-STORES = ["sqlite", "postgresql"]
+STORES = ["sqlite", "postgresql", "mysql"]
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> str:
     """A store with real processes before it."""
-    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "migrated")
+    fixtures = {"sqlite": "sqlite_url", "postgresql": "migrated", "mysql": "mysql_migrated"}
+    url: str = request.getfixturevalue(fixtures[request.param])
     return url
 
 
@@ -79,6 +82,17 @@ def test_a_crash_in_a_transaction_leaves_nothing(store: str, make: Making) -> No
 def test_a_fork_gets_connections_and_a_heartbeat_of_its_own(store: str, effects: str, make: Making) -> None:
     """87: the parent's connections still work afterwards."""
     with Child("forking", store, make(store).name, effects) as family:
+        assert family.hears() == "[0, 0, 0]"
+        assert family.hears() == "[True, True, True, True]"
+        assert family.ends() == 0
+
+
+@pytest.mark.parametrize("topology", ["", "_CLUSTER", "_SENTINEL"])
+def test_a_fork_gets_a_redis_connection_and_a_heartbeat_of_its_own(topology: str, make: Making) -> None:
+    """87."""
+    require(f"redis{topology.replace('_', '-').lower()}")
+    store = redis_url(topology)
+    with Child("forking", store, make(store).name, "keyed") as family:
         assert family.hears() == "[0, 0, 0]"
         assert family.hears() == "[True, True, True, True]"
         assert family.ends() == 0

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 import retrysafe.executors.asyncpg as asyncpg_executor
-import retrysafe.executors.psycopg as psycopg_executor
+import retrysafe.executors.own as own
 from retrysafe import InProgress, OutcomeUnknown, StoreUnavailable, current
 from retrysafe.connect import connect
 from tests.faults.conftest import Making
@@ -25,7 +25,7 @@ NOT_NOW = (StoreUnavailable, InProgress)
 @pytest.fixture
 def server(own_server: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A server to kill, running and migrated; a pool does not wait ten seconds for it."""
-    for executor in (psycopg_executor, asyncpg_executor):
+    for executor in (own, asyncpg_executor):
         monkeypatch.setattr(executor, "CHECKOUT", 0.5)
     backend = connect(own_server.url)
     backend.migrate()

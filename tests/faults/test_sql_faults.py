@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 import retrysafe.executors.asyncpg as asyncpg_executor
-import retrysafe.executors.psycopg as psycopg_executor
+import retrysafe.executors.own as own
 from retrysafe import Boundary, RetryTransaction, SchemaOutdated, StoreUnavailable, current
 from retrysafe.codec import JSONCodec
 from retrysafe.connect import connect
@@ -360,12 +360,12 @@ class TestExhaustedPool:
     def test_psycopg(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
         from psycopg_pool import ConnectionPool
 
-        monkeypatch.setattr(psycopg_executor, "CHECKOUT", 0.1)
+        monkeypatch.setattr(own, "CHECKOUT", 0.1)
         with ConnectionPool(migrated, min_size=1, max_size=1, timeout=0.1, open=True) as pool:
             boundary = make(pool, effects=effects)
             with pool.connection(timeout=DEADLINE), pytest.raises(StoreUnavailable), boundary.claim("key"):
                 pytest.fail("it has not been claimed")
-            monkeypatch.setattr(psycopg_executor, "CHECKOUT", DEADLINE)
+            monkeypatch.setattr(own, "CHECKOUT", DEADLINE)
             with boundary.claim("key") as claim:
                 assert not claim.replayed
 

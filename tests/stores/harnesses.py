@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from retrysafe.backend import Backend
-from retrysafe.connect import connect
+from retrysafe.connect import connect, leave
 from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient, wall_clock
-from retrysafe.ports import Steps, Store
+from retrysafe.ports import Query, Steps, Store
 from retrysafe.programs.drivers import arun, run
 from retrysafe.stores.memory import MemoryStore
+from retrysafe.stores.mysql import MysqlStore
+from retrysafe.stores.redis import name_of
+from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 
 INSTANTS = ("lease_until", "created", "updated", "expires", "forget")
 _SHIFT = ", ".join(f"{name} = {name} - {{micros}}" for name in INSTANTS)
@@ -124,6 +130,25 @@ def age_postgresql(url: str) -> Callable[[bytes, int], None]:
     return age
 
 
+def age_mysql(url: str) -> Callable[[bytes, int], None]:
+    def age(key: bytes, micros: int) -> None:
+        with closing(mysql_connection(url, autocommit=True)) as connection:
+            sql = f"UPDATE retrysafe_records SET {_SHIFT.format(micros=micros)} WHERE key_hash = UNHEX(%s)"
+            connection.cursor().execute(sql, (key.hex(),))
+
+    return age
+
+
+def mysql_connection(url: str, **options: Any) -> Any:
+    """A PyMySQL connection of a test's own."""
+    import pymysql
+
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname, port=parts.port, user=parts.username, database=parts.path[1:], charset="utf8mb4", **options
+    )
+
+
 _AGE_SCRIPT = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return end
 for _, name in ipairs({'lease_until', 'created', 'updated', 'expires', 'forget'}) do
@@ -134,12 +159,18 @@ if redis.call('PEXPIRETIME', KEYS[1]) > 0 then
 end"""
 
 
+@cache
+def redis_masters(url: str) -> Any:
+    """What leads to the master that has a key; the test's own."""
+    from retrysafe.executors import redis_url
+
+    return redis_url.sync(redis_url.parse(url))
+
+
 def age_redis(url: str) -> Callable[[bytes, int], None]:
     def age(key: bytes, micros: int) -> None:
-        import redis
-
-        with closing(redis.Redis.from_url(url)) as client:
-            client.eval(_AGE_SCRIPT, 1, b"retrysafe:{" + key.hex().encode() + b"}", micros)
+        name = name_of(key)
+        redis_masters(url).of_key(name).eval(_AGE_SCRIPT, 1, name, micros)
 
     return age
 
@@ -160,8 +191,7 @@ def age_dynamodb(table: str, endpoint: str) -> Callable[[bytes, int], None]:
             ExpressionAttributeValues={":by": {"N": str(micros)}},
             ReturnValues="ALL_NEW",
         )["Attributes"]
-        # DynamoDB Local removes nothing by TTL, so what the service would do is done here.
-        if "ttl" in item and int(updated["forget"]["N"]) <= wall_clock():
+        if "ttl" in item and int(updated["forget"]["N"]) <= wall_clock():  # as the service does, some day
             client.delete_item(**where)
 
     return age
@@ -277,52 +307,226 @@ def sqlalchemy_psycopg_async(path: Path) -> AsyncHarness:
     return _async_engine("psycopg")
 
 
-def redis_url() -> str:
-    return os.environ["RETRYSAFE_TEST_REDIS"]
+@dataclass
+class DjangoHarness(SyncHarness):
+    """A sync harness on a Django alias of its own."""
+
+    alias: str
+
+    def close(self) -> None:
+        super().close()
+        remove_alias(self.alias)
 
 
-def redis_sync(path: Path) -> SyncHarness:
-    return SyncHarness(connect(redis_url()), age_redis(redis_url()))
+def _django(kind: str, age: Callable[[bytes, int], None], **settings: Any) -> DjangoHarness:
+    alias = add_alias(kind, **settings)
+    backend = connect(alias)
+    with blocking_allowed():
+        backend.migrate()
+    return DjangoHarness(backend, age, alias)
 
 
-def redis_async(path: Path) -> AsyncHarness:
-    return AsyncHarness(connect(redis_url()), age_redis(redis_url()), asyncio.new_event_loop())
+def django_sqlite(path: Path) -> SyncHarness:
+    file = str(path / "store.db")
+    return _django("sqlite", age_sqlite(file), NAME=file)
 
 
-DYNAMODB_TABLE = "retrysafe-conformance"
+def django_mysql(path: Path) -> SyncHarness:
+    return _django("mysql", age_mysql(mysql_url()))
+
+
+def django_psycopg(path: Path) -> SyncHarness:
+    return _django("postgresql", age_postgresql(postgresql_url()), CONN_MAX_AGE=None)
+
+
+def mysql_url() -> str:
+    return os.environ["RETRYSAFE_TEST_MYSQL"]
+
+
+def pymysql(path: Path) -> SyncHarness:
+    backend = connect(mysql_url())
+    backend.migrate()
+    return SyncHarness(backend, age_mysql(mysql_url()))
+
+
+class MysqlDialect(MysqlStore):
+    """The statements as MySQL reads them: with its comments' text, and without MariaDB's."""
+
+    def query(self, *args: Any, **options: Any) -> Query:
+        made = super().query(*args, **options)
+        return made._replace(sql=as_mysql(made.sql))
+
+
+def as_mysql(sql: str) -> str:
+    """What MySQL reads of a statement."""
+    return re.sub(r"/\*M!\d+ .*? \*/", "", re.sub(r"/\*!\d+ (.*?) \*/", r"\1", sql))
+
+
+def pymysql_as_mysql(path: Path) -> SyncHarness:
+    """MySQL's own statements, on MariaDB, which knows them all."""
+    backend = connect(mysql_url())
+    backend.migrate()
+    backend.store = MysqlDialect()
+    harness = SyncHarness(backend, age_mysql(mysql_url()))
+    backend.users += 1
+    leave(backend)
+    return harness
+
+
+def asyncmy(path: Path) -> AsyncHarness:
+    backend = connect(mysql_url().replace("mysql:", "mysql+asyncmy:"))
+    harness = AsyncHarness(backend, age_mysql(mysql_url()), asyncio.new_event_loop())
+    harness.loop.run_until_complete(backend.amigrate())
+    return harness
+
+
+def sqlalchemy_pymysql(path: Path) -> SyncHarness:
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(mysql_url().replace("mysql:", "mysql+pymysql:"), pool_size=10)
+    backend = connect(engine)
+    backend.migrate()
+    return SyncHarness(backend, age_mysql(mysql_url()))
+
+
+def sqlalchemy_asyncmy(path: Path) -> AsyncHarness:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    engine = create_async_engine(mysql_url().replace("mysql:", "mariadb+asyncmy:"), pool_size=10)
+    harness = DisposingHarness(connect(engine), age_mysql(mysql_url()), asyncio.new_event_loop(), engine)
+    harness.loop.run_until_complete(harness.backend.amigrate())
+    return harness
+
+
+def redis_url(topology: str = "") -> str:
+    """The URL of the test Redis; every process has one of its databases, so that scans are short."""
+    url = os.environ[f"RETRYSAFE_TEST_REDIS{topology}"]
+    return url if topology else f"{url.removesuffix('/0')}/{1 + os.getpid() % 15}"
+
+
+def redis_sync(topology: str = "") -> Callable[[Path], SyncHarness]:
+    return lambda path: SyncHarness(connect(redis_url(topology)), age_redis(redis_url(topology)))
+
+
+def redis_async(topology: str = "") -> Callable[[Path], AsyncHarness]:
+    return lambda path: AsyncHarness(
+        connect(redis_url(topology)), age_redis(redis_url(topology)), asyncio.new_event_loop()
+    )
+
+
+@dataclass
+class ClientHarness(SyncHarness):
+    """A sync harness on a client of the user's, which stays open when the backend is closed."""
+
+    client: Any
+
+    def close(self) -> None:
+        super().close()
+        assert self.client.ping()
+        self.client.close()
+
+
+@dataclass
+class AsyncClientHarness(AsyncHarness):
+    """The same for async code."""
+
+    client: Any
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.backend.aclose())
+        assert self.loop.run_until_complete(self.client.ping())
+        self.loop.run_until_complete(self.client.aclose())
+        self.loop.close()
+
+
+def redis_client(path: Path) -> SyncHarness:
+    import redis
+
+    client = redis.Redis.from_url(redis_url(), decode_responses=True)  # which would spoil a record
+    return ClientHarness(connect(client), age_redis(redis_url()), client)
+
+
+def redis_async_client(path: Path) -> AsyncHarness:
+    import redis.asyncio
+
+    client = redis.asyncio.Redis.from_url(redis_url(), decode_responses=True)
+    return AsyncClientHarness(connect(client), age_redis(redis_url()), asyncio.new_event_loop(), client)
+
+
+def _first_node() -> tuple[str, int]:
+    host, _, port = redis_url("_CLUSTER").partition("//")[2].partition(",")[0].partition(":")
+    return host, int(port)
+
+
+def redis_cluster_client(path: Path) -> SyncHarness:
+    import redis
+
+    host, port = _first_node()
+    client = redis.RedisCluster(host, port)
+    return ClientHarness(connect(client), age_redis(redis_url("_CLUSTER")), client)
+
+
+def redis_async_cluster_client(path: Path) -> AsyncHarness:
+    import redis.asyncio
+
+    client = redis.asyncio.RedisCluster(*_first_node())
+    return AsyncClientHarness(connect(client), age_redis(redis_url("_CLUSTER")), asyncio.new_event_loop(), client)
+
+
+DYNAMODB_TABLE = f"retrysafe-test-{os.getpid()}"
 
 
 def dynamodb_endpoint() -> str:
     return os.environ["RETRYSAFE_TEST_DYNAMODB"]
 
 
-def _dynamodb() -> Backend:
-    import boto3
-    from botocore.exceptions import ClientError
-
+def dynamodb_url(table: str = DYNAMODB_TABLE) -> str:
+    """A URL of the test service, with credentials that it takes for good."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "local")
-    client = boto3.client("dynamodb", endpoint_url=dynamodb_endpoint(), region_name="us-east-1")
-    try:
-        client.create_table(
-            TableName=DYNAMODB_TABLE,
-            KeySchema=[{"AttributeName": "key_hash", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "key_hash", "AttributeType": "B"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        client.get_waiter("table_exists").wait(TableName=DYNAMODB_TABLE, WaiterConfig={"Delay": 1})
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "ResourceInUseException":
-            raise
-    return connect(f"dynamodb://{DYNAMODB_TABLE}?region=us-east-1&endpoint={dynamodb_endpoint()}")
+    return f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_endpoint()}"
+
+
+def drop_dynamodb_table() -> None:
+    """Drop the table of this process, if it has made one."""
+    import boto3
+
+    client: Any = boto3.client("dynamodb", endpoint_url=dynamodb_endpoint(), region_name="us-east-1")
+    with suppress(client.exceptions.ResourceNotFoundException):
+        client.delete_table(TableName=DYNAMODB_TABLE)
+    client.close()
+
+
+def _checked(backend: Backend) -> Backend:
+    """Created, and asked for its settings, as before a first claim: from then on the clock is the service's."""
+    backend.migrate()
+    backend.check(backend.client())
+    return backend
 
 
 def dynamodb_sync(path: Path) -> SyncHarness:
-    return SyncHarness(_dynamodb(), age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()))
+    return SyncHarness(_checked(connect(dynamodb_url())), age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()))
 
 
 def dynamodb_async(path: Path) -> AsyncHarness:
-    return AsyncHarness(_dynamodb(), age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()), asyncio.new_event_loop())
+    backend = connect(dynamodb_url())
+    harness = AsyncHarness(backend, age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()), asyncio.new_event_loop())
+
+    async def check() -> None:
+        await backend.amigrate()
+        await backend.acheck(backend.aclient())
+
+    harness.loop.run_until_complete(check())
+    return harness
+
+
+def dynamodb_table(path: Path) -> SyncHarness:
+    import boto3
+
+    dynamodb_url()
+    resource: Any = boto3.resource("dynamodb", region_name="us-east-1", endpoint_url=dynamodb_endpoint())
+    backend = _checked(connect(resource.Table(DYNAMODB_TABLE)))
+    return SyncHarness(backend, age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()))
 
 
 AnyHarness = SyncHarness | AsyncHarness
@@ -339,9 +543,26 @@ HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
     "SQLAlchemy Engine, psycopg": ("postgresql", sqlalchemy_psycopg),
     "SQLAlchemy AsyncEngine, asyncpg": ("postgresql", sqlalchemy_asyncpg),
     "SQLAlchemy AsyncEngine, psycopg": ("postgresql", sqlalchemy_psycopg_async),
-    "redis": ("redis", redis_sync),
-    "redis async": ("redis", redis_async),
+    "Django, SQLite": (None, django_sqlite),
+    "Django, MySQL": ("mysql", django_mysql),
+    "Django, psycopg": ("postgresql", django_psycopg),
+    "PyMySQL": ("mysql", pymysql),
+    "PyMySQL, as MySQL reads it": ("mysql", pymysql_as_mysql),
+    "asyncmy": ("mysql", asyncmy),
+    "SQLAlchemy Engine, PyMySQL": ("mysql", sqlalchemy_pymysql),
+    "SQLAlchemy AsyncEngine, asyncmy": ("mysql", sqlalchemy_asyncmy),
+    "redis": ("redis", redis_sync()),
+    "redis async": ("redis", redis_async()),
+    "redis.Redis": ("redis", redis_client),
+    "redis.asyncio.Redis": ("redis", redis_async_client),
+    "redis cluster": ("redis-cluster", redis_sync("_CLUSTER")),
+    "redis cluster async": ("redis-cluster", redis_async("_CLUSTER")),
+    "redis.RedisCluster": ("redis-cluster", redis_cluster_client),
+    "redis.asyncio.RedisCluster": ("redis-cluster", redis_async_cluster_client),
+    "redis sentinel": ("redis-sentinel", redis_sync("_SENTINEL")),
+    "redis sentinel async": ("redis-sentinel", redis_async("_SENTINEL")),
     "boto3": ("dynamodb", dynamodb_sync),
+    "boto3 Table": ("dynamodb", dynamodb_table),
     "aiobotocore": ("dynamodb", dynamodb_async),
 }
 """Name → the service it needs, and how it is made in a directory of its own."""

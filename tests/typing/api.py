@@ -28,9 +28,12 @@ from retrysafe import (
     StoredFailure,
     StoreUnavailable,
     current,
+    layered,
     reject,
     wait,
 )
+from retrysafe.otel import OpenTelemetryObserver
+from retrysafe.ports import Watch
 from retrysafe.types import Reject
 
 
@@ -57,6 +60,8 @@ class Raw:
 
 observer: Observer = observe
 logging_observer: Observer = LoggingObserver()
+telemetry: Observer = OpenTelemetryObserver()
+watch: Watch = OpenTelemetryObserver().watch(Occurrence("received", "b", "o", "k", "a", {}))
 codec: Codec = Raw()
 json_codec: Codec = JSONCodec()
 
@@ -74,10 +79,11 @@ charges = Boundary(
     on_expired="refuse",
     on_missing="error",
     codec=codec,
-    observers=[observer, logging_observer],
+    observers=[observer, logging_observer, telemetry],
     secret="pepper",
 )
 assert_type(reject(), Reject)
+Boundary("layers", store=layered("redis://fast", "postgresql://truth", at_most="5m"))
 
 
 @charges.once(key="order.id")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 import retrysafe
-from retrysafe.cli import demo, migrate, sweep
+from retrysafe.cli import demo, describe, keys, migrate, status, sweep
 from retrysafe.errors import RetrysafeError
 
-VERBS = (demo, migrate, sweep)
+VERBS = (demo, describe, keys, migrate, status, sweep)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,11 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
         return code
     except RetrysafeError as error:
         return fail(error.detail or str(error))
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # who read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def fail(message: str) -> int:

@@ -13,8 +13,14 @@ from retrysafe.connect import connect
 from retrysafe.errors import ConfigurationError
 from retrysafe.programs.migrating import Migration
 
-_DIALECTS = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
-_ASYNC_ONLY = ("postgresql+asyncpg",)
+_DIALECTS = {
+    "sqlite": "sqlite",
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+_ASYNC_ONLY = ("postgresql+asyncpg", "mysql+asyncmy", "mariadb+asyncmy")
 
 
 def add_to(verbs: Any) -> None:
@@ -53,7 +59,7 @@ def _dialect(scheme: str, store: str) -> str:
     dialect = _DIALECTS.get(scheme.partition("+")[0])
     if dialect is None:
         raise ConfigurationError(
-            f"--sql: {store!r} has no SQL schema; {' and '.join(sorted(set(_DIALECTS.values())))} have one."
+            f"--sql: {store!r} has no SQL schema; {', '.join(sorted(set(_DIALECTS.values())))} have one."
         )
     return dialect
 

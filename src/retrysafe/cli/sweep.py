@@ -13,14 +13,13 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from retrysafe.archive import JsonLines
+from retrysafe.cli.opening import add_store, store_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.ports import Occurrence
 from retrysafe.sweeper import Sweeper
 
-_ASYNC_ONLY = ("postgresql+asyncpg",)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -32,7 +31,7 @@ def add_to(verbs: Any) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--store", metavar="URL", required=True, help="the store, as in Boundary(store=…)")
+    add_store(parser)
     parser.add_argument("--batch", metavar="N", type=int, default=1000, help="records at a time (default: 1000)")
     parser.add_argument(
         "--pause", metavar="TIME", default="10ms", help="the least rest after a full batch (default: 10ms)"
@@ -45,7 +44,6 @@ def add_to(verbs: Any) -> None:
     parser.add_argument(
         "--rotate", action="store_true", help="rewrite PostgreSQL partitions instead of deleting row by row"
     )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.set_defaults(run=run)
 
 
@@ -55,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigurationError("--limit is a number from 1, and goes with neither --rotate nor --every.")
     total = _Total()
     sweeper = Sweeper(
-        options.store,
+        store_of(options),
         every=options.every or "1h",
         batch=options.batch,
         pause=options.pause,
@@ -64,10 +62,10 @@ def run(options: argparse.Namespace) -> int:
         observers=[total],
     )
     try:
-        if urlsplit(options.store).scheme in _ASYNC_ONLY:
-            total.skipped = asyncio.run(_asweep(sweeper, options))
-        else:
+        if sweeper.serves_sync:
             total.skipped = _sweep(sweeper, options)
+        else:
+            total.skipped = asyncio.run(_asweep(sweeper, options))
     except OSError as error:
         raise ConfigurationError(f"--archive: {error}. What was not archived was not removed.") from error
     finally:

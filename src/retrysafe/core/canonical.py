@@ -115,31 +115,36 @@ _SIMPLE: dict[type, tuple[bytes, Callable[[Any], bytes]]] = {
 }
 
 
+def pairs_of(value: Any) -> list[tuple[Any, Any]] | None:
+    """Name and value of each member of a mapping, dataclass or pydantic model; None of anything else."""
+    if type(value) in _SIMPLE or isinstance(value, Enum):
+        return None
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if hasattr(type(value), "__dataclass_fields__"):
+        import dataclasses
+
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if hasattr(type(value), "__pydantic_fields__"):
+        dumped = value.model_dump()
+        return list(dumped.items()) if isinstance(dumped, dict) else None
+    return None
+
+
 def _compound(value: Any) -> bytes:
     model: Any = value
     if isinstance(value, Enum):
         return _leaf(b"e", _of(value.value))
-    if isinstance(value, Mapping):
-        return _pairs(value.items())
-    if hasattr(type(value), "__dataclass_fields__"):
-        return _fields(value)
+    pairs = pairs_of(value)
+    if pairs is not None:
+        return _leaf(b"D", b"".join(sorted(_leaf(b"", _of(name) + _of(member)) for name, member in pairs)))
     if isinstance(value, AbstractSet):
         return _leaf(b"S", b"".join(sorted(map(_of, value))))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
         return _leaf(b"L", b"".join(map(_of, value)))
     if hasattr(type(value), "__pydantic_fields__"):
-        return _pairs(model.model_dump().items())
+        return _of(model.model_dump())
     for kind, (tag, render) in _SIMPLE.items():
         if isinstance(value, kind):
             return _leaf(tag, render(value))
     raise NotCanonical(f"a value of type {type(value).__name__} has no canonical form")
-
-
-def _fields(value: Any) -> bytes:
-    import dataclasses
-
-    return _pairs((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
-
-
-def _pairs(items: Any) -> bytes:
-    return _leaf(b"D", b"".join(sorted(_leaf(b"", _of(name) + _of(member)) for name, member in items)))

@@ -36,6 +36,14 @@ def check_name(text: object, argument: str) -> str:
     return text
 
 
+def check_secret(given: str | bytes | None) -> bytes | None:
+    """Return a secret as bytes; raise `ConfigurationError` when it is empty."""
+    secret = given.encode() if isinstance(given, str) else given
+    if secret == b"":
+        raise ConfigurationError("secret= is empty: give at least 16 random bytes, or leave it out.")
+    return secret
+
+
 def _has_control(text: str) -> bool:
     return not text.isprintable() and any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from retrysafe.errors import IllegalTransition
-from retrysafe.types import Clocks, Held, Micros, Record, Standing, State, Stored, Want
+from retrysafe.errors import ConfigurationError, IllegalTransition
+from retrysafe.types import Clocks, Held, Micros, Outcome, Record, Standing, State, Stored, Want
 
 
 class Event(StrEnum):
@@ -74,6 +74,20 @@ RULES: dict[Event, Rule] = {
 }
 
 
+RESOLUTIONS: dict[Outcome, Event] = {
+    "completed": Event.RESOLVE_COMPLETED,
+    "failed": Event.RESOLVE_FAILED,
+    "released": Event.RESOLVE_RELEASED,
+}
+
+
+def resolution(outcome: Outcome) -> Event:
+    """The event by which a person settles an unknown record as ``outcome``."""
+    if outcome not in RESOLUTIONS:
+        raise ConfigurationError(f"outcome={outcome!r}: expected one of {', '.join(RESOLUTIONS)}.")
+    return RESOLUTIONS[outcome]
+
+
 def check(event: Event, standing: Standing) -> Rule:
     """Return the rule for ``event`` at ``standing``; raise `IllegalTransition` if there is none."""
     rule = VACANT_CLAIM if event is Event.CLAIM and standing is Standing.ABSENT else RULES[event]
@@ -105,7 +119,7 @@ def first_claim(want: Want, now: Micros) -> Record:
         token=token,
         attempts=1,
         effects=want.effects,
-        lease_until=now + clocks.lease,
+        lease_until=now + clocks.lease + clocks.margin,
         created=now,
         updated=now,
         expires=now + clocks.window,
@@ -165,7 +179,7 @@ def renew(record: Record, held: Held, now: Micros) -> Record:
     check(Event.RENEW, record.standing_at(now))
     _match_owner(record, held)
     renewed = _written(record, State.RUNNING, record.result, held.clocks, now)
-    return renewed._replace(lease_until=now + held.clocks.lease)
+    return renewed._replace(lease_until=now + held.clocks.lease + held.clocks.margin)
 
 
 def _written(record: Record, target: State, result: Stored | None, clocks: Clocks, now: Micros) -> Record:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import select
-import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,21 +14,17 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.own import AsyncOwn, Own, is_quiet
 from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, in_turn, this_process
 from retrysafe.ports import Copy, Query, Rows
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-MOST_CONNECTIONS = 10
-CHECKOUT = 10.0
-"""Seconds to wait for a free connection before the claim fails."""
-
 DEADLINE = 10.0
 """Seconds after which a server that does not answer counts as gone."""
 
 _BLOCK = 1 << 16
-ALL_LENT = f"All {MOST_CONNECTIONS} connections of the store are in use."
 _SETTINGS = {
     "connect_timeout": 10,
     "tcp_user_timeout": round(DEADLINE * 1000),
@@ -185,13 +178,13 @@ def _refuse(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
 class PsycopgClient:
     """Connections of our own or of the user's pool, in autocommit mode while we use them."""
 
-    def __init__(self, source: Own | Pooled) -> None:
+    def __init__(self, source: Own[TimelyConnection] | Pooled) -> None:
         self._source = source
 
     @classmethod
     def connect(cls, url: str) -> PsycopgClient:
         """A client with connections of its own, opened when they are needed."""
-        return cls(Own(url))
+        return cls(Own(Connecting(url)))
 
     @classmethod
     def on(cls, pool: ConnectionPool[Any]) -> PsycopgClient:
@@ -221,54 +214,23 @@ class PsycopgClient:
         self._source.close()
 
 
-class Own:
-    """Up to ten connections of our own: the one used last is lent first, and no thread tends them."""
+class Connecting:
+    """How the keeper of our own connections opens and closes them."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._idle: deque[TimelyConnection] = deque()
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self._closed = False
 
-    @contextmanager
-    def lent(self, *, transaction: bool = False) -> Iterator[psycopg.Connection[Any]]:
-        here = this_process()
-        if not self._free.acquire(timeout=CHECKOUT):
-            raise StoreUnavailable(ALL_LENT, unsent=True)
-        try:
-            connection = self._idle_connection() or self._connect()
-            try:
-                yield connection
-            finally:
-                if here():
-                    self._take_back(connection)
-        finally:
-            self._free.release()
-
-    def _take_back(self, connection: TimelyConnection) -> None:
-        if self._closed or not _is_usable(connection):
-            connection.close()
-        else:
-            self._idle.append(connection)
-
-    def _idle_connection(self) -> TimelyConnection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if _is_usable(connection):
-                return connection
-            connection.close()
-        return None
-
-    def _connect(self) -> TimelyConnection:
+    def connect(self) -> TimelyConnection:
         try:
             return TimelyConnection.connect(self._url, **_settings(self._url))
         except psycopg.Error as error:
             raise StoreUnavailable(str(error).strip(), unsent=True) from error
 
-    def close(self) -> None:
-        self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+    def is_usable(self, connection: TimelyConnection) -> bool:
+        return _is_usable(connection)
+
+    def close(self, connection: TimelyConnection) -> None:
+        connection.close()
 
 
 class Pooled:
@@ -301,13 +263,13 @@ class Pooled:
 class AsyncPsycopgClient:
     """The same for async code; it belongs to one event loop."""
 
-    def __init__(self, source: AsyncOwn | AsyncPooled) -> None:
+    def __init__(self, source: AsyncOwn[psycopg.AsyncConnection[Any]] | AsyncPooled) -> None:
         self._source = source
 
     @classmethod
     def connect(cls, url: str) -> AsyncPsycopgClient:
         """A client with connections of its own, opened when they are needed."""
-        return cls(AsyncOwn(url))
+        return cls(AsyncOwn(AsyncConnecting(url)))
 
     @classmethod
     def on(cls, pool: AsyncConnectionPool[Any]) -> AsyncPsycopgClient:
@@ -343,56 +305,26 @@ class AsyncPsycopgClient:
         self._source.abandon()
 
 
-class AsyncOwn:
-    """Up to ten connections of our own: the one used last is lent first, and no task tends them."""
+class AsyncConnecting:
+    """The same for async code."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._idle: deque[psycopg.AsyncConnection[Any]] = deque()
-        self._free = asyncio.BoundedSemaphore(MOST_CONNECTIONS)
-        self._closed = False
 
-    @asynccontextmanager
-    async def lent(self, *, transaction: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        try:
-            async with asyncio.timeout(CHECKOUT):
-                await self._free.acquire()
-        except TimeoutError as error:
-            raise StoreUnavailable(ALL_LENT, unsent=True) from error
-        try:
-            connection = await self._idle_connection() or await self._connect()
-            try:
-                yield connection
-            finally:
-                if self._closed or not _is_usable(connection):
-                    await connection.close()
-                else:
-                    self._idle.append(connection)
-        finally:
-            self._free.release()
-
-    async def _idle_connection(self) -> psycopg.AsyncConnection[Any] | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if _is_usable(connection):
-                return connection
-            await connection.close()
-        return None
-
-    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+    async def connect(self) -> psycopg.AsyncConnection[Any]:
         try:
             return await psycopg.AsyncConnection.connect(self._url, **_settings(self._url))
         except psycopg.Error as error:
             raise StoreUnavailable(str(error).strip(), unsent=True) from error
 
-    async def aclose(self) -> None:
-        self._closed = True
-        while self._idle:
-            await self._idle.pop().close()
+    def is_usable(self, connection: psycopg.AsyncConnection[Any]) -> bool:
+        return _is_usable(connection)
 
-    def abandon(self) -> None:
-        while self._idle:
-            self._idle.pop().pgconn.finish()
+    async def close(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        await connection.close()
+
+    def drop(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        connection.pgconn.finish()
 
 
 class AsyncPooled:
@@ -428,9 +360,7 @@ def _is_usable(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any
     """Whether a connection may be lent again: open, in no transaction, and not hung up on by the server."""
     if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
         return False
-    waiting = select.poll()
-    waiting.register(connection.fileno(), select.POLLIN)
-    return not waiting.poll(0)
+    return is_quiet(connection.fileno())
 
 
 def _settings(url: str) -> dict[str, Any]:

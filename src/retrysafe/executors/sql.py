@@ -12,11 +12,31 @@ from retrysafe.errors import ConfigurationError, RetryTransaction, SchemaOutdate
 from retrysafe.ports import Query, Rows
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")
-RESTART = frozenset({"40001", "40P01"})
+RESTART_ALL = "40001"
+RESTART = frozenset({RESTART_ALL, "40P01"})
 _ABORTED = "25P02"
-_STORE_CLASSES = frozenset({"08", "25", "53", "55", "57", "58", "XX"})
+_STORE_CLASSES = frozenset({"08", "25", "53", "54", "55", "57", "58", "XX"})
 """Classes of SQLSTATE that speak of the server, the connection or its locks, not of anybody's data."""
 _NO_SCHEMA = frozenset({"42P01", "42703"})
+LOCKED = "55P03"
+NO_SAVEPOINT = "3B001"
+_MYSQL_STATES = {
+    **dict.fromkeys((1020, 1213, 3101), RESTART_ALL),
+    **dict.fromkeys((1205, 3572), LOCKED),
+    1305: NO_SAVEPOINT,
+    1146: "42P01",
+    1054: "42703",
+    **dict.fromkeys((1290, 1792, 1836, 3100), "25006"),  # read-only: a replica, or a primary that was demoted
+    **dict.fromkeys((1021, 1041, 1114), "53100"),
+    **dict.fromkeys((1040, 1203, 1226), "53300"),
+    **dict.fromkeys((1153, 1301, 2020), "54000"),  # larger than max_allowed_packet
+    **dict.fromkeys((1053, 1079, 1927), "57P01"),
+    **dict.fromkeys((1317, 1907, 1969, 3024), "57014"),
+    **dict.fromkeys((0, 1158, 1159, 1160, 1161, 1184, 1429, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 4031), "08S01"),
+    **dict.fromkeys((1042, 1043, 1044, 1045, 1047, 1049, 1129, 1130, 1698), "08004"),
+    **dict.fromkeys((1028, 1030, 1180, 1181, 1187, 1194), "XX000"),
+}
+"""Errors of MySQL and MariaDB, and of their drivers, as the SQLSTATE that means the same elsewhere."""
 _SQLITE_BUSY = 5
 MIGRATE = "Run:  retrysafe migrate --store URL"
 
@@ -54,34 +74,63 @@ def arguments(query: Query, style: str) -> tuple[str, list[Any]]:
 
 
 def in_turn(query: Query, perform: Callable[[Query], Rows]) -> Rows:
-    """Perform a query, and its ``otherwise`` as long as there is no row."""
-    rows = perform(query)
-    while not rows.rows and query.otherwise is not None:
-        query = query.otherwise
-        rows = perform(query)
-    return rows
+    """Perform a query, and what it names to follow as long as there is no row."""
+    while True:
+        try:
+            rows = perform(query)
+            following = query.written if query.written and rows.affected else query.otherwise
+        except Exception as error:  # noqa: BLE001 - only what the query names is an answer
+            rows, following = NO_ROWS, refused(query, error)
+        if rows.rows or following is None:
+            return rows
+        query = following
 
 
 async def ain_turn(query: Query, perform: Callable[[Query], Awaitable[Rows]]) -> Rows:
     """`in_turn` for async executors."""
-    rows = await perform(query)
-    while not rows.rows and query.otherwise is not None:
-        query = query.otherwise
-        rows = await perform(query)
-    return rows
+    while True:
+        try:
+            rows = await perform(query)
+            following = query.written if query.written and rows.affected else query.otherwise
+        except Exception as error:  # noqa: BLE001 - only what the query names is an answer
+            rows, following = NO_ROWS, refused(query, error)
+        if rows.rows or following is None:
+            return rows
+        query = following
+
+
+NO_ROWS = Rows([], 0)
+
+
+def refused(query: Query, error: Exception) -> Query | None:
+    """What to perform instead after an error that is an answer; any other error is raised."""
+    state = sqlstate(error) if query.refusals else None
+    if state is None or state not in query.refusals:
+        raise error
+    return query.refusals[state]
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The SQLSTATE of a driver's error, also when SQLAlchemy has wrapped it."""
-    for candidate in (
-        error,
-        getattr(error, "orig", None),
-        getattr(getattr(error, "orig", None), "__cause__", None),
-    ):
-        state = getattr(candidate, "sqlstate", None)
+    """The SQLSTATE of a driver's error, also when SQLAlchemy or Django has wrapped it."""
+    for candidate in (error, _drivers(error), _drivers(error).__cause__):
+        state = _mysql_state(candidate) or getattr(candidate, "sqlstate", None)
         if isinstance(state, str):
             return state
     return None
+
+
+def _drivers(error: BaseException) -> BaseException:
+    """The driver's error inside the one that SQLAlchemy or Django made of it."""
+    wrapped = error.__cause__ if type(error).__module__ == "django.db.utils" else getattr(error, "orig", None)
+    return wrapped or error
+
+
+def _mysql_state(error: BaseException | None) -> str | None:
+    """The SQLSTATE by the number of a MySQL error, which says more than the one that its server sends."""
+    if not any(kind.__name__ == "MySQLError" for kind in type(error).__mro__):
+        return None
+    number = error.args[0] if error is not None and error.args else None
+    return _MYSQL_STATES.get(number, "HY000") if isinstance(number, int) else "08S01"
 
 
 def wants_restart(error: BaseException) -> bool:
@@ -111,7 +160,7 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
     if not _USERS_OWN.isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return error
     state = sqlstate(error)
-    text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    text = str(_drivers(error)).strip() or type(error).__name__
     if "retrysafe_" in text and (state in _NO_SCHEMA or "no such" in text):
         first = text.splitlines()[0]
         return SchemaOutdated(f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=.")
@@ -127,7 +176,7 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
 
 def _was_busy(error: Exception) -> bool:
     """Whether SQLite refused because of another writer: then nothing was done, and we have waited already."""
-    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", 0)
+    code = getattr(_drivers(error), "sqlite_errorcode", 0)
     return code & 0xFF == _SQLITE_BUSY
 
 

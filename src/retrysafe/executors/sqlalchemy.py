@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, arguments, fail, in_turn, this_process
+from retrysafe.executors.sql import AUTOCOMMIT, NO_SAVEPOINT, arguments, fail, in_turn, this_process
 from retrysafe.ports import Copy, Query, Rows
 
 _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}
@@ -46,6 +46,7 @@ class InTransaction:
         try:
             if request.control is not None:
                 return self._control(request)
+            self._end_savepoint_before(request)
             connection = self._connection()
             if request.writes and _ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
@@ -54,6 +55,11 @@ class InTransaction:
             raise StoreUnavailable(str(error)) from error
         except _Failures as error:
             fail(error)
+
+    def _end_savepoint_before(self, request: Query) -> None:
+        """A store's own savepoint takes ours along when it is released: SQLAlchemy must know that ours has ended."""
+        if NO_SAVEPOINT in request.refusals and self._savepoint is not None and self._savepoint.is_active:
+            self._savepoint.commit()
 
     def _connection(self) -> Connection:
         return self.handle if isinstance(self.handle, Connection) else self.handle.connection()
@@ -96,7 +102,9 @@ def _refuse_autocommit(connection: Connection) -> None:
     else:
         adapted = connection.connection.dbapi_connection
         autocommit = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT" or (
-            getattr(adapted, "autocommit", False) is True
+            driver.get_autocommit()
+            if hasattr(driver, "get_autocommit")
+            else getattr(adapted, "autocommit", False) is True
         )
     if autocommit:
         raise ConfigurationError(AUTOCOMMIT)

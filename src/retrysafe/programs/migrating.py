@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.ports import Ask, Query, RotatingStore, Steps, TransactionalStore
@@ -16,6 +16,15 @@ class Migration(NamedTuple):
     version: int
     name: str
     statements: tuple[str, ...]
+
+
+@runtime_checkable
+class CreatedStore(Protocol):
+    """A store that knows by itself how it is created, without SQL."""
+
+    def create(self) -> Steps[list[Migration]]:
+        """Create what is missing; return what was done."""
+        ...
 
 
 def schema_version(store: TransactionalStore) -> Steps[int]:
@@ -39,14 +48,30 @@ def check_partitions(store: RotatingStore, wanted: int) -> Steps[None]:
         )
 
 
-def migrate(store: TransactionalStore, migrations: Sequence[Migration], lock: Query | None) -> Steps[list[Migration]]:
-    """Apply the migrations that are missing, all in one transaction; return them.
+def migrate(
+    store: TransactionalStore, migrations: Sequence[Migration], lock: Query | None, unlock: Query | None = None
+) -> Steps[list[Migration]]:
+    """Apply the migrations that are missing, all in one transaction where the database can; return them.
 
-    ``lock`` keeps two migrating processes apart where opening a transaction does not.
+    ``lock`` keeps two migrating processes apart where opening a transaction does not; ``unlock`` gives it
+    back where the end of the transaction does not.
     """
     yield from ask(store.begin())
     if lock is not None:
         yield from ask(Ask(lock, _ignore))
+    try:
+        missing = yield from _apply(store, migrations)
+    except Exception:
+        if unlock is not None:
+            yield from ask(Ask(unlock, _ignore))
+        raise
+    yield from ask(store.commit())
+    if unlock is not None:
+        yield from ask(Ask(unlock, _ignore))
+    return missing
+
+
+def _apply(store: TransactionalStore, migrations: Sequence[Migration]) -> Steps[list[Migration]]:
     version = yield from schema_version(store)
     missing = [migration for migration in migrations if migration.version > version]
     for migration in missing:
@@ -54,7 +79,6 @@ def migrate(store: TransactionalStore, migrations: Sequence[Migration], lock: Qu
             yield from ask(Ask(Query(statement, {}), _ignore))
         record = Query("INSERT INTO retrysafe_schema (version, name) VALUES (:version, :name)", migration._asdict())
         yield from ask(Ask(record, _ignore))
-    yield from ask(store.commit())
     return missing
 
 

@@ -1,14 +1,30 @@
-"""What an operator asks: which records there are, how many, and how the server is set up."""
+"""What an operator asks and does: which records there are, how many, how the server is set up; settle and expire."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from retrysafe.core.prospects import in_doubt
 from retrysafe.core.transitions import Event
 from retrysafe.ports import OperableStore, Steps, Store
 from retrysafe.programs.drivers import ask
-from retrysafe.types import Clocks, Filter, Finding, Micros, Record, Standing, Tally
+from retrysafe.programs.settling import read, resolve, suspect
+from retrysafe.types import Clocks, Filter, Finding, Micros, Page, Record, Standing, Stored, Tally
 
 PAGE = 500
 """How many records one ask of a scan is for."""
+
+
+class Change(NamedTuple):
+    """Whether a change was made, and the record as it was before, or as it is when the change was not made."""
+
+    done: bool
+    record: Record | None
+
+
+def page(store: OperableStore, wanted: Filter, cursor: str | None, limit: int = PAGE) -> Steps[Page]:
+    """Return a page of the records that are wanted, without their results."""
+    return (yield from ask(store.scan(wanted, cursor, limit)))
 
 
 def find(store: OperableStore, wanted: Filter, limit: int) -> Steps[list[Record]]:
@@ -47,6 +63,45 @@ def _tally_by_scan(store: OperableStore) -> Steps[list[Tally]]:
         cursor = page.cursor
         if cursor is None:
             return [Tally(*alike, *counted) for alike, counted in sorted(counts.items())]
+
+
+def settle_doubt(
+    store: Store,
+    key: bytes,
+    event: Event,
+    stored: Stored | None,
+    *,
+    clocks: Clocks | None = None,
+    attempt: str | None = None,
+) -> Steps[Change]:
+    """Settle a key whose outcome is unknown, or whose attempt died in doubt; not if it is another attempt's by now.
+
+    Without ``clocks`` the record keeps those that it was last written with.
+    """
+    record = yield from read(store, key)
+    if record is None or attempt not in (None, record.attempt) or not in_doubt(record):
+        return Change(False, record)
+    clocks, before = clocks or clocks_of(record), record
+    if record.standing is Standing.LAPSED:
+        yield from suspect(store, record, clocks)
+        record = yield from read(store, key)
+        if record is None or record.attempt != before.attempt:
+            return Change(False, record)
+    if (yield from resolve(store, record, event, stored, clocks)):
+        return Change(True, before)
+    return Change(False, (yield from read(store, key)))
+
+
+def expire_seen(store: Store, seen: Record, *, forget: bool = False) -> Steps[Change]:
+    """End the window of a settled record that is still as seen."""
+    if (yield from expire(store, seen, forget=forget)):
+        return Change(True, seen)
+    return Change(False, (yield from read(store, seen.key)))
+
+
+def clocks_of(record: Record) -> Clocks:
+    """The window and memory that a record was last written with."""
+    return Clocks(lease=0, window=record.expires - record.updated, memory=record.forget - record.updated)
 
 
 def expire(store: Store, seen: Record, *, forget: bool = False) -> Steps[bool]:

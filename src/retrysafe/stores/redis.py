@@ -1,22 +1,26 @@
 """Redis: one script per step, each judging the record by the transition table on the server's clock.
 
 Instants are microseconds; a Lua number holds them exactly, and they are returned as text because
-replies would be cut to 32 bits of fraction. Settled records expire natively when they are forgotten.
+replies would be cut to 32 bits of fraction. Settled records expire natively when they are forgotten,
+and their end is published on the channel of their key's name, for those who wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before
-from retrysafe.ports import Ask, Capabilities, Script
+from retrysafe.ports import Ask, Capabilities, Scan, Scanned, Script, Settings
 from retrysafe.stores.sql import COLUMNS
-from retrysafe.types import Clocks, Finding, Held, Record, State, Stored, Tally, Want
+from retrysafe.types import Clocks, Filter, Finding, Held, Page, Record, State, Stored, Tally, Want
 
 _FIELDS = tuple(column for column in COLUMNS if column != "key_hash")  # the key is the hash's own name
 _TEXTS = ("boundary", "scope", "operation", "attempt", "effects")
 _NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "forget", "version")
+_PREFIX, _SUFFIX = b"retrysafe:{", b"}"
+_PAGE = 500
+"""How many keys a sweep looks at in one request."""
 
 _PRELUDE = (
     """
@@ -50,13 +54,13 @@ local function standing(record)
   return record.state
 end
 local function allowed(record, sources) return string.find(sources, ',' .. standing(record) .. ',', 1, true) end
+local function expire_at(forget) redis.call('PEXPIREAT', KEYS[1], text(math.ceil(forget / 1000))) end
 local function written(state, window, memory)
   local forget = now + memory
   redis.call('HSET', KEYS[1], 'state', state, 'updated', text(now), 'expires', text(now + window),
     'forget', text(forget))
   redis.call('HINCRBY', KEYS[1], 'version', 1)
-  if state == 'running' or state == 'unknown' then redis.call('PERSIST', KEYS[1])
-  else redis.call('PEXPIREAT', KEYS[1], text(math.ceil(forget / 1000))) end
+  if state == 'running' or state == 'unknown' then redis.call('PERSIST', KEYS[1]) else expire_at(forget) end
 end
 local function stored(body, media_type, codec_version)
   redis.call('HDEL', KEYS[1], 'result', 'media_type', 'codec_version')
@@ -84,11 +88,13 @@ local record = load()
 if not allowed(record, ARGV[10]) or record.attempt ~= ARGV[11] or record.version ~= ARGV[12] then return false end
 claimed(ARGV, math.max(tonumber(record.token) + 1, now), tonumber(record.version) + 1, ARGV[13], record.created)
 return reply()""",
+    # The wake-up may be forbidden to this user: that must not undo what is written.
     "settle": """
 local record = load()
 if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record[ARGV[3]] ~= ARGV[4] then return 0 end
 stored(ARGV[8], ARGV[9], ARGV[10])
 written(ARGV[5], ARGV[6], ARGV[7])
+redis.pcall('PUBLISH', KEYS[1], '')
 return 1""",
     "renew": """
 local record = load()
@@ -97,6 +103,17 @@ redis.call('HSET', KEYS[1], 'lease_until', text(now + ARGV[4]))
 written('running', ARGV[5], ARGV[6])
 return 1""",
     "read": "return reply()",
+    "glance": """
+local values = reply()
+if not values then return false end
+for i = #values - 3, #values - 1 do values[i] = false end
+return values""",
+    # A record without its expiry would stay for ever: RESTORE and PERSIST do that.
+    "mend": """
+local record = load()
+if allowed(record, ARGV[1]) then return redis.call('DEL', KEYS[1]) end
+if record and record.state ~= 'running' and record.state ~= 'unknown' then expire_at(tonumber(record.forget)) end
+return 0""",
 }
 
 
@@ -109,14 +126,15 @@ class RedisStore:
         waits_in_transaction=False,
         clock="the Redis server",
         durability=(
-            "what its persistence keeps: every write with appendfsync always; a failover may lose the last ones"
+            "what its persistence keeps: every write with appendfsync always; with everysec, after a loss of power all "
+            "but the last second or two; without AOF, only what the last snapshot holds"
         ),
         failover="the writes that the replica had not received: replication is asynchronous",
         cannot_survive=(
             "a failover that loses a claim: another attempt may run while the first one does",
             "a failover that loses a completion: the operation runs again",
             "eviction, with a maxmemory-policy other than noeviction: as if the key had never been used",
-            "a crash with appendfsync everysec or RDB only: the writes since the last sync are gone",
+            "a loss of power with appendfsync everysec, or a crash with snapshots only: the last writes are gone",
         ),
         choose_when="a duplicate is recognised downstream anyway, or rare doubt is bearable, and latency counts most",
     )
@@ -149,9 +167,34 @@ class RedisStore:
         """Return the record."""
         return Ask(_script("read", key, ()), _reader(key))
 
-    def sweep(self, limit: int) -> list[Ask[int]]:
-        """Nothing to do: forgotten records expire natively."""
-        return []
+    def sweep(self, limit: int) -> Iterator[Ask[int]]:
+        """Forgotten records expire natively. Walk over all keys for those that have lost their expiry: give it back
+        to them, and remove those that are forgotten, up to ``limit``; the answers count what was removed.
+        """
+        mend = _script("mend", b"", (_sources(Event.SWEEP),))
+        cursor: str | None = None
+        removed = 0
+
+        def parse(answer: Scanned) -> int:
+            nonlocal cursor, removed
+            cursor = answer.cursor
+            gone = sum(int(reply) for _, reply in answer.found)
+            removed += gone
+            return gone
+
+        while True:
+            yield Ask(Scan(_PREFIX + b"*", cursor, _PAGE, mend, lasting=True), parse)
+            if cursor is None or removed >= limit:
+                return
+
+    def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
+        """Return a page in the order of Redis' own SCAN: while keys come and go, it may show one twice."""
+
+        def parse(answer: Scanned) -> Page:
+            records = [_record(key_of(name), reply) for name, reply in answer.found if reply]
+            return Page([record for record in records if wanted.takes(record)], answer.cursor)
+
+        return Ask(Scan(_PREFIX + b"*", cursor, limit, _script("glance", b"", ())), parse)
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
         """Nothing to archive: forgotten records expire natively."""
@@ -166,8 +209,8 @@ class RedisStore:
         return []
 
     def examine(self) -> list[Ask[list[Finding]]]:
-        """Look at the server's settings."""
-        return []
+        """Look at eviction, persistence, replication and role, on every master."""
+        return [Ask(Settings(_SETTINGS), _findings)]
 
     def _settle(
         self, key: bytes, guard: tuple[Any, ...], event: Event, result: Stored | None, clocks: Clocks
@@ -183,8 +226,18 @@ class RedisStore:
         return Ask(_script("renew", held.key, args), lambda answer: {held.key} if answer == 1 else set())
 
 
+def name_of(key: bytes) -> bytes:
+    """The Redis key of a record, which is also the channel on which its end is published."""
+    return _PREFIX + key.hex().encode() + _SUFFIX
+
+
+def key_of(name: bytes) -> bytes:
+    """The record's key behind a Redis key."""
+    return bytes.fromhex(name[len(_PREFIX) : -len(_SUFFIX)].decode())
+
+
 def _script(name: str, key: bytes, args: tuple[Any, ...]) -> Script:
-    return Script(name, _PRELUDE + _SCRIPTS[name], (b"retrysafe:{" + key.hex().encode() + b"}",), args)
+    return Script(name, _PRELUDE + _SCRIPTS[name], (name_of(key),), args)
 
 
 def _sources(event: Event) -> str:
@@ -210,25 +263,106 @@ def _is_one(answer: Any) -> bool:
     return bool(answer == 1)
 
 
-def _reader(key: bytes) -> Any:
-    def record(answer: Any) -> Record | None:
-        if not answer:
-            return None
-        values = dict(zip(_FIELDS, answer, strict=False))
-        texts: dict[str, Any] = {name: values[name].decode() for name in _TEXTS}
-        numbers: dict[str, Any] = {name: int(values[name]) for name in _NUMBERS}
-        result = None
-        if values["media_type"] is not None:
-            result = Stored(values["result"], values["media_type"].decode(), int(values["codec_version"]))
-        state = State(values["state"].decode())
-        return Record(
-            key=key,
-            fingerprint=values["fingerprint"],
-            state=state,
-            result=result,
-            now=int(answer[-1]),
-            **texts,
-            **numbers,
-        )
+def _reader(key: bytes) -> Callable[[Any], Record | None]:
+    return lambda answer: _record(key, answer) if answer else None
 
-    return record
+
+def _record(key: bytes, answer: Sequence[Any]) -> Record:
+    values = dict(zip(_FIELDS, answer, strict=False))
+    texts: dict[str, Any] = {name: values[name].decode() for name in _TEXTS}
+    numbers: dict[str, Any] = {name: int(values[name]) for name in _NUMBERS}
+    result = None
+    if values["media_type"] is not None:
+        result = Stored(values["result"], values["media_type"].decode(), int(values["codec_version"]))
+    return Record(
+        key=key,
+        fingerprint=values["fingerprint"],
+        state=State(values["state"].decode()),
+        result=result,
+        now=int(answer[-1]),
+        **texts,
+        **numbers,
+    )
+
+
+# ---------------------------------------------------------------- how the server is set up
+
+_SETTINGS = ("appendfsync", "save", "min-replicas-to-write", "maxmemory", "maxmemory-policy")
+_LAG = 10
+"""Seconds after which a replica that was not heard of is worth a warning."""
+
+Node = Mapping[str, str]
+
+
+def _findings(masters: Sequence[Node]) -> list[Finding]:
+    """What is to be said of the masters, each thing once."""
+    found = [finding for node in masters for look in _LOOKS for finding in look(node)]
+    return list(dict.fromkeys(found))
+
+
+def _role(node: Node) -> Iterator[Finding]:
+    if node.get("role", "master") != "master":
+        text = f"The server is a {node['role']}: claims must reach the master. Point store= at it, or use Sentinel."
+        yield Finding("refuse", "role", text)
+
+
+def _eviction(node: Node) -> Iterator[Finding]:
+    """Settled records have an expiry, so that even the volatile policies evict them."""
+    policy, bound = node.get("maxmemory_policy") or node.get("maxmemory-policy"), node.get("maxmemory")
+    if policy is None:
+        yield Finding("warn", "eviction", "The server does not tell its maxmemory-policy: make sure it is noeviction.")
+    elif policy != "noeviction" and bound not in (None, "0"):
+        text = (
+            f"maxmemory-policy is {policy} with maxmemory {bound}: records could be evicted, and their operations run "
+            "again. Set maxmemory-policy noeviction, or use a Redis of its own for retrysafe."
+        )
+        yield Finding("refuse", "eviction", text)
+    elif policy != "noeviction":
+        text = f"maxmemory-policy is {policy}: once maxmemory is set, records could be evicted. Set it to noeviction."
+        yield Finding("warn", "eviction", text)
+    else:
+        yield Finding("fact", "eviction", "noeviction: a full server refuses claims, and forgets none.")
+
+
+def _persistence(node: Node) -> Iterator[Finding]:
+    if node.get("aof_enabled") == "1":
+        yield _FSYNC.get(node.get("appendfsync", ""), _FSYNC_UNKNOWN)
+    elif "aof_enabled" in node:
+        saved = node.get("save")
+        text = "A crash forgets everything: there is neither AOF nor a snapshot."
+        if saved:
+            text = f"Snapshots only (save {saved}): a crash forgets all that was written since the last one."
+        elif saved is None:
+            text = "There is no AOF: a crash forgets at least what was written since the last snapshot."
+        yield Finding("warn", "persistence", text + " Set appendonly yes.")
+    else:
+        yield Finding("warn", "persistence", "The server does not tell how it persists what it acknowledges.")
+
+
+_FSYNC = {
+    "always": Finding("fact", "persistence", "AOF, appendfsync always: a crash loses nothing that was acknowledged."),
+    "everysec": Finding(
+        "fact", "persistence", "AOF, appendfsync everysec: a loss of power takes the last second or two."
+    ),
+    "no": Finding("warn", "persistence", "AOF, appendfsync no: a crash of the machine loses what was not synced yet."),
+}
+_FSYNC_UNKNOWN = Finding("warn", "persistence", "AOF is on, but the server does not tell its appendfsync.")
+
+
+def _replication(node: Node) -> Iterator[Finding]:
+    replicas = int(node.get("connected_slaves", "0"))
+    if not replicas:
+        return
+    kept = node.get("min-replicas-to-write", "0")
+    text = f"{replicas} replicas, asynchronous (min-replicas-to-write {kept}): a failover loses what they had not got."
+    yield Finding("fact", "replication", text)
+    for number in range(replicas):
+        replica = dict(part.split("=", 1) for part in node.get(f"slave{number}", "").split(",") if "=" in part)
+        lag = replica.get("lag", "0")
+        if replica.get("state", "online") != "online" or int(lag) > _LAG:
+            where = f"{replica.get('ip')}:{replica.get('port')}"
+            text = f"Replica {where} is {replica.get('state')}, last heard of {lag} s ago: a failover to it loses more."
+            yield Finding("warn", "replication", text)
+
+
+_LOOKS: tuple[Callable[[Node], Iterator[Finding]], ...] = (_role, _eviction, _persistence, _replication)

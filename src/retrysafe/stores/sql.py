@@ -6,7 +6,7 @@ zone anywhere. Every statement reads that clock once, as ``t.now``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from retrysafe.core.transitions import RULES, Event, Guard, kept_fingerprint, started_before
@@ -99,6 +99,12 @@ class SqlStore:
         self._forgotten_sql = self._forgotten(clock)
         self._tally_sql = self._tally(clock)
 
+    def query(
+        self, sql: str, params: Mapping[str, Any], otherwise: Query | None = None, *, writes: bool = True
+    ) -> Query:
+        """One statement about records, as the dialect spells it and its parameters."""
+        return Query(sql, params, otherwise, writes)
+
     # ------------------------------------------------------------ asks
 
     def claim(self, want: Want) -> Ask[Record | None]:
@@ -108,15 +114,15 @@ class SqlStore:
     def claim_query(self, want: Want) -> Query:
         """Read first when leased, so that a replay writes nothing; write first inside a transaction."""
         params = self._want_params(want)
-        read = Query(self.read_sql, params, writes=False)
-        insert = Query(self.insert_sql, params, read)
+        read = self.query(self.read_sql, params, writes=False)
+        insert = self.query(self.insert_sql, params, read)
         return insert if want.transactional else read._replace(otherwise=insert)
 
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         params = self._want_params(want) | _seen_params(seen)
         params |= {"attempts": started_before(seen) + 1, "fingerprint": kept_fingerprint(want, seen)}
-        return Ask(Query(self._take_sql[want.transactional], params), _record)
+        return Ask(self.query(self._take_sql[want.transactional], params), _record)
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
         """Settle the owner's record."""
@@ -128,7 +134,7 @@ class SqlStore:
             "memory": held.clocks.memory,
             **_result_params(result),
         }
-        return Ask(Query(self._settle_sql[event, held.transactional], params), _changed_one)
+        return Ask(self.query(self._settle_sql[event, held.transactional], params), _changed_one)
 
     def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
         """Settle a record that is as seen."""
@@ -139,18 +145,13 @@ class SqlStore:
             **_seen_params(seen),
             **_result_params(result),
         }
-        return Ask(Query(self._resolve_sql[event], params), _changed_one)
+        return Ask(self.query(self._resolve_sql[event], params), _changed_one)
 
     def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
-        """Extend leases, all in one statement, sorted by key so that two batches cannot deadlock.
-
-        The keys are listed besides, so that PostgreSQL looks into their partitions only, and waits for no other.
-        """
+        """Extend leases, all in one statement, sorted by key so that two batches cannot deadlock."""
         params: dict[str, Any] = {}
-        rows: list[str] = []
-        keys = ", ".join(self.p("key", f"key{i}") for i in range(len(held)))
         for i, one in enumerate(sorted(held)):
-            row = {
+            params |= {
                 f"key{i}": one.key,
                 f"attempt{i}": one.attempt,
                 f"token{i}": one.token,
@@ -158,31 +159,39 @@ class SqlStore:
                 f"window{i}": one.clocks.window,
                 f"memory{i}": one.clocks.memory,
             }
-            params |= row
-            rows.append("(" + ", ".join(self.p(name.rstrip("0123456789"), name) for name in row) + ")")
+        return [Ask(self.renew_query(len(held), params), _keys)] if held else []
+
+    def renew_query(self, count: int, params: dict[str, Any]) -> Query:
+        """Extend ``count`` leases; the rows are the keys of those that were extended.
+
+        The keys are listed besides, so that PostgreSQL looks into their partitions only, and waits for no other.
+        """
+        names = ("key", "attempt", "token", "lease", "window", "memory")
+        rows = ", ".join(f"({', '.join(self.p(name, f'{name}{i}') for name in names)})" for i in range(count))
+        keys = ", ".join(self.p("key", f"key{i}") for i in range(count))
         sql = (
-            f"WITH held (held_key, held_attempt, held_token, lease, kept, remembered) AS (VALUES {', '.join(rows)}) "
+            f"WITH held (held_key, held_attempt, held_token, lease, kept, remembered) AS (VALUES {rows}) "
             f"UPDATE {TABLE} AS r SET lease_until = t.now + lease, updated = t.now, "
             f"expires = t.now + kept, forget = t.now + remembered, version = r.version + 1 "
             f"FROM held, (SELECT {self.NOW} AS now) AS t WHERE r.key_hash IN ({keys}) "
             f"AND r.key_hash = held_key AND r.attempt = held_attempt "
             f"AND r.token = held_token AND {allowed(Event.RENEW)} RETURNING key_hash"
         )
-        return [Ask(Query(sql, params), _keys)] if held else []
+        return self.query(sql, params)
 
     def read(self, key: bytes) -> Ask[Record | None]:
         """Return the record."""
-        return Ask(Query(self.read_sql, {"key": key}, writes=False), _record)
+        return Ask(self.query(self.read_sql, {"key": key}, writes=False), _record)
 
     def sweep(self, limit: int) -> list[Ask[int]]:
         """Remove up to ``limit`` forgotten records."""
-        return [Ask(Query(self._sweep_sql, {"limit": limit}), _count)]
+        return [Ask(self.query(self._sweep_sql, {"limit": limit}), _count)]
 
     # ------------------------------------------------------------ asks of an operator
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
         """Return up to ``limit`` forgotten records, the longest forgotten first."""
-        return [Ask(Query(self._forgotten_sql, {"limit": limit}, writes=False), _records)]
+        return [Ask(self.query(self._forgotten_sql, {"limit": limit}, writes=False), _records)]
 
     def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
         """Remove those that are still as seen and forgotten; databases bound the parameters of a statement."""
@@ -192,7 +201,7 @@ class SqlStore:
         params: dict[str, Any] = {}
         for i, record in enumerate(seen):
             params |= {f"key{i}": record.key, f"version{i}": record.version}
-        return Ask(Query(self.remove_sql(len(seen)), params), _count)
+        return Ask(self.query(self.remove_sql(len(seen)), params), _count)
 
     def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
         """Return a page by the order of key hashes."""
@@ -213,11 +222,11 @@ class SqlStore:
             f"SELECT {read}, t.now FROM {TABLE} AS r, {self.clock} WHERE {' AND '.join(conditions) or '1 = 1'} "
             f"ORDER BY r.key_hash LIMIT {self.p('limit')}"
         )
-        return Ask(Query(sql, params, writes=False), lambda answer: _page(answer, limit))
+        return Ask(self.query(sql, params, writes=False), lambda answer: _page(answer, limit))
 
     def tally(self) -> list[Ask[list[Tally]]]:
         """Count the records by boundary and standing, in one statement."""
-        return [Ask(Query(self._tally_sql, {}, writes=False), _tallies)]
+        return [Ask(self.query(self._tally_sql, {}, writes=False), _tallies)]
 
     def examine(self) -> list[Ask[list[Finding]]]:
         """Look at no settings: a dialect overrides what is worth it."""
@@ -257,6 +266,8 @@ class SqlStore:
     HAS_SCHEMA: ClassVar[str]
     """A query that gives a row with a value exactly when the schema's own table exists."""
     MIGRATION_LOCK: ClassVar[str | None] = None
+    MIGRATION_UNLOCK: ClassVar[str | None] = None
+    """What gives that lock back, where the end of the transaction does not."""
 
     def schema_version(self) -> list[Ask[int | None]]:
         """Ask whether there is a schema, then for its version."""
@@ -267,6 +278,10 @@ class SqlStore:
     def migration_lock(self) -> Query | None:
         """A statement that keeps two migrating processes apart, where begin does not."""
         return None if self.MIGRATION_LOCK is None else Query(self.MIGRATION_LOCK, {})
+
+    def migration_unlock(self) -> Query | None:
+        """A statement that lets the next one migrate."""
+        return None if self.MIGRATION_UNLOCK is None else Query(self.MIGRATION_UNLOCK, {})
 
     # ------------------------------------------------------------ statements
 
@@ -287,26 +302,32 @@ class SqlStore:
 
     def _take(self, clock: str, gate: str) -> str:
         stamp = f", xact = {self._stamp_value()}" if self.STAMP else ""
-        return (
-            f"UPDATE {TABLE} AS r SET fingerprint = {self.p('fingerprint')}, state = 'running', "
+        changes = (
+            f"fingerprint = {self.p('fingerprint')}, state = 'running', "
             f"attempt = {self.p('attempt')}, token = {self.GREATEST}(r.token + 1, t.now), "
             f"attempts = {self.p('attempts')}, effects = {self.p('effects')}, lease_until = t.now + {self.p('lease')}, "
-            f"{self._written()}, result = NULL, media_type = NULL, codec_version = NULL{stamp} FROM {clock} "
-            f"WHERE {self._seen()} AND {allowed(Event.CLAIM)}{gate} RETURNING {columns()}, updated"
+            f"{self._written()}, result = NULL, media_type = NULL, codec_version = NULL{stamp}"
         )
+        update = self._update(changes, clock, f"{self._seen()} AND {allowed(Event.CLAIM)}{gate}")
+        return f"{update} RETURNING {columns()}, updated"
+
+    def _update(self, changes: str, clock: str, condition: str) -> str:
+        return f"UPDATE {TABLE} AS r SET {changes} FROM {clock} WHERE {condition}"
 
     def _settle(self, clock: str, event: Event, own: bool) -> str:
         stamp = f" AND r.xact = {self.STAMP}" if self.STAMP and own else ""
-        return (
-            f"UPDATE {TABLE} AS r SET state = '{RULES[event].target}', {self._result()}, {self._written()} "
-            f"FROM {clock} WHERE r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt')} "
-            f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}"
+        return self._update(
+            f"state = '{RULES[event].target}', {self._result()}, {self._written()}",
+            clock,
+            f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt')} "
+            f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",
         )
 
     def _resolve(self, clock: str, event: Event) -> str:
-        return (
-            f"UPDATE {TABLE} AS r SET state = '{RULES[event].target}', {self._result()}, {self._written()} "
-            f"FROM {clock} WHERE {self._seen()} AND {allowed(event)}"
+        return self._update(
+            f"state = '{RULES[event].target}', {self._result()}, {self._written()}",
+            clock,
+            f"{self._seen()} AND {allowed(event)}",
         )
 
     def _sweep(self, clock: str) -> str:

@@ -1,0 +1,92 @@
+"""`retrysafe describe`: what your boundaries promise: their four answers, and what a retry gets in every case.
+
+Imports your module, from the current directory too, as running it would; opens no connection. Exit code:
+0, or 2 if there is no such module or boundary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from retrysafe.boundary import Boundary
+from retrysafe.cli.rendering import as_json, lines, say, table
+from retrysafe.describing import describe
+from retrysafe.errors import ConfigurationError
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "describe",
+        help="what your boundaries promise",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "target", metavar="MODULE[:BOUNDARY]", help="a module, or one boundary in it: shop.payments:charges"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Describe boundaries."""
+    for number, boundary in enumerate(_boundaries(options.target)):
+        described = describe(boundary)
+        if options.json:
+            print(as_json(described))
+        else:
+            say([""] * (number > 0))
+            say(_as_text(described))
+    return 0
+
+
+def _boundaries(target: str) -> list[Boundary]:
+    name, _, attribute = target.partition(":")
+    module = _imported(name)
+    if attribute:
+        return [_named(module, attribute)]
+    found = list({id(one): one for one in vars(module).values() if isinstance(one, Boundary)}.values())
+    if not found:
+        raise ConfigurationError(f"Module {name!r} has no boundary among its names.")
+    return found
+
+
+def _named(module: ModuleType, attribute: str) -> Boundary:
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Boundary):
+        named = [name for name, one in vars(module).items() if isinstance(one, Boundary)]
+        raise ConfigurationError(
+            f"{attribute!r} is no boundary of module {module.__name__!r}, which has {', '.join(named) or 'none'}."
+        )
+    return found
+
+
+def _imported(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise ConfigurationError(f"Module {name!r} could not be imported: {type(error).__name__}: {error}") from error
+
+
+def _as_text(described: dict[str, Any]) -> Iterator[str]:
+    operations, retries = described.pop("operations"), described.pop("retries")
+    yield from lines(described)
+    for one in operations:
+        yield ""
+        yield from lines(one)
+    for ground, outlook in retries.items():
+        yield ""
+        yield f"The record stands in {ground}:"
+        yield from table([tuple(one.values()) for one in outlook], ("when", "record", "a retry"))

@@ -1,0 +1,428 @@
+"""`retrysafe keys`: find the keys in a store, look at them, and settle what cannot settle itself.
+
+A key is named by itself (--key, with the boundary it belongs to) or by its hash as the log shows it (--hash).
+Only the hash is in the store: another operation, scope or secret gives another hash. Exit code: 0 if
+it was done; 1 if nothing was changed, because the key was not found or stands otherwise; 2 if the command could
+not be carried out as asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
+
+from retrysafe.cli.opening import SECRET, AuditLog, add_audit, add_store, open_operator
+from retrysafe.cli.rendering import (
+    as_json,
+    details,
+    duration,
+    instant,
+    lines,
+    next_steps,
+    result,
+    row,
+    say,
+    summary,
+    table,
+)
+from retrysafe.codec import MEDIA_TYPE, VERSION, JSONCodec
+from retrysafe.core import durations, fingerprint
+from retrysafe.core.prospects import possible
+from retrysafe.core.transitions import Event, resolution
+from retrysafe.errors import ConfigurationError, ResultNotEncodable
+from retrysafe.operating import Operator
+from retrysafe.programs.operating import PAGE, Change
+from retrysafe.types import Filter, Outcome, Record, Standing, Stored
+
+MOST_SCANNED, MOST_NAMED = 10_000, 12
+"""How many records are read to say which operations there are, and how many of those are named."""
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb and the verbs below it to the command line."""
+    parser = verbs.add_parser(
+        "keys",
+        help="find, show, resolve, release and expire keys",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _add_list(below)
+    _add_show(below)
+    _add_resolve(below)
+    _add_release(below)
+    _add_expire(below)
+
+
+def _add_list(verbs: Any) -> None:
+    parser = verbs.add_parser("list", help="list keys", description="List keys, without their results.")
+    add_store(parser)
+    _add_filter(parser)
+    parser.add_argument(
+        "--standing",
+        metavar="NAME",
+        action="append",
+        choices=[one.value for one in Standing if one is not Standing.ABSENT],
+        help="only those that stand so: running, lapsed, unknown, completed, failed, released, expired or forgotten; "
+        "may be repeated",
+    )
+    parser.add_argument("--older-than", metavar="DURATION", help="only those last written so long ago: 30s, 5m, 1h, 7d")
+    parser.add_argument("--limit", metavar="N", type=int, default=100, help="at most so many (default: 100; 0: all)")
+    parser.set_defaults(run=run_list)
+
+
+def _add_show(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "show",
+        help="show one key",
+        description="Show one key: how it stands, what a retry gets now, and what you can do. Exit code 1 also means "
+        "that --payload differs.",
+    )
+    _add_naming(parser)
+    parser.add_argument("--result", action="store_true", help="show the stored result, which may be confidential")
+    parser.add_argument(
+        "--payload",
+        metavar="FILE",
+        help="compare with this payload (JSON, - for standard input), and name the parts that differ",
+    )
+    parser.set_defaults(run=run_show)
+
+
+def _add_resolve(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "resolve",
+        help="say what became of a key whose outcome is unknown",
+        description="Settle a key whose outcome is unknown, after you found out where its effect would be visible.",
+    )
+    _add_naming(parser)
+    parser.add_argument(
+        "--as",
+        dest="outcome",
+        metavar="OUTCOME",
+        choices=get_args(Outcome),
+        required=True,
+        help="what you found: completed, failed (it will never happen) or released (it did not happen: run it again)",
+    )
+    parser.add_argument(
+        "--result",
+        metavar="JSON",
+        help="completed: what retries get, as the operation returns it (null for nothing); failed: the message",
+    )
+    add_audit(parser)
+    parser.set_defaults(run=run_resolve)
+
+
+def _add_release(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "release",
+        help="let the next attempt run a key whose outcome is unknown",
+        description="Let the next attempt run a key whose outcome is unknown: you know that its effect did not happen, "
+        "and that the attempt has ended.",
+    )
+    _add_naming(parser)
+    add_audit(parser)
+    parser.set_defaults(run=run_resolve, outcome="released", result=None)
+
+
+def _add_expire(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "expire",
+        help="end a key's window, so that its next use runs the work again",
+        description="End the window of a settled key: its next use runs the work again. Asks first.",
+    )
+    _add_naming(parser)
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="end its memory too, so that boundaries with on_expired='refuse' run it again as well",
+    )
+    parser.add_argument(
+        "--fast", metavar="URL", help="the fast store of layered(…), which is told first to forget the key"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
+    add_audit(parser)
+    parser.set_defaults(run=run_expire)
+
+
+def _add_filter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--boundary", metavar="NAME", help="the boundary")
+    parser.add_argument("--operation", metavar="NAME", help="the operation; of a --key by default the boundary's name")
+    parser.add_argument("--scope", metavar="TEXT", help="the scope; of a --key by default the empty one")
+
+
+def _add_naming(parser: argparse.ArgumentParser) -> None:
+    add_store(parser)
+    named = parser.add_mutually_exclusive_group(required=True)
+    named.add_argument("--key", metavar="KEY", help="the key itself; needs --boundary")
+    named.add_argument("--hash", metavar="HEX", help="its hash, or how that begins (as in the log)")
+    _add_filter(parser)
+    parser.add_argument(
+        "--secret-env", metavar="NAME", help=f"the environment variable with the boundary's secret (default: {SECRET})"
+    )
+
+
+# ---------------------------------------------------------------- list
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """List keys, a page in memory at a time."""
+    wanted = _filter(options)._replace(standings=frozenset(map(Standing, options.standing or ())))
+    oldest = 0 if options.older_than is None else durations.micros(_number(options.older_than), "--older-than")
+    if options.limit < 0:
+        raise ConfigurationError("--limit is a number of records, or 0 for all.")
+    with open_operator(options) as operator:
+        found = operator.each(wanted, also=lambda record: record.now - record.updated >= oldest)
+        count = 0
+        chosen = islice(found, options.limit or None)
+        while page := list(islice(chosen, PAGE)):
+            if options.json:
+                say(as_json(summary(record)) for record in page)
+            else:
+                say(table([row(record) for record in page], titled=count == 0))
+            count += len(page)
+        if not options.json:
+            print(f"{count} {'key' if count == 1 else 'keys'}{_more(found, options.limit, count)}")
+    return 0
+
+
+def _more(found: Any, limit: int, count: int) -> str:
+    return " and more: raise --limit" if limit and count == limit and next(found, None) is not None else ""
+
+
+def _number(text: str) -> float | str:
+    return float(text) if text.replace(".", "", 1).isdigit() else text
+
+
+# ---------------------------------------------------------------- show
+
+
+def run_show(options: argparse.Namespace) -> int:
+    """Show one key."""
+    with open_operator(options) as operator:
+        record = _the_record(operator, options)
+        if record is None:
+            return 1
+        shown = details(record)
+        differing: tuple[str, ...] = ()
+        if options.payload is not None:
+            differing = _compared(record, options.payload)
+            shown["payload"] = f"differs in: {', '.join(differing)}" if differing else "is the same"
+        if options.result:
+            shown["result"] = None if record.result is None else result(record.result)
+        shown["next"] = next_steps(record, _store_option(options))
+    if options.json:
+        print(as_json(shown | ({"differing": list(differing)} if options.payload is not None else {})))
+    else:
+        _print(shown)
+    return 1 if differing else 0
+
+
+def _print(shown: dict[str, Any]) -> None:
+    steps, stored = shown.pop("next"), shown.pop("result", None)
+    say(lines(shown))
+    if stored is not None:
+        body = stored.pop("text", None) or stored.pop("base64", None)
+        print("result  " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in stored.items() if value))
+        if body is not None:
+            print(body)
+    if not steps:
+        print("Nothing can be done by hand, and nothing needs to be.")
+    for step in steps:
+        print(f"{step['when']}:\n  {step['command']}")
+
+
+def _compared(record: Record, path: str) -> tuple[str, ...]:
+    """The names of the parts in which a payload differs from the one that was claimed with."""
+    if not record.fingerprint:
+        raise ConfigurationError("--payload: this key was claimed without a payload to compare with.")
+    given = _decoded(_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
+    return fingerprint.differing(record.fingerprint, fingerprint.of_payload(given))
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--payload {path}: {error.strerror}.") from error
+
+
+def _store_option(options: argparse.Namespace) -> str:
+    """The --store of the next command, unless it comes from the environment or may hold a password."""
+    return f" --store {shlex.quote(options.store)}" if options.store and "@" not in options.store else ""
+
+
+# ---------------------------------------------------------------- changes
+
+
+def run_resolve(options: argparse.Namespace) -> int:
+    """Settle a key that is in doubt."""
+    answer = _answer(options.outcome, options.result)
+    log = AuditLog(options)
+    with open_operator(options, log) as operator:
+        record = _the_record(operator, options)
+        if record is None:
+            return 1
+        if resolution(options.outcome) not in possible(record):
+            return _not_possible(record, options)
+        change = operator.resolve(record, options.outcome, result=answer, reason=options.reason)
+        return _concluded(change, log, options)
+
+
+def _answer(outcome: Outcome, given: str | None) -> Any:
+    """What is stored: for a completed key JSON as it was given, for a failed one a message."""
+    if outcome == "completed":
+        if given is None:
+            raise ConfigurationError("--as completed needs --result JSON: what retries get (null for nothing).")
+        stored = _json(given, "--result")
+        if '"object"' not in given:  # which only the return annotation can rebuild
+            _decoded(stored, "--result")
+        return stored
+    if outcome == "released" and given is not None:
+        raise ConfigurationError("--result does not go with --as released: the next attempt makes its own.")
+    return given
+
+
+def _json(text: str, option: str) -> Stored:
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except ValueError as error:
+        raise ConfigurationError(f"{option} is not JSON: {error}.") from error
+    return Stored(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), MEDIA_TYPE, VERSION)
+
+
+def _decoded(stored: Stored, option: str) -> Any:
+    """The value of JSON with our tags for types that JSON lacks."""
+    try:
+        return JSONCodec().decode(stored, None)
+    except ResultNotEncodable as error:
+        raise ConfigurationError(f"{option}: a tag cannot be read. {error.__cause__}") from error
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def run_expire(options: argparse.Namespace) -> int:
+    """End a key's window."""
+    log = AuditLog(options)
+    with open_operator(options, log) as operator:
+        record = _the_record(operator, options)
+        if record is None:
+            return 1
+        if Event.EXPIRE not in possible(record):
+            return _not_possible(record, options)
+        if not _confirmed(record, options):
+            return _unchanged("Nothing was changed.", options)
+        return _concluded(operator.expire(record, forget=options.forget, reason=options.reason), log, options)
+
+
+def _confirmed(record: Record, options: argparse.Namespace) -> bool:
+    if options.yes:
+        return True
+    warning = (
+        f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}, is {record.standing}. "
+        "Expire it, and its next use runs the work again, as if for the first time."
+    )
+    if not sys.stdin.isatty():
+        raise ConfigurationError(f"{warning} Nothing was changed. Confirm it with --yes.")
+    print(f"{warning} Expire it? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _concluded(change: Change, log: AuditLog, options: argparse.Namespace) -> int:
+    if not change.done:
+        return _unchanged(f"Nothing was changed: the key has changed meanwhile. {_standing(change.record)}", options)
+    if options.json:
+        print(as_json(log.last))
+    else:
+        print(f"{log.last['event']}: {log.last['before']} → {log.last['after']}")
+    return 0
+
+
+def _not_possible(record: Record, options: argparse.Namespace) -> int:
+    steps = "; ".join(step["command"] for step in next_steps(record, _store_option(options)))
+    can = f"What can be done: {steps}" if steps else "Nothing can be done by hand."
+    return _unchanged(f"Nothing was changed. {_standing(record)} {can}", options)
+
+
+def _unchanged(message: str, options: argparse.Namespace) -> int:
+    if options.json:
+        print(as_json({"done": False, "message": message}))
+    print(f"retrysafe: {message}", file=sys.stderr)
+    return 1
+
+
+def _standing(record: Record | None) -> str:
+    """How a record stands, and what will come of it by itself."""
+    if record is None:
+        return "There is no such key any more."
+    match record.standing:
+        case Standing.RUNNING:
+            more = f": an attempt is running. Its lease lapses in {duration(record.lease_left)} "
+            more += f"({instant(record.lease_until)}) unless it is renewed"
+        case Standing.LAPSED:
+            more = ": its attempt died, and the next one takes over by itself"
+        case Standing.EXPIRED | Standing.FORGOTTEN:
+            more = ": its window is over"
+        case _:
+            more = ""
+    return f"The key is {record.standing.value}{more}."
+
+
+# ---------------------------------------------------------------- which key
+
+
+def _filter(options: argparse.Namespace) -> Filter:
+    return Filter(options.boundary, options.operation, options.scope)
+
+
+def _the_record(operator: Operator, options: argparse.Namespace) -> Record | None:
+    """The one record that the options name; None when there is none, which has been said."""
+    if options.key is not None:
+        return _by_key(operator, options)
+    found = operator.matching(options.hash, _filter(options))
+    if len(found) > 1:
+        listed = "; ".join(f"{one.key.hex()} ({one.boundary}, {one.operation}, {one.standing})" for one in found)
+        raise ConfigurationError(f"--hash {options.hash} names more than one key: {listed}.")
+    if not found:
+        _unchanged(f"No record has a hash that begins with {options.hash}.", options)
+        return None
+    return operator.show(found[0].key)
+
+
+def _by_key(operator: Operator, options: argparse.Namespace) -> Record | None:
+    if options.boundary is None:
+        raise ConfigurationError("--key needs --boundary: the boundary's name is part of a key's identity.")
+    operation, scope = options.operation or options.boundary, options.scope or ""
+    key_hash = operator.hash_of(options.key, boundary=options.boundary, operation=operation, scope=scope)
+    record = operator.show(key_hash)
+    if record is None:
+        default = "" if options.operation else " (the default, the boundary's name)"
+        _unchanged(
+            f"No record of this key. Looked for hash {key_hash.hex()}: boundary {options.boundary!r}, operation "
+            f"{operation!r}{default}, scope {scope!r}. Another operation, scope or secret gives another hash. "
+            + _present(operator, options.boundary),
+            options,
+        )
+    return record
+
+
+def _present(operator: Operator, boundary: str) -> str:
+    """Which operations and scopes a boundary has records of."""
+    operations: Counter[str] = Counter()
+    scopes: set[str] = set()
+    for record in islice(operator.each(Filter(boundary)), MOST_SCANNED):
+        operations[record.operation] += 1
+        scopes.add(record.scope)
+    if not operations:
+        return f"The store has no records of boundary {boundary!r}."
+    named = ", ".join(f"{name!r} ({count})" for name, count in operations.most_common(MOST_NAMED))
+    return f"Operations with records here: {named}. " + (
+        f"{len(scopes)} scopes are in use." if scopes != {""} else "No scope is in use."
+    )

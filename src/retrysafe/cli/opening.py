@@ -1,0 +1,77 @@
+"""What the verbs share that look into a store: which store, whose secret, who is asking, and where it is written."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from retrysafe.auditing import AuditFile
+from retrysafe.errors import ConfigurationError
+from retrysafe.operating import Operator
+from retrysafe.terms import layered
+
+STORE, SECRET, AUDIT = "RETRYSAFE_STORE", "RETRYSAFE_SECRET", "RETRYSAFE_AUDIT"
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which store, and whether the answer is for people or programs."""
+    parser.add_argument("--store", metavar="URL", help=f"the store, as in Boundary(store=…) (default: ${STORE})")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+
+
+def add_audit(parser: argparse.ArgumentParser) -> None:
+    """Add the options of verbs that change something."""
+    parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the audit")
+    parser.add_argument("--actor", metavar="NAME", help="who, for the audit (default: user@host)")
+    parser.add_argument("--audit", metavar="FILE", help=f"append the audit to FILE (default: ${AUDIT}, if set)")
+
+
+def store_of(options: argparse.Namespace) -> str:
+    """The store's URL, from the option or the environment."""
+    url: str | None = options.store or os.environ.get(STORE)
+    if not url:
+        raise ConfigurationError(f"--store is missing: give the store's URL, or set {STORE}.")
+    return url
+
+
+def open_operator(options: argparse.Namespace, audit: AuditLog | None = None) -> Operator:
+    """The operator that the options describe; observers are the audit's two places."""
+    actor, fast = getattr(options, "actor", None), getattr(options, "fast", None)
+    store = layered(fast, store_of(options)) if fast else store_of(options)
+    return Operator(store, actor=actor, observers=(), secret=_secret_of(options), audit=audit)
+
+
+def _secret_of(options: argparse.Namespace) -> str | None:
+    named: str | None = getattr(options, "secret_env", None)
+    if named is not None and named not in os.environ:
+        raise ConfigurationError(f"--secret-env {named}: there is no such environment variable.")
+    return os.environ.get(named or SECRET) or None
+
+
+class AuditLog:
+    """Writes every entry to the file, if there is one, and every outcome to stderr; keeps the last one."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        path = options.audit or os.environ.get(AUDIT)
+        self._file = None if not path else AuditFile(path)
+        self._path = path
+        self.last: Mapping[str, Any] = {}
+
+    def __call__(self, entry: Mapping[str, Any], /) -> None:
+        """Write one entry; the file comes first, because a change needs it."""
+        if self._file is not None:
+            try:
+                self._file(entry)
+            except OSError as error:
+                raise ConfigurationError(self._complaint(entry, error)) from error
+        if entry["audit"] == "outcome":
+            print(json.dumps(entry, ensure_ascii=False), file=sys.stderr)
+        self.last = entry
+
+    def _complaint(self, entry: Mapping[str, Any], error: OSError) -> str:
+        made = "Nothing was changed" if entry["audit"] == "intent" else f"The change was made ({entry.get('done')})"
+        return f"--audit {self._path}: {error}. {made}."

@@ -1,0 +1,166 @@
+"""How records are shown: for people as lines and tables, for programs as JSON; times in UTC, payloads by name only."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from retrysafe.core import fingerprint, keys
+from retrysafe.core.decisions import Decision
+from retrysafe.core.prospects import ANSWERS, WITHHELD, possible, retry
+from retrysafe.core.transitions import Event
+from retrysafe.types import Micros, Record, Standing, Stored
+
+LONGEST_RESULT = 65_536
+"""Bytes of a result that are shown."""
+
+_UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
+_WINDOWED = (Standing.COMPLETED, Standing.FAILED, Standing.RELEASED)
+_NEXT: dict[Event, tuple[str, str]] = {
+    Event.RESOLVE_COMPLETED: (
+        "resolve {name} --as completed --result JSON",
+        "Its effect happened, and retries shall get this result",
+    ),
+    Event.RESOLVE_FAILED: (
+        "resolve {name} --as failed --result TEXT",
+        "It will never happen, and retries shall get StoredFailure",
+    ),
+    Event.RESOLVE_RELEASED: ("release {name}", "It did not happen, and the next attempt shall run the work"),
+    Event.EXPIRE: ("expire {name}", "Its next use shall run the work again"),
+}
+
+
+def instant(micros: Micros) -> str:
+    """An instant of the store as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def duration(seconds: float) -> str:
+    """A duration in its largest fitting unit."""
+    for size, unit in _UNITS:
+        if abs(seconds) >= size:
+            return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.1f} s"
+
+
+def answer(record: Record) -> str:
+    """What a retry with the same payload gets now."""
+    met = retry(record)
+    if met is Decision.REPLAY and record.result is not None and record.result.body is None:
+        return WITHHELD
+    if retry(record, "refuse") is not met:
+        return f"{ANSWERS[met]}; {ANSWERS[retry(record, 'refuse')]} where on_expired='refuse'"
+    return ANSWERS[met]
+
+
+def next_steps(record: Record, store: str = "") -> list[dict[str, str]]:
+    """What a person can do about a record, each as a command."""
+    name = f"--hash {record.key.hex()}{store}"
+    return [
+        {"command": f"retrysafe keys {command.format(name=name)}", "when": when}
+        for command, when in (_NEXT[event] for event in possible(record))
+    ]
+
+
+def summary(record: Record) -> dict[str, Any]:
+    """A record in a list."""
+    return {
+        "key_hash": record.key.hex(),
+        "boundary": record.boundary,
+        "operation": record.operation,
+        "scope": record.scope,
+        "standing": record.standing.value,
+        "attempts": record.attempts,
+        "effects": record.effects,
+        "updated": instant(record.updated),
+        "age": (record.now - record.updated) / 1e6,
+    }
+
+
+def details(record: Record) -> dict[str, Any]:
+    """A record in full, without its result."""
+    standing = record.standing
+    running = standing in (Standing.RUNNING, Standing.LAPSED)
+    return {
+        **summary(record),
+        "state": record.state.value,
+        "attempt": record.attempt,
+        "token": record.token,
+        "version": record.version,
+        "lease_left": record.lease_left if running else None,
+        "window_left": (record.expires - record.now) / 1e6 if standing in _WINDOWED else None,
+        "lease_until": instant(record.lease_until) if running else None,
+        "created": instant(record.created),
+        "expires": instant(record.expires),
+        "forget": instant(record.forget),
+        "store_time": instant(record.now),
+        "payload_parts": list(fingerprint.names(record.fingerprint)),
+        "retry": answer(record),
+    }
+
+
+def result(stored: Stored) -> dict[str, Any]:
+    """A stored result: as text if it is, else in base64, and not more of it than fits."""
+    shown: dict[str, Any] = {"media_type": stored.media_type, "codec_version": stored.codec_version}
+    if stored.body is None:
+        return {**shown, "withheld": True}
+    body = stored.body[:LONGEST_RESULT]
+    shown |= {"bytes": len(stored.body), "truncated": len(stored.body) > len(body)}
+    try:
+        return {**shown, "text": body.decode()}
+    except UnicodeDecodeError:
+        return {**shown, "base64": base64.b64encode(body).decode()}
+
+
+_IN_SECONDS = ("age", "lease_left", "window_left")
+
+
+def lines(fields: Mapping[str, Any]) -> Iterator[str]:
+    """Fields for people: names aligned, durations readable, what is not there left out."""
+    shown = {name: value for name, value in fields.items() if value not in (None, "")}
+    width = max(map(len, shown), default=0)
+    for name, value in shown.items():
+        if name in _IN_SECONDS:
+            value = duration(value)
+        elif isinstance(value, list):
+            value = ", ".join(map(str, value)) or "(not checked)"
+        yield f"{name.replace('_', ' '):<{width}}  {value}"
+
+
+def row(record: Record) -> tuple[str, ...]:
+    """A record as a line of a table."""
+    age = duration((record.now - record.updated) / 1e6)
+    return (
+        keys.redact(record.key),
+        record.standing.value,
+        record.boundary,
+        record.operation,
+        record.scope or "-",
+        str(record.attempts),
+        age,
+    )
+
+
+HEAD = ("key", "standing", "boundary", "operation", "scope", "attempts", "age")
+
+
+def table(rows: Sequence[Sequence[str]], head: Sequence[str] = HEAD, *, titled: bool = True) -> Iterator[str]:
+    """Rows in columns."""
+    every = [head, *rows]
+    widths = [max(len(line[i]) for line in every) for i in range(len(head))]
+    for line in every if titled else rows:
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def as_json(value: Any) -> str:
+    """One object as one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def say(told: Iterable[str]) -> None:
+    """Print lines."""
+    for line in told:
+        print(line)

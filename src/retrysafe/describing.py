@@ -1,0 +1,99 @@
+"""What a boundary promises, in words: its four answers, and what a retry of each operation gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from retrysafe.boundary import Boundary
+from retrysafe.core.decisions import Decision
+from retrysafe.core.outcomes import Ground
+from retrysafe.core.prospects import ANSWERS, WITHHELD, Prospect, prospects
+from retrysafe.once import Guarded
+from retrysafe.terms import Terms
+from retrysafe.types import Reject
+
+GROUNDS: dict[str, tuple[Ground, ...]] = {
+    "transactional": (Ground.OWN, Ground.JOINED),
+    "keyed": (Ground.KEYED,),
+    "external": (Ground.EXTERNAL,),
+}
+_COVERS = {
+    "transactional": "what commits in the record's own transaction",
+    "keyed": "calls that carry key_for(…) to somebody who recognises it",
+    "external": "effects that nobody can recognise: doubt ends as unknown",
+}
+_MISSING = {"error": "is refused (InvalidKey)", "pass": "runs unguarded"}
+
+
+def describe(boundary: Boundary) -> dict[str, Any]:
+    """A boundary's answers, its operations, and what a retry gets on each ground that its records can stand on."""
+    terms = boundary._terms
+    return {
+        "boundary": terms.name,
+        "state": _state(terms),
+        "window": _window(terms),
+        "concurrency": _concurrency(terms),
+        "effects": f"{terms.effects}: {_COVERS[terms.effects]}",
+        "scope": _scope(terms.scope),
+        "secret": "set" if terms.secret else "not set",
+        "operations": [operation(guarded) for _, guarded in sorted(boundary._guarded.items())],
+        "retries": {ground.value: outlook(terms, ground) for ground in GROUNDS[terms.effects]},
+    }
+
+
+def operation(guarded: Guarded) -> dict[str, str]:
+    """How a guarded function finds its key and its payload."""
+    return {
+        "operation": guarded.operation,
+        "function": f"{guarded.function.__module__}.{getattr(guarded.function, '__qualname__', '(callable)')}",
+        "key": _selected(guarded.key_by),
+        "payload": "not checked" if guarded.payload_by is None else _selected(guarded.payload_by),
+    }
+
+
+def outlook(terms: Terms, ground: Ground) -> list[dict[str, str]]:
+    """What a retry gets in every situation, read off the tables that decide it."""
+    found = [
+        {"when": one.situation, "record": one.standing.value, "retry": _answer(one, terms)}
+        for one in prospects(ground, terms.on_expired)
+    ]
+    return [*found, {"when": "the key is missing", "record": "absent", "retry": _MISSING[terms.on_missing]}]
+
+
+def _answer(prospect: Prospect, terms: Terms) -> str:
+    decision = prospect.decision
+    if decision is Decision.REPLAY and prospect.withheld:
+        return WITHHELD
+    if decision is Decision.DOUBT and terms.probe is not None:
+        return f"asks probe={_selected(terms.probe)}; if that cannot tell, it {ANSWERS[decision]}"
+    if decision is Decision.BUSY and not isinstance(terms.concurrency, Reject):
+        return f"waits up to {terms.concurrency.seconds:g} s for its result, then {ANSWERS[decision]}"
+    return ANSWERS[decision]
+
+
+def _state(terms: Terms) -> str:
+    able = terms.backend.store.capabilities
+    fast = "; what is settled is answered from a fast store in front of it" if terms.backend.near is not None else ""
+    return f"{terms.backend.address} ({able.name}; survives: {able.durability}){fast}"
+
+
+def _window(terms: Terms) -> str:
+    window, memory, lease = (micros / 1e6 for micros in (terms.clocks.window, terms.clocks.memory, terms.clocks.lease))
+    return f"{window:g} s, memory {memory:g} s, lease {lease:g} s, on_expired={terms.on_expired!r}"
+
+
+def _concurrency(terms: Terms) -> str:
+    if isinstance(terms.concurrency, Reject):
+        return "reject(): a simultaneous duplicate is told at once"
+    return f"wait({terms.concurrency.seconds:g}): a simultaneous duplicate waits for the first one's result"
+
+
+def _scope(scope: str | Callable[[], str] | None) -> str:
+    if scope is None:
+        return "none, unless claim(scope=) gives one"
+    return repr(scope) if isinstance(scope, str) else f"what {_selected(scope)}() returns"
+
+
+def _selected(given: Any) -> str:
+    return given if isinstance(given, str) else str(getattr(given, "__qualname__", type(given).__qualname__))

@@ -1,0 +1,1 @@
+"""One migration per version of the schema, of the same number."""

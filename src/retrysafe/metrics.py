@@ -1,0 +1,110 @@
+"""What is counted of the occurrences: stable names, units and meanings, for every exporter and every dashboard."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+BEGINNINGS = ("started", "takeover", "reclaimed")
+"""The key was won, and the work runs."""
+ANSWERS = ("replayed", "failure_replayed")
+"""The stored answer was given instead."""
+REFUSALS = ("conflict", "doubted", "expired_refused")
+"""The caller of a key that was used before was turned away."""
+DECISIONS = (*BEGINNINGS, *ANSWERS, *REFUSALS, "mismatch", "passed")
+"""What a call can come to before anything runs; each call has one of them, or an error."""
+ENDINGS = ("completed", "result_withheld", "failed", "released", "rolled_back", "unknown", "unrecorded")
+"""How an attempt that ran can end; one whose lease was lost may have none."""
+
+
+class Counter(NamedTuple):
+    """Counts occurrences of some names.
+
+    The attribute ``retrysafe.outcome`` is the occurrence's name with ``outcome``, else what its ``field`` holds.
+    """
+
+    name: str
+    unit: str
+    text: str
+    occurrences: tuple[str, ...]
+    outcome: bool = False
+    field: str = ""
+
+
+class Measure(NamedTuple):
+    """Any other instrument: what it measures, and by which attributes beside boundary, operation and effects."""
+
+    name: str
+    unit: str
+    text: str
+    attributes: tuple[str, ...] = ()
+
+
+CLAIMS, ATTEMPTS = "retrysafe.claims", "retrysafe.attempts"
+COUNTERS = (
+    Counter(
+        CLAIMS,
+        "{claim}",
+        "Calls of guarded operations, by what each came to before anything ran; outcome=error: none of the others.",
+        DECISIONS,
+        outcome=True,
+    ),
+    Counter(
+        ATTEMPTS,
+        "{attempt}",
+        "Attempts that ran, by how they ended.",
+        (*ENDINGS, "lease_lost"),
+        outcome=True,
+    ),
+    Counter(
+        "retrysafe.duplicates_avoided",
+        "{duplicate}",
+        "Calls that would have run an operation again, and did not.",
+        (*ANSWERS, *REFUSALS),
+        outcome=True,
+    ),
+    Counter("retrysafe.replays", "{replay}", "Stored results and failures given instead of running again.", ANSWERS),
+    Counter("retrysafe.conflicts", "{conflict}", "Calls told that another attempt is in progress.", ("conflict",)),
+    Counter("retrysafe.mismatches", "{mismatch}", "Calls refused for another payload under a used key.", ("mismatch",)),
+    Counter("retrysafe.takeovers", "{takeover}", "Keys claimed from an attempt whose lease had lapsed.", ("takeover",)),
+    Counter("retrysafe.waits", "{wait}", "Pauses of callers that wait for another attempt.", ("waited",)),
+    Counter("retrysafe.restarts", "{restart}", "Transactions that the database wanted again.", ("restarted",)),
+    Counter("retrysafe.lease_lost", "{lease}", "Leases that ended before the work did.", ("lease_lost",)),
+    Counter("retrysafe.renewals_failed", "{renewal}", "Renewals of a lease that failed.", ("renewal_failed",)),
+    Counter("retrysafe.unknown", "{attempt}", "Attempts that ended in doubt.", ("unknown",)),
+    Counter("retrysafe.unrecorded", "{attempt}", "Attempts whose end the store did not take.", ("unrecorded",)),
+    Counter(
+        "retrysafe.resolutions",
+        "{key}",
+        "Unknown outcomes settled by a probe or a person.",
+        ("probed", "resolved"),
+        field="outcome",
+    ),
+    Counter("retrysafe.expirations", "{key}", "Keys whose window a person ended.", ("expired",)),
+    Counter(
+        "retrysafe.warnings",
+        "{warning}",
+        "Settings of a server, and isolation levels, that weaken a promise.",
+        ("store_warning", "frozen_snapshot"),
+        outcome=True,
+    ),
+    Counter("idempotency.cache.hits", "{hit}", "The literature's name for replays.", ANSWERS),
+    Counter("idempotency.cache.misses", "{miss}", "The literature's name for claims that ran.", BEGINNINGS),
+)
+
+STORE_DURATION = Measure(
+    "retrysafe.store.duration",
+    "s",
+    "How long the store took for one step (claim, settle, renew, resolve).",
+    ("retrysafe.step", "retrysafe.answered", "retrysafe.store"),
+)
+WORK_DURATION = Measure("retrysafe.work.duration", "s", "How long guarded work ran, from its claim to its end.")
+IN_PROGRESS = Measure("retrysafe.in_progress", "{attempt}", "Attempts that are running in this process.")
+MEASURES = (STORE_DURATION, WORK_DURATION, IN_PROGRESS)
+
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Bounds of the histograms, in seconds: from a local file to a store that is nearly away, and to long work."""
+
+
+def counted_by(occurrence: str) -> list[str]:
+    """The names of the counters that an occurrence moves."""
+    return [counter.name for counter in COUNTERS if occurrence in counter.occurrences]

@@ -1,0 +1,2 @@
+DROP TABLE IF EXISTS retrysafe_records;
+DROP TABLE IF EXISTS retrysafe_schema;

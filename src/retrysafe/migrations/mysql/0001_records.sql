@@ -1,0 +1,48 @@
+-- Instants are microseconds since the Unix epoch. Text is compared by its bytes, trailing spaces included.
+-- MySQL commits at every statement here, so each of them can be repeated.
+CREATE TABLE IF NOT EXISTS retrysafe_schema (
+    version INTEGER PRIMARY KEY,
+    name VARCHAR(255) NOT NULL,
+    applied TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
+) ENGINE = InnoDB;
+CREATE TABLE IF NOT EXISTS retrysafe_records (
+    key_hash BINARY(32) PRIMARY KEY,
+    boundary TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    fingerprint BLOB NOT NULL,
+    state VARCHAR(16) NOT NULL CHECK (state IN ('running', 'completed', 'failed', 'unknown', 'released')),
+    attempt VARCHAR(64) NOT NULL,
+    token BIGINT NOT NULL,
+    attempts INTEGER NOT NULL,
+    effects VARCHAR(16) NOT NULL CHECK (effects IN ('transactional', 'keyed', 'external')),
+    lease_until BIGINT NOT NULL,
+    created BIGINT NOT NULL,
+    updated BIGINT NOT NULL,
+    expires BIGINT NOT NULL,
+    forget BIGINT NOT NULL,
+    version BIGINT NOT NULL,
+    result LONGBLOB,
+    media_type VARCHAR(255),
+    codec_version INTEGER,
+    INDEX retrysafe_records_forget (state, forget)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+    CHARACTER SET utf8mb4 /*!80019 COLLATE utf8mb4_0900_bin */ /*M!100600 COLLATE utf8mb4_nopad_bin */;
+-- Locked to the end of a transaction that claims, on MySQL; MariaDB needs no gate.
+CREATE TABLE IF NOT EXISTS retrysafe_gates (
+    gate INTEGER PRIMARY KEY
+) ENGINE = InnoDB;
+INSERT IGNORE INTO retrysafe_gates (gate)
+SELECT a.d + 16 * b.d + 256 * c.d + 4096 * e.d FROM
+    (SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6
+     UNION SELECT 7 UNION SELECT 8 UNION SELECT 9 UNION SELECT 10 UNION SELECT 11 UNION SELECT 12 UNION SELECT 13
+     UNION SELECT 14 UNION SELECT 15) AS a,
+    (SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6
+     UNION SELECT 7 UNION SELECT 8 UNION SELECT 9 UNION SELECT 10 UNION SELECT 11 UNION SELECT 12 UNION SELECT 13
+     UNION SELECT 14 UNION SELECT 15) AS b,
+    (SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6
+     UNION SELECT 7 UNION SELECT 8 UNION SELECT 9 UNION SELECT 10 UNION SELECT 11 UNION SELECT 12 UNION SELECT 13
+     UNION SELECT 14 UNION SELECT 15) AS c,
+    (SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6
+     UNION SELECT 7 UNION SELECT 8 UNION SELECT 9 UNION SELECT 10 UNION SELECT 11 UNION SELECT 12 UNION SELECT 13
+     UNION SELECT 14 UNION SELECT 15) AS e;

@@ -1,0 +1,2 @@
+DROP TABLE retrysafe_records;
+DROP TABLE retrysafe_schema;

@@ -1,0 +1,286 @@
+"""For people who look after keys: find, show, resolve, release and expire them, and see how the store stands."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from retrysafe import connect
+from retrysafe.auditing import Audit
+from retrysafe.backend import Backend, Schema
+from retrysafe.codec import JSONCodec, encode_failure
+from retrysafe.core import keys
+from retrysafe.core.transitions import resolution
+from retrysafe.errors import ConfigurationError
+from retrysafe.observers import LoggingObserver, Observers
+from retrysafe.ports import Capabilities, Observer, Steps
+from retrysafe.programs import operating
+from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.operating import Change
+from retrysafe.programs.settling import read
+from retrysafe.types import Filter, Finding, Key, Layered, Outcome, Record, Standing, Stored, Tally
+
+R = TypeVar("R")
+ANY = Filter()
+SHORTEST_PREFIX = 4
+"""Fewer hex digits than this name no key."""
+
+
+class Clock(NamedTuple):
+    """How far the store's clock is ahead of this machine's, in seconds, known to ``within`` so many."""
+
+    ahead: float
+    within: float
+
+
+class Status(NamedTuple):
+    """How a store stands: what it can promise, how its server is set up, and what is in it.
+
+    ``clock`` is None while the store has no record to read its clock by.
+    """
+
+    capabilities: Capabilities
+    address: str
+    schema: Schema | None
+    findings: list[Finding]
+    tallies: list[Tally]
+    clock: Clock | None
+
+
+class Operator:
+    """Looks after the keys in a store, by hand. Every change is conditional on the record that was seen.
+
+    Arguments:
+        store: a URL, or what else ``Boundary(store=…)`` takes for sync code.
+        actor: who makes the changes; by default the user and the machine.
+        observers: told of every change, as boundaries tell theirs; by default a `LoggingObserver`.
+        secret: the boundary's, if it has one: keys are found by their hash.
+        audit: given an entry before each change and after it. If it raises, the change is not made.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        actor: str | None = None,
+        observers: Iterable[Observer] | None = None,
+        secret: str | bytes | None = None,
+        audit: Audit | None = None,
+    ) -> None:
+        self._backend = _connected(store)
+        self._backend.users += 1
+        self._runner = None if self._backend.serves_sync else asyncio.Runner()
+        self._secret = keys.check_secret(secret)
+        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
+        self._audit = audit
+        self.actor = actor or f"{_user()}@{socket.gethostname()}"
+        self._has_schema = False
+
+    # ------------------------------------------------------------ naming
+
+    def hash_of(self, key: Key, *, boundary: str, operation: str | None = None, scope: str = "") -> bytes:
+        """The hash that a key is stored under; the operation is by default the boundary's name, as for ``claim``."""
+        return keys.lookup(self._secret, boundary, scope, operation or boundary, keys.parse(key))
+
+    def matching(self, digits: str, wanted: Filter = ANY, *, limit: int = 10) -> list[Record]:
+        """Records whose hash begins with these hex digits, as shown in the log; by a scan, unless all 64 are given."""
+        digits = digits.lower()
+        if not (SHORTEST_PREFIX <= len(digits) <= 64 and set(digits) <= set("0123456789abcdef")):
+            raise ConfigurationError(f"A hash is {SHORTEST_PREFIX} to 64 hex digits, not {digits!r}.")
+        if len(digits) == 64:
+            record = self.show(bytes.fromhex(digits))
+            return [record] if record is not None and wanted.takes(record) else []
+        return list(islice(self.each(wanted, also=lambda record: record.key.hex().startswith(digits)), limit))
+
+    # ------------------------------------------------------------ looking
+
+    def each(self, wanted: Filter = ANY, *, also: Callable[[Record], bool] | None = None) -> Iterator[Record]:
+        """The records that are wanted and let through by ``also``, without results, a page in memory at a time."""
+        cursor: str | None = None
+        while True:
+            page = self._look(operating.page(self._backend.store, wanted, cursor))
+            yield from page.records if also is None else filter(also, page.records)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def find(
+        self,
+        *,
+        boundary: str | None = None,
+        operation: str | None = None,
+        scope: str | None = None,
+        standings: Iterable[Standing | str] = (),
+        limit: int = 100,
+    ) -> list[Record]:
+        """Up to ``limit`` of the records that are wanted, without their results; what is not given may be anything."""
+        wanted = Filter(boundary, operation, scope, frozenset(map(Standing, standings)))
+        return list(islice(self.each(wanted), limit))
+
+    def show(self, key_hash: bytes) -> Record | None:
+        """The record under a hash, with its result."""
+        return self._look(read(self._backend.store, key_hash))
+
+    def tallies(self) -> list[Tally]:
+        """How many records of each boundary stand how."""
+        return self._look(operating.tally(self._backend.store))
+
+    def findings(self) -> list[Finding]:
+        """What a look at the server's settings shows."""
+        return self._do(operating.examine(self._backend.store))
+
+    def status(self) -> Status:
+        """How the store stands; a schema that is missing or old is told, not raised."""
+        backend = self._backend
+        schema = self._do(backend.schema())
+        usable = schema is None or schema.version >= schema.needed
+        return Status(
+            capabilities=backend.store.capabilities,
+            address=backend.address,
+            schema=schema,
+            findings=self.findings(),
+            tallies=self.tallies() if usable else [],
+            clock=self._clock() if usable else None,
+        )
+
+    def _clock(self) -> Clock | None:
+        before = time.time()
+        page = self._look(operating.page(self._backend.store, Filter(), None, 1))
+        after = time.time()
+        if not page.records:
+            return None
+        return Clock(page.records[0].now / 1e6 - (before + after) / 2, (after - before) / 2)
+
+    # ------------------------------------------------------------ changing
+
+    def resolve(self, seen: Record, outcome: Outcome, *, result: Any = None, reason: str = "") -> Change:
+        """Settle a key whose attempt ended, or died, in doubt, after you found out what became of its effect.
+
+        "completed" stores ``result`` as the answer (a `Stored` as it is, anything else by `JSONCodec`), "failed" a
+        failure with ``result`` as its message, and "released" lets the next attempt run. Not done if the
+        key is not in doubt, or is another attempt's by now.
+        """
+        event = resolution(outcome)
+        stored: Stored | None = None
+        if outcome == "completed":
+            stored = result if isinstance(result, Stored) else JSONCodec().encode(result, None)
+        elif outcome == "failed":
+            stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
+        steps = operating.settle_doubt(self._backend.store, seen.key, event, stored, attempt=seen.attempt)
+        return self._change("resolved", seen, outcome, steps, {"outcome": outcome, "reason": reason})
+
+    def release(self, seen: Record, *, reason: str = "") -> Change:
+        """Let the next attempt run a key that is in doubt: you know that its effect did not happen, and never will."""
+        return self.resolve(seen, "released", reason=reason)
+
+    def expire(self, seen: Record, *, forget: bool = False, reason: str = "") -> Change:
+        """End the window of a settled key now, and with ``forget`` its memory: the next use runs the work again.
+
+        Of a ``layered(…)`` store the fast one forgets the key first. If it does not answer, nothing is changed.
+        """
+        if self._backend.near is not None:
+            self._backend.near.drop(seen)
+        steps = operating.expire_seen(self._backend.store, seen, forget=forget)
+        after = Standing.FORGOTTEN if forget else Standing.EXPIRED
+        return self._change("expired", seen, after, steps, {"forgotten": forget, "reason": reason})
+
+    def _change(self, name: str, seen: Record, after: str, steps: Steps[Change], fields: Mapping[str, Any]) -> Change:
+        """Make a change between the two lines of its audit, and tell the observers if it was made."""
+        self._check()
+        entry = {"id": os.urandom(8).hex(), "event": name, "store": self._backend.address, "actor": self.actor}
+        entry |= {"boundary": seen.boundary, "scope": seen.scope, "operation": seen.operation}
+        entry |= {"key_hash": seen.key.hex(), "attempt": seen.attempt, "before": seen.standing.value}
+        entry |= fields
+        self._write("intent", entry)
+        try:
+            change = self._do(steps)
+        except BaseException as error:
+            self._write("outcome", {**entry, "done": None, "error": type(error).__name__})
+            raise
+        now = after if change.done else Standing.ABSENT if change.record is None else change.record.standing
+        self._write("outcome", {**entry, "done": change.done, "after": str(now)})
+        if change.done:
+            said = {**fields, "actor": self.actor, "before": seen.standing.value, "after": str(now)}
+            self._observers.tell(name, seen.boundary, seen.operation, seen.key, seen.attempt, said)
+        return change
+
+    def _write(self, phase: str, entry: Mapping[str, Any]) -> None:
+        if self._audit is not None:
+            at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            self._audit({"audit": phase, "at": at, **entry})
+
+    # ------------------------------------------------------------ driving
+
+    def _look(self, steps: Steps[R]) -> R:
+        """Drive a program that reads records."""
+        if not self._has_schema:
+            self._do(self._backend.require_schema())
+            self._has_schema = True
+        return self._do(steps)
+
+    def _do(self, steps: Steps[R]) -> R:
+        backend = self._backend
+        if self._runner is None:
+            return run(steps, backend.client())
+
+        async def driven() -> R:
+            return await arun(steps, backend.aclient())
+
+        return self._runner.run(driven())
+
+    def _check(self) -> None:
+        backend = self._backend
+        if self._runner is None:
+            backend.check(backend.client())
+            return
+
+        async def checked() -> None:
+            await backend.acheck(backend.aclient())
+
+        self._runner.run(checked())
+
+    # ------------------------------------------------------------ end
+
+    def close(self) -> None:
+        """Close the connections that nothing else uses."""
+        last = connect.leave(self._backend)
+        if self._runner is not None:
+            self._runner.run(self._backend.aclose())
+            self._runner.close()
+        elif last:
+            self._backend.close()
+
+    def __enter__(self) -> Operator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _connected(store: Any) -> Backend:
+    backend = connect.connect(store, migrate=False)
+    if backend.kind == "memory":
+        raise ConfigurationError("store= is memory://, whose records nobody else can see.")
+    if backend.missing():
+        raise ConfigurationError(f"store= ({backend.address}) is not there. A boundary that uses it makes it.")
+    ours = isinstance(store.truth if isinstance(store, Layered) else store, str)
+    if not (backend.serves_sync or ours):
+        raise ConfigurationError(f"store= ({backend.address}) belongs to your event loop: give its URL.")
+    return backend
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

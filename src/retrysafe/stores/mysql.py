@@ -1,0 +1,245 @@
+"""MySQL 8.0.19+ and MariaDB 10.6+: claims that do not wait, also inside the caller's transaction.
+
+One text serves both servers: what only MySQL reads stands in ``/*!80019 … */``, what only MariaDB
+reads in ``/*M!100600 … */``. Their clock is constant within a statement, so it is written where it
+is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from retrysafe.core.transitions import Event
+from retrysafe.ports import Ask, Capabilities, Query, Rows
+from retrysafe.stores.sql import TABLE, SqlStore, allowed, any_of, columns
+from retrysafe.types import Finding, Held, Record, Standing, Stored, Want
+
+LARGEST_RESULT = 7 * 1024 * 1024
+"""Bytes: sent in hexadecimal digits, it still fits MariaDB's default ``max_allowed_packet`` of 16 MiB."""
+
+_PACKET = 16 * 1024 * 1024
+_GATES = 0x10000
+_BYTES = ("key", "fingerprint", "result")
+_LOCKED, _NO_SAVEPOINT = "55P03", "3B001"
+_AT_ONCE = "/*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ "
+_INDEX = "FORCE INDEX (retrysafe_records_forget)"
+_FORGOTTEN = "f.state IN ('completed', 'failed', 'released') AND f.forget <= t.now"
+
+
+class MysqlStore(SqlStore):
+    """Records in an InnoDB table.
+
+    In a transaction, a duplicate of an uncommitted claim is told at once. On MariaDB its INSERT refuses
+    to wait for the lock; on MySQL, which cannot be told so for one statement, the INSERT selects from the
+    row of a gate that the first claim has locked, and skips it. Both undo nothing in the transaction.
+    What is there is then read as committed last, not as of the transaction's snapshot. A savepoint made by
+    the claim shows, when the record is settled, that the transaction is still the same one.
+    """
+
+    capabilities = Capabilities(
+        name="mysql",
+        transactions=True,
+        waits_in_transaction=True,
+        clock="the database server",
+        durability="every commit with innodb_flush_log_at_trx_commit=1, the default",
+        failover=(
+            "nothing with group replication (MySQL) or Galera (MariaDB); the last commits of the old primary with "
+            "asynchronous replicas, and with semi-synchronous ones whose wait timed out"
+        ),
+        cannot_survive=(
+            "a failover to an asynchronous replica that had not received a committed record: it runs again",
+            "innodb_flush_log_at_trx_commit other than 1, and a crash: the last commits may be gone",
+            "sync_binlog other than 1, a crash of the machine and a failover: replicas may lack the last commits",
+            "a restored backup: records since then are gone, and what they guarded may run again",
+        ),
+        choose_when=(
+            "your data is in MySQL or MariaDB: record, business write and outbox row commit together, "
+            "and nothing else has to run"
+        ),
+        largest_result=LARGEST_RESULT,
+    )
+    NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    BEGIN = "START TRANSACTION"
+    HAS_SCHEMA = (
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'retrysafe_schema'"
+    )
+    MIGRATION_LOCK = "SELECT GET_LOCK(CONCAT('retrysafe ', MD5(DATABASE())), 9)"
+    MIGRATION_UNLOCK = "SELECT RELEASE_LOCK(CONCAT('retrysafe ', MD5(DATABASE())))"
+
+    def __init__(self) -> None:
+        super().__init__()
+        row = self.read_sql
+        answer = any_of((Standing.COMPLETED, Standing.FAILED))
+        self._gated_insert_sql = _AT_ONCE + self._insert(
+            self.clock, "/*!80019 retrysafe_gates AS g WHERE g.gate = :gate FOR UPDATE SKIP LOCKED */"
+        )
+        self._own_sql = f"{row} AND r.attempt = {self.p('attempt')}"
+        self._answer_sql = f"{_AT_ONCE}{row} AND {answer}"
+        self._own_or_answer_sql = f"{row} AND (r.attempt = {self.p('attempt')} OR {answer})"
+        self._current_sql = f"{row} FOR UPDATE NOWAIT"
+
+    # ------------------------------------------------------------ asks
+
+    def claim_query(self, want: Want) -> Query:
+        """Leased: read, insert, read again. In a transaction: insert at once or not at all, then read."""
+        if not want.transactional:
+            return super().claim_query(want)
+        params = {**self._want_params(want), "gate": int.from_bytes(want.key[:2]) % _GATES}
+        # The snapshot of the transaction may be old; only an answer in it is good for ever.
+        answer = self.query(self._answer_sql, params, writes=False)._replace(refusals={_LOCKED: None})
+        current = self.query(self._current_sql, params)._replace(refusals={_LOCKED: None})
+        own = self.query(self._own_or_answer_sql, params, current, writes=False)._replace(refusals={_LOCKED: None})
+        insert = self.query(self._gated_insert_sql, params, own)._replace(refusals={_LOCKED: answer})
+        return Query(f"SAVEPOINT {_savepoint(want)}", {}, insert)
+
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        """Claim a record that is as seen and claimable, and read it back."""
+        ask = super().take(want, seen)
+        own = self.query(self._own_sql, self._want_params(want), writes=False)
+        return Ask(ask.request._replace(written=own), ask.parse)
+
+    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+        """Settle the owner's record, if the transaction is the one that claimed it."""
+        ask = super().settle(held, event, result)
+        if not held.transactional:
+            return ask
+        same = Query(f"RELEASE SAVEPOINT {_savepoint(held)}", {}, ask.request, refusals={_NO_SAVEPOINT: None})
+        return Ask(same, ask.parse)
+
+    def renew_query(self, count: int, params: dict[str, Any]) -> Query:
+        """Extend leases, in the order of the keys; then read which of them are alive."""
+        names = {"key": "held_key", "attempt": "held_attempt", "token": "held_token"}
+        names |= {"lease": "lease", "window": "kept", "memory": "remembered"}
+        rows = " UNION ALL ".join(
+            "SELECT " + ", ".join(f"{self.p(name, f'{name}{i}')} AS {column}" for name, column in names.items())
+            for i in range(count)
+        )
+        held = " OR ".join(
+            f"(r.key_hash = {self.p('key', f'key{i}')} AND r.attempt = :attempt{i} AND r.token = :token{i})"
+            for i in range(count)
+        )
+        update = (
+            f"UPDATE ({rows}) AS h STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = h.held_key "
+            f"SET r.lease_until = t.now + h.lease, r.updated = t.now, r.expires = t.now + h.kept, "
+            f"r.forget = t.now + h.remembered, r.version = r.version + 1 "
+            f"WHERE r.attempt = h.held_attempt AND r.token = h.held_token AND {allowed(Event.RENEW)}"
+        )
+        still = f"SELECT r.key_hash FROM {TABLE} AS r WHERE ({held}) AND {allowed(Event.RENEW)}"
+        return self.query(update, params)._replace(written=self.query(still, params, writes=False))
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        """Refuse what breaks a claim; tell how durable a commit is."""
+        settings = ", ".join(f"@@{name}" for name in _SETTINGS)
+        return [Ask(Query(f"SELECT VERSION(), {settings}", {}, writes=False), _findings)]
+
+    # ------------------------------------------------------------ statements
+
+    def query(
+        self, sql: str, params: Mapping[str, Any], otherwise: Query | None = None, *, writes: bool = True
+    ) -> Query:
+        """The clock in its place; bytes as digits, which every driver sends alike."""
+        digits = {name: value.hex() if isinstance(value, bytes) else value for name, value in params.items()}
+        return Query(_spelled(sql, self.clock, self.NOW), digits, otherwise, writes)
+
+    def p(self, kind: str, name: str | None = None) -> str:
+        """A parameter, made bytes again where it was bytes."""
+        return f"UNHEX(:{name or kind})" if kind in _BYTES else f":{name or kind}"
+
+    def _insert(self, clock: str, gate: str = "") -> str:
+        insert, _, _ = super()._insert(clock).partition(" FROM ")
+        return (
+            f"{insert} FROM {gate or '/*!80019 DUAL */'} /*M!100600 DUAL */ "
+            f"ON DUPLICATE KEY UPDATE {TABLE}.key_hash = {TABLE}.key_hash /*M!100600 RETURNING {columns()}, t.now */"
+        )
+
+    def _take(self, clock: str, gate: str) -> str:
+        return super()._take(clock, gate).partition(" RETURNING ")[0]
+
+    def _update(self, changes: str, clock: str, condition: str) -> str:
+        return f"UPDATE {TABLE} AS r SET {changes} WHERE {condition}"
+
+    def _sweep(self, clock: str) -> str:
+        return (
+            f"DELETE r FROM (SELECT f.key_hash FROM {TABLE} AS f {_INDEX} WHERE {_FORGOTTEN} "
+            f"LIMIT :limit FOR UPDATE SKIP LOCKED) AS gone "
+            f"STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = gone.key_hash WHERE {allowed(Event.SWEEP)}"
+        )
+
+    def _forgotten(self, clock: str) -> str:
+        """In the order of the index: sorting would read every forgotten record."""
+        return f"SELECT {columns('f.')}, t.now FROM {TABLE} AS f {_INDEX} WHERE {_FORGOTTEN} LIMIT :limit"
+
+    def remove_sql(self, count: int) -> str:
+        """Remove ``count`` records if they are forgotten and as they were seen."""
+        keys = ", ".join(self.p("key", f"key{i}") for i in range(count))
+        seen = " OR ".join(
+            f"(r.key_hash = {self.p('key', f'key{i}')} AND r.version = :version{i})" for i in range(count)
+        )
+        return f"DELETE r FROM {TABLE} AS r WHERE r.key_hash IN ({keys}) AND ({seen}) AND {allowed(Event.SWEEP)}"
+
+
+@lru_cache(maxsize=512)
+def _spelled(sql: str, clock: str, now: str) -> str:
+    return sql.replace(f", {clock}", "").replace("t.now", now)
+
+
+def _savepoint(claim: Want | Held) -> str:
+    """A name of this attempt's own: claims may nest in one transaction."""
+    return "retrysafe_" + re.sub(r"\W", "_", claim.attempt)
+
+
+# ---------------------------------------------------------------- settings
+
+_SETTINGS = (
+    "innodb_rollback_on_timeout",
+    "read_only",
+    "innodb_flush_log_at_trx_commit",
+    "log_bin",
+    "sync_binlog",
+    "max_allowed_packet",
+)
+_OLDEST = {True: (10, 6, 0), False: (8, 0, 19)}
+
+
+def _findings(answer: Rows) -> list[Finding]:
+    version, rollback, read_only, flush, log_bin, sync, packet = answer.rows[0]
+    found = [Finding("fact", "version", version), Finding("fact", "innodb_flush_log_at_trx_commit", str(flush))]
+    name, number, oldest = _version(version)
+    if number < oldest:
+        needed = ".".join(map(str, oldest))
+        found.append(
+            Finding("refuse", "version", f"The server is {name} {version}; {needed} is the oldest that works.")
+        )
+    if int(rollback):
+        found.append(Finding("refuse", "innodb_rollback_on_timeout", _ROLLBACK))
+    if int(read_only):
+        found.append(Finding("refuse", "read_only", "The server is read-only, as a replica is: use the primary."))
+    if int(flush) != 1:
+        text = f"{flush}: a crash of the server or its machine may lose the last commits; 1 keeps them."
+        found.append(Finding("warn", "innodb_flush_log_at_trx_commit", text))
+    if int(log_bin) and int(sync) != 1:
+        text = f"{sync}: after a crash of the machine, replicas may lack the last commits; 1 keeps them."
+        found.append(Finding("warn", "sync_binlog", text))
+    if int(packet) < _PACKET:
+        text = (
+            f"{packet}: a result of more than {int(packet) // 2 - 8192} bytes cannot be stored; set {_PACKET} or more."
+        )
+        found.append(Finding("warn", "max_allowed_packet", text))
+    return found
+
+
+_ROLLBACK = (
+    "innodb_rollback_on_timeout is ON: a duplicate that finds a lock would lose the whole transaction it is in. "
+    "Set it OFF, the default."
+)
+
+
+def _version(text: str) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """The kind of server, its version, and the oldest of its kind that works."""
+    mariadb = "mariadb" in text.lower()
+    numbers = re.findall(r"(\d+)\.(\d+)\.(\d+)", text)
+    found = numbers[-1] if mariadb and text.startswith("5.5.5-") else numbers[0]  # an old prefix for replication
+    return "MariaDB" if mariadb else "MySQL", tuple(map(int, found)), _OLDEST[mariadb]

@@ -1,0 +1,1 @@
+"""retrysafe's schema in the revisions of Alembic."""

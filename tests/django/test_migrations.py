@@ -1,0 +1,133 @@
+"""The schema has a Django migration and a way back for every version, and one shape everywhere."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pkgutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import migrations
+from retrysafe.connect import connect
+from retrysafe.programs.migrating import Migration
+from retrysafe.stores.sql import COLUMNS
+from tests.django.aliases import add_alias, remove_alias, set_up
+
+set_up()
+
+from django.core.management import call_command  # noqa: E402
+from django.db import connections  # noqa: E402
+from django.db.models import BinaryField, Field  # noqa: E402
+
+import retrysafe.django.migrations as ours  # noqa: E402
+from retrysafe.django.models import Record  # noqa: E402
+from retrysafe.django.operations import Schema  # noqa: E402
+
+
+def schema_operations(operations: Any) -> Iterator[Schema]:
+    for operation in operations:
+        if isinstance(operation, Schema):
+            yield operation
+        yield from schema_operations(getattr(operation, "database_operations", ()))
+
+
+def test_every_version_has_a_migration() -> None:
+    found: list[tuple[str, int]] = []
+    for module in sorted(found.name for found in pkgutil.iter_modules(ours.__path__)):
+        migration = importlib.import_module(f"{ours.__name__}.{module}").Migration
+        found += [(module, operation.version) for operation in schema_operations(migration.operations)]
+    for dialect in migrations.dialects():
+        assert found == [(f"{m.version:04d}_{m.name}", m.version) for m in migrations.load(dialect)]
+
+
+@pytest.mark.parametrize("dialect", migrations.dialects())
+def test_every_version_has_a_way_back(dialect: str) -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        if dialect == "sqlite":
+            for migration in migrations.load(dialect):
+                for statement in migrations.forward(dialect, migration.version):
+                    database.execute(statement)
+        for migration in reversed(migrations.load(dialect)):
+            statements = migrations.backward(dialect, migration.version)
+            assert statements
+            if dialect == "sqlite":
+                for statement in statements:
+                    database.execute(statement)
+        assert database.execute("SELECT * FROM sqlite_master").fetchall() == []
+
+
+def test_later_versions_are_forgotten_by_their_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "sqlite").mkdir()
+    (tmp_path / "sqlite" / "0002_more.down.sql").write_text("DROP TABLE more;\n")
+    monkeypatch.setattr(migrations, "load", lambda dialect: (Migration(2, "more", ("CREATE TABLE more (a)",)),))
+    monkeypatch.setattr(migrations, "_folder", lambda dialect: tmp_path / dialect)
+    assert migrations.forward("sqlite", 2)[-1] == "INSERT INTO retrysafe_schema (version, name) VALUES (2, 'more')"
+    assert migrations.backward("sqlite", 2) == ("DELETE FROM retrysafe_schema WHERE version = 2", "DROP TABLE more")
+
+
+def test_model_has_the_columns_of_a_record() -> None:
+    fields: list[Field[Any, Any]] = list(Record._meta.concrete_fields)
+    assert tuple(field.column for field in fields) == COLUMNS
+    assert {field.column for field in fields if isinstance(field, BinaryField)} == {"key_hash", "fingerprint", "result"}
+
+
+@pytest.fixture
+def alias(tmp_path: Path) -> Iterator[str]:
+    name = add_alias("sqlite", NAME=str(tmp_path / "a.db"))
+    yield name
+    remove_alias(name)
+
+
+def tables(alias: str) -> set[str]:
+    return {name for name in connections[alias].introspection.table_names() if name.startswith("retrysafe")}
+
+
+def migrate(alias: str, *target: str) -> None:
+    call_command("migrate", "retrysafe", *target, database=alias, verbosity=0, stdout=io.StringIO())
+
+
+def test_records_can_be_looked_at(alias: str) -> None:
+    from retrysafe import Boundary
+
+    migrate(alias)
+    boundary = Boundary("looked at", store=alias)
+    with boundary.claim("k") as claim:
+        claim.result = 1
+    record = Record.objects.using(alias).get()
+    assert str(record).startswith("looked at/looked at ")
+    assert str(record).endswith(" completed")
+    boundary.close()
+
+
+def test_there_and_back(alias: str) -> None:
+    migrate(alias)
+    assert connect(alias).migrate() == []
+    assert tables(alias) == {"retrysafe_records", "retrysafe_schema"}
+    migrate(alias, "zero")
+    assert tables(alias) == set()
+
+
+def test_schema_that_is_there_already_is_left_alone(alias: str) -> None:
+    connect(alias).migrate()
+    migrate(alias)
+    assert tables(alias) == {"retrysafe_records", "retrysafe_schema"}
+
+
+def test_routers_decide(tmp_path: Path) -> None:
+    connections.settings["without"] = connections.settings["default"] | {"NAME": str(tmp_path / "without.db")}
+    migrate("without")
+    assert tables("without") == set()
+    migrate("without", "zero")
+    remove_alias("without")
+
+
+def test_database_that_we_do_not_know_is_passed_over(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrations, "dialects", lambda: ())
+    migrate(alias)
+    assert tables(alias) == set()

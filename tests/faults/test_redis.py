@@ -1,0 +1,456 @@
+"""Scripts forgotten, connections killed, slots moved, tasks cancelled, expiries lost. FAULTS 39-43."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from retrysafe import Boundary, ConfigurationError, StoreUnavailable, wait
+from retrysafe.backend import Backend
+from retrysafe.connect import connect
+from retrysafe.core import backoff
+from retrysafe.core.transitions import Event
+from retrysafe.executors import redis_url as urls
+from retrysafe.programs.claiming import Won, claim
+from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.settling import read, settle
+from retrysafe.programs.sweeping import sweep
+from retrysafe.stores.redis import name_of
+from retrysafe.types import Stored, Want
+from tests.conftest import require
+from tests.faults.conftest import Making
+from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, unique, until
+from tests.stores.harnesses import age_redis, redis_masters, redis_url
+from tests.stores.lockstep import CLOCKS
+
+TOPOLOGIES = ["", "_CLUSTER", "_SENTINEL"]
+DONE = Stored(b"done", "text/plain", 1)
+
+
+@pytest.fixture(params=TOPOLOGIES, ids=["redis", "redis-cluster", "redis-sentinel"])
+def url(request: pytest.FixtureRequest) -> str:
+    """Every topology."""
+    require(f"redis{request.param.lower().replace('_', '-')}")
+    return redis_url(request.param)
+
+
+@pytest.fixture
+def cluster() -> str:
+    """The cluster's URL."""
+    require("redis-cluster")
+    return redis_url("_CLUSTER")
+
+
+@pytest.fixture
+def backend(url: str) -> Iterator[Backend]:
+    """A backend of the test's own."""
+    made = connect(_named(url)[0])
+    yield made
+    made.close()
+
+
+def _want(key: bytes, attempt: str = "first") -> Want:
+    return Want(key, "b", "s", "o", b"p", attempt, "keyed", CLOCKS)
+
+
+def _nodes(url: str) -> dict[str, Any]:
+    found: dict[str, Any] = redis_masters(url).all()
+    return found
+
+
+# ---------------------------------------------------------------- scripts and connections
+
+
+def test_forgotten_scripts_are_loaded_again(url: str, make: Making) -> None:
+    """40."""
+    boundary = make(url)
+    for number in range(3):
+        for node in _nodes(url).values():
+            node.script_flush()
+        with boundary.claim(number) as claim:
+            claim.result = number
+            for node in _nodes(url).values():
+                node.script_flush()
+
+
+async def test_forgotten_scripts_are_loaded_again_by_many_tasks(url: str, make: Making) -> None:
+    boundary = make(url)
+
+    async def one(number: int) -> None:
+        async with boundary.claim(number) as claim:
+            claim.result = number
+            if number % 7 == 0:
+                for node in _nodes(url).values():
+                    node.script_flush()
+
+    await asyncio.gather(*map(one, range(50)))
+    await boundary.aclose()
+
+
+def test_killed_connections_are_made_again(url: str, make: Making) -> None:
+    named, name = _named(url)
+    boundary = make(named)
+    for number in range(3):
+        with boundary.claim(number) as claim:
+            claim.result = number
+        _kill(url, name)
+        with boundary.claim(number) as claim:
+            assert claim.replayed
+
+
+async def test_killed_lanes_are_laid_again(url: str, make: Making) -> None:
+    named, name = _named(url)
+    boundary = make(named)
+    for number in range(3):
+        async with boundary.claim(number) as claim:
+            claim.result = number
+        await asyncio.to_thread(_kill, url, name)
+        async with boundary.claim(number) as claim:
+            assert claim.replayed
+    await boundary.aclose()
+
+
+def _named(url: str) -> tuple[str, str]:
+    """The URL with a name for its connections, and the name: a test kills its own only."""
+    name = unique("client")
+    return f"{url}?client_name={name}", name
+
+
+def _kill(url: str, name: str) -> None:
+    """Kill every connection of that name, on every master."""
+    for node in _nodes(url).values():
+        for client in node.client_list():
+            if client["name"] == name:
+                node.execute_command("CLIENT", "KILL", "ID", client["id"])
+
+
+async def test_a_kill_in_mid_flight_is_recognised_afterwards(url: str) -> None:
+    """2, 43: whether the claim was written or not, the same attempt learns that the key is its own."""
+    named, name = _named(url)
+    backend = connect(named)
+    client = backend.aclient()
+    keys = [secrets.token_bytes(32) for _ in range(30)]
+    await arun(read(backend.store, keys[0]), client)
+    claims = [asyncio.create_task(arun(claim(backend.store, _want(key)), client)) for key in keys]
+    await asyncio.sleep(0)
+    await asyncio.to_thread(_kill, url, name)
+    for key, outcome in zip(keys, await asyncio.gather(*claims, return_exceptions=True), strict=True):
+        if not isinstance(outcome, Won):
+            assert isinstance(outcome, StoreUnavailable)
+            assert isinstance(await arun(claim(backend.store, _want(key)), client), Won)
+    await backend.aclose()
+
+
+async def test_cancelling_one_waiter_disturbs_no_other(backend: Backend, url: str) -> None:
+    """43: on one wire, every reply goes to the one who asked."""
+    client, store = backend.aclient(), backend.store
+    keys = [secrets.token_bytes(32) for _ in range(60)]
+    for key in keys:
+        assert isinstance(await arun(claim(store, _want(key, key.hex()[:8])), client), Won)
+    for node in _nodes(url).values():
+        node.execute_command("CLIENT", "PAUSE", "200", "ALL")
+    reads = [asyncio.create_task(arun(read(store, key), client)) for key in keys]
+    await asyncio.sleep(0.01)
+    for task in reads[::2]:
+        task.cancel()
+    records = await asyncio.gather(*reads, return_exceptions=True)
+    assert [type(record).__name__ for record in records[::2]] == ["CancelledError"] * 30
+    for key, record in zip(keys[1::2], records[1::2], strict=True):
+        assert not isinstance(record, BaseException)
+        assert record is not None
+        assert (record.key, record.attempt) == (key, key.hex()[:8])
+    for key in keys:
+        record = await arun(read(store, key), client)
+        assert record is not None
+        assert record.attempt == key.hex()[:8]
+    await backend.aclose()
+
+
+async def test_connecting_goes_on_when_the_first_to_ask_is_cancelled(backend: Backend) -> None:
+    client, key = backend.aclient(), secrets.token_bytes(32)
+    first = asyncio.create_task(arun(read(backend.store, key), client))
+    second = asyncio.create_task(arun(read(backend.store, key), client))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second is None
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await backend.aclose()
+
+
+# ---------------------------------------------------------------- a cluster whose slots move
+
+
+class Moving:
+    """One slot of the cluster on its way from the node that has it to another one."""
+
+    def __init__(self, url: str, key: bytes) -> None:
+        nodes = _nodes(url)
+        self.name = name_of(key)
+        self.slot = int(next(iter(nodes.values())).execute_command("CLUSTER", "KEYSLOT", self.name))
+        ids = {name: node.execute_command("CLUSTER", "MYID") for name, node in nodes.items()}
+        self.nodes = nodes
+        self.source = next(name for name in nodes if self._serves(nodes[name]))
+        self.target = next(name for name in nodes if name != self.source)
+        self.ids = {name: found.decode() if isinstance(found, bytes) else found for name, found in ids.items()}
+
+    def _serves(self, node: Any) -> bool:
+        try:
+            node.execute_command("EXISTS", self.name)
+        except redis.exceptions.MovedError:
+            return False
+        return True
+
+    def begin(self) -> None:
+        """Keys that are not there are from now on asked for at the target: ASK."""
+        self._set(self.target, "IMPORTING", self.ids[self.source])
+        self._set(self.source, "MIGRATING", self.ids[self.target])
+
+    def finish(self) -> None:
+        """The target has the slot: MOVED."""
+        host, _, port = self.target.rpartition(":")
+        while keys := self.nodes[self.source].execute_command("CLUSTER", "GETKEYSINSLOT", self.slot, 100):
+            self.nodes[self.source].execute_command("MIGRATE", host, port, "", 0, 5000, "KEYS", *keys)
+        for name in (self.target, *self.nodes):
+            self._set(name, "NODE", self.ids[self.target])
+
+    def back(self) -> None:
+        self.source, self.target = self.target, self.source
+        self.begin()
+        self.finish()
+
+    def _set(self, name: str, *words: str) -> None:
+        self.nodes[name].execute_command("CLUSTER", "SETSLOT", self.slot, *words)
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_slot_that_moves_is_followed(colour: str, cluster: str) -> None:
+    """41: ASK for a key that is on its way, MOVED afterwards; the record goes with its slot."""
+    backend = connect(_named(cluster)[0])
+    store, key = backend.store, secrets.token_bytes(32)
+    with asyncio.Runner() as runner:
+
+        def do(program: Any) -> Any:
+            if colour == "sync":
+                return run(program, backend.client())
+            return runner.run(_on(backend, program))
+
+        assert do(read(store, key)) is None
+        moving = Moving(cluster, key)
+        moving.begin()
+        try:
+            won = do(claim(store, _want(key)))
+            assert isinstance(won, Won)
+            assert moving.nodes[moving.source].execute_command("CLUSTER", "COUNTKEYSINSLOT", moving.slot) == 0
+            assert isinstance(do(claim(store, _want(key))), Won), "the same attempt"
+        finally:
+            moving.finish()
+        try:
+            assert do(settle(store, won.held, Event.COMPLETE, DONE))
+            assert do(read(store, key)).result == DONE
+        finally:
+            moving.back()
+        assert do(read(store, key)).result == DONE
+        runner.run(backend.aclose())
+
+
+async def _on(backend: Backend, program: Any) -> Any:
+    return await arun(program, backend.aclient())
+
+
+# ---------------------------------------------------------------- expiry
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_lost_expiry_is_found_and_mended(colour: str, backend: Backend, url: str) -> None:
+    """A settled record that PERSIST or RESTORE left without expiry gets it back, or goes if it is forgotten."""
+    settled, forgotten, running = (secrets.token_bytes(32) for _ in range(3))
+    store, client = backend.store, backend.client()
+    for key in (settled, forgotten, running):
+        won = run(claim(store, _want(key)), client)
+        assert isinstance(won, Won)
+        if key != running:
+            assert run(settle(store, won.held, Event.COMPLETE, DONE), client)
+            assert redis_masters(url).of_key(name_of(key)).pttl(name_of(key)) > 0
+            redis_masters(url).of_key(name_of(key)).persist(name_of(key))
+    age_redis(url)(forgotten, 7_201_000_000)
+    if colour == "sync":
+        run(sweep(store, 1000), client)
+    else:
+
+        async def swept() -> None:
+            await arun(sweep(store, 1000), backend.aclient())
+            await backend.aclose()
+
+        asyncio.run(swept())
+        client = backend.client()
+    record = run(read(store, settled), client)
+    assert record is not None
+    left = redis_masters(url).of_key(name_of(settled)).pexpiretime(name_of(settled))
+    assert left == -(-record.forget // 1000)
+    assert run(read(store, forgotten), client) is None
+    assert redis_masters(url).of_key(name_of(running)).pttl(name_of(running)) == -1
+
+
+# ---------------------------------------------------------------- wake-ups
+
+
+@pytest.fixture
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waiting duplicate does not look again by itself before the test has failed."""
+    monkeypatch.setattr(backoff, "POLLING", backoff.Backoff(1e6, 1e6))
+    monkeypatch.setattr("random.random", lambda: 0.9)
+
+
+def _apart(url: str, name: str, told: Told) -> tuple[Boundary, Boundary]:
+    """One that waits, and the same as another process would have it: that one can wake nobody here by itself."""
+    here = Boundary(name, store=url, observers=[told], concurrency=wait("10m"))
+    elsewhere = Boundary(name, store=f"{url}&socket_timeout=4", observers=[told])
+    return here, elsewhere
+
+
+def _is_listened_to(url: str, claim: Any) -> bool:
+    """Whether somebody is subscribed to the end of this claim."""
+    name = name_of(claim._want.key)
+    return sum(node.execute_command("PUBSUB", "NUMSUB", name)[1] for node in _nodes(url).values()) > 0
+
+
+@pytest.mark.usefixtures("no_polling")
+def test_a_waiting_thread_is_woken_from_elsewhere(url: str) -> None:
+    named, client = _named(url)
+    here, elsewhere = _apart(named, unique(), Told())
+    answers: list[tuple[bool, Any]] = []
+
+    def waits() -> None:
+        with here.claim("key") as claim:
+            answers.append((claim.replayed, claim.result))
+
+    waiter = threading.Thread(target=waits)
+    with elsewhere.claim("key") as claim:
+        waiter.start()
+        until(lambda: _is_listened_to(url, claim))
+        _kill(url, client)
+        until(lambda: _is_listened_to(url, claim))  # it came back by itself
+        claim.result = "from elsewhere"
+    waiter.join(DEADLINE)
+    assert answers == [(True, "from elsewhere")]
+    here.close()
+    elsewhere.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "retrysafe-redis-listener"]
+
+
+@pytest.mark.usefixtures("no_polling")
+async def test_a_waiting_task_is_woken_from_elsewhere(url: str) -> None:
+    named, client = _named(url)
+    here, elsewhere = _apart(named, unique(), Told())
+    answers: list[tuple[bool, Any]] = []
+
+    async def waits() -> None:
+        async with here.claim("key") as claim:
+            answers.append((claim.replayed, claim.result))
+
+    async with elsewhere.claim("key") as claim:
+        waiter = asyncio.create_task(waits(), context=contextvars.Context())  # not inside this claim
+        await auntil(lambda: _is_listened_to(url, claim))
+        await asyncio.to_thread(_kill, url, client)
+        await auntil(lambda: _is_listened_to(url, claim))
+        claim.result = "from elsewhere"
+    await asyncio.wait_for(waiter, DEADLINE)
+    assert answers == [(True, "from elsewhere")]
+    tasks = asyncio.all_tasks()
+    await here.aclose()
+    await elsewhere.aclose()
+    assert len(asyncio.all_tasks()) == len(tasks) - 1, "the listener lives on"
+
+
+def test_a_listener_does_not_keep_the_interpreter(url: str) -> None:
+    program = f"""
+import asyncio
+from retrysafe import Boundary, InProgress, wait
+first = Boundary("exit", store={url!r}, observers=())
+second = Boundary("exit", store={url!r}, observers=(), concurrency=wait(0.1))
+KEY = {unique()!r}
+import threading
+def holds(entered, leave):
+    with first.claim(KEY):
+        entered.set(); leave.wait()
+entered, leave = threading.Event(), threading.Event()
+holder = threading.Thread(target=holds, args=(entered, leave)); holder.start(); entered.wait()
+try:
+    with second.claim(KEY): pass
+except InProgress: print("sync waited")
+async def awaits():
+    try:
+        async with second.claim(KEY): pass
+    except InProgress: print("async waited")
+asyncio.run(awaits())
+leave.set(); holder.join()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "sync waited\nasync waited\n"
+    assert "Traceback" not in done.stderr
+
+
+# ---------------------------------------------------------------- URLs
+
+
+@pytest.mark.parametrize(
+    ("text", "topology", "hosts", "service", "db"),
+    [
+        ("redis://cache", "", [("cache", 6379)], "", None),
+        ("valkey://cache:7000/3", "", [("cache", 7000)], "", 3),
+        ("unix:///run/redis.sock?db=2", "", [("localhost", 6379)], "", 2),
+        ("redis+cluster://a:1,b:2/", "cluster", [("a", 1), ("b", 2)], "", None),
+        ("redis+cluster://[::1]:1,b/0", "cluster", [("::1", 1), ("b", 6379)], "", None),
+        ("rediss+sentinel://a,b:7/shop/4", "sentinel", [("a", 26379), ("b", 7)], "shop", 4),
+        ("valkeys+sentinel://a/shop?db=1", "sentinel", [("a", 26379)], "shop", 1),
+    ],
+)
+def test_urls(text: str, topology: str, hosts: list[tuple[str, int]], service: str, db: int | None) -> None:
+    address = urls.parse(text)
+    assert (address.topology, address.hosts, address.service) == (topology, hosts, service)
+    assert address.options.get("db") == db
+    assert bool(address.options.get("ssl")) is text.startswith(("rediss", "valkeys"))
+
+
+def test_a_password_is_decoded_and_never_shown() -> None:
+    text = "redis+sentinel://worker:p%40ss@a:1/shop?sentinel_password=p%40ss"
+    address = urls.parse(text)
+    assert (address.options["username"], address.options["password"]) == ("worker", "p@ss")
+    assert address.sentinel_options == {"password": "p@ss"}
+    backend = connect(text)
+    assert "p%40ss" not in backend.address
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("redis://a?decode_responses=true", "no option 'decode_responses'; it has db, socket_timeout"),
+        ("redis://a?ssl_ca_certs=x", "no option 'ssl_ca_certs'"),
+        ("redis://a?socket_timeout=soon", "socket_timeout='soon' is not possible"),
+        ("redis://a/first", "db='first' is not possible"),
+        ("redis+cluster://a:1/3", "one database"),
+        ("redis+sentinel://a:1", "service-name"),
+        ("redis+proxy://a", "unknown kind of URL"),
+    ],
+)
+def test_what_a_url_cannot_have_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message.replace("?", "[?]")):
+        connect(text)
+
+
+def test_transactional_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="effects"):
+        Boundary("b", store=url, effects="transactional")

@@ -1,0 +1,1 @@
+"""Operating keys: the Operator, and the verbs of the command line over it, on every store."""

@@ -1,0 +1,454 @@
+"""`retrysafe keys`: what an operator types, reads and gets, through the real command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import layered
+from retrysafe.core import keys
+from retrysafe.types import Standing
+from tests.conftest import require
+from tests.operating.conftest import Command, Place, in_a_process
+from tests.stores import harnesses
+
+
+def named(place: Place, key: str = "K") -> list[str]:
+    return ["--store", place.operators, "--key", key, "--boundary", place.name]
+
+
+# ---------------------------------------------------------------- a process of its own, on every store
+
+
+def test_a_stuck_key_is_found_looked_at_and_settled(place: Place, tmp_path: Path) -> None:
+    seen, audit = place.unknown(), tmp_path / "audit.jsonl"
+    listed = in_a_process("keys", "list", "--boundary", place.name, "--json", RETRYSAFE_STORE=place.operators)
+    assert listed.code == 0, listed.err
+    (row,) = map(json.loads, listed.out.splitlines())
+    assert (row["key_hash"], row["standing"]) == (seen.key.hex(), "unknown")
+    shown = in_a_process("keys", "show", *named(place), "--json")
+    record = json.loads(shown.out)
+    assert record["retry"].startswith("is refused until somebody settles the key")
+    step = record["next"][0]["command"].replace("JSON", '"found"').split()
+    step = [part.strip("'\"") if part.startswith(("'", "redis")) else part for part in step]
+    done = in_a_process(*step[1:], *(() if "--store" in step else ("--store", place.operators)), "--audit", str(audit))
+    assert (done.code, done.out) == (0, "resolved: unknown → completed\n"), done.err
+    (told,) = map(json.loads, done.err.splitlines())
+    assert [json.loads(line)["audit"] for line in audit.read_text().splitlines()] == ["intent", "outcome"]
+    assert told == json.loads(audit.read_text().splitlines()[1])
+    assert place.retry() == "found"
+    again = in_a_process("keys", "release", *named(place))
+    assert (again.code, again.out) == (1, "")
+    assert "The key is completed. What can be done: retrysafe keys expire" in again.err
+
+
+def test_a_key_is_expired_only_when_that_is_confirmed(place: Place) -> None:
+    place.completed()
+    asked = in_a_process("keys", "expire", *named(place))
+    assert asked.code == 2
+    assert "runs the work again" in asked.err
+    assert "--yes" in asked.err
+    assert place.retry() == "first"
+    done = in_a_process("keys", "expire", *named(place), "--yes")
+    assert (done.code, done.out) == (0, "expired: completed → expired\n")
+    assert place.retry() == "again"
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", "expired"), ("\n", "completed"), ("no\n", "completed")])
+def test_on_a_terminal_it_asks(shelf: Place, answer: str, left: str) -> None:
+    shelf.completed()
+    terminal, side = os.openpty()
+    os.write(terminal, answer.encode())
+    command = [sys.executable, "-m", "retrysafe", "keys", "expire", *named(shelf)]
+    done = subprocess.run(command, stdin=side, capture_output=True, text=True, check=False, timeout=60)
+    os.close(terminal)
+    os.close(side)
+    assert "[y/N]" in done.stderr
+    assert shelf.record("K").standing == left
+    assert done.returncode == (0 if left == "expired" else 1)
+
+
+# ---------------------------------------------------------------- list
+
+
+def test_a_list_is_a_table_for_people(place: Place, command: Command) -> None:
+    place.unknown("U")
+    place.completed("C")
+    done = command("keys", "list", "--store", place.operators, "--boundary", place.name)
+    head, *rows, total = done.out.splitlines()
+    assert head.split() == ["key", "standing", "boundary", "operation", "scope", "attempts", "age"]
+    assert sorted(row.split()[1] for row in rows) == ["completed", "unknown"]
+    assert total == "2 keys"
+
+
+def test_a_list_is_narrowed(place: Place, command: Command) -> None:
+    place.unknown("old")
+    place.unknown("new")
+    place.completed("C")
+    place.elapse("old", 7200)
+
+    def count(*arguments: str) -> int:
+        done = command("keys", "list", "--store", place.operators, "--boundary", place.name, "--json", *arguments)
+        return len(done.out.splitlines())
+
+    assert count() == 3
+    assert count("--standing", "unknown") == 2
+    assert count("--standing", "unknown", "--standing", "completed") == 3
+    assert count("--older-than", "1h") == count("--older-than", "3600") == 1
+    assert count("--older-than", "3h") == 0
+    assert count("--operation", "another") == count("--scope", "another") == 0
+    assert (count("--limit", "2"), count("--limit", "0")) == (2, 3)
+
+
+def test_a_list_says_when_there_is_more(shelf: Place, command: Command) -> None:
+    for number in range(3):
+        shelf.completed(str(number))
+    said = [command("keys", "list", "--store", shelf.operators, "--limit", n).out.splitlines()[-1] for n in "123"]
+    assert said == ["1 key and more: raise --limit", "2 keys and more: raise --limit", "3 keys"]
+
+
+PEAK = """
+import io, resource, sys
+from retrysafe.cli import main
+
+def listed(limit):
+    sys.stdout = counted = Counted()
+    assert main(["keys", "list", "--json", "--limit", limit]) == 0
+    return counted.lines, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+class Counted(io.TextIOBase):
+    lines = 0
+    def write(self, text):
+        self.lines += text.count("\\n")
+
+few, before = listed("1000")
+many, after = listed("0")
+print(few, many, (after - before) * (1 if sys.platform == "darwin" else 1024), file=sys.__stdout__)
+"""
+
+
+def fill(shelf: Place, count: int) -> None:
+    """Make ``count`` records, quickly."""
+    shelf.completed()
+    with closing(sqlite3.connect(shelf.operators.removeprefix("sqlite:///"))) as connection, connection:
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(retrysafe_records)")]
+        rest = ", ".join(name for name in columns if name != "key_hash")
+        connection.execute(
+            f"INSERT INTO retrysafe_records (key_hash, {rest}) WITH RECURSIVE n (i) AS "
+            f"(SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count - 1}) SELECT randomblob(32), {rest} "
+            "FROM retrysafe_records, n"
+        )
+
+
+def test_a_hundred_thousand_keys_are_listed_a_page_at_a_time(shelf: Place) -> None:
+    fill(shelf, 100_000)
+    environment = {**os.environ, "RETRYSAFE_STORE": shelf.operators}
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, env=environment)
+    few, many, grown = map(int, done.stdout.split())
+    assert (few, many) == (1000, 100_000)
+    assert grown < 8 * 2**20, f"{grown} bytes more for a hundred times as many keys"
+
+
+def test_who_reads_only_the_beginning_is_not_shown_an_error(shelf: Place) -> None:
+    fill(shelf, 3000)  # more than a pipe holds
+    line = f"'{sys.executable}' -m retrysafe keys list --store '{shelf.operators}' --limit 0 --json | head -n 1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+# ---------------------------------------------------------------- show
+
+
+def test_a_key_is_shown_in_human_terms(place: Place, command: Command) -> None:
+    record = place.completed()
+    done = command("keys", "show", *named(place))
+    assert done.code == 0
+    shown = dict(line.split("  ", 1) for line in done.out.splitlines() if "  " in line.strip())
+    shown = {name: value.strip() for name, value in shown.items()}
+    assert shown["key hash"] == record.key.hex()
+    assert shown["standing"] == "completed"
+    assert shown["window left"].endswith(" h")
+    assert shown["payload parts"] == "amount"
+    assert shown["retry"] == "gets the stored result"
+    assert shown["expires"].endswith("Z")
+    assert "first" not in done.out, "results may be confidential"
+    assert f"retrysafe keys expire --hash {record.key.hex()}" in done.out
+
+
+def test_a_running_key_says_how_long_its_lease_is(place: Place, command: Command) -> None:
+    with place.boundary(lease=600).claim("K", payload={"amount": 5}) as claim:
+        shown = command("keys", "show", *named(place)).out
+        released = command("keys", "release", *named(place))
+        claim.result = 1
+    assert "lease left" in shown
+    assert "Nothing can be done by hand" in shown
+    assert released.code == 1
+    assert "Its lease lapses in 10 m" in released.err or "Its lease lapses in 9" in released.err
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("text", {"text": '"text"', "bytes": 6, "truncated": False}),
+        ("x" * 70_000, {"bytes": 70_002, "truncated": True}),
+    ],
+)
+def test_a_result_is_shown_on_request_only(shelf: Place, command: Command, value: str, shown: dict[str, Any]) -> None:
+    with shelf.boundary().claim("K") as claim:
+        claim.result = value
+    assert "result" not in json.loads(command("keys", "show", *named(shelf), "--json").out)
+    found = json.loads(command("keys", "show", *named(shelf), "--json", "--result").out)["result"]
+    assert {name: found[name] for name in shown} == shown
+    assert len(found["text"]) <= 65_536
+    assert found["text"] in command("keys", "show", *named(shelf), "--result").out
+
+
+class Raw:
+    def encode(self, value: Any, annotation: Any) -> Any:
+        from retrysafe import Stored
+
+        return Stored(value, "application/octet-stream", 1)
+
+    def decode(self, stored: Any, annotation: Any) -> Any:
+        return stored.body
+
+
+def test_a_result_that_is_not_text_is_shown_in_base64(shelf: Place, command: Command) -> None:
+    with shelf.boundary(codec=Raw()).claim("K") as claim:
+        claim.result = b"\xff\x00"
+    found = json.loads(command("keys", "show", *named(shelf), "--json", "--result").out)["result"]
+    assert (found["base64"], found["media_type"]) == ("/wA=", "application/octet-stream")
+
+
+@dataclass
+class Order:
+    amount: int
+    note: str
+
+
+def test_a_wrong_payload_shows_which_fields_differ_and_no_values(
+    place: Place, command: Command, tmp_path: Path
+) -> None:
+    boundary = place.boundary()
+
+    @boundary.once(key="number", operation="place order")
+    def place_order(number: str, order: Order, express: bool = False) -> None: ...
+
+    place_order("K", Order(5, "confidential"))
+    where = [*named(place), "--operation", "place order"]
+    given = tmp_path / "payload.json"
+    for payload, said, code in (
+        ({"number": "K", "order": {"amount": 5, "note": "confidential"}, "express": False}, "is the same", 0),
+        ({"number": "K", "order": {"amount": 6, "note": "confidential"}}, "differs in: express, order.amount", 1),
+    ):
+        given.write_text(json.dumps(payload))
+        done = command("keys", "show", *where, "--payload", str(given))
+        assert said in done.out
+        assert done.code == code
+        assert "confidential" not in done.out
+        piped = in_a_process("keys", "show", *where, "--payload", "-", "--json", given=json.dumps(payload))
+        assert json.loads(piped.out)["differing"] == (["express", "order.amount"] if code else [])
+
+
+def test_a_payload_of_other_types_is_given_with_tags(shelf: Place, command: Command, tmp_path: Path) -> None:
+    from decimal import Decimal
+
+    with shelf.boundary().claim("K", payload={"amount": Decimal("1.50")}) as claim:
+        claim.result = None
+    given = tmp_path / "payload.json"
+    for text, code in (('{"amount": 1.5}', 1), ('{"amount": {"$": ["decimal", "1.5"]}}', 0)):
+        given.write_text(text)
+        assert command("keys", "show", *named(shelf), "--payload", str(given)).code == code
+
+
+# ---------------------------------------------------------------- which key
+
+
+def test_a_key_that_is_not_there_says_what_was_looked_for(place: Place, command: Command) -> None:
+    boundary = place.boundary()
+    with boundary.claim("K", operation="transfer", scope="tenant") as claim:
+        claim.result = 1
+    done = command("keys", "show", *named(place))
+    assert (done.code, done.out) == (1, "")
+    assert keys.lookup(None, place.name, "", place.name, "K").hex() in done.err
+    assert f"operation '{place.name}' (the default, the boundary's name), scope ''" in done.err
+    assert "Operations with records here: 'transfer' (1). 1 scopes are in use." in done.err
+    assert command("keys", "show", *named(place), "--operation", "transfer", "--scope", "tenant").code == 0
+    nowhere = command("keys", "show", "--store", place.operators, "--key", "K", "--boundary", "typo")
+    assert "The store has no records of boundary 'typo'." in nowhere.err
+
+
+def test_an_ambiguous_hash_is_refused_and_listed(shelf: Place, command: Command, tmp_path: Path) -> None:
+    shelf.completed("A")
+    shelf.completed("B")
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+        for number, name in enumerate(("a", "b")):
+            connection.execute(
+                "UPDATE retrysafe_records SET key_hash = ?, operation = ? WHERE key_hash = ?",
+                (bytes.fromhex("abcd1234") + bytes([number] * 28), name, shelf.record("AB"[number]).key),
+            )
+    done = command("keys", "expire", "--store", shelf.operators, "--hash", "abcd1234", "--yes")
+    assert done.code == 2
+    assert "names more than one key" in done.err
+    assert done.err.count("abcd1234") == 3
+    assert command("keys", "show", "--store", shelf.operators, "--hash", "abcd1234", "--operation", "b").code == 0
+    assert command("keys", "show", "--store", shelf.operators, "--hash", "abcd12340101").code == 0
+    assert command("keys", "show", "--store", shelf.operators, "--hash", "abcd9999").code == 1
+
+
+def test_the_secret_comes_from_the_environment_alone(shelf: Place, command: Command) -> None:
+    with shelf.boundary(secret="s3cret" * 3).claim("K") as claim:
+        claim.result = 1
+    assert command("keys", "show", *named(shelf)).code == 1
+    assert command("keys", "show", *named(shelf), RETRYSAFE_SECRET="s3cret" * 3).code == 0
+    assert (
+        command("keys", "show", *named(shelf), "--secret-env", "MINE", MINE="s3cret" * 3, RETRYSAFE_SECRET="x").code
+        == 0
+    )
+    assert "no such environment variable" in command("keys", "show", *named(shelf), "--secret-env", "GONE").err
+
+
+# ---------------------------------------------------------------- changes
+
+
+def test_what_is_stored_is_what_the_operation_would_return(shelf: Place, command: Command) -> None:
+    boundary = shelf.boundary()
+
+    @boundary.once(key="number", operation="order")
+    def order(number: str) -> Order:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        order("K")
+    given = '{"$": ["object", "Order", {"amount": 5, "note": "by hand"}]}'
+    done = command("keys", "resolve", *named(shelf), "--operation", "order", "--as", "completed", "--result", given)
+    assert done.code == 0, done.err
+    assert order("K") == Order(5, "by hand")
+
+
+def test_a_failure_is_given_as_a_message(shelf: Place, command: Command) -> None:
+    from retrysafe import StoredFailure
+
+    shelf.unknown()
+    arguments = ("--as", "failed", "--result", "no such account", "--reason", "ticket 7", "--actor", "alice", "--json")
+    done = command("keys", "resolve", *named(shelf), *arguments)
+    entry = json.loads(done.out)
+    assert (entry["actor"], entry["reason"], entry["after"]) == ("alice", "ticket 7", "failed")
+    with pytest.raises(StoredFailure, match="no such account"):
+        shelf.retry()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--as", "completed"), "needs --result JSON"),
+        (("--as", "completed", "--result", "{"), "--result is not JSON"),
+        (("--as", "completed", "--result", "NaN"), "--result is not JSON"),
+        (("--as", "completed", "--result", '{"$": ["decimal", "x"]}'), "--result: "),
+        (("--as", "released", "--result", "1"), "does not go with --as released"),
+        (("--as", "gone"), "invalid choice"),
+        ((), "--as"),
+    ],
+)
+def test_a_wrong_resolution_changes_nothing(
+    shelf: Place, command: Command, arguments: tuple[str, ...], complaint: str
+) -> None:
+    seen = shelf.unknown()
+    done = command("keys", "resolve", *named(shelf), *arguments)
+    assert done.code == 2
+    assert complaint in done.err
+    assert shelf.record("K").version == seen.version
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("list",), "--store is missing"),
+        (("list", "--store", "sqlite:///nowhere.db"), "is not there"),
+        (("list", "--store", "nonsense://x"), "unknown kind of URL"),
+        (("list", "--store", "memory://"), "nobody else can see"),
+        (("show", "--store", "sqlite:///x.db"), "--key --hash"),
+    ],
+)
+def test_what_cannot_be_done_is_said(command: Command, arguments: tuple[str, ...], complaint: str) -> None:
+    done = command("keys", *arguments, RETRYSAFE_STORE="")
+    assert (done.code, done.out) == (2, "")
+    assert complaint in done.err
+
+
+def test_other_wrong_usage_is_said(shelf: Place, command: Command, tmp_path: Path) -> None:
+    with shelf.boundary().claim("U") as claim:
+        claim.result = 1
+    store = ("--store", shelf.operators)
+    for arguments, complaint in (
+        (("show", *store, "--key", "K"), "--key needs --boundary"),
+        (("show", *store, "--hash", "zz"), "hex digits"),
+        (("list", *store, "--older-than", "soon"), "--older-than"),
+        (("list", *store, "--limit", "-1"), "--limit"),
+        (("show", *named(shelf, "U"), "--payload", "-"), "without a payload"),
+    ):
+        done = command("keys", *arguments)
+        assert (done.code, done.out) == (2, ""), arguments
+        assert complaint in done.err
+    shelf.completed()
+    assert "No such file" in command("keys", "show", *named(shelf), "--payload", str(tmp_path / "gone")).err
+
+
+def test_an_audit_that_cannot_be_written_keeps_the_change_from_happening(
+    shelf: Place, command: Command, tmp_path: Path
+) -> None:
+    seen = shelf.unknown()
+    done = command("keys", "release", *named(shelf), RETRYSAFE_AUDIT=str(tmp_path / "no" / "such" / "folder"))
+    assert done.code == 2
+    assert "Nothing was changed" in done.err
+    assert shelf.record("K").version == seen.version
+
+
+def test_a_race_that_is_lost_is_told(shelf: Place, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from retrysafe.operating import Operator
+
+    seen = shelf.unknown()
+    resolve = Operator.resolve
+
+    def late(self: Operator, *arguments: Any, **named: Any) -> Any:
+        assert resolve(shelf.operator(), seen, "completed", result="the other operator's").done
+        return resolve(self, *arguments, **named)
+
+    monkeypatch.setattr(Operator, "resolve", late)
+    done = command("keys", "release", *named(shelf), "--json")
+    assert done.code == 1
+    assert "has changed meanwhile. The key is completed." in done.err
+    assert json.loads(done.out)["done"] is False
+    assert json.loads(done.err.splitlines()[0])["done"] is False
+    assert shelf.record("K").standing is Standing.COMPLETED
+
+
+# ---------------------------------------------------------------- a fast store in front
+
+
+def test_a_fast_store_is_told_first_to_forget_the_key(place: Place, command: Command) -> None:
+    require("redis")
+    fast = harnesses.redis_url()
+    place.boundaries = layered(fast, place.boundaries)
+    place.completed()
+    assert place.retry() == "first"
+    with closing(place.boundary()) as boundary:
+        assert boundary._terms.backend.near is not None
+    assert command("keys", "expire", *named(place), "--yes", "--fast", fast).code == 0
+    assert place.retry() == "again"
+
+
+def test_a_fast_store_that_does_not_answer_keeps_the_key_from_being_expired(shelf: Place, command: Command) -> None:
+    seen = shelf.completed()
+    done = command("keys", "expire", *named(shelf), "--yes", "--fast", "redis://127.0.0.1:1")
+    assert (done.code, done.out) == (2, "")
+    assert shelf.record("K").version == seen.version

@@ -1,0 +1,202 @@
+"""`retrysafe status`: what a store promises, how its server is set up, what is in it, and whether it can be used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+
+from retrysafe import Boundary, ConfigurationError, Occurrence, connect
+from retrysafe.backend import Backend
+from retrysafe.cli.status import _difference
+from retrysafe.executors.sqlite import SqliteClient, SqliteFile
+from retrysafe.operating import Clock, Status
+from retrysafe.ports import Ask, Query, Rows
+from retrysafe.stores.postgresql import PostgresqlStore, _findings
+from retrysafe.stores.sqlite import SqliteStore
+from retrysafe.types import Finding
+from tests.operating.conftest import Command, Place, in_a_process
+
+
+def test_a_store_is_described_and_counted(place: Place, command: Command) -> None:
+    place.unknown("U1")
+    place.unknown("U2")
+    place.completed("C")
+    done = command("status", "--store", place.operators, "--json")
+    assert done.code == 0
+    status = json.loads(done.out)
+    counted = {one["standing"]: one["records"] for one in status["records"] if one["boundary"] == place.name}
+    assert counted == {"unknown": 2, "completed": 1}
+    assert status["usable"] is True
+    assert status["unknown"] >= 2
+    assert status["capabilities"]["cannot_survive"]
+    assert abs(status["clock"]["ahead"]) < 60
+    text = in_a_process("status", RETRYSAFE_STORE=place.operators)
+    assert text.code == 0
+    assert "unknown: somebody has to settle them: retrysafe keys list --standing unknown" in text.out
+    assert place.name in text.out
+    assert "clock difference" in text.out
+
+
+def test_forgotten_records_wait_for_the_sweep(shelf: Place, command: Command) -> None:
+    shelf.completed("C", window="1h")
+    shelf.elapse("C", 7200)
+    status = json.loads(command("status", "--store", shelf.operators, "--json").out)
+    assert (status["forgotten"], status["unknown"]) == (1, 0)
+    assert "1 forgotten: they wait for the sweep" in command("status", "--store", shelf.operators).out
+
+
+def test_an_empty_store_has_no_clock_to_compare(shelf: Place, command: Command) -> None:
+    said = command("status", "--store", shelf.operators).out
+    assert "no records" in said
+    assert "not known: there is no record" in said
+    assert json.loads(command("status", "--store", shelf.operators, "--json").out)["clock"] is None
+
+
+@pytest.mark.parametrize(
+    ("clock", "said"),
+    [
+        (Clock(0.2, 0.1), "0.200 s (± 0.100) ahead of"),
+        (Clock(-5.0, 0.1), "5.000 s (± 0.100) behind this machine !!"),
+        (Clock(5.0, 4.5), "this machine"),
+    ],
+)
+def test_a_clock_that_is_off_is_pointed_out(clock: Clock, said: str) -> None:
+    told = _difference(Status(SqliteStore.capabilities, "", None, [], [], clock))
+    assert said in told
+    assert told.endswith("compare") == (said.endswith("!!"))
+
+
+@pytest.fixture
+def empty_database(postgresql: str) -> Iterator[str]:
+    import psycopg
+
+    name = f"retrysafe_status_{uuid4().hex}"
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        yield urlsplit(postgresql)._replace(path=f"/{name}").geturl()
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+asyncpg"])
+def test_a_database_without_our_tables_would_be_refused(scheme: str, empty_database: str, command: Command) -> None:
+    url = empty_database.replace("postgresql", scheme, 1)
+    done = command("status", "--store", url)
+    assert done.code == 1
+    assert "version 0 (needed: 1)" in done.out
+    assert "retrysafe migrate" in done.out
+    assert "synchronous_commit" in done.out, "the server can be looked at all the same"
+    listed = command("keys", "list", "--store", url)
+    assert (listed.code, listed.out) == (2, "")
+    assert "retrysafe migrate" in listed.err
+
+
+def test_a_server_that_does_not_answer_is_an_error(command: Command) -> None:
+    done = command("status", "--store", "postgresql://nobody@127.0.0.1:1/x?connect_timeout=2")
+    assert (done.code, done.out) == (2, "")
+
+
+# ---------------------------------------------------------------- the server's settings
+
+
+def test_a_live_server_tells_how_durable_a_commit_is(postgresql: str, command: Command) -> None:
+    connect.connect(postgresql).migrate()
+    status = json.loads(command("status", "--store", postgresql, "--json").out)
+    told = {(finding["level"], finding["name"]) for finding in status["findings"]}
+    assert ("fact", "synchronous_commit") in told
+    assert ("fact", "synchronous_standby_names") in told
+    assert not any(level == "refuse" for level, _ in told)
+
+
+def settings(standby: str = "false", fsync: str = "on", commit: str = "on", pages: str = "on") -> dict[str, str]:
+    found = _findings(Rows([(standby, fsync, commit, "", pages)], 1))
+    return {finding.name: finding.level for finding in found if finding.level != "fact"}
+
+
+def test_settings_that_weaken_a_promise_are_found() -> None:
+    """What a live server cannot be put into by a test: a standby, and a server without fsync."""
+    assert settings() == {}
+    assert settings(standby="true") == {"in_recovery": "refuse"}
+    assert settings(fsync="off") == settings(pages="off") == {"fsync": "warn"}
+    assert settings(commit="off") == {"synchronous_commit": "warn"}
+    assert settings(commit="local") == {}
+
+
+def test_the_query_answers_in_the_order_in_which_it_is_read(postgresql: str) -> None:
+    import psycopg
+
+    (ask,) = PostgresqlStore().examine()
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        rows = connection.execute(ask.request.sql.encode()).fetchall()
+        assert rows[0][0] == "false"
+        for name, value in zip(("fsync", "synchronous_commit"), rows[0][1:3], strict=True):
+            assert connection.execute(f"SHOW {name}".encode()).fetchone() == (value,)
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_a_warning_is_told_once_per_process(postgresql: str, colour: str) -> None:
+    connect.connect(postgresql).migrate()
+    weak = f"{postgresql}?options=-c%20synchronous_commit%3Doff&application_name={uuid4().hex}"
+    told: list[Occurrence] = []
+    one, other = (Boundary(f"{name}-{uuid4().hex}", store=weak, observers=[told.append]) for name in ("a", "b"))
+    for boundary in (one, other, one):
+        if colour == "sync":
+            with boundary.claim(uuid4()) as claim:
+                claim.result = 1
+        else:
+            async with boundary.claim(uuid4()) as claim:
+                claim.result = 1
+    warnings = [occurrence for occurrence in told if occurrence.name == "store_warning"]
+    assert [warning.fields["setting"] for warning in warnings] == ["synchronous_commit"]
+    assert warnings[0].boundary == one.name
+    assert told.index(warnings[0]) < [occurrence.name for occurrence in told].index("started"), "before the handler"
+    for boundary in (one, other):
+        await boundary.aclose()
+
+
+class Misconfigured(SqliteStore):
+    """A store whose server refuses to be used."""
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        finding = Finding("refuse", "eviction", "The server may evict records.")
+        return [Ask(Query("SELECT 1", {}, writes=False), lambda answer: [finding])]
+
+
+@pytest.fixture
+def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    path = tmp_path / "refusing.db"
+    connect.connect(f"sqlite:///{path}").close()
+
+    def make(url: str) -> Backend:
+        file = SqliteFile(str(path))
+        return Backend(Misconfigured(), sync=lambda: SqliteClient(file), asynchronous=None, address=url)
+
+    monkeypatch.setitem(connect._SCHEMES, "refusing", make)
+    return lambda: "refusing://store"
+
+
+def test_a_server_that_is_set_up_wrongly_is_refused_before_the_handler(refusing: Callable[[], str]) -> None:
+    boundary = Boundary("b", store=refusing(), observers=())
+    ran: list[str] = []
+
+    @boundary.once(key="key", operation="x")
+    def work(key: str) -> None:
+        ran.append(key)
+
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="may evict records"):
+            work("K")
+    assert ran == []
+    boundary.close()
+
+
+def test_status_exits_with_1_where_boundaries_refuse(refusing: Callable[[], str], command: Command) -> None:
+    done = command("status", "--store", refusing())
+    assert done.code == 1
+    assert "!! refused: The server may evict records." in done.out
+    assert json.loads(command("status", "--store", refusing(), "--json").out)["usable"] is False
+    assert command("keys", "list", "--store", refusing()).code == 0, "looking does no harm"
