@@ -21,6 +21,7 @@ from retrysafe.programs.drivers import run
 from retrysafe.programs.sweeping import forgotten, remove, sweep
 from retrysafe.sweeper import Sweeper, Swept
 from retrysafe.types import Record
+from tests.conftest import require
 from tests.faults.conftest import Making
 from tests.faults.helpers import (
     Child,
@@ -462,3 +463,14 @@ def test_a_store_without_tables_is_named(migrated: str) -> None:
             connection.execute("DROP TABLE retrysafe_records, retrysafe_schema")
         with pytest.raises(SchemaOutdated, match="retrysafe migrate"):
             Sweeper(url, observers=()).run_once()
+
+
+# ---------------------------------------------------------------- other stores
+
+
+def test_where_records_expire_natively_nothing_can_be_archived_first() -> None:
+    require("redis")
+    url = os.environ["RETRYSAFE_TEST_REDIS"]
+    assert Sweeper(url, observers=()).run_once().archived == 0
+    with pytest.raises(ConfigurationError, match="lets records expire by itself"):
+        Sweeper(url, archive=lambda records: None)
