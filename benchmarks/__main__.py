@@ -21,6 +21,7 @@ _GROUPS: tuple[tuple[str, str | None], ...] = (
     ("on_sqlite", None),
     ("on_psycopg", "RETRYSAFE_TEST_POSTGRESQL"),
     ("on_asyncpg", "RETRYSAFE_TEST_POSTGRESQL"),
+    ("on_sweeping", "RETRYSAFE_TEST_POSTGRESQL"),
     ("on_redis", "RETRYSAFE_TEST_REDIS"),
     ("on_dynamodb", "RETRYSAFE_TEST_DYNAMODB"),
 )

@@ -23,7 +23,7 @@ READ = "SELECT fingerprint, result FROM by_hand WHERE key = {} AND state = 'comp
 
 
 @contextmanager
-def database() -> Iterator[str]:
+def database(partitions: int | None = None) -> Iterator[str]:
     """The URL of a fresh database with both schemas, dropped afterwards."""
     parts = urlsplit(os.environ[VARIABLE])
     name = f"retrysafe_bench_{os.getpid()}"
@@ -34,7 +34,7 @@ def database() -> Iterator[str]:
             with psycopg.connect(url) as connection:
                 connection.execute(by_hand.TABLE.format(text="text", bytes="bytea", number="bigint").encode())
             backend = connect.connect(url)
-            backend.migrate()
+            backend.migrate(partitions)
             backend.close()
             connect.forget(backend)
             yield url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from retrysafe import migrations
@@ -236,27 +236,40 @@ class Backend:
         self.warnings += [finding for finding in findings if finding.level == "warn"]
         self._checked.add(os.getpid())
 
-    def migrate(self) -> list[Migration]:
-        """Apply the missing migrations; return them."""
-        if isinstance(self.store, CreatedStore):
+    def migrate(self, partitions: int | None = None) -> list[Migration]:
+        """Apply the missing migrations, with the records in so many ``partitions``; return them."""
+        if partitions is None and isinstance(self.store, CreatedStore):
             return run(self.store.create(), self.client())
-        if run(migrating.schema_version(self._sql()), self.client()) >= migrations.load(self.kind)[-1].version:
+        chosen = self._chosen(partitions)
+        if run(self._is_up_to_date(partitions), self.client()):
             return []
         with self.client().transaction() as opened:
-            return run(self._migration(), opened.execute)
+            return run(self._migration(chosen), opened.execute)
 
-    async def amigrate(self) -> list[Migration]:
+    async def amigrate(self, partitions: int | None = None) -> list[Migration]:
         """The same through the async client."""
-        if isinstance(self.store, CreatedStore):
+        if partitions is None and isinstance(self.store, CreatedStore):
             return await arun(self.store.create(), self.aclient())
-        if await arun(migrating.schema_version(self._sql()), self.aclient()) >= migrations.load(self.kind)[-1].version:
+        chosen = self._chosen(partitions)
+        if await arun(self._is_up_to_date(partitions), self.aclient()):
             return []
         async with self.aclient().transaction() as opened:
-            return await arun(self._migration(), opened.execute)
+            return await arun(self._migration(chosen), opened.execute)
 
-    def _migration(self) -> Steps[list[Migration]]:
+    def _chosen(self, partitions: int | None) -> tuple[Migration, ...]:
+        if partitions is None:
+            self._sql()
+        return migrations.choose(self.kind, partitions)
+
+    def _is_up_to_date(self, partitions: int | None) -> Steps[bool]:
+        version = yield from migrating.schema_version(self._sql())
+        if version and partitions is not None:
+            yield from migrating.check_partitions(self._sql(), partitions)
+        return version >= migrations.load(self.kind)[-1].version
+
+    def _migration(self, chosen: Sequence[Migration]) -> Steps[list[Migration]]:
         store = self._sql()
-        return migrating.migrate(store, migrations.load(self.kind), store.migration_lock(), store.migration_unlock())
+        return migrating.migrate(store, chosen, store.migration_lock(), store.migration_unlock())
 
     def _sql(self) -> Any:
         if self.kind not in _MIGRATED:

@@ -78,6 +78,8 @@ OCCURRENCES: dict[str, Meaning] = {
         "an operator ended the window of a key: its next use runs again",
         ("forgotten", "reason", "actor", "before", "after"),
     ),
+    "swept": Meaning(INFO, "a sweeper has removed what was forgotten", ("removed", "archived", "seconds")),
+    "sweep_failed": Meaning(WARNING, "a sweeper could not go on; it tries again", ("error",)),
     "restarted": Meaning(INFO, "the database wanted the whole transaction again", ("restarts",)),
     "renewal_failed": Meaning(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
     "lease_lost": Meaning(ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
@@ -116,7 +118,8 @@ class LoggingObserver:
         meaning = OCCURRENCES[occurrence.name]
         if self._log.isEnabledFor(meaning.level):
             name, boundary, operation, key, attempt, fields = occurrence
-            named = {"boundary": boundary, "operation": operation, "key": key, "attempt": attempt, **fields}
+            known = {"boundary": boundary, "operation": operation, "key": key, "attempt": attempt}
+            named = {field: value for field, value in known.items() if value or boundary} | dict(fields)
             self._log.log(
                 meaning.level,
                 "%s %s",

@@ -9,10 +9,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from retrysafe.core.transitions import Event
-from retrysafe.types import Cached, Clocks, Filter, Finding, Held, Micros, Page, Record, Stored, Tally, Want
+from retrysafe.types import (
+    Cached,
+    Clocks,
+    Filter,
+    Finding,
+    Held,
+    Micros,
+    Page,
+    Partition,
+    Record,
+    Stored,
+    Tally,
+    Want,
+)
 
 R = TypeVar("R")
 T_co = TypeVar("T_co", covariant=True)
@@ -158,6 +171,35 @@ class TransactionalStore(Store, Protocol):
 
     def schema_version(self) -> list[Ask[int | None]]:
         """The schema's version: asks to put in turn until one answers None (no schema) or is the last."""
+        ...
+
+
+@runtime_checkable
+class RotatingStore(TransactionalStore, Protocol):
+    """A store whose records lie in partitions, which can be rewritten one at a time instead of deleting row by row."""
+
+    def partitions(self) -> Ask[list[Partition]]:
+        """The partitions; empty when the records lie in one plain table."""
+        ...
+
+    def share(self, partition: Partition) -> Ask[float]:
+        """About how much of a partition is forgotten: 0 to 1, from a sample."""
+        ...
+
+    def enter(self, partition: Partition) -> list[Ask[None]]:
+        """Begin: bound what follows in time, and lock the partition. The last ask fails if that takes long."""
+        ...
+
+    def count(self, partition: Partition) -> Ask[int]:
+        """How many records the partition holds."""
+        ...
+
+    def unload(self, partition: Partition, spool: BinaryIO) -> Ask[int]:
+        """Copy what is not forgotten to the spool; the answer counts it."""
+        ...
+
+    def reload(self, partition: Partition, spool: BinaryIO) -> list[Ask[int]]:
+        """Empty the partition and copy the spool back, visible to every snapshot; the last answer counts it."""
         ...
 
 
@@ -351,6 +393,24 @@ class Query(NamedTuple):
     control: str | None = None
     refusals: Mapping[str, Query | None] = MappingProxyType({})
     written: Query | None = None
+
+
+class Copy(NamedTuple):
+    """Rows in bulk, in PostgreSQL's binary format: ``chosen`` ones to the spool, or, if None, the spool to the table.
+
+    Rows that are put into a table which the same transaction has emptied are frozen: no snapshot misses them.
+    """
+
+    partition: Partition
+    chosen: str | None
+    spool: BinaryIO
+
+    @property
+    def sql(self) -> str:
+        """The statement, for libraries that are given one."""
+        if self.chosen is not None:
+            return f"COPY ({self.chosen}) TO STDOUT (FORMAT binary)"
+        return f"COPY {self.partition.quoted} FROM STDIN (FORMAT binary, FREEZE)"
 
 
 class Rows(NamedTuple):

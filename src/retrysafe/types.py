@@ -198,6 +198,19 @@ class Finding(NamedTuple):
     text: str
 
 
+class Partition(NamedTuple):
+    """One of the tables that records are spread over by key hash, and its size in bytes."""
+
+    schema: str
+    name: str
+    size: int
+
+    @property
+    def quoted(self) -> str:
+        """Its name in a statement."""
+        return ".".join('"' + part.replace('"', '""') + '"' for part in (self.schema, self.name))
+
+
 class Layered(NamedTuple):
     """A durable store with a fast one in front of it, for ``store=``."""
 

@@ -32,7 +32,7 @@ def test_a_misspelt_command_exits_with_2(arguments: list[str], capsys: pytest.Ca
     assert "usage: retrysafe" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["demo", "describe", "keys", "migrate", "status"])
+@pytest.mark.parametrize("verb", ["demo", "describe", "keys", "migrate", "status", "sweep"])
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([verb, "--help"])
@@ -89,6 +89,8 @@ def test_a_postgresql_database_is_migrated_once(
         (["--store", "nonsense://x"], "unknown kind of URL"),
         (["--store", "redis://x", "--sql"], "has no SQL schema"),
         (["--store", "sqlite:///x.db", "--after", "1"], "--after goes with --sql only"),
+        (["--store", "sqlite:///x.db", "--partitions", "4"], "--partitions is for PostgreSQL"),
+        (["--store", "postgresql://x", "--sql", "--partitions", "3"], "power of two"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
@@ -99,3 +101,10 @@ def test_what_cannot_be_done_is_said_in_one_line(
     assert said.out == ""
     assert complaint in said.err
     assert said.err.count("\n") == 1
+
+
+def test_partitions_are_in_the_sql_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "--store", "postgresql://nobody@nowhere.invalid/x", "--sql", "--partitions", "4"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("PARTITION BY HASH (key_hash)") == 1
+    assert said.count("PARTITION OF retrysafe_records") == 4

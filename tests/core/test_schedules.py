@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from retrysafe.core.backoff import POLLING, RESTART, Backoff, Patience
 from retrysafe.core.beats import PER_LEASE, RETRIES_PER_LEASE, Beats
 from retrysafe.core.durations import micros, seconds
+from retrysafe.core.sweeps import RECOVERY, Sweeps
 from retrysafe.errors import ConfigurationError
 from retrysafe.types import Clocks, Held
 
@@ -175,3 +176,32 @@ def test_a_duration_beyond_all_measure_is_refused_in_the_same_way() -> None:
 @given(st.floats(1e-9, 1e9))
 def test_a_duration_is_at_least_one_microsecond(number: float) -> None:
     assert micros(number, "lease") >= 1
+
+
+# ---------------------------------------------------------------- sweeps
+
+SWEEPS = Sweeps(batch=100, pause=0.01, every=3600)
+
+
+@given(took=st.floats(0, 100))
+def test_a_sweeper_rests_at_least_as_long_as_it_worked(took: float) -> None:
+    schedule, rest = SWEEPS._replace(failures=3).goes_on(took)
+    assert rest == max(took, 0.01)
+    assert schedule.failures == 0
+
+
+@given(chance=CHANCE)
+def test_sweepers_that_were_started_together_do_not_stay_together(chance: float) -> None:
+    schedule, rest = SWEEPS._replace(failures=3).is_done(chance)
+    assert 0.75 * 3600 <= rest <= 1.25 * 3600
+    assert SWEEPS.is_done(0.0)[1] != SWEEPS.is_done(0.5)[1]
+    assert schedule.failures == 0
+    assert 0 <= SWEEPS.first(chance) <= 3600
+
+
+@given(failures=st.integers(0, 1000), chance=CHANCE)
+def test_a_sweeper_whose_store_fails_backs_off(failures: int, chance: float) -> None:
+    schedule, rest = SWEEPS._replace(failures=failures).failed(chance)
+    assert schedule.failures == failures + 1
+    assert 0.01 <= rest <= RECOVERY.cap
+    assert SWEEPS._replace(failures=3).failed(0.5)[1] == 2.0

@@ -6,16 +6,24 @@ They speak in lines: what they print is awaited by the test, and a line on stand
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from retrysafe import Boundary, InProgress, LeaseLost
+from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable
+from retrysafe.archive import JsonLines
+from retrysafe.connect import connect
+from retrysafe.observers import Observers
+from retrysafe.programs.drivers import run
+from retrysafe.programs.rotating import rotate, worth_rotating
+from retrysafe.sweeper import Sweeper
+from retrysafe.types import Record
 from tests.faults.helpers import renewals_of, until
 
 
@@ -177,7 +185,80 @@ def opening(directory: str, files: str) -> None:
     say("opened all")
 
 
-ROLES = {"opening": opening, "skewed": skewed, "stopped": stopped, "restarting": restarting, "forking": forking}
+def sweeping(store: str, archive: str, suicidal: str) -> None:
+    """A sweeper in tiny batches; a suicidal one dies when it has archived a few, before it removes them."""
+    kept = JsonLines(archive) if archive else None
+    batches = 0
+
+    def keep(records: Sequence[Record]) -> None:
+        nonlocal batches
+        assert kept is not None
+        kept(records)
+        batches += 1
+        if suicidal == "1" and batches == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sweeper = Sweeper(store, batch=10, pause="1ms", archive=keep if archive else None, observers=())
+    while True:
+        with suppress(StoreUnavailable):
+            sweeper.run_once()
+            return
+
+
+def forking_sweeper(store: str) -> None:
+    """A sweeper whose process forks; the parent's is stopped then, and neither ends by anybody's hand."""
+    sweeper = Sweeper(store, every="20ms", observers=())
+    sweeper.__enter__()
+    pid = os.fork()
+    if pid:
+        sweeper.__exit__()
+        say("parent sweeps")
+        os.waitpid(pid, 0)
+        return
+    told: list[str] = []
+    sweeper._observers = Observers((lambda occurrence: told.append(occurrence.name),))
+    until(lambda: "swept" in told)
+    say("child swept")
+    sys.stdout.flush()
+
+
+class DeadlySpool(io.BytesIO):
+    """Where a rotation puts what it keeps; its process dies when it is written to, or read from."""
+
+    def __init__(self, moment: str) -> None:
+        super().__init__()
+        self.moment = moment
+
+    def write(self, data: Any, /) -> int:
+        if self.moment == "write":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().write(data)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.moment == "read":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(size)
+
+
+def rotating(store: str, moment: str) -> None:
+    """A rotation that dies with what it keeps in its own hands: before the table is emptied, or after."""
+    backend = connect(store)
+    store_: Any = backend.store
+    (partition, *_) = run(worth_rotating(store_), backend.client())
+    with backend.client().transaction() as opened:
+        run(rotate(store_, partition, DeadlySpool(moment)), opened.execute)
+
+
+ROLES = {
+    "rotating": rotating,
+    "forking": forking,
+    "forking_sweeper": forking_sweeper,
+    "opening": opening,
+    "restarting": restarting,
+    "skewed": skewed,
+    "stopped": stopped,
+    "sweeping": sweeping,
+}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](*sys.argv[2:])

@@ -620,3 +620,57 @@ def _alive(pid: int) -> bool:
 def seeded(name: str) -> random.Random:
     """Chance that is the same in every run, and different for every test."""
     return random.Random(f"retrysafe {name}")
+
+
+# ---------------------------------------------------------------- records whose time has passed
+
+
+@contextmanager
+def own_database(server: str, partitions: int | None = None) -> Iterator[str]:
+    """The URL of a new, migrated PostgreSQL database, dropped in the end: a sweep takes whatever is forgotten."""
+    from urllib.parse import urlsplit
+
+    import psycopg
+
+    from retrysafe.connect import connect, forget
+
+    name = unique("sweep")
+    url = urlsplit(server)._replace(path=f"/{name}").geturl()
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}".encode())
+        backend = connect(url)
+        try:
+            backend.migrate(partitions)
+            yield url
+        finally:
+            backend.close()
+            forget(backend)
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+LONG_AGO = ", ".join(f"{name} = {name} - 1000000000000000" for name in ("lease_until", "expires", "forget"))
+
+
+def age(url: str, condition: str = "true") -> int:
+    """Let thirty years pass for some records."""
+    return run_sql(url, f"UPDATE retrysafe_records SET {LONG_AGO} WHERE {condition}")
+
+
+def fill(url: str, count: int, state: str = "completed", name: str = "filled") -> None:
+    """Write so many records of a boundary in one statement: forgotten, but for their state."""
+    sqlite = url.startswith("sqlite")
+    key = "randomblob(32)" if sqlite else "sha256(gen_random_uuid()::text::bytea)"
+    data = "x'31'" if sqlite else "'1'::bytea"
+    run_sql(
+        url,
+        f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}) "
+        f"INSERT INTO retrysafe_records (key_hash, boundary, scope, operation, fingerprint, state, attempt, token, "
+        f"attempts, effects, lease_until, created, updated, expires, forget, version, result, media_type, "
+        f"codec_version) SELECT {key}, '{name}', '', 'operation', {data}, '{state}', 'attempt', 1, 1, 'keyed', "
+        f"n, n, n, n, n, n, CAST({data} AS {'BLOB' if sqlite else 'bytea'}), 'application/json', 1 FROM numbers",
+    )
+
+
+def standing(url: str, name: str = "filled") -> Counter[str]:
+    """How many records of a boundary are in each state."""
+    return Counter(state for state, _ in records_of(url, name))

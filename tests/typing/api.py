@@ -32,8 +32,10 @@ from retrysafe import (
     reject,
     wait,
 )
+from retrysafe.archive import JsonLines
 from retrysafe.otel import OpenTelemetryObserver
 from retrysafe.ports import Watch
+from retrysafe.sweeper import Sweeper, Swept
 from retrysafe.types import Reject
 
 
@@ -157,3 +159,10 @@ def errors(error: RetrysafeError) -> None:
             assert_type(error.detail, str)
         case _:
             assert_type(error.safe_new_key, bool)
+
+
+async def swept() -> None:
+    with Sweeper("sqlite:///shop.db", every="1h", archive=JsonLines("old.jsonl"), observers=[observe]) as sweeper:
+        assert_type(sweeper.run_once(limit=5), Swept)
+    async with Sweeper("postgresql://localhost/shop", rotate=True) as sweeper:
+        assert_type(await sweeper.arun_once(), Swept)

@@ -29,6 +29,12 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("--store", metavar="URL", required=True, help="the store, as in Boundary(store=…)")
     parser.add_argument("--sql", action="store_true", help="print the SQL instead, without connecting")
     parser.add_argument("--after", metavar="N", type=int, help="with --sql: only the migrations after version N")
+    parser.add_argument(
+        "--partitions",
+        metavar="N",
+        type=int,
+        help="PostgreSQL: create the table of records in N partitions by key hash, which sweep --rotate can rewrite",
+    )
     parser.set_defaults(run=run)
 
 
@@ -36,12 +42,12 @@ def run(options: argparse.Namespace) -> int:
     """Migrate, or print the SQL."""
     scheme = urlsplit(options.store).scheme
     if options.sql:
-        print(migrations.script(_dialect(scheme, options.store), options.after or 0), end="")
+        print(migrations.script(_dialect(scheme, options.store), options.after or 0, options.partitions), end="")
         return 0
     if options.after is not None:
         raise ConfigurationError("--after goes with --sql only.")
     backend = connect(options.store, migrate=False)
-    applied = asyncio.run(_amigrate(backend)) if scheme in _ASYNC_ONLY else _migrate(backend)
+    applied = _applied(backend, options.partitions, in_loop=scheme in _ASYNC_ONLY)
     for migration in applied:
         print(f"applied {migration.version:04d} {migration.name}")
     if not applied:
@@ -58,15 +64,17 @@ def _dialect(scheme: str, store: str) -> str:
     return dialect
 
 
-def _migrate(backend: Backend) -> list[Migration]:
+def _applied(backend: Backend, partitions: int | None, *, in_loop: bool) -> list[Migration]:
+    if in_loop:
+        return asyncio.run(_amigrate(backend, partitions))
     try:
-        return backend.migrate()
+        return backend.migrate(partitions)
     finally:
         backend.close()
 
 
-async def _amigrate(backend: Backend) -> list[Migration]:
+async def _amigrate(backend: Backend, partitions: int | None) -> list[Migration]:
     try:
-        return await backend.amigrate()
+        return await backend.amigrate(partitions)
     finally:
         await backend.aclose()

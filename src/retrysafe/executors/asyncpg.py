@@ -11,7 +11,7 @@ import asyncpg
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail
-from retrysafe.ports import Query, Rows
+from retrysafe.ports import Copy, Query, Rows
 
 CHECKOUT = 10.0
 """Seconds to wait for a connection of the pool before the claim fails."""
@@ -25,12 +25,24 @@ _Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutErro
 async def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "$")
-    if query.control is None and ("RETURNING" in sql or sql.startswith(("SELECT", "WITH"))):
+    if query.control is None and ("RETURNING" in sql or sql.startswith("SELECT") or not query.writes):
         rows = [tuple(row) for row in await connection.fetch(sql, *args, timeout=DEADLINE)]
         return Rows(rows, len(rows))
     status: str = await connection.execute(sql, *args, timeout=DEADLINE)
     count = status.rsplit(" ", 1)[-1]
     return Rows([], int(count) if count.isdigit() else 0)
+
+
+async def transfer(connection: Any, copy: Copy) -> Rows:
+    """Copy rows to the spool or back. The server ends it if it takes too long, see `RotatingStore.enter`."""
+    if copy.chosen is not None:
+        status: str = await connection.copy_from_query(copy.chosen, output=copy.spool, format="binary")
+    else:
+        schema, name, _ = copy.partition
+        status = await connection.copy_to_table(
+            name, schema_name=schema, source=copy.spool, format="binary", freeze=True
+        )
+    return Rows([], int(status.rsplit(" ", 1)[-1]))
 
 
 _ONE_AT_A_TIME = (
@@ -46,8 +58,10 @@ class InTransaction:
         self.handle = connection
         self.execute = self
 
-    async def __call__(self, request: Query, /) -> Rows:
+    async def __call__(self, request: Query | Copy, /) -> Rows:
         try:
+            if isinstance(request, Copy):
+                return await transfer(self.handle, request)
             return await ain_turn(request, lambda query: perform(self.handle, query))
         except _Failures as error:
             if isinstance(error, asyncpg.InterfaceError) and "another operation" in str(error):
@@ -61,8 +75,8 @@ class InOwnTransaction(InTransaction):
     _outer: Any = None
     _savepoint: Any = None
 
-    async def __call__(self, request: Query, /) -> Rows:
-        if request.control is None:
+    async def __call__(self, request: Query | Copy, /) -> Rows:
+        if isinstance(request, Copy) or request.control is None:
             return await super().__call__(request)
         try:
             await self._control(request.control)

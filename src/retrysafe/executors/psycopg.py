@@ -16,7 +16,7 @@ from psycopg.rows import tuple_row
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.own import AsyncOwn, Own, is_quiet
 from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, in_turn, this_process
-from retrysafe.ports import Query, Rows
+from retrysafe.ports import Copy, Query, Rows
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 DEADLINE = 10.0
 """Seconds after which a server that does not answer counts as gone."""
 
+_BLOCK = 1 << 16
 _SETTINGS = {
     "connect_timeout": 10,
     "tcp_user_timeout": round(DEADLINE * 1000),
@@ -80,6 +81,32 @@ async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Ro
     return Rows(await cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
+def transfer(connection: psycopg.Connection[Any], copy: Copy) -> Rows:
+    """Copy rows to the spool or back. The server ends it if it takes too long, see `RotatingStore.enter`."""
+    cursor = connection.cursor()
+    with cursor.copy(copy.sql.encode()) as stream:
+        if copy.chosen is not None:
+            for block in stream:
+                copy.spool.write(block)
+        else:
+            while block := copy.spool.read(_BLOCK):
+                stream.write(block)
+    return Rows([], cursor.rowcount)
+
+
+async def atransfer(connection: psycopg.AsyncConnection[Any], copy: Copy) -> Rows:
+    """The same for async code."""
+    cursor = connection.cursor()
+    async with cursor.copy(copy.sql.encode()) as stream:
+        if copy.chosen is not None:
+            async for block in stream:
+                copy.spool.write(block)
+        else:
+            while block := copy.spool.read(_BLOCK):
+                await stream.write(block)
+    return Rows([], cursor.rowcount)
+
+
 def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
     """Whether the statement answers with rows; ``description`` would build an object for every column."""
     return cursor.pgresult is not None and cursor.pgresult.nfields > 0
@@ -92,10 +119,12 @@ class InTransaction:
         self.handle = connection
         self.execute = self
 
-    def __call__(self, request: Query, /) -> Rows:
-        if _begins_itself(self.handle, request):
+    def __call__(self, request: Query | Copy, /) -> Rows:
+        if isinstance(request, Query) and _begins_itself(self.handle, request):
             return Rows([], 0)
         try:
+            if isinstance(request, Copy):
+                return transfer(self.handle, request)
             return in_turn(request, lambda query: perform(self.handle, query))
         except psycopg.Error as error:
             fail(error)
@@ -108,10 +137,12 @@ class AsyncInTransaction:
         self.handle = connection
         self.execute = self
 
-    async def __call__(self, request: Query, /) -> Rows:
-        if _begins_itself(self.handle, request):
+    async def __call__(self, request: Query | Copy, /) -> Rows:
+        if isinstance(request, Query) and _begins_itself(self.handle, request):
             return Rows([], 0)
         try:
+            if isinstance(request, Copy):
+                return await atransfer(self.handle, request)
             async with asyncio.timeout(DEADLINE):
                 return await ain_turn(request, lambda query: aperform(self.handle, query))
         except TimeoutError as error:

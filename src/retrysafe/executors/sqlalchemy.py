@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.sql import AUTOCOMMIT, NO_SAVEPOINT, arguments, fail, in_turn, this_process
-from retrysafe.ports import Query, Rows
+from retrysafe.ports import Copy, Query, Rows
 
 _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}
 _Failures = (exc.DBAPIError, exc.TimeoutError, OSError)
@@ -40,7 +40,9 @@ class InTransaction:
         self.execute = self
         self._savepoint: Any = None
 
-    def __call__(self, request: Query, /) -> Rows:
+    def __call__(self, request: Query | Copy, /) -> Rows:
+        if isinstance(request, Copy):
+            raise ConfigurationError("A SQLAlchemy engine cannot rotate partitions: give the store as a URL.")
         try:
             if request.control is not None:
                 return self._control(request)

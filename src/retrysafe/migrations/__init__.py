@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.programs.migrating import Migration
 
 VERSION = "SELECT max(version) FROM retrysafe_schema"
@@ -23,6 +24,39 @@ def load(dialect: str) -> tuple[Migration, ...]:
     return tuple(sorted(found))
 
 
+MOST_PARTITIONS = 1024
+_TABLE = "CREATE TABLE retrysafe_records ("
+
+
+def choose(dialect: str, partitions: int | None = None) -> tuple[Migration, ...]:
+    """The migrations of a dialect, with the records in so many partitions by key hash.
+
+    A key's hash leads to exactly one partition, so the primary key is as unique as in one table.
+    """
+    if partitions is None:
+        return load(dialect)
+    if dialect != "postgresql":
+        raise ConfigurationError(f"--partitions is for PostgreSQL; a {dialect} store has one table.")
+    if not 2 <= partitions <= MOST_PARTITIONS or partitions & (partitions - 1):
+        raise ConfigurationError(f"--partitions is a power of two from 2 to {MOST_PARTITIONS}, such as 16.")
+    return tuple(_partitioned(migration, partitions) for migration in load(dialect))
+
+
+def _partitioned(migration: Migration, count: int) -> Migration:
+    statements: list[str] = []
+    for statement in migration.statements:
+        if not statement.startswith(_TABLE):
+            statements.append(statement)
+            continue
+        statements.append(f"{statement} PARTITION BY HASH (key_hash)")
+        statements += [
+            f"CREATE TABLE retrysafe_records_p{number:04d} PARTITION OF retrysafe_records "
+            f"FOR VALUES WITH (MODULUS {count}, REMAINDER {number})"
+            for number in range(count)
+        ]
+    return migration._replace(statements=tuple(statements))
+
+
 def dialects() -> tuple[str, ...]:
     """The dialects that have a schema."""
     from importlib.resources import files
@@ -32,8 +66,11 @@ def dialects() -> tuple[str, ...]:
 
 def forward(dialect: str, version: int) -> tuple[str, ...]:
     """Return the statements of one migration, and the one that records it."""
-    migration = _migration(dialect, version)
-    record = f"INSERT INTO retrysafe_schema (version, name) VALUES ({version}, '{migration.name}')"
+    return _recorded(_migration(dialect, version))
+
+
+def _recorded(migration: Migration) -> tuple[str, ...]:
+    record = f"INSERT INTO retrysafe_schema (version, name) VALUES ({migration.version}, '{migration.name}')"
     return (*migration.statements, record)
 
 
@@ -57,13 +94,13 @@ def _folder(dialect: str) -> Any:
     return files(__name__).joinpath(dialect)
 
 
-def script(dialect: str, after: int = 0) -> str:
+def script(dialect: str, after: int = 0, partitions: int | None = None) -> str:
     """Return the SQL of the migrations after a version, for those who apply it themselves."""
     parts = ["BEGIN;"]
-    for migration in load(dialect):
+    for migration in choose(dialect, partitions):
         if migration.version > after:
             parts += [f"-- {migration.version:04d} {migration.name}"]
-            parts += [f"{statement};" for statement in forward(dialect, migration.version)]
+            parts += [f"{statement};" for statement in _recorded(migration)]
     return "\n".join([*parts, "COMMIT;"]) + "\n"
 
 

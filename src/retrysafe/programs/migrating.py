@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from retrysafe.ports import Ask, Query, Steps, TransactionalStore
+from retrysafe.errors import ConfigurationError
+from retrysafe.ports import Ask, Query, RotatingStore, Steps, TransactionalStore
 from retrysafe.programs.drivers import ask
 
 
@@ -34,6 +35,17 @@ def schema_version(store: TransactionalStore) -> Steps[int]:
         if version is None:
             return 0
     return version or 0
+
+
+def check_partitions(store: RotatingStore, wanted: int) -> Steps[None]:
+    """Refuse to change how the records of an existing table are spread."""
+    found = len((yield from ask(store.partitions())))
+    if found != wanted:
+        has = f"has {found} partitions" if found else "is one plain table"
+        raise ConfigurationError(
+            f"retrysafe_records {has} already, and --partitions only creates it. To convert it, see "
+            '"Partitions" in the guide to sweeping.'
+        )
 
 
 def migrate(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
-from retrysafe.ports import Ask, Capabilities, Query, Rows
-from retrysafe.stores.sql import TABLE, SqlStore, columns
-from retrysafe.types import Finding, Want
+from retrysafe.core.transitions import Event
+from retrysafe.ports import Ask, Capabilities, Copy, Query, Rows
+from retrysafe.stores.sql import TABLE, SqlStore, _count, _first_value, _nothing, allowed, columns
+from retrysafe.types import Finding, Partition, Want
+
+_SAMPLE = 8 << 20
+"""How many bytes of a partition are looked at to judge how much of it is forgotten."""
 
 _LOCK = "pg_try_advisory_xact_lock(('x' || encode(substr(CAST(:key AS bytea), 1, 8), 'hex'))::bit(64)::bigint)"
 
@@ -75,6 +79,36 @@ class PostgresqlStore(SqlStore):
         sql = self._gated_claim_sql if want.transactional else self._claim_sql
         return Query(sql, params, Query(self.read_sql, params, writes=False))
 
+    def _sweep(self, clock: str) -> str:
+        locked = (
+            f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE {self.forgotten_now()} "
+            f"ORDER BY r.forget LIMIT {self.p('limit')}{self.SKIP_LOCKED}"
+        )
+        return self._delete(locked)
+
+    def remove_sql(self, count: int) -> str:
+        """Remove ``count`` records if they are forgotten and as they were seen; they are looked up one by one."""
+        rows = ", ".join(f"({self.p('key', f'key{i}')}, {self.p('version', f'version{i}')})" for i in range(count))
+        locked = (
+            f"SELECT found.part, found.place FROM (VALUES {rows}) AS seen (key, version), LATERAL ("
+            f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE r.key_hash = seen.key "
+            f"AND r.version = seen.version AND {self.forgotten_now()}{self.SKIP_LOCKED}) AS found"
+        )
+        return self._delete(locked)
+
+    def _delete(self, locked: str) -> str:
+        """Lock records, then delete them by their places in the table, which nobody can change meanwhile.
+
+        Never by key, by what a subquery without locks has found: a DELETE that had to wait for a claim looks at
+        the new version of the row, but not again at the subquery, and deletes it. By place it is also three times
+        as quick.
+        """
+        return (
+            f"WITH doomed AS MATERIALIZED ({locked}) DELETE FROM {TABLE} AS r "
+            f"WHERE r.ctid = ANY (ARRAY(SELECT place FROM doomed)) "
+            f"AND (r.tableoid, r.ctid) IN (SELECT part, place FROM doomed)"
+        )
+
     def examine(self) -> list[Ask[list[Finding]]]:
         """Refuse a standby; tell how durable a commit is."""
         names = ("fsync", "synchronous_commit", "synchronous_standby_names", "full_page_writes")
@@ -82,7 +116,64 @@ class PostgresqlStore(SqlStore):
         sql = f"SELECT CAST(pg_is_in_recovery() AS text), {settings}"
         return [Ask(Query(sql, {}, writes=False), _findings)]
 
+    # ------------------------------------------------------------ rotation
+
+    def partitions(self) -> Ask[list[Partition]]:
+        """The partitions of the table, by name."""
+        sql = (
+            "SELECT CAST(n.nspname AS text), CAST(c.relname AS text), pg_relation_size(c.oid) FROM pg_inherits AS i "
+            "JOIN pg_class AS c ON c.oid = i.inhrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+            f"WHERE i.inhparent = to_regclass('{TABLE}') ORDER BY 1, 2"
+        )
+        return Ask(Query(sql, {}, writes=False), lambda answer: [Partition(*row) for row in answer.rows])
+
+    def share(self, partition: Partition) -> Ask[float]:
+        """The share of forgotten records in some of the partition's pages, whatever its statistics say."""
+        percent = 100 if partition.size <= _SAMPLE else 100 * _SAMPLE / partition.size
+        sql = (
+            f"SELECT count(*) FILTER (WHERE {allowed(Event.SWEEP)}), count(*) "
+            f"FROM {partition.quoted} AS r TABLESAMPLE SYSTEM ({percent:.6f}), {self.clock}"
+        )
+        return Ask(Query(sql, {}, writes=False), _share)
+
+    def enter(self, partition: Partition) -> list[Ask[None]]:
+        """Lock the partition, or fail soon: claims of its keys wait behind this lock while it is waited for.
+
+        READ COMMITTED whatever the default: a snapshot from before the lock would miss what was written since.
+        The other two bounds end the transaction, and so the lock, when we are stopped in the middle of it.
+        """
+        bounds = {"lock_timeout": "100ms", "statement_timeout": "5s", "idle_in_transaction_session_timeout": "5s"}
+        settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in bounds.items())
+        statements = (
+            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            f"SELECT {settings}",
+            f"LOCK TABLE {partition.quoted} IN ACCESS EXCLUSIVE MODE",
+        )
+        return [Ask(Query(sql, {}), _nothing) for sql in statements]
+
+    def count(self, partition: Partition) -> Ask[int]:
+        """How many records the partition holds."""
+        return Ask(Query(f"SELECT count(*) FROM {partition.quoted}", {}, writes=False), _first_value)
+
+    def unload(self, partition: Partition, spool: BinaryIO) -> Ask[int]:
+        """Copy what is not forgotten to the spool."""
+        chosen = f"SELECT r.* FROM {partition.quoted} AS r, {self.clock} WHERE NOT {allowed(Event.SWEEP)}"
+        return Ask(Copy(partition, chosen, spool), _count)
+
+    def reload(self, partition: Partition, spool: BinaryIO) -> list[Ask[int]]:
+        """Truncate the partition and copy the spool back, frozen.
+
+        A transaction whose snapshot is older than this one sees the emptied table; it must see what was put back.
+        """
+        empty = Query(f"TRUNCATE {partition.quoted}", {})
+        return [Ask(empty, _count), Ask(Copy(partition, None, spool), _count)]
+
     ISOLATION = "SELECT current_setting('transaction_isolation')"
+
+
+def _share(answer: Rows) -> float:
+    forgotten, seen = answer.rows[0]
+    return int(forgotten) / int(seen) if seen else 0.0
 
 
 def _findings(answer: Rows) -> list[Finding]:

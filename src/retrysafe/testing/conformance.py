@@ -103,8 +103,8 @@ class Bench:
         self.harness.elapse(self.key, seconds)
 
     def sibling(self, number: int) -> Bench:
-        """Another key of the same case."""
-        return Bench(self.harness, bytes([number]) + self.key[1:], boundary=self.boundary)
+        """Another key of the same case, whatever this one begins with."""
+        return Bench(self.harness, bytes([self.key[0] ^ (number + 1)]) + self.key[1:], boundary=self.boundary)
 
     def found(self, *standings: Standing) -> dict[bytes, Record]:
         """The records of this bench's boundary, by key."""
@@ -340,7 +340,7 @@ def running_never_expires(bench: Bench) -> None:
 @case
 def sweep_removes_only_what_is_forgotten(bench: Bench) -> None:
     store = bench.harness.store
-    running = Bench(bench.harness, b"\x01" + bench.key[1:])
+    running = bench.sibling(1)
     running.won()
     held = bench.won()
     assert bench.settle(held, Event.COMPLETE, RESULT)

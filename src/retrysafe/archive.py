@@ -1,0 +1,129 @@
+"""Where swept records can go: a file of JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from retrysafe.types import Micros, Record
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows has no such locks: there, one sweeper per file
+    fcntl = None  # type: ignore[assignment]
+
+Archive = Callable[[Sequence[Record]], object]
+"""Is given records before they are removed, and returns when they are kept for good; what it raises keeps them."""
+
+FORMAT = 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LOOK_BACK = 1 << 16
+
+
+class JsonLines:
+    """Appends every record as one line of JSON to a file, and returns when it is on disk.
+
+    Any number of processes may share the file. A crash leaves no part of a line behind for long: the next one to
+    write removes it, and the record it was for is still in the store. A record may be written twice, by a sweeper
+    that dies before it can remove it, or by two at once: then ``key_hash`` and ``version`` are the same.
+
+    Instants are ISO 8601 in UTC, bytes are base64, hashes are hexadecimal. The file holds results: it is made for
+    its owner's eyes only.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def __call__(self, records: Sequence[Record]) -> None:
+        """Append the records, and wait until they are on disk."""
+        lines = "".join(f"{line(record)}\n" for record in records).encode()
+        isnew = not self.path.exists()
+        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            end = _whole_lines(file)
+            os.ftruncate(file, end)
+            try:
+                _write(file, lines)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(file, end)
+                raise
+            os.fsync(file)
+        finally:
+            os.close(file)  # which also lets the lock go
+        if isnew:
+            _sync_folder(self.path.parent)
+
+
+def line(record: Record) -> str:
+    """A record as one line of JSON."""
+    result = record.result
+    plain: dict[str, Any] = {
+        "format": FORMAT,
+        "key_hash": record.key.hex(),
+        "version": record.version,
+        "boundary": record.boundary,
+        "scope": record.scope,
+        "operation": record.operation,
+        "fingerprint": _text(record.fingerprint),
+        "state": record.state.value,
+        "attempt": record.attempt,
+        "token": record.token,
+        "attempts": record.attempts,
+        "effects": record.effects,
+        **{name: instant(getattr(record, name)) for name in ("lease_until", "created", "updated", "expires", "forget")},
+        "result": None
+        if result is None
+        else {
+            "body": None if result.body is None else _text(result.body),
+            "media_type": result.media_type,
+            "codec_version": result.codec_version,
+        },
+    }
+    return json.dumps(plain, ensure_ascii=True, separators=(",", ":"))
+
+
+def instant(micros: Micros) -> str:
+    """An instant in ISO 8601 with microseconds."""
+    return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _whole_lines(file: int) -> int:
+    """Where the last whole line ends. What follows it was being written by somebody who died."""
+    position = os.fstat(file).st_size
+    while position > 0:
+        start = max(0, position - _LOOK_BACK)
+        os.lseek(file, start, os.SEEK_SET)
+        found = os.read(file, position - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        position = start
+    return 0
+
+
+def _write(file: int, lines: bytes) -> None:
+    rest = memoryview(lines)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new file's name last, where folders can be synchronised."""
+    with suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

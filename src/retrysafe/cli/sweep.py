@@ -1,0 +1,122 @@
+"""`retrysafe sweep`: remove the records of keys that are forgotten.
+
+Takes small batches until nothing is left, and never a running or unknown record. Any number may run at once, at any
+time. SIGTERM and SIGINT end it after its current batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from retrysafe.archive import JsonLines
+from retrysafe.cli.opening import add_store, store_of
+from retrysafe.errors import ConfigurationError
+from retrysafe.ports import Occurrence
+from retrysafe.sweeper import Sweeper
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "sweep",
+        help="remove the records of forgotten keys",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_store(parser)
+    parser.add_argument("--batch", metavar="N", type=int, default=1000, help="records at a time (default: 1000)")
+    parser.add_argument(
+        "--pause", metavar="TIME", default="10ms", help="the least rest after a full batch (default: 10ms)"
+    )
+    parser.add_argument("--limit", metavar="N", type=int, help="stop after about N records")
+    parser.add_argument("--every", metavar="TIME", help="go on for ever, and look again after so long, as in 1h")
+    parser.add_argument(
+        "--archive", metavar="FILE", type=Path, help="append what is removed to FILE as JSON lines, results included"
+    )
+    parser.add_argument(
+        "--rotate", action="store_true", help="rewrite PostgreSQL partitions instead of deleting row by row"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Sweep, and say what was done."""
+    if options.limit is not None and (options.limit < 1 or options.rotate or options.every):
+        raise ConfigurationError("--limit is a number from 1, and goes with neither --rotate nor --every.")
+    total = _Total()
+    sweeper = Sweeper(
+        store_of(options),
+        every=options.every or "1h",
+        batch=options.batch,
+        pause=options.pause,
+        archive=None if options.archive is None else JsonLines(options.archive),
+        rotate=options.rotate,
+        observers=[total],
+    )
+    try:
+        if sweeper.serves_sync:
+            total.skipped = _sweep(sweeper, options)
+        else:
+            total.skipped = asyncio.run(_asweep(sweeper, options))
+    except OSError as error:
+        raise ConfigurationError(f"--archive: {error}. What was not archived was not removed.") from error
+    finally:
+        print(total.as_json() if options.json else total.as_text(), flush=True)
+    return 0
+
+
+def _sweep(sweeper: Sweeper, options: argparse.Namespace) -> tuple[str, ...]:
+    before = [signal.signal(number, lambda *_: sweeper.stop()) for number in _SIGNALS]
+    try:
+        if options.every is None:
+            return sweeper.run_once(options.limit).skipped
+        sweeper.run_forever()
+        return ()
+    finally:
+        for number, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, handler)
+
+
+async def _asweep(sweeper: Sweeper, options: argparse.Namespace) -> tuple[str, ...]:
+    for number in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, sweeper.stop)
+    if options.every is None:
+        return (await sweeper.arun_once(options.limit)).skipped
+    await sweeper.arun_forever()
+    return ()
+
+
+class _Total:
+    """Adds up what the sweeper tells, so that the summary is right although the store fails in between."""
+
+    def __init__(self) -> None:
+        self.removed = self.archived = 0
+        self.seconds = 0.0
+        self.skipped: tuple[str, ...] = ()
+
+    def __call__(self, occurrence: Occurrence, /) -> None:
+        fields = occurrence.fields
+        if occurrence.name == "swept":
+            self.removed += fields["removed"]
+            self.archived += fields["archived"]
+            self.seconds += fields["seconds"]
+        else:
+            print(f"retrysafe sweep: {fields['error']} (it is tried again)", file=sys.stderr, flush=True)
+
+    def as_json(self) -> str:
+        """For machines."""
+        return json.dumps(vars(self))
+
+    def as_text(self) -> str:
+        """For people."""
+        archived = f"archived {self.archived} and " if self.archived else ""
+        locked = f"; in use and left for later: {', '.join(self.skipped)}" if self.skipped else ""
+        return f"{archived}removed {self.removed} records in {self.seconds:.1f} s{locked}"
