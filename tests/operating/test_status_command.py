@@ -13,6 +13,7 @@ import pytest
 from retrysafe import Boundary, ConfigurationError, Occurrence, connect
 from retrysafe.backend import Backend
 from retrysafe.cli.status import _difference
+from retrysafe.connect import urls
 from retrysafe.executors.sqlite import SqliteClient, SqliteFile
 from retrysafe.operating import Clock, Status
 from retrysafe.ports import Ask, Query, Rows
@@ -175,7 +176,7 @@ def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], st
         file = SqliteFile(str(path))
         return Backend(Misconfigured(), sync=lambda: SqliteClient(file), asynchronous=None, address=url)
 
-    monkeypatch.setitem(connect._SCHEMES, "refusing", make)
+    monkeypatch.setitem(urls._SCHEMES, "refusing", make)
     return lambda: "refusing://store"
 
 

@@ -178,7 +178,7 @@ def test_the_store_being_down_is_never_taken_for_an_answer(name: str) -> None:
     assert bool(asked_again) == (name in ASKS_AGAIN)
 
 
-ASKS_AGAIN = {"claim, keyed", "claim, external", "complete", "fail", "doubt", "release", "read"}
+ASKS_AGAIN = {"claim, keyed", "claim, external", "complete", "fail", "doubt", "release", "read", "resolve"}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -355,6 +355,19 @@ def test_only_unknown_records_are_resolved() -> None:
             assert run(resolve(STORE, seen, Event.RESOLVE_FAILED, RESULT, CLOCKS), Script([True])) is True
         else:
             assert run(resolve(STORE, seen, Event.RESOLVE_FAILED, RESULT, CLOCKS), Script([])) is False
+
+
+def test_a_lost_reply_to_a_resolution_is_read_back() -> None:
+    resolved = SEEN._replace(state=State.COMPLETED, result=RESULT, version=SEEN.version + 1)
+
+    def answer(*told: Any) -> Any:
+        return run(resolve(STORE, SEEN, Event.RESOLVE_COMPLETED, RESULT, CLOCKS), Script([*told]))
+
+    assert answer(DOWN, False, resolved) is True
+    assert answer(DOWN, True) is True, "the request was lost, not its reply"
+    assert answer(DOWN, False, resolved._replace(result=OTHER_RESULT)) is False
+    assert answer(DOWN, False, resolved._replace(version=SEEN.version + 2)) is False
+    assert answer(False) is False, "somebody else was quicker, even with the same words"
 
 
 def test_renewals_in_several_requests_are_added_up() -> None:

@@ -62,8 +62,8 @@ class Address(NamedTuple):
     sentinel_options: dict[str, Any]
 
 
-def parse(url: str) -> Address:
-    """Read a URL; refuse what it cannot have."""
+def parse(url: str, silence: float = SILENCE) -> Address:
+    """Read a URL; refuse what it cannot have. A server is silent for ``silence`` seconds, unless the URL says more."""
     parts = urlsplit(url)
     scheme, _, topology = parts.scheme.partition("+")
     tls = scheme in ("rediss", "valkeys")
@@ -89,7 +89,7 @@ def parse(url: str) -> Address:
         options.setdefault("db", _parsed(url, "db", path[0], int))
     if topology == "cluster" and options.pop("db", 0):
         raise ConfigurationError("store=: a Redis cluster has one database, 0.")
-    options = {"socket_timeout": SILENCE, "socket_connect_timeout": SILENCE, "protocol": 2} | options
+    options = {"socket_timeout": silence, "socket_connect_timeout": silence, "protocol": 2} | options
     if tls:
         options["ssl"] = True
     own = {name.removeprefix("sentinel_"): options.pop(name) for name in _SENTINEL if name in options}

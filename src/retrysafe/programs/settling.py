@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from retrysafe.core.transitions import RULES, Event
+from retrysafe.errors import StoreUnavailable
 from retrysafe.ports import Steps, Store
 from retrysafe.programs.drivers import ask
 from retrysafe.types import Clocks, Held, Record, Standing, Stored
@@ -26,10 +27,27 @@ def settle(store: Store, held: Held, event: Event, result: Stored | None = None)
 
 
 def resolve(store: Store, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Steps[bool]:
-    """Settle an unknown record that is still as seen; False when it has changed meanwhile."""
+    """Settle an unknown record that is still as seen; False when it has changed meanwhile.
+
+    A lost reply is read back: the record as it would be by this, one version on, was settled by this.
+    """
     if seen.standing is not Standing.UNKNOWN:
         return False
-    return (yield from ask(store.resolve(seen, event, result, clocks)))
+    request = store.resolve(seen, event, result, clocks)
+    try:
+        return (yield from ask(request))
+    except StoreUnavailable as error:
+        if error.unsent:
+            raise
+        if (yield from ask(request)):
+            return True
+    record = yield from ask(store.read(seen.key))
+    return (
+        record is not None
+        and (record.attempt, record.version) == (seen.attempt, seen.version + 1)
+        and record.state is RULES[event].target
+        and record.result == result
+    )
 
 
 def suspect(store: Store, seen: Record, clocks: Clocks) -> Steps[bool]:
