@@ -30,7 +30,9 @@ class AuditFile:
         descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
         try:
             line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
-            os.write(descriptor, b"\n" + line if self._is_torn(descriptor) else line)
+            rest = b"\n" + line if self._is_torn(descriptor) else line
+            while rest:  # a full disk takes a part, and refuses the next one
+                rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

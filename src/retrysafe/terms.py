@@ -24,15 +24,19 @@ def wait(seconds: Duration) -> Wait:
     return Wait(durations.seconds(seconds, "wait"))
 
 
-def layered(fast: Any, truth: Any, *, at_most: Duration = "1h") -> Layered:
+def layered(fast: Any, truth: Any, *, name: str, at_most: Duration = "1h") -> Layered:
     """A store for ``store=``: results of settled keys are answered from ``fast``, every claim is decided by ``truth``.
 
-    ``fast`` is a Redis URL or client, ``truth`` anything else that ``store=`` takes. Whatever happens to the fast one
+    ``fast`` is a Redis URL or client, ``truth`` anything else that ``store=`` takes. ``name`` is the truth's: the same
+    in every process that uses this truth, and never that of another database behind the same Redis, whose results
+    would be taken for this one's. Whatever happens to the fast one
     (a flush, a failover, a partition) costs time only. A result is served from it until the window ends, and for
     ``at_most`` after an operator has expired the key while the fast one could not be reached. Claims with ``tx=`` do
     not ask it: they are in the database already.
     """
-    return Layered(fast, truth, durations.micros(at_most, "at_most"))
+    if not keys.check_name(name, "name"):
+        raise ConfigurationError("layered(): name= is empty; name the truth, such as 'shop production'.")
+    return Layered(fast, truth, name, durations.micros(at_most, "at_most"))
 
 
 class Terms(NamedTuple):

@@ -216,6 +216,7 @@ class Layered(NamedTuple):
 
     fast: Any
     truth: Any
+    name: str
     at_most: Micros
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.conftest import dynamodb, migrated, mysql_migrated, server_of  # noqa: F401 - fixtures
 from tests.faults.helpers import until
 
 COMMAND = [sys.executable, "-m", "retrysafe", "demo"]
@@ -58,9 +59,11 @@ def test_one_payment_with_every_fault_that_fits(tmp_path: Path) -> None:
     assert audited(tmp_path, 14, payments=1)["retrysafe"]["charged_once"] == 1
 
 
-@pytest.mark.parametrize("options", [[], ["--bank-without-keys"]])
-def test_on_postgresql(tmp_path: Path, postgresql: str, options: list[str]) -> None:
-    audited(tmp_path, 15, "--store", postgresql, *options)
+@pytest.mark.parametrize("options", [[], ["--bank-without-keys"]], ids=["keyed", "external"])
+@pytest.mark.parametrize("kind", ["psycopg", "pymysql", "redis", "redis-cluster", "redis-sentinel", "dynamodb"])
+def test_on_every_store(tmp_path: Path, kind: str, options: list[str], request: pytest.FixtureRequest) -> None:
+    lanes = audited(tmp_path, 15, "--store", server_of(kind, request), *options)
+    assert (lanes["retrysafe"]["uncertain"] > 0) == bool(options)
 
 
 def test_your_own_payments(tmp_path: Path) -> None:

@@ -29,6 +29,30 @@ from django.db.transaction import TransactionManagementError  # noqa: E402
 Make = Callable[..., Boundary]
 
 
+def test_hooks_run_when_the_reply_to_a_commit_is_lost(postgresql_alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """28: the record shows that the commit came to pass, so its hooks run, and once."""
+    boundary = Boundary(unique(), store=postgresql_alias, effects="transactional")
+    ran: list[str] = []
+    wrapper: Any = connections[postgresql_alias]
+    commit = wrapper._commit
+
+    def lost() -> None:
+        monkeypatch.undo()
+        commit()
+        wrapper.connection.close()
+        raise OperationalError("the reply to the commit was lost")
+
+    @boundary.once(key="order", operation="place")
+    def place(order: str) -> str:
+        transaction.on_commit(lambda: ran.append(order), using=postgresql_alias)
+        return "placed"
+
+    monkeypatch.setattr(wrapper, "_commit", lost)
+    assert [place("o"), place("o")] == ["placed", "placed"]
+    assert ran == ["o"]
+    boundary.close()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def alias(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A migrated alias on each kind of database."""

@@ -30,7 +30,7 @@ from retrysafe import (
     wait,
 )
 from retrysafe.connect import connect
-from retrysafe.ports import Rows
+from retrysafe.ports import Query, Rows
 from retrysafe.stores.mysql import MysqlStore, _findings
 from retrysafe.types import Filter
 from tests.faults.conftest import Making
@@ -107,6 +107,26 @@ def test_a_duplicate_waits_for_no_lock_and_spoils_nothing(level: str, url: str, 
         first.commit()
     assert sorted(key for key, _ in rows_of(url, shop)) == ["after", "before", "key"]
     assert sorted(records_of(url, boundary.name)) == [("completed", 1), ("completed", 1)]
+
+
+def test_an_uncommitted_answer_is_no_answer(url: str, shop: str, make: Making) -> None:
+    """READ UNCOMMITTED shows a result that may still be rolled back, and the work with it."""
+    boundary = make(url, effects="transactional")
+    with session(url) as first, session(url, "READ UNCOMMITTED") as second:
+        with boundary.claim("key", tx=first) as claim:
+            place(first, shop, "key")
+            claim.result = "receipt"
+        with pytest.raises(InProgress), boundary.claim("key", tx=second):
+            pytest.fail("it may be rolled back")
+        first.rollback()
+        with boundary.claim("key", tx=second) as claim:
+            assert not claim.replayed
+            place(second, shop, "key", "second")
+            claim.result = "second"
+        second.commit()
+        with boundary.claim("key", tx=first) as claim:
+            assert (claim.replayed, claim.result) == (True, "second")
+    assert rows_of(url, shop) == [("key", "second")]
 
 
 @pytest.mark.parametrize("store", [MysqlStore, MysqlDialect])
@@ -433,6 +453,28 @@ def test_all_own_connections_are_in_use(mysql_migrated: str, make: Making, monke
         one.__exit__(None, None, None)
     with boundary.claim("key") as claim:
         assert not claim.replayed
+
+
+async def test_a_cancelled_request_gives_its_connection_back(mysql_migrated: str, make: Making) -> None:
+    """32: wherever it is cancelled, also while the connection is put back into the mode it had."""
+    import asyncmy
+
+    options = connect(mysql_migrated)._asynchronous.args[0]  # type: ignore[union-attr]
+    pool = await asyncmy.create_pool(minsize=1, maxsize=1, **options)
+    client = asyncmy_executor.AsyncmyClient.on(pool)
+    for turns in range(1, 12):
+        task = asyncio.create_task(client(Query("SELECT 'mine'", {}, writes=False)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError, StoreUnavailable):
+            await task
+        async with asyncio.timeout(DEADLINE), pool.acquire() as connection, connection.cursor() as cursor:
+            await cursor.execute("SELECT 'yours'")
+            assert await cursor.fetchall() == (("yours",),)
+            assert not connection.get_autocommit()
+    pool.close()
+    await pool.wait_closed()
 
 
 async def test_the_pool_is_exhausted(mysql_migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,8 @@ from tests.conftest import require
 from tests.faults.helpers import Told, unique, until
 from tests.stores.harnesses import INSTANTS
 
+NAME = "the truth of this test"
+
 
 class Entry(NamedTuple):
     """One key of the fast store as it was."""
@@ -111,7 +113,10 @@ class Layers:
         self.boundary = Boundary(
             unique(),
             store=layered(
-                f"{fast.url}?socket_timeout=0.3", f"sqlite:///{self.path}", at_most=options.pop("at_most", "30m")
+                fast.url,
+                f"sqlite:///{self.path}",
+                name=NAME,
+                at_most=options.pop("at_most", "30m"),
             ),
             observers=[self.told],
             **options,
@@ -158,7 +163,7 @@ class Layers:
 
     def plant(self, record: Record) -> None:
         """Put any record into the fast store."""
-        request = RedisCache().keep(record._replace(version=record.version + 9), 2**52)
+        request = RedisCache(NAME).keep(record._replace(version=record.version + 9), 2**52)
         run(_put(request), self.near._clients.client())
 
     def lose(self, key: str) -> None:

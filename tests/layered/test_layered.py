@@ -184,10 +184,29 @@ def test_the_layers_are_checked_when_built(tmp_path: Path) -> None:
     for fast, durable in (
         (truth, truth),
         ("redis://127.0.0.1:1", "memory://"),
-        ("redis://127.0.0.1:1", layered("redis://x", truth)),
+        ("redis://127.0.0.1:1", layered("redis://x", truth, name="t")),
     ):
         with pytest.raises(ConfigurationError, match="layered"):
-            Boundary("b", store=layered(fast, durable))
+            Boundary("b", store=layered(fast, durable, name="t"))
+
+
+def test_another_truth_behind_the_same_fast_store_is_another(fast: Fast, tmp_path: Path) -> None:
+    """A database per tenant, staging beside production: equal keys, and not one result in common."""
+    results = []
+    for name in ("one", "other"):
+        boundary = Boundary("shop", store=layered(fast.url, f"sqlite:///{tmp_path}/{name}.db", name=name))
+        for _ in range(3):
+            with boundary.claim("k") as claim:
+                if not claim.replayed:
+                    claim.result = name
+        results.append(claim.result)
+        boundary.close()
+    assert results == ["one", "other"]
+
+
+def test_the_truth_has_a_name() -> None:
+    with pytest.raises(ConfigurationError, match="name="):
+        layered("redis://x", "postgresql://y", name="")
 
 
 async def test_many_duplicates_at_once_run_once(layers: Layers) -> None:

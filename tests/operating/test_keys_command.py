@@ -438,17 +438,17 @@ def test_a_race_that_is_lost_is_told(shelf: Place, command: Command, monkeypatch
 def test_a_fast_store_is_told_first_to_forget_the_key(place: Place, command: Command) -> None:
     require("redis")
     fast = harnesses.redis_url()
-    place.boundaries = layered(fast, place.boundaries)
+    place.boundaries = layered(fast, place.boundaries, name="truth")
     place.completed()
     assert place.retry() == "first"
     with closing(place.boundary()) as boundary:
         assert boundary._terms.backend.near is not None
-    assert command("keys", "expire", *named(place), "--yes", "--fast", fast).code == 0
+    assert command("keys", "expire", *named(place), "--yes", "--fast", fast, "--fast-name", "truth").code == 0
     assert place.retry() == "again"
 
 
 def test_a_fast_store_that_does_not_answer_keeps_the_key_from_being_expired(shelf: Place, command: Command) -> None:
     seen = shelf.completed()
-    done = command("keys", "expire", *named(shelf), "--yes", "--fast", "redis://127.0.0.1:1")
+    done = command("keys", "expire", *named(shelf), "--yes", "--fast", "redis://127.0.0.1:1", "--fast-name", "truth")
     assert (done.code, done.out) == (2, "")
     assert shelf.record("K").version == seen.version

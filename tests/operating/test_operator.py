@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from retrysafe import (
     SchemaOutdated,
     StoredFailure,
 )
+from retrysafe.auditing import AuditFile
 from retrysafe.connect import connect
 from retrysafe.operating import Operator
 from retrysafe.programs.operating import Change
@@ -301,6 +303,16 @@ def test_without_an_audit_there_is_no_change(place: Place) -> None:
     with pytest.raises(OSError, match="no space"):
         place.operator(audit=full).release(seen)
     assert place.record("K").version == seen.version
+
+
+def test_a_disk_that_takes_half_a_line_gets_the_other_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr("os.write", lambda descriptor, data: write(descriptor, data[:40]))
+    audit = AuditFile(tmp_path / "audit.jsonl")
+    audit({"audit": "intent", "reason": "r" * 100})
+    audit({"audit": "outcome"})
+    lines = (tmp_path / "audit.jsonl").read_text().splitlines()
+    assert [json.loads(line)["audit"] for line in lines] == ["intent", "outcome"]
 
 
 def test_a_change_without_an_answer_is_audited_as_such(shelf: Place, tmp_path: Path) -> None:

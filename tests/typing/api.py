@@ -85,7 +85,7 @@ charges = Boundary(
     secret="pepper",
 )
 assert_type(reject(), Reject)
-Boundary("layers", store=layered("redis://fast", "postgresql://truth", at_most="5m"))
+Boundary("layers", store=layered("redis://fast", "postgresql://truth", name="shop", at_most="5m"))
 
 
 @charges.once(key="order.id")

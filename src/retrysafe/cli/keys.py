@@ -145,6 +145,7 @@ def _add_expire(verbs: Any) -> None:
     parser.add_argument(
         "--fast", metavar="URL", help="the fast store of layered(…), which is told first to forget the key"
     )
+    parser.add_argument("--fast-name", metavar="NAME", help="the name of layered(…); goes with --fast")
     parser.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
     add_audit(parser)
     parser.set_defaults(run=run_expire)

@@ -41,7 +41,10 @@ def store_of(options: argparse.Namespace) -> str:
 def open_operator(options: argparse.Namespace, audit: AuditLog | None = None) -> Operator:
     """The operator that the options describe; observers are the audit's two places."""
     actor, fast = getattr(options, "actor", None), getattr(options, "fast", None)
-    store = layered(fast, store_of(options)) if fast else store_of(options)
+    name = getattr(options, "fast_name", None)
+    if bool(fast) != bool(name):
+        raise ConfigurationError("--fast and --fast-name go together: both as given to layered(…, name=…).")
+    store = layered(fast, store_of(options), name=name) if fast and name else store_of(options)
     return Operator(store, actor=actor, observers=(), secret=_secret_of(options), audit=audit)
 
 

@@ -82,5 +82,5 @@ def _layered(layers: Layered) -> Backend:
     if isinstance(layers.truth, Layered) or layers.truth == "memory://":
         raise ConfigurationError("layered(): the truth is a durable store of one layer.")
     truth = _backend_of(_anchored(layers.truth) if isinstance(layers.truth, str) else layers.truth)
-    truth.near = Nearby(RedisCache(), layers.at_most, near)
+    truth.near = Nearby(RedisCache(layers.name), layers.at_most, near)
     return truth

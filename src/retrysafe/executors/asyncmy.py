@@ -149,10 +149,15 @@ class Pooled:
                 await connection.autocommit(True)
             yield connection
         finally:
-            with suppress(*_Failures):
-                if not before and connection.connected and connection.get_autocommit():
-                    await connection.autocommit(False)
-            await self._pool.release(connection)
+            try:
+                with suppress(*_Failures):
+                    if not before and connection.connected and connection.get_autocommit():
+                        await connection.autocommit(False)
+            except BaseException:  # cancelled in between: nobody knows what mode it is in
+                connection.close()
+                raise
+            finally:
+                await self._pool.release(connection)
 
     async def aclose(self) -> None:
         """The pool is the user's to close."""

@@ -240,12 +240,10 @@ class OwnAtomic(InAtomic):
         connection = self.handle
         if connection.needs_rollback:  # then Django would roll back without a word
             raise ConfigurationError(MARKED)
-        hooks, connection.run_on_commit = connection.run_on_commit, []
-        self._leave()
+        self._hooks, connection.run_on_commit = connection.run_on_commit, []
+        self._leave()  # if its reply is lost, the record tells whether it came to pass, and so whether the hooks run
         if connection.in_atomic_block:  # a test's, which is never committed
-            connection.run_on_commit = hooks
-        else:
-            self._hooks = hooks
+            connection.run_on_commit, self._hooks = self._hooks, []
 
     def after_commit(self) -> None:
         """Run the user's on_commit hooks; their errors are the user's."""

@@ -25,6 +25,8 @@ _GATES = 0x10000
 _BYTES = ("key", "fingerprint", "result")
 _LOCKED, _NO_SAVEPOINT = "55P03", "3B001"
 _AT_ONCE = "/*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ "
+_COMMITTED = "/*!80019 @@transaction_isolation */ /*M!100600 @@tx_isolation */ <> 'READ-UNCOMMITTED'"
+"""Whether a plain read shows only what was committed."""
 _INDEX = "FORCE INDEX (retrysafe_records_forget)"
 _FORGOTTEN = "f.state IN ('completed', 'failed', 'released') AND f.forget <= t.now"
 
@@ -72,7 +74,7 @@ class MysqlStore(SqlStore):
     def __init__(self) -> None:
         super().__init__()
         row = self.read_sql
-        answer = any_of((Standing.COMPLETED, Standing.FAILED))
+        answer = f"{_COMMITTED} AND {any_of((Standing.COMPLETED, Standing.FAILED))}"
         self._gated_insert_sql = _AT_ONCE + self._insert(
             self.clock, "/*!80019 retrysafe_gates AS g WHERE g.gate = :gate FOR UPDATE SKIP LOCKED */"
         )

@@ -6,6 +6,7 @@ Instants of expiry are absolute, on the Redis server's clock, so that a delayed 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from typing import Any
 
@@ -31,23 +32,25 @@ return 1"""
 
 
 class RedisCache:
-    """Settled records in Redis, in front of a durable store."""
+    """Settled records in Redis, in front of the durable store of that name."""
+
+    def __init__(self, truth: str) -> None:
+        self._truth = hashlib.sha256(truth.encode()).hexdigest()[:32]
 
     def look(self, key: bytes) -> Ask[Cached]:
         """Return what is kept of a key; what cannot be read is as good as nothing."""
-        return Ask(_script("look", _LOOK, key, ()), lambda answer: Cached(_read(key, answer[1]), int(answer[0])))
+        return Ask(self._script("look", _LOOK, key, ()), lambda answer: Cached(_read(key, answer[1]), int(answer[0])))
 
     def keep(self, record: Record, until: Micros) -> Ask[None]:
         """Keep a settled record, unless a later version is known."""
-        return Ask(_script("keep", _KEEP, record.key, (record.version, until // 1000, _written(record))), _nothing)
+        return Ask(self._script("keep", _KEEP, record.key, (record.version, until // 1000, _written(record))), _nothing)
 
     def drop(self, changed: Record, until: Micros) -> Ask[None]:
         """Remember the version that the change has made, and no record."""
-        return Ask(_script("keep", _KEEP, changed.key, (changed.version + 1, until // 1000, "")), _nothing)
+        return Ask(self._script("keep", _KEEP, changed.key, (changed.version + 1, until // 1000, "")), _nothing)
 
-
-def _script(name: str, source: str, key: bytes, args: tuple[Any, ...]) -> Script:
-    return Script(name, source, (b"retrysafe:cached:{" + key.hex().encode() + b"}",), args)
+    def _script(self, name: str, source: str, key: bytes, args: tuple[Any, ...]) -> Script:
+        return Script(name, source, (f"retrysafe:cached:{self._truth}:{{{key.hex()}}}".encode(),), args)
 
 
 def _written(record: Record) -> str:
