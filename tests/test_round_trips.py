@@ -21,6 +21,7 @@ import redis
 import redis.asyncio
 
 from retrysafe import Boundary, InProgress, connect
+from retrysafe.executors.redis_async import Wire
 from retrysafe.executors.sqlite import SqliteFile
 from tests.conftest import require
 from tests.stores.harnesses import mysql_connection
@@ -317,10 +318,12 @@ def test_sqlite_own_transaction(file: str) -> None:
 
 
 @contextmanager
-def noted_redis(monkeypatch: pytest.MonkeyPatch, kind: Any, note: Callable[..., Any]) -> Iterator[str]:
+def noted_redis(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, note: Callable[..., Any], name: str = "send_packed_command"
+) -> Iterator[str]:
     require("redis")
     with monkeypatch.context() as patch:
-        patch.setattr(kind, "send_packed_command", note)
+        patch.setattr(kind, name, note)
         yield os.environ["RETRYSAFE_TEST_REDIS"]
 
 
@@ -345,14 +348,13 @@ def test_redis(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
 
 
 async def test_async_redis(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    kind = redis.asyncio.connection.AbstractConnection
-    send = kind.send_packed_command
+    send = Wire.send
 
-    async def note(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def note(self: Any, words: Any) -> Any:
         SENT.append("EVALSHA")
-        return await send(self, *args, **kwargs)
+        return send(self, words)
 
-    with noted_redis(monkeypatch, kind, note) as url:
+    with noted_redis(monkeypatch, Wire, note, "send") as url:
         boundary = Boundary("trips", store=url)
         await aclaim(boundary, f"{key} first")
         await aclaim(boundary, f"{key} first")

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.types import Micros, Record
 
 try:
@@ -23,6 +24,7 @@ Archive = Callable[[Sequence[Record]], object]
 
 FORMAT = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BEGINS = b'{"format":'
 _LOOK_BACK = 1 << 16
 
 
@@ -48,6 +50,7 @@ class JsonLines:
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX)
+            self._refuse_other(file)
             end = _whole_lines(file)
             os.ftruncate(file, end)
             try:
@@ -61,6 +64,12 @@ class JsonLines:
             os.close(file)  # which also lets the lock go
         if isnew:
             _sync_folder(self.path.parent)
+
+    def _refuse_other(self, file: int) -> None:
+        """What does not begin as an archive does is somebody's, and would lose its end."""
+        begins = os.read(file, len(_BEGINS))
+        if not _BEGINS.startswith(begins):
+            raise ConfigurationError(f"{self.path} is no archive of retrysafe: give another file, or a new one.")
 
 
 def line(record: Record) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from retrysafe import migrations
 from retrysafe.errors import ConfigurationError, SchemaOutdated
+from retrysafe.locks import ProcessLock
 from retrysafe.nearby import Nearby
 from retrysafe.ports import (
     AsyncClient,
@@ -98,7 +98,7 @@ class Backend:
         self._alisteners: dict[asyncio.AbstractEventLoop, tuple[int, AsyncListener]] = {}
         self._clients: dict[int, Client] = {}
         self._aclients: dict[asyncio.AbstractEventLoop, tuple[int, AsyncClient]] = {}
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._checked: set[int] = set()
         self.warnings: list[Finding] = []
         """What the check found and nobody has been told yet."""
@@ -143,6 +143,14 @@ class Backend:
             pid, client = self._aclients.pop(loop, (0, None))
             if client is not None and pid == os.getpid():
                 client.abandon()
+
+    def another(self) -> Client:
+        """A new client: its connections are its own where the store is given as a URL."""
+        return self._made(self._sync)
+
+    def aanother(self) -> AsyncClient:
+        """The same for the running loop."""
+        return self._amade(self._asynchronous)
 
     def pulse(self) -> Client:
         """A new client for the heartbeat: its connections are its own where the store is given as a URL."""
@@ -233,6 +241,8 @@ class Backend:
         refusals = [finding.text for finding in findings if finding.level == "refuse"]
         if refusals:
             raise ConfigurationError(f"store= ({self.address}) cannot be used: {' '.join(refusals)}")
+        if os.getpid() in self._checked:
+            return  # others looked at the same time, and have told
         self.warnings += [finding for finding in findings if finding.level == "warn"]
         self._checked.add(os.getpid())
 

@@ -40,11 +40,10 @@ class Bell:
         """The same on the loop."""
         import asyncio
 
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
+        self._waiter = self._loop.create_future()
         if self.rung:
             return
-        self._waiter = self._loop.create_future()
         await asyncio.wait((self._waiter,), timeout=seconds)
 
     def _wake(self) -> None:

@@ -307,7 +307,10 @@ class Claim:
         backend = self._terms.backend
         warnings = backend.warnings if backend.near is None else backend.near.warnings or backend.warnings
         while warnings:
-            finding = warnings.pop(0)
+            try:
+                finding = warnings.pop(0)
+            except IndexError:  # another thread was quicker
+                return
             self._tell("store_warning", setting=finding.name, text=finding.text)
 
     def _react(self, outcome: Outcome) -> _Pause | _Probe | None:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from retrysafe.backend import Backend
 from retrysafe.core.beats import PER_LEASE, Beats
 from retrysafe.errors import StoreUnavailable
+from retrysafe.locks import ProcessLock
 from retrysafe.ports import AsyncClient, Client
 from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.leasing import renew
+from retrysafe.programs.leasing import renewals
 from retrysafe.types import Held
 
 if TYPE_CHECKING:
@@ -111,16 +112,18 @@ class _Schedule:
         self.leases.pop(held, None)
         self.beats.drop(held)
 
-    def renewed(self, due: list[Held], kept: set[bytes], asked_at: float) -> None:
-        for lease in self._still_wanted(due):
-            lease.renewed(kept, asked_at)
-            if lease.held.key not in kept:
-                self.drop(lease.held)
+    def answered(self, due: list[Held], kept: set[bytes], failure: Exception | None, asked_at: float) -> None:
+        """A lease that was not kept is lost, unless some renewals failed: then its own may have been among them.
 
-    def failed(self, due: list[Held], error: Exception, asked_at: float) -> None:
-        """A failed renewal is tried again soon; the lease is lost, for us, when a third of it is left."""
+        A failed renewal is tried again soon; the lease is lost, for us, when a third of it is left.
+        """
         for lease in self._still_wanted(due):
-            lease.not_renewed(error, asked_at)
+            if lease.held.key in kept or failure is None:
+                lease.renewed(kept, asked_at)
+                if lease.held.key not in kept:
+                    self.drop(lease.held)
+                continue
+            lease.not_renewed(failure, asked_at)
             if lease.until - clock() <= lease.seconds / 3:
                 self._lose(lease)
             else:
@@ -180,15 +183,16 @@ class ThreadHeartbeat:
         client: Client | None = None
         while (due := self._next_due()) is not None:
             asked_at = clock()
-            try:
-                client = client or self._connect()
-                kept = run(renew(self._store, due), client)
-            except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
-                with self._changed:
-                    self._schedule.failed(due, error, asked_at)
-            else:
-                with self._changed:
-                    self._schedule.renewed(due, kept, asked_at)
+            kept: set[bytes] = set()
+            failure: Exception | None = None
+            for renewal in renewals(self._store, due):
+                try:
+                    client = client or self._connect()
+                    kept |= run(renewal, client)
+                except Exception as error:  # noqa: BLE001 - one lease must not end by what happens to another
+                    failure = error
+            with self._changed:
+                self._schedule.answered(due, kept, failure, asked_at)
         if client is not None:
             client.close()
 
@@ -264,43 +268,55 @@ class LoopHeartbeat:
 
     async def _beat(self, due: list[Held]) -> None:
         asked_at = clock()
+        kept: set[bytes] = set()
+        failure: Exception | None = None
         try:
-            kept = await self._renewal(due)
+            kept, failure = await self._renewal(due)
         except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
-            self._schedule.failed(due, error, asked_at)
-        else:
-            self._schedule.renewed(due, kept, asked_at)
+            failure = error
         finally:
+            self._schedule.answered(due, kept, failure, asked_at)
             self._beating = None
             self._set_timer()
 
-    async def _renewal(self, due: list[Held]) -> set[bytes]:
+    async def _renewal(self, due: list[Held]) -> tuple[set[bytes], Exception | None]:
+        """The keys that were kept, and why others may not have been; all are asked for at once."""
         import asyncio
 
         client = self._client = self._client or self._connect()
-        renewal = asyncio.ensure_future(arun(renew(self._store, due), client))
-        await asyncio.wait((renewal,), timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
-        if not renewal.done():
-            self._abandon(renewal, client)
-            raise StoreUnavailable("the renewal got no answer")
-        return renewal.result()
+        asked = [asyncio.ensure_future(arun(program, client)) for program in renewals(self._store, due)]
+        done, late = await asyncio.wait(asked, timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
+        kept: set[bytes] = set()
+        failure: Exception | None = None
+        for renewal in done:
+            try:
+                kept |= renewal.result()
+            except Exception as error:  # noqa: BLE001 - one lease must not end by what happens to another
+                failure = error
+        if late:
+            self._abandon(late, client)
+            failure = StoreUnavailable("the renewal got no answer")
+        return kept, failure
 
-    def _abandon(self, renewal: asyncio.Future[Any], client: AsyncClient) -> None:
-        """Leave a renewal that hangs, and its connection, to end in their own time: leases must not wait for it."""
+    def _abandon(self, late: set[asyncio.Task[set[bytes]]], client: AsyncClient) -> None:
+        """Leave renewals that hang, and their connections, to end in their own time: leases must not wait for them."""
+        import asyncio
+
         self._client = None
 
         async def end() -> None:
-            renewal.cancel()
-            with suppress(BaseException):
-                await renewal
-            await client.aclose()
+            for renewal in late:
+                renewal.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+            with suppress(Exception):
+                await client.aclose()
 
-        ending = renewal.get_loop().create_task(end())
+        ending = asyncio.get_running_loop().create_task(end())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
 
 
-_starting = threading.Lock()
+_starting = ProcessLock()
 
 
 def for_thread(backend: Backend) -> ThreadHeartbeat:

@@ -112,7 +112,8 @@ class Sweeper:
 
     def run_once(self, limit: int | None = None) -> Swept:
         """Sweep until nothing is left, ``limit`` records are gone or `stop` is called; raise if the store fails."""
-        client = self._backend.pulse()
+        _check_limit(limit)
+        client = self._backend.another()
         try:
             return self._run(client, limit)
         finally:
@@ -120,7 +121,8 @@ class Sweeper:
 
     async def arun_once(self, limit: int | None = None) -> Swept:
         """The same for async code."""
-        client = self._backend.apulse()
+        _check_limit(limit)
+        client = self._backend.aanother()
         try:
             return await self._arun(client, limit)
         finally:
@@ -128,11 +130,11 @@ class Sweeper:
 
     def run_forever(self) -> None:
         """Sweep again and again in this thread until `stop` is called; a store that fails is tried again."""
-        self._background(self._backend.pulse(), self._bell, 0.0)
+        self._background(self._backend.another(), self._bell, 0.0)
 
     async def arun_forever(self) -> None:
         """The same for async code."""
-        await self._abackground(self._backend.apulse())
+        await self._abackground(self._backend.aanother())
 
     def stop(self) -> None:
         """Let what runs end after its current batch, and run nothing more; signal handlers may call it too."""
@@ -272,7 +274,7 @@ class Sweeper:
         import asyncio
 
         self._bell = Bell(asyncio.get_running_loop())
-        self._task = asyncio.create_task(self._abackground(self._backend.apulse()), name="retrysafe-sweeper")
+        self._task = asyncio.create_task(self._abackground(self._backend.aanother()), name="retrysafe-sweeper")
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -283,7 +285,7 @@ class Sweeper:
     def _start(self, first: float = 0.0) -> None:
         """Start the thread; what cannot work at all is raised here."""
         self._bell, self._pid = Bell(), os.getpid()
-        arguments = (self._backend.pulse(), self._bell, first)
+        arguments = (self._backend.another(), self._bell, first)
         self._thread = threading.Thread(target=self._background, args=arguments, name="retrysafe-sweeper", daemon=True)
         _running.add(self)
         self._thread.start()
@@ -376,3 +378,8 @@ def _restart_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_restart_in_child)
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"limit={limit}: give how many records may go, at least 1, or None for all.")

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from retrysafe.locks import ProcessLock
 from retrysafe.ports import AsyncListener, Listener
 
 
@@ -16,7 +17,7 @@ class Wakeups:
     def __init__(self) -> None:
         self._waiting: defaultdict[bytes, list[tuple[Callable[[], object], Listener | AsyncListener | None]]]
         self._waiting = defaultdict(list)
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def wake(self, key: bytes) -> None:
         """Wake everybody who waits for ``key``."""

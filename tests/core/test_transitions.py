@@ -47,6 +47,7 @@ TABLE: dict[tuple[Event, Standing], State | None] = {
     (Event.EXPIRE, Standing.COMPLETED): State.RELEASED,
     (Event.EXPIRE, Standing.FAILED): State.RELEASED,
     (Event.EXPIRE, Standing.RELEASED): State.RELEASED,
+    (Event.EXPIRE, Standing.EXPIRED): State.RELEASED,
     (Event.SWEEP, Standing.FORGOTTEN): None,
 }
 """Written out once more by hand, so that a slip in the shipping table shows."""

@@ -24,7 +24,7 @@ from retrysafe.programs.drivers import run
 from retrysafe.programs.rotating import rotate, worth_rotating
 from retrysafe.sweeper import Sweeper
 from retrysafe.types import Record
-from tests.faults.helpers import renewals_of, until
+from tests.faults.helpers import DEADLINE, renewals_of, until
 
 
 def say(line: object) -> None:
@@ -206,9 +206,14 @@ def sweeping(store: str, archive: str, suicidal: str) -> None:
 
 
 def forking_sweeper(store: str) -> None:
-    """A sweeper whose process forks; the parent's is stopped then, and neither ends by anybody's hand."""
-    sweeper = Sweeper(store, every="20ms", observers=())
+    """A sweeper whose process forks; the parent's is stopped then, and neither ends by anybody's hand.
+
+    The fork waits for a rest: SQLite, like any C library, keeps for ever the locks that another thread held then.
+    """
+    rests = threading.Event()
+    sweeper = Sweeper(store, every="2s", observers=(lambda occurrence: rests.set(),))
     sweeper.__enter__()
+    assert rests.wait(DEADLINE)
     pid = os.fork()
     if pid:
         sweeper.__exit__()

@@ -237,7 +237,8 @@ def test_a_statement_timeout_rolls_back(migrated: str, table: str, make: Making,
     assert rows_of(migrated, table) == []
     work(0)
     assert rows_of(migrated, table) == [("key", "receipt")]
-    assert told.names == {"received": 2, "started": 2, "rolled_back": 1, "completed": 1}
+    decided = {name: count for name, count in told.names.items() if name != "asked"}
+    assert decided == {"received": 2, "started": 2, "rolled_back": 1, "completed": 1}
 
 
 def test_a_lock_timeout_is_an_unavailable_store_and_nothing_ran(migrated: str, make: Making) -> None:

@@ -236,10 +236,27 @@ def test_a_torn_line_is_removed_before_the_next_is_written(sqlite_url: str, tmp_
             file.write(torn)
         archive(records[1:2])
     assert path.read_text().splitlines() == [line(records[0]), *[line(records[1])] * 3]
-    path.write_text("x" * 200_000)
+    path.write_text('{"format":' + "x" * 200_000)
     archive(records[2:])
     assert path.read_text() == line(records[2]) + "\n"
     assert path.stat().st_mode & 0o777 == 0o600 or os.name == "nt"
+
+
+@pytest.mark.parametrize("text", ["", '{"form', "SQLite format 3", '{"other": 1}\n{'])
+def test_only_an_archive_is_written_to(sqlite_url: str, tmp_path: Path, text: str) -> None:
+    """--archive shop.db must not cost the shop the end of its file."""
+    fill(sqlite_url, 1)
+    backend = connect(sqlite_url)
+    records = run(forgotten(backend.store, 10), backend.client())
+    path = tmp_path / "file"
+    path.write_text(text)
+    if '{"format":'.startswith(text):
+        JsonLines(path)(records)
+        assert path.read_text() == line(records[0]) + "\n"
+    else:
+        with pytest.raises(ConfigurationError, match="no archive"):
+            JsonLines(path)(records)
+        assert path.read_text() == text
 
 
 def test_what_another_is_writing_is_not_taken_for_a_torn_line(sqlite_url: str, tmp_path: Path) -> None:

@@ -134,7 +134,10 @@ def redis(path: Path) -> Place:
 
 def dynamodb(path: Path) -> Place:
     require("dynamodb")
-    url = harnesses._dynamodb().address
+    url = harnesses.dynamodb_url()
+    backend = connect(url)
+    backend.migrate()
+    backend.close()
     return Place(url, url, harnesses.age_dynamodb(harnesses.DYNAMODB_TABLE, harnesses.dynamodb_endpoint()))
 
 

@@ -83,7 +83,7 @@ def test_an_attempt_that_died_in_doubt_can_be_settled_before_anybody_asks(place:
     boundary = place.boundary(lease=600)
     claim = boundary.claim("K", payload={"amount": 5})
     with pytest.raises(LeaseLost), claim:
-        place.elapse("K", 601)
+        place.elapse("K", 610)
         seen = place.record("K")
         assert seen.standing is Standing.LAPSED
         assert place.operator().resolve(seen, "completed", result="found").done
@@ -99,7 +99,7 @@ def test_what_is_not_in_doubt_is_not_resolved(place: Place, standing: str) -> No
         return
     boundary = place.boundary(effects="keyed", lease=600)
     with boundary.claim("K", payload={"amount": 5}) as claim:
-        place.elapse("K", 601 if standing == "lapsed" else 0)
+        place.elapse("K", 610 if standing == "lapsed" else 0)
         change = place.operator().release(place.record("K"))
         assert not change.done
         assert change.record is not None
@@ -188,7 +188,7 @@ def test_of_an_operator_and_a_late_owner_exactly_one_settles_the_key(place: Plac
     boundary = place.boundary(lease=600)
     claim = boundary.claim("K", payload={"amount": 5})
     claim.__enter__()
-    place.elapse("K", 601)
+    place.elapse("K", 610)
     seen, operator = place.record("K"), place.operator()
     claim.result = "owner"
 

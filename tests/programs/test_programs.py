@@ -11,7 +11,9 @@ import pytest
 from retrysafe.core.decisions import Decision, decide
 from retrysafe.core.outcomes import Ending, Ground, Transaction, Verdict, verdict
 from retrysafe.core.transitions import RULES, Event
-from retrysafe.ports import Ask, Query
+from retrysafe.errors import StoreUnavailable
+from retrysafe.heartbeat import Lease, _Schedule, clock
+from retrysafe.ports import Ask, Query, Rows
 from retrysafe.programs.claiming import ROUNDS, NotWon, Won, claim
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.leasing import renew
@@ -19,7 +21,7 @@ from retrysafe.programs.migrating import Migration, migrate, schema_version
 from retrysafe.programs.settling import read, resolve, settle
 from retrysafe.programs.sweeping import sweep
 from retrysafe.programs.transactions import conclude, frozen_snapshot, open_claim
-from retrysafe.types import Effects, State
+from retrysafe.types import Clocks, Effects, State
 from tests.programs.script import (
     BROKEN,
     CLOCKS,
@@ -66,7 +68,7 @@ EVENTS = (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
 def replies(asked: Asked | Query, depth: int) -> Sequence[Any]:
     """Everything that may be told; deep in a program one of each sort is enough."""
     if isinstance(asked, Query):
-        return (None, *FAILURES)
+        return (Rows([], 0), *FAILURES)
     failures = FAILURES if depth < 3 else ()
     match asked.kind:
         case "claim":
@@ -370,6 +372,24 @@ def test_a_lost_reply_to_a_resolution_is_read_back() -> None:
     assert answer(False) is False, "somebody else was quicker, even with the same words"
 
 
+def test_a_lease_that_cannot_be_renewed_costs_the_others_nothing() -> None:
+    """One dead shard of a cluster: the leases on the others are asked for all the same."""
+    beats = _Schedule()
+    minute = Clocks(lease=60_000_000, window=60_000_000, memory=60_000_000)
+    claims = [HELD._replace(key=key, clocks=minute) for key in (b"key", b"second", b"third")]
+    told: dict[bytes, list[str]] = {held.key: [] for held in claims}
+    now = clock()
+    for held in claims:
+        beats.add(Lease(held, now, lambda name, held=held, **fields: told[held.key].append(name)))
+    beats.answered(claims, {b"third"}, DOWN, now)
+    assert [name for name in told[b"third"] if name != "asked"] == []
+    assert {"renewal_failed"} <= set(told[b"key"]) & set(told[b"second"])
+    assert "lease_lost" not in told[b"key"] + told[b"second"], "it may not have been asked for: it is tried again"
+    beats.answered(claims, {b"third"}, None, now)
+    assert "lease_lost" in told[b"key"]
+    assert "lease_lost" in told[b"second"]
+
+
 def test_renewals_in_several_requests_are_added_up() -> None:
     held = [HELD, HELD._replace(key=b"second")]
     assert run(renew(STORE, held), Script([{b"key"}, {b"second"}])) == {b"key", b"second"}
@@ -413,7 +433,7 @@ def test_every_ending_of_an_own_transaction_commits_exactly_what_it_recorded(end
 
 
 def test_migrations_run_in_one_transaction_and_only_what_is_missing() -> None:
-    script = Script([None, None, 0, 1, None, None, None])
+    script = Script([None, Rows([(None,)], 1), 0, 1, None, None, None])
     assert run(migrate(STORE, MIGRATIONS, LOCK), script) == MIGRATIONS[1:]
     asked: list[Any] = list(script.asked)
     statements = [request.sql for request in asked if isinstance(request, Query)]
@@ -433,3 +453,9 @@ def test_a_snapshot_is_frozen_by_the_two_levels_that_hide_later_commits() -> Non
         if path.error is None:
             frozen = path.told[-1] if path.told[-1] != "read committed" else None
             assert path.outcome == frozen
+
+
+def test_who_does_not_get_the_lock_does_not_migrate() -> None:
+    """GET_LOCK answers 0 when somebody else has kept it too long."""
+    with pytest.raises(StoreUnavailable, match="Another process is migrating"):
+        run(migrate(STORE, MIGRATIONS, LOCK), Script([None, Rows([(0,)], 1)]))

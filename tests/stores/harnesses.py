@@ -152,7 +152,7 @@ def mysql_connection(url: str, **options: Any) -> Any:
 _AGE_SCRIPT = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return end
 for _, name in ipairs({'lease_until', 'created', 'updated', 'expires', 'forget'}) do
-  redis.call('HINCRBY', KEYS[1], name, -ARGV[1])
+  redis.call('HINCRBY', KEYS[1], name, string.format('%.0f', 0 - ARGV[1]))
 end
 if redis.call('PEXPIRETIME', KEYS[1]) > 0 then
   redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', redis.call('HGET', KEYS[1], 'forget') / 1000))

@@ -318,6 +318,8 @@ def run_expire(options: argparse.Namespace) -> int:
             return 1
         if Event.EXPIRE not in possible(record):
             return _not_possible(record, options)
+        if record.standing is Standing.EXPIRED and not options.forget:
+            return _unchanged("Its window is over. To end its memory too, add --forget.", options)
         if not _confirmed(record, options):
             return _unchanged("Nothing was changed.", options)
         return _concluded(operator.expire(record, forget=options.forget, reason=options.reason), log, options)

@@ -6,19 +6,19 @@ The only package that names concrete stores and executors; their libraries are i
 from __future__ import annotations
 
 import os
-import threading
 
 from retrysafe.backend import Backend
 from retrysafe.connect.objects import from_object
 from retrysafe.connect.transactions import Joining, aliased, join
 from retrysafe.connect.urls import fast, from_url, memory
 from retrysafe.errors import ConfigurationError
+from retrysafe.locks import ProcessLock
 from retrysafe.types import Layered
 
 __all__ = ["Joining", "connect", "forget", "join", "leave"]
 
 _shared: dict[object, tuple[Backend, object]] = {}
-_sharing = threading.Lock()
+_sharing = ProcessLock()
 
 
 def connect(store: object, *, migrate: bool = True) -> Backend:

@@ -80,7 +80,7 @@ def _leaf(tag: bytes, body: bytes) -> bytes:
 def _float(value: float) -> bytes:
     if not math.isfinite(value):
         raise NotCanonical(f"{value} has no canonical form")
-    return repr(value + 0.0).encode()
+    return float.__repr__(value + 0.0).encode()  # whatever a subclass prints
 
 
 def _decimal(value: Decimal) -> bytes:

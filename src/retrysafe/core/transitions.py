@@ -54,6 +54,7 @@ def _rule(target: State | None, guard: Guard, *sources: Standing) -> Rule:
 _CLAIMABLE = (Standing.RELEASED, Standing.LAPSED, Standing.EXPIRED, Standing.FORGOTTEN)
 _UNSETTLED = (Standing.RUNNING, Standing.LAPSED, Standing.UNKNOWN)
 _RUNNING = (Standing.RUNNING, Standing.LAPSED)
+_REMEMBERED = (Standing.COMPLETED, Standing.FAILED, Standing.RELEASED, Standing.EXPIRED)
 
 VACANT_CLAIM = _rule(State.RUNNING, Guard.VACANT, Standing.ABSENT)
 """The one rule for a key without a record; every other claim names the record it saw."""
@@ -69,7 +70,7 @@ RULES: dict[Event, Rule] = {
     Event.RESOLVE_COMPLETED: _rule(State.COMPLETED, Guard.SEEN, Standing.UNKNOWN),
     Event.RESOLVE_FAILED: _rule(State.FAILED, Guard.SEEN, Standing.UNKNOWN),
     Event.RESOLVE_RELEASED: _rule(State.RELEASED, Guard.SEEN, Standing.UNKNOWN),
-    Event.EXPIRE: _rule(State.RELEASED, Guard.SEEN, Standing.COMPLETED, Standing.FAILED, Standing.RELEASED),
+    Event.EXPIRE: _rule(State.RELEASED, Guard.SEEN, *_REMEMBERED),
     Event.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN),
 }
 

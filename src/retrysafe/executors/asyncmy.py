@@ -146,13 +146,13 @@ class Pooled:
         before = connection.get_autocommit()
         try:
             if not before and not transaction:
-                await connection.autocommit(True)
+                await _set_autocommit(connection, True)
             yield connection
         finally:
             try:
-                with suppress(*_Failures):
+                with suppress(StoreUnavailable):
                     if not before and connection.connected and connection.get_autocommit():
-                        await connection.autocommit(False)
+                        await _set_autocommit(connection, False)
             except BaseException:  # cancelled in between: nobody knows what mode it is in
                 connection.close()
                 raise
@@ -164,6 +164,15 @@ class Pooled:
 
     def abandon(self) -> None:
         """So it is without a loop."""
+
+
+async def _set_autocommit(connection: Any, on: bool) -> None:
+    try:
+        async with asyncio.timeout(DEADLINE):
+            await connection.autocommit(on)
+    except (TimeoutError, *_Failures) as error:
+        connection.close()
+        raise StoreUnavailable(str(error) or f"no answer within {DEADLINE:g} s") from error
 
 
 def _socket(connection: Any) -> int:

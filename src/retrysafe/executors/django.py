@@ -37,6 +37,7 @@ _DEADLINES: dict[str, dict[str, Any]] = {
         "keepalives_interval": 3,
         "keepalives_count": 3,
     },
+    "mysql": {"connect_timeout": 10, "read_timeout": 10, "write_timeout": 10},
 }
 """Vendor → options of our own connections, under those that DATABASES gives: a silent server counts as gone."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,24 +23,23 @@ from botocore.exceptions import (
 from retrysafe.core.backoff import Backoff
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
 from retrysafe.executors.service_clock import ServiceClock
+from retrysafe.locks import ProcessLock
 from retrysafe.ports import Answer, Call
 
 TURNED_AWAY = frozenset(
     {
-        "InternalServerError",
         "LimitExceededException",
         "ProvisionedThroughputExceededException",
         "RequestLimitExceeded",
-        "ServiceUnavailable",
-        "ServiceUnavailableException",
         "Throttling",
         "ThrottlingException",
     }
 )
-"""Error codes that ask for the same request again, later."""
+"""Error codes of requests that were not carried out and may come again later. A 5xx is not among them: it may have
+been carried out, so a program must know of it before it is put again."""
 _UNSENT = (ConnectTimeoutError, EndpointConnectionError)
 _BACKOFF = Backoff(base=0.05, cap=1.0)
-_making = threading.Lock()
+_making = ProcessLock()
 """A default session of boto3 must not be used by two threads at once."""
 
 
@@ -85,6 +83,10 @@ def _code(error: ClientError) -> str:
     return str(error.response["Error"].get("Code", ""))
 
 
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500))
+
+
 def _date(response: Mapping[str, Any]) -> str | None:
     headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     date: str | None = headers.get("date")
@@ -100,7 +102,7 @@ def _refused(error: ClientError, request: Call) -> Answer:
             f"The DynamoDB table {request.arguments.get('TableName')!r} does not exist in this account and region. "
             "Run:  retrysafe migrate --store URL"
         ) from error
-    raise StoreUnavailable(str(error), unsent=code != "InternalServerError") from error
+    raise StoreUnavailable(str(error), unsent=_status(error) < 500) from error
 
 
 def _failed(error: Exception) -> NoReturn:

@@ -68,7 +68,7 @@ class Wire(asyncio.Protocol):
         except BaseException:  # cancelled half-way: nobody else would hang up
             await connection.disconnect(nowait=True)
             raise
-        silence = getattr(connection, "socket_timeout", None)
+        silence = getattr(connection, "socket_timeout", None) or SILENCE  # a silent server must not hang a claim
         wire = cls(silence, hear)
         wire._streams = connection._reader, connection._writer
         connection._reader = connection._writer = None

@@ -6,6 +6,7 @@ It starts with the first key that is waited for. While it is cut off, waiting ke
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -87,10 +88,12 @@ class RedisListener:
                         pubsub.close()
 
     def _hear_until_it_breaks(self) -> None:
-        node: Any = next(iter(self._masters.all().values()))
+        node: Any = random.choice(list(self._masters.all().values()))  # any of them hears all
         pubsub = node.pubsub(ignore_subscribe_messages=True)
+        pubsub.subscribe(b"retrysafe")  # connects, for which nobody must wait; with nobody, it would not be read
         with self._changing:
-            pubsub.subscribe(b"retrysafe", *self._keys)  # never nobody, or the connection would not be read
+            if self._keys:
+                pubsub.subscribe(*self._keys)
             pubsub.connection.retry = Retry(NoBackoff(), 1)  # redis-py reconnects and subscribes again by itself
             self._pubsub = pubsub
         while not self._closed.is_set():

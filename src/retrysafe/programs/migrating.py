@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from retrysafe.errors import ConfigurationError
-from retrysafe.ports import Ask, Query, RotatingStore, Steps, TransactionalStore
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.ports import Ask, Query, RotatingStore, Rows, Steps, TransactionalStore
 from retrysafe.programs.drivers import ask
 
 
@@ -58,7 +58,7 @@ def migrate(
     """
     yield from ask(store.begin())
     if lock is not None:
-        yield from ask(Ask(lock, _ignore))
+        yield from ask(Ask(lock, _locked))
     try:
         missing = yield from _apply(store, migrations)
     except Exception:
@@ -80,6 +80,12 @@ def _apply(store: TransactionalStore, migrations: Sequence[Migration]) -> Steps[
         record = Query("INSERT INTO retrysafe_schema (version, name) VALUES (:version, :name)", migration._asdict())
         yield from ask(Ask(record, _ignore))
     return missing
+
+
+def _locked(answer: Rows) -> None:
+    """A lock that is a function's answer says 0 when somebody else kept it too long."""
+    if answer.rows and answer.rows[0][0] == 0:
+        raise StoreUnavailable("Another process is migrating, and has not ended in time. Nothing was changed.")
 
 
 def _ignore(answer: object) -> None:

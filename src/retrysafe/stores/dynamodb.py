@@ -96,7 +96,7 @@ class DynamodbStore:
             "a point-in-time restore: records since then are gone, and what they guarded may run again",
             "servers of the service with clocks over 2 s apart: a lease may be taken over early; its holder is fenced",
         ),
-        choose_when="you run on AWS without a database of your own to share a transaction with",
+        choose_when="when you run on AWS without a database of your own to share a transaction with",
         largest_result=LARGEST_ITEM - RESERVED,
         margin=MARGIN,
     )
@@ -273,9 +273,7 @@ class DynamodbStore:
         }
         conditions = [f"#{name} = :{name}" for name in given]
         if wanted.standings:
-            conditions.append(
-                "(" + " OR ".join(f"({_STANDING[one]})" for one in sorted(wanted.standings & _STANDING.keys())) + ")"
-            )
+            conditions.append(_any_of(wanted.standings & _STANDING.keys()))
         start = None if cursor is None else _key(bytes.fromhex(cursor))
         evaluated = max(limit, _EVALUATED) if conditions else limit
         call = self._scan(" AND ".join(conditions), {**given, "now": self._clock()}, start, evaluated)
@@ -405,7 +403,12 @@ def _filled(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, dict[s
 
 @lru_cache(maxsize=64)
 def _allowed(event: Event) -> str:
-    conditions = [f"({_STANDING[source]})" for source in sorted(RULES[event].sources)]
+    return _any_of(RULES[event].sources)
+
+
+def _any_of(standings: Iterable[Standing]) -> str:
+    """One of these; DynamoDB refuses parentheses within parentheses around one condition."""
+    conditions = [f"({_STANDING[standing]})" for standing in sorted(standings)]
     return conditions[0] if len(conditions) == 1 else f"({' OR '.join(conditions)})"
 
 

@@ -25,8 +25,8 @@ _GATES = 0x10000
 _BYTES = ("key", "fingerprint", "result")
 _LOCKED, _NO_SAVEPOINT = "55P03", "3B001"
 _AT_ONCE = "/*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ "
-_COMMITTED = "/*!80019 @@transaction_isolation */ /*M!100600 @@tx_isolation */ <> 'READ-UNCOMMITTED'"
-"""Whether a plain read shows only what was committed."""
+_ISOLATION = "/*!80019 @@transaction_isolation */ /*M!100600 @@tx_isolation */"
+"""The isolation level of the session; at READ UNCOMMITTED a plain read shows what may be rolled back."""
 _INDEX = "FORCE INDEX (retrysafe_records_forget)"
 _FORGOTTEN = "f.state IN ('completed', 'failed', 'released') AND f.forget <= t.now"
 
@@ -58,7 +58,7 @@ class MysqlStore(SqlStore):
             "a restored backup: records since then are gone, and what they guarded may run again",
         ),
         choose_when=(
-            "your data is in MySQL or MariaDB: record, business write and outbox row commit together, "
+            "when your data is in MySQL or MariaDB: record, business write and outbox row commit together, "
             "and nothing else has to run"
         ),
         largest_result=LARGEST_RESULT,
@@ -74,7 +74,7 @@ class MysqlStore(SqlStore):
     def __init__(self) -> None:
         super().__init__()
         row = self.read_sql
-        answer = f"{_COMMITTED} AND {any_of((Standing.COMPLETED, Standing.FAILED))}"
+        answer = f"{_ISOLATION} <> 'READ-UNCOMMITTED' AND {any_of((Standing.COMPLETED, Standing.FAILED))}"
         self._gated_insert_sql = _AT_ONCE + self._insert(
             self.clock, "/*!80019 retrysafe_gates AS g WHERE g.gate = :gate FOR UPDATE SKIP LOCKED */"
         )
@@ -135,7 +135,7 @@ class MysqlStore(SqlStore):
     def examine(self) -> list[Ask[list[Finding]]]:
         """Refuse what breaks a claim; tell how durable a commit is."""
         settings = ", ".join(f"@@{name}" for name in _SETTINGS)
-        return [Ask(Query(f"SELECT VERSION(), {settings}", {}, writes=False), _findings)]
+        return [Ask(Query(f"SELECT VERSION(), {settings}, {_ISOLATION}", {}, writes=False), _findings)]
 
     # ------------------------------------------------------------ statements
 
@@ -164,9 +164,12 @@ class MysqlStore(SqlStore):
         return f"UPDATE {TABLE} AS r SET {changes} WHERE {condition}"
 
     def _sweep(self, clock: str) -> str:
+        return self._delete(f"{_INDEX} WHERE {_FORGOTTEN} LIMIT :limit")
+
+    def _delete(self, chosen: str) -> str:
+        """Lock records that nobody else has locked, then delete them."""
         return (
-            f"DELETE r FROM (SELECT f.key_hash FROM {TABLE} AS f {_INDEX} WHERE {_FORGOTTEN} "
-            f"LIMIT :limit FOR UPDATE SKIP LOCKED) AS gone "
+            f"DELETE r FROM (SELECT f.key_hash FROM {TABLE} AS f {chosen} FOR UPDATE SKIP LOCKED) AS gone "
             f"STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = gone.key_hash WHERE {allowed(Event.SWEEP)}"
         )
 
@@ -178,9 +181,9 @@ class MysqlStore(SqlStore):
         """Remove ``count`` records if they are forgotten and as they were seen."""
         keys = ", ".join(self.p("key", f"key{i}") for i in range(count))
         seen = " OR ".join(
-            f"(r.key_hash = {self.p('key', f'key{i}')} AND r.version = :version{i})" for i in range(count)
+            f"(f.key_hash = {self.p('key', f'key{i}')} AND f.version = :version{i})" for i in range(count)
         )
-        return f"DELETE r FROM {TABLE} AS r WHERE r.key_hash IN ({keys}) AND ({seen}) AND {allowed(Event.SWEEP)}"
+        return self._delete(f"WHERE f.key_hash IN ({keys}) AND ({seen}) AND {_FORGOTTEN}")
 
 
 @lru_cache(maxsize=512)
@@ -207,7 +210,7 @@ _OLDEST = {True: (10, 6, 0), False: (8, 0, 19)}
 
 
 def _findings(answer: Rows) -> list[Finding]:
-    version, rollback, read_only, flush, log_bin, sync, packet = answer.rows[0]
+    version, rollback, read_only, flush, log_bin, sync, packet, isolation = answer.rows[0]
     found = [Finding("fact", "version", version), Finding("fact", "innodb_flush_log_at_trx_commit", str(flush))]
     name, number, oldest = _version(version)
     if number < oldest:
@@ -217,6 +220,8 @@ def _findings(answer: Rows) -> list[Finding]:
         )
     if int(rollback):
         found.append(Finding("refuse", "innodb_rollback_on_timeout", _ROLLBACK))
+    if isolation == "READ-UNCOMMITTED":
+        found.append(Finding("refuse", "isolation", "READ UNCOMMITTED shows results that may be rolled back."))
     if int(read_only):
         found.append(Finding("refuse", "read_only", "The server is read-only, as a replica is: use the primary."))
     if int(flush) != 1:

@@ -37,7 +37,7 @@ class PostgresqlStore(SqlStore):
             "a restored backup: records since then are gone, and what they guarded may run again",
         ),
         choose_when=(
-            "your data is in PostgreSQL: record, business write and outbox row commit together, "
+            "when your data is in PostgreSQL: record, business write and outbox row commit together, "
             "and nothing else has to run"
         ),
     )

@@ -136,7 +136,7 @@ class RedisStore:
             "eviction, with a maxmemory-policy other than noeviction: as if the key had never been used",
             "a loss of power with appendfsync everysec, or a crash with snapshots only: the last writes are gone",
         ),
-        choose_when="a duplicate is recognised downstream anyway, or rare doubt is bearable, and latency counts most",
+        choose_when="when duplicates are recognised downstream anyway, or rare doubt is bearable, and latency counts",
     )
 
     def claim(self, want: Want) -> Ask[Record | None]:

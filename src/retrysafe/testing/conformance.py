@@ -425,6 +425,7 @@ def scan_finds_what_is_wanted_and_goes_on_where_it_stopped(bench: Bench) -> None
     assert {key: record.standing for key, record in found.items()} == standings
     assert {record.result for record in found.values()} == {None}, "a list does not carry results"
     assert found[made[1].key]._replace(result=RESULT, now=0) == made[1].record()._replace(now=0)
+    assert set(bench.found(Standing.UNKNOWN)) == {key for key, one in standings.items() if one is Standing.UNKNOWN}
     assert set(bench.found(Standing.UNKNOWN, Standing.LAPSED)) == {
         key for key, standing in standings.items() if standing in (Standing.UNKNOWN, Standing.LAPSED)
     }
