@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-Fate = Literal["through", "request lost", "reply lost", "turned away", "silent"]
+Fate = Literal["through", "request lost", "reply lost", "turned away", "silent", "gateway timeout"]
 Fates = Callable[[str, dict[str, Any]], Fate]
 """Decides about one call by its operation and arguments."""
 
@@ -91,6 +91,10 @@ class _Handler(BaseHTTPRequestHandler):
             text = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{proxy.code}", "message": "Slow down."})
             status = 500 if proxy.code == "InternalServerError" else 400
             self._answer(status, {"Date": formatdate(usegmt=True)}, text.encode())
+        elif fate == "gateway timeout":
+            self._forward(body, answered=False)
+            self._answer(504, {"Date": formatdate(usegmt=True)}, b"<html>Gateway Time-out</html>")
+            self.close_connection = True
         else:
             self._forward(body, answered=fate == "through")
 
@@ -104,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
             upstream.close()
         if not answered:
             self.close_connection = True
-            return
+            return  # carried out, and nobody is told
         headers["Date"] = self.server.proxy.date(headers["Date"])
         self._answer(status, headers, content)
 

@@ -245,8 +245,8 @@ def test_a_torn_line_is_removed_before_the_next_is_written(sqlite_url: str, tmp_
 @pytest.mark.parametrize("text", ["", '{"form', "SQLite format 3", '{"other": 1}\n{'])
 def test_only_an_archive_is_written_to(sqlite_url: str, tmp_path: Path, text: str) -> None:
     """--archive shop.db must not cost the shop the end of its file."""
-    fill(sqlite_url, 1)
     backend = connect(sqlite_url)
+    fill(sqlite_url, 1)
     records = run(forgotten(backend.store, 10), backend.client())
     path = tmp_path / "file"
     path.write_text(text)
@@ -444,6 +444,8 @@ async def test_a_failure_is_told_and_tried_again(colour: str, sqlite_url: str) -
 @pytest.mark.parametrize("kind", STORES)
 def test_a_forked_child_sweeps_too_and_exits_at_once(kind: str, request: pytest.FixtureRequest) -> None:
     url = url_of(kind, request)
+    connect(url)
+    fill(url, 1)  # what the parent sweeps before it forks
     with Child("forking_sweeper", url) as child:
         assert child.hears() == "parent sweeps"
         fill(url, 10)
