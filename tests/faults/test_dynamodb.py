@@ -296,7 +296,7 @@ def test_a_service_that_asks_to_come_again_is_asked_again(
 def test_what_a_gateway_gave_up_may_have_been_carried_out(through: str, http_proxy: HttpProxy, make: Making) -> None:
     """44: claim and completion are done, and answered with 504 by something in between."""
     boundary = make(through, effects="external")
-    for _ in range(2):  # once for the check at first use, which asks nothing of the kind
+    for _ in range(2):
         http_proxy.once("UpdateItem", "gateway timeout")
         with boundary.claim("key") as claim:
             if not claim.replayed:
