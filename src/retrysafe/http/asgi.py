@@ -265,10 +265,10 @@ class Exchange:
 
     async def _chunk(self, message: Message) -> None:
         body = message.get("body", b"")
-        if self._captured is not None:
-            self._captured += body
-            size = len(self._captured)
-            if size > self.guard.policy.response_limit:
+        captured = self._captured
+        if captured is not None:
+            captured += body
+            if len(captured) > self.guard.policy.response_limit:
                 await self._overflow()
         if not message.get("more_body", False):
             await self._settle()

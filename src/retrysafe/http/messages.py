@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -49,10 +49,9 @@ def lower(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return tuple((name.lower(), value) for name, value in headers)
 
 
-def latin(headers: Iterable[tuple[str, str]] | Mapping[str, str]) -> Headers:
+def latin(headers: Iterable[tuple[str, str]]) -> Headers:
     """Field lines of text, as WSGI and most frameworks have them."""
-    pairs: Iterable[tuple[str, str]] = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in pairs)
+    return tuple((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers)
 
 
 def kept(response: Response, allowed: frozenset[bytes] | None, secrets: frozenset[bytes]) -> Response:
