@@ -12,12 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from retrysafe.stores.dynamodb import DynamodbStore
-from retrysafe.stores.memory import MemoryStore
-from retrysafe.stores.mysql import MysqlStore
-from retrysafe.stores.postgresql import PostgresqlStore
-from retrysafe.stores.redis import RedisStore
-from retrysafe.stores.sqlite import SqliteStore
+from retrysafe.stores.catalogue import STORES
 from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table, mysql_connection
 
 POSTGRESQL, MYSQL = "RETRYSAFE_TEST_POSTGRESQL", "RETRYSAFE_TEST_MYSQL"
@@ -118,7 +113,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """
     for name in sorted(files_at_the_root() - terminalreporter.config.stash[FOUND]):
         terminalreporter.write_line(f"a test left {name} behind: give it tmp_path", red=True)
-    for store in (MemoryStore, SqliteStore, PostgresqlStore, MysqlStore, RedisStore, DynamodbStore):
+    for store in STORES:
         known = store.capabilities
         terminalreporter.write_line(
             f"{known.name}: transactions={known.transactions} waits_in_transaction={known.waits_in_transaction}"
