@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Iterator
 from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO
 
 from retrysafe.http.messages import Request
 from retrysafe.http.policy import Policy
@@ -69,10 +71,42 @@ class Body:
             at += len(chunk)
             yield chunk
 
+    def open(self) -> BinaryIO:
+        """The body as a file of its own, from its beginning, for sync code; to close it is no end of the body."""
+        return io.BytesIO(self._held) if self._file is None else io.BufferedReader(_Reader(self._file), CHUNK)
+
     def close(self) -> None:
         """Let the temporary file go."""
         if self._file is not None:
             self._file.close()
+
+
+class _Reader(io.RawIOBase):
+    """One reader of the temporary file, with a position of its own."""
+
+    def __init__(self, file: SpooledTemporaryFile[bytes]) -> None:
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size()}[whence])
+        return self._at
+
+    def _size(self) -> int:
+        return self._file.seek(0, io.SEEK_END)
+
+    def readinto(self, buffer: Any) -> int:
+        self._file.seek(self._at)
+        chunk = self._file.read(len(buffer))
+        buffer[: len(chunk)] = chunk
+        self._at += len(chunk)
+        return len(chunk)
 
 
 class Plain:
