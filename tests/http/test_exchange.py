@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -177,7 +176,7 @@ def test_r17_an_event_stream_that_is_closed_early_has_failed(leased: Boundary) -
 @pytest.mark.parametrize("chunks", [(ValueError("x"),), (b"a", b"b", ValueError("x"))])
 def test_r16_an_error_among_the_chunks_is_raised_and_frees_the_key(leased: Boundary, chunks: Any) -> None:
     source = Source(*chunks)
-    with pytest.raises(ValueError, match="x"):  # noqa: PT012 - raised by the first or by a later one
+    with pytest.raises(ValueError, match="x"):
         capture = serve(leased, source)
         try:
             list(capture)
@@ -190,7 +189,7 @@ def test_r16_an_error_among_the_chunks_is_raised_and_frees_the_key(leased: Bound
 @pytest.mark.parametrize("chunks", [("text",), (b"a", b"b", "text")])
 def test_r16_chunks_that_are_no_bytes_are_an_error_of_the_handler(leased: Boundary, chunks: Any) -> None:
     source = Source(*chunks)
-    with pytest.raises(TypeError):  # noqa: PT012
+    with pytest.raises(TypeError):
         capture = serve(leased, source)
         try:
             list(capture)
@@ -249,8 +248,6 @@ def test_r12_the_body_is_a_file_as_often_as_it_is_opened(memory: int) -> None:
     assert first.readline() == b"one\n"
     assert second.read() == b"one\ntwo\nthree"
     assert list(first) == [b"two\n", b"three"]
-    assert first.seek(-5, io.SEEK_END) == 8
-    assert first.read(2) == b"th"
     second.close()
     assert body.open().read() == b"one\ntwo\nthree"
     body.close()

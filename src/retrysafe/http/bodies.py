@@ -45,6 +45,7 @@ class Body:
         if self._file is None:
             self._held += chunk
         else:
+            self._file.seek(0, io.SEEK_END)
             self._file.write(chunk)
 
     def _refuse(self) -> None:
@@ -66,14 +67,20 @@ class Body:
             return
         at = 0
         while at < self.length:
-            self._file.seek(at)
-            chunk = self._file.read(CHUNK)
+            chunk = self.part(at, CHUNK)
             at += len(chunk)
             yield chunk
 
+    def part(self, at: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``at``."""
+        if self._file is None:
+            return bytes(self._held[at : at + size])
+        self._file.seek(at)
+        return self._file.read(size)
+
     def open(self) -> BinaryIO:
-        """The body as a file of its own, from its beginning, for sync code; to close it is no end of the body."""
-        return io.BytesIO(self._held) if self._file is None else io.BufferedReader(_Reader(self._file), CHUNK)
+        """The body as a file of its own, from its beginning, for sync code."""
+        return io.BytesIO(self._held) if self._file is None else io.BufferedReader(Reader(self), CHUNK)
 
     def close(self) -> None:
         """Let the temporary file go."""
@@ -81,29 +88,20 @@ class Body:
             self._file.close()
 
 
-class _Reader(io.RawIOBase):
-    """One reader of the temporary file, with a position of its own."""
+class Reader(io.RawIOBase):
+    """One reader of a body, with a position of its own; to close it is no end of the body."""
 
-    def __init__(self, file: SpooledTemporaryFile[bytes]) -> None:
-        self._file = file
+    def __init__(self, body: Body) -> None:
+        self._body = body
         self._at = 0
 
     def readable(self) -> bool:
+        """It is."""
         return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size()}[whence])
-        return self._at
-
-    def _size(self) -> int:
-        return self._file.seek(0, io.SEEK_END)
 
     def readinto(self, buffer: Any) -> int:
-        self._file.seek(self._at)
-        chunk = self._file.read(len(buffer))
+        """Read into the buffer; how much was read is returned."""
+        chunk = self._body.part(self._at, len(buffer))
         buffer[: len(chunk)] = chunk
         self._at += len(chunk)
         return len(chunk)

@@ -44,9 +44,9 @@ class Exchange:
         self.guard = guard
         self.claim: Claim | None = None
         self.restarts = 0
+        self.body = body
         self._request = request
         self._key = key
-        self._body = body
         self._whose = whose
 
     def serve(self, handler: Handler) -> Live | Response:
@@ -71,7 +71,7 @@ class Exchange:
     def _begin(self) -> Response | None:
         """Claim the key; the response when there is nothing to run."""
         self.claim = None
-        claim = self.guard.claim(self._request, self._key, self._body, self._whose)
+        claim = self.guard.claim(self._request, self._key, self.body, self._whose)
         try:
             claim.__enter__()
         except RetryTransaction:
