@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from retrysafe.claim import Claim
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http.bodies import Body
+from retrysafe.http.doors import enter, leave
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response
 from retrysafe.http.problems import Refusal
@@ -54,7 +55,7 @@ class Exchange:
         self.claim = None
         claim = self.guard.claim(self._request, self._key, self._body, self._whose)
         try:
-            await claim.__aenter__()
+            await enter(claim, self.guard.boundary)
         except RetryTransaction:
             raise
         except RetrysafeError as error:
@@ -64,7 +65,7 @@ class Exchange:
         self.claim = claim
         if not claim.replayed:
             return None
-        await claim.__aexit__(None, None, None)
+        await leave(claim, None, self.guard.boundary)
         return self.guard.replay(claim)
 
     async def _run(self, handler: Handler) -> None:
@@ -89,7 +90,7 @@ class Exchange:
 
     async def _leave(self, claim: Claim, error: BaseException | None) -> None:
         try:
-            await claim.__aexit__(None if error is None else type(error), error, None)
+            await leave(claim, error, self.guard.boundary)
         except RetryTransaction:
             raise
         except RetrysafeError as failure:
