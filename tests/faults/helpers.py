@@ -34,7 +34,7 @@ from retrysafe.programs.drivers import run
 from retrysafe.programs.operating import find
 from retrysafe.stores.redis import RedisStore
 from retrysafe.types import Filter, Record
-from tests.stores.harnesses import mysql_connection
+from tests.stores.ageing import mysql_connection
 
 DEADLINE = 30.0
 """Seconds after which a condition that should have come true fails the test."""

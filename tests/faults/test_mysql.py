@@ -51,7 +51,8 @@ from tests.faults.helpers import (
     unique,
     until,
 )
-from tests.stores.harnesses import MysqlDialect, mysql_connection
+from tests.stores.ageing import mysql_connection
+from tests.stores.harnesses import MysqlDialect
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
