@@ -142,6 +142,11 @@ class Boundary:
         return self._terms.backend.store.capabilities.largest_result
 
     @property
+    def address(self) -> str:
+        """Where the store is, without a password."""
+        return self._terms.backend.address
+
+    @property
     def window(self) -> float:
         """Seconds for which a retry is recognised."""
         return self._terms.clocks.window / 1e6
@@ -167,7 +172,7 @@ class Boundary:
     def __repr__(self) -> str:
         terms = self._terms
         return (
-            f"Boundary({terms.name!r}, store={terms.backend.address!r}, window={terms.clocks.window / 1e6:g} s, "
+            f"Boundary({terms.name!r}, store={self.address!r}, window={terms.clocks.window / 1e6:g} s, "
             f"concurrency={terms.concurrency!r}, effects={terms.effects!r})"
         )
 
