@@ -50,21 +50,27 @@ class Exchange:
         self._whose = whose
 
     def serve(self, handler: Handler) -> Live | Response:
-        """Claim the key and run ``handler``, again if its transaction must be; a `Response` stands in its place.
+        """`attempt`, with the layer's own answer as a response."""
+        try:
+            return self.attempt(handler)
+        except Refusal as refusal:
+            return self.guard.answer(refusal)
+
+    def attempt(self, handler: Handler) -> Live | Response:
+        """Claim the key and run ``handler``, again if its transaction must be; a `Response` is a stored one.
 
         The chunks of a `Live` response are a `Capture` (or the handler's own, when the store does not answer and the
-        policy lets it pass): whoever sends them closes them, however far they were sent.
+        policy lets it pass): whoever sends them closes them, however far they were sent. Raises `Refusal` for what
+        the layer answers by itself, and what the handler raises.
         """
         while True:
             try:
-                answer = self._begin()
-                return self._run(handler) if answer is None else answer
+                stored = self._begin()
+                return self._run(handler) if stored is None else stored
             except RetryTransaction as error:
                 pause = None if self.claim is None else self.claim.restart_pause(self.restarts)
                 if pause is None:
-                    return self.guard.answer(self.guard.refusal(error))
-            except Refusal as refusal:
-                return self.guard.answer(refusal)
+                    raise self.guard.refusal(error) from error
             self.restarts += 1
             time.sleep(pause)
 
