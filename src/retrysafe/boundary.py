@@ -157,9 +157,12 @@ class Boundary:
         return self._terms.backend.serves_async
 
     @property
-    def bound_to_threads(self) -> bool:
-        """Whether a transaction of the store belongs to the thread in which it was begun."""
-        return self._terms.backend.bound_to_threads
+    def alias(self) -> str | None:
+        """The alias in Django's ``DATABASES`` that the store is; its transactions belong to the thread that began them.
+
+        None for every other store.
+        """
+        return self._terms.backend.alias
 
     def restarts(self, error: BaseException) -> bool:
         """Whether ``error`` means that the database wants the whole transaction again."""
