@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,7 +26,7 @@ _entering: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = We
 
 def refuse_bound_to_threads(boundary: Boundary) -> None:
     """Raise `ConfigurationError` for a transaction that belongs to one thread, which a loop cannot keep to."""
-    if boundary.bound_to_threads and boundary.effects == "transactional":
+    if boundary.alias is not None and boundary.effects == "transactional":
         raise ConfigurationError(
             f"Boundary {boundary.name!r} opens its transactions on connections of Django's, each of which belongs to "
             "one thread; an ASGI middleware runs in none. Use retrysafe.http.django."
@@ -62,4 +63,5 @@ async def leave(claim: Claim, error: BaseException | None, boundary: Boundary) -
 
 async def _in(threads: ThreadPoolExecutor | None, function: Callable[..., Any], *args: Any) -> None:
     context = contextvars.copy_context()
-    await asyncio.get_running_loop().run_in_executor(threads, context.run, function, *args)
+    work = functools.partial(context.run, function, *args)
+    await asyncio.get_running_loop().run_in_executor(threads, work)
