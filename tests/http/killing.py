@@ -302,7 +302,10 @@ def main() -> None:
     options = parser.parse_args()
     with _stores(options.stores) as stores:
         for store, bank in stores:
-            print(asyncio.run(judge(store, every_seconds(options.every), bank=bank, requests=options.requests)), flush=True)
+            print(
+                asyncio.run(judge(store, every_seconds(options.every), bank=bank, requests=options.requests)),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
