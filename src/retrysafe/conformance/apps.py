@@ -1,8 +1,8 @@
 """The conformance fixture as an ASGI and as a WSGI application: put your layer around one, and run the runner on it.
 
 Both keep calls and gates in the process, so a server runs them with one worker process (a WSGI server with at least
-six threads). What they don't do themselves is offered by who wraps them: ``controls`` answers further control requests, and
-``effect`` is called with the id of each execution, to write it into the transaction that the layer gives.
+six threads). What they don't do themselves is offered by who wraps them: ``controls`` answers further control
+requests, and ``effect`` is called with the id of each execution, to write it into the transaction of the layer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -63,12 +64,43 @@ class Script(NamedTuple):
         return [*lines, ("Content-Type", content_type)] if content_type else lines, body
 
 
+class Gate:
+    """Shut until it is opened, once and for all; threads and tasks wait at it."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._lock = threading.Lock()
+        self._wakers: list[Callable[[], object]] = []
+
+    def open(self) -> None:
+        """Let everybody through, from now on."""
+        with self._lock:
+            self._open.set()
+            wakers, self._wakers = self._wakers, []
+        for wake in wakers:
+            wake()
+
+    def wait(self) -> None:
+        """Wait in a thread."""
+        self._open.wait(LONGEST_WAIT)
+
+    async def passed(self) -> None:
+        """Wait in a task."""
+        loop, opened = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            if self._open.is_set():
+                return
+            self._wakers.append(lambda: loop.call_soon_threadsafe(opened.set))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(opened.wait(), LONGEST_WAIT)
+
+
 class State:
     """Calls and gates, shared by all threads and loops of a process.
 
     Arguments:
         capabilities: The capability document without ``fixture``, as `Capabilities` reads it.
-        controls: Further control requests by their name (``elapse``, ``store``), each called with the value that it was given.
+        controls: Further control requests by name (``elapse``, ``store``), called with the value of their parameter.
         effects: Counts the committed effects of an id; None if there is no database.
     """
 
@@ -83,7 +115,7 @@ class State:
         self._effects = effects
         self._executions: Counter[str] = Counter()
         self._background: Counter[str] = Counter()
-        self._gates: dict[str, threading.Event] = {}
+        self._gates: dict[str, Gate] = {}
         self._lock = threading.Lock()
 
     def begin(self, id: str) -> None:
@@ -98,10 +130,10 @@ class State:
         if script.background == "raise":
             raise Told("told to raise after the response")
 
-    def gate(self, id: str) -> threading.Event:
+    def gate(self, id: str) -> Gate:
         """The gate of an id."""
         with self._lock:
-            return self._gates.setdefault(id, threading.Event())
+            return self._gates.setdefault(id, Gate())
 
     def control(self, path: str, query: str) -> tuple[int, bytes]:
         """Answer a control request; ``path`` is what comes after ``/fixture``."""
@@ -112,7 +144,7 @@ class State:
         if name == "calls":
             return _told(self._calls(value))
         if name == "release":
-            self.gate(value).set()
+            self.gate(value).open()
         elif name == "reset":
             self._reset()
         elif name not in self._controls:
@@ -132,7 +164,7 @@ class State:
             self._background.clear()
             gates = list(self._gates.values())
         for gate in gates:
-            gate.set()
+            gate.open()
 
 
 def _told(value: Any) -> tuple[int, bytes]:
@@ -219,7 +251,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 async def _opened(state: State, script: Script) -> None:
-    await asyncio.to_thread(state.gate(script.id).wait, LONGEST_WAIT)
+    await state.gate(script.id).passed()
 
 
 async def _pieces(state: State, script: Script, piece: bytes) -> AsyncIterator[bytes]:
@@ -283,7 +315,7 @@ def _act_in_wsgi(
     if effect is not None:
         effect(script.id)
     if script.gate == "before":
-        state.gate(script.id).wait(LONGEST_WAIT)
+        state.gate(script.id).wait()
     if script.raises == "before":
         raise Told("told to raise before the response")
     lines, piece = script.answer(body, environ.get("CONTENT_TYPE", ""))
@@ -299,7 +331,7 @@ def _act_in_wsgi(
 def _pieces_in_wsgi(state: State, script: Script, piece: bytes) -> Iterator[bytes]:
     for number in range(script.repeat):
         if number == 1 and script.gate == "between":
-            state.gate(script.id).wait(LONGEST_WAIT)
+            state.gate(script.id).wait()
         if number == 1 and script.raises == "between":
             raise Told("told to raise within the response")
         yield piece

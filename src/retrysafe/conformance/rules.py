@@ -155,7 +155,6 @@ RULES: Mapping[str, Rule] = {
     "R16": Rule(
         "After an exception or a 5xx the failure policy decides, and a partial response is never replayed.",
         "D§2.6",
-        needs=_needs("raise"),
     ),
     "R17": Rule(
         "When the client disconnects while the handler runs, the result is recorded.", "D§1", needs=_needs("gate")

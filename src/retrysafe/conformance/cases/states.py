@@ -85,13 +85,13 @@ def store_lost_at_the_end(bench: Bench) -> None:
 @case("R17")
 def client_vanishes(bench: Bench) -> None:
     with bench.connection() as connection:
-        connection.send(bench.request(gate="before", text="kept").encode(bench.to.authority))
+        connection.send(bench.request(gate="before", text='{"kept":1}').encode(bench.to.authority))
         bench.entered()
         connection.abort()
     bench.release()
-    response = bench.again(text="second")
+    response = bench.again(text='{"second":1}')
     expected = "the result of the request whose client vanished, 200 with kept"
-    bench.expect((response.status, response.body) == (200, b"kept"), expected, response)
+    bench.expect((response.status, response.body) == (200, b'{"kept":1}'), expected, response)
     bench.ran(1, "one run, although its client vanished", response)
 
 
@@ -120,15 +120,15 @@ def window_passed(bench: Bench) -> None:
     window = bench.capabilities.limits.get("window")
     if window is None:
         raise Inapplicable("no window is declared")
-    first = bench.first(text="old")
+    first = bench.first(text='{"n":"old"}')
     bench.replayed(first)
     bench.control(f"/elapse?seconds={window + 1:g}")
     if bench.capabilities.choice("on_expired") == "refuse":
         bench.refused(409, "a key whose window has passed")
         return
-    response = bench.again(text="new")
+    response = bench.again(text='{"n":"new"}')
     bench.expect(
-        (response.status, response.body) == (200, b"new"), "a new run after the window, 200 with new", response
+        (response.status, response.body) == (200, b'{"n":"new"}'), "a new run after the window, 200 with new", response
     )
     bench.ran(2, "a new run after the window")
 
