@@ -1,7 +1,7 @@
 """``python -m benchmarks.rivals [NAME…]``: run the conformance runner on each layer, and write what came of it.
 
-Needs the extra ``rivals``; express needs ``npm install`` in its folder before, Fiber needs Go. A layer that isn't installed
-keeps the results that it has. Results go to ``results.json``; ``scripts/generate-docs`` makes the page of them.
+Needs the extra ``rivals``; express needs ``npm install`` in its folder before, Fiber needs Go. A layer that isn't
+installed keeps the results that it has. They go to ``results.json``; ``scripts/generate-docs`` makes the page of them.
 """
 
 from __future__ import annotations

@@ -131,6 +131,39 @@ class Boundary:
         """The boundary's name."""
         return self._terms.name
 
+    @property
+    def effects(self) -> Effects:
+        """Which effects the boundary covers."""
+        return self._terms.effects
+
+    @property
+    def largest_result(self) -> int | None:
+        """How many bytes of a result the store can keep; None when there is no limit of its own."""
+        return self._terms.backend.store.capabilities.largest_result
+
+    @property
+    def window(self) -> float:
+        """Seconds for which a retry is recognised."""
+        return self._terms.clocks.window / 1e6
+
+    @property
+    def serves_async(self) -> bool:
+        """Whether the store can be asked on an event loop; if not, it is asked in threads there."""
+        return self._terms.backend.serves_async
+
+    @property
+    def bound_to_threads(self) -> bool:
+        """Whether a transaction of the store belongs to the thread in which it was begun."""
+        return self._terms.backend.bound_to_threads
+
+    def restarts(self, error: BaseException) -> bool:
+        """Whether ``error`` means that the database wants the whole transaction again."""
+        return self._terms.backend.restarts(error)
+
+    def tenant(self) -> str:
+        """The scope of claims that name none."""
+        return self._terms.scope_of(None)
+
     def __repr__(self) -> str:
         terms = self._terms
         return (
@@ -156,9 +189,7 @@ class Boundary:
         Raises `InvalidKey` here, and `ConfigurationError` for arguments that contradict the boundary; what is
         wrong with the transaction itself, and everything else, shows on entering.
         """
-        return self._open(
-            key, operation=operation or self.name, fingerprint=fingerprint_of(payload), scope=scope, tx=tx
-        )
+        return self.open(key, operation=operation or self.name, fingerprint=fingerprint_of(payload), scope=scope, tx=tx)
 
     def once(
         self,
@@ -177,7 +208,7 @@ class Boundary:
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             named = operation or self._default_operation(function)
-            guarded = Guarded(self._terms, self._open, function, key, payload, named)
+            guarded = Guarded(self._terms, self.open, function, key, payload, named)
             wrapped: Callable[P, R] = wrap(guarded)
             self._guarded.setdefault(named, guarded)
             return wrapped
@@ -195,7 +226,7 @@ class Boundary:
             )
         return str(name)
 
-    def _open(
+    def open(
         self,
         key: Key | None,
         *,
@@ -204,8 +235,13 @@ class Boundary:
         scope: str | None = None,
         tx: Any = None,
         annotation: Any = None,
+        codec: Codec | None = None,
     ) -> Claim:
-        terms = self._terms
+        """`claim` for entry points: with a fingerprint of their own making, and a codec for results of their kind.
+
+        The codec is the boundary's unless one is given; ``annotation`` is handed to it.
+        """
+        terms = self._terms if codec is None else self._terms._replace(codec=codec)
         if self._closed:
             raise ConfigurationError(f"Boundary {self.name!r} has been closed.")
         if tx is not None and terms.effects != "transactional":
