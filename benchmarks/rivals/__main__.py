@@ -48,6 +48,7 @@ def _uvicorn(module: str) -> Callable[[int], list[str]]:
 
 
 SERVERS = (
+    Server("retrysafe", _uvicorn("on_retrysafe")),
     Server("idemkit", _uvicorn("on_idemkit")),
     Server("asgi-idempotency-header", _uvicorn("on_asgi_idempotency_header")),
     Server("fastapi-idempotency-key", _uvicorn("on_fastapi_idempotency_key")),
