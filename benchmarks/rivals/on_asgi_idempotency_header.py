@@ -7,6 +7,7 @@ from typing import Any
 
 from idempotency_header_middleware import IdempotencyHeaderMiddleware
 from idempotency_header_middleware.backends.memory import MemoryBackend
+from starlette.middleware.gzip import GZipMiddleware
 
 from benchmarks.rivals import CANNOT, NO_PRINCIPAL
 from retrysafe.conformance import apps
@@ -16,7 +17,8 @@ CAPABILITIES: dict[str, Any] = {
     "version": version("asgi-idempotency-header"),
     "server": f"uvicorn {version('uvicorn')}",
     "unsupported": CANNOT | NO_PRINCIPAL,
-    "features": list(apps.ASGI_FEATURES),
+    "features": [*apps.ASGI_FEATURES, "compression"],
 }
 
-app = IdempotencyHeaderMiddleware(apps.asgi(CAPABILITIES), backend=MemoryBackend())
+guarded = IdempotencyHeaderMiddleware(apps.asgi(CAPABILITIES), backend=MemoryBackend())
+app = GZipMiddleware(guarded, minimum_size=1000)

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from idemkit import HttpConfig, IdempotencyMiddleware, InMemoryBackend
+from starlette.middleware.gzip import GZipMiddleware
 
 from benchmarks.rivals import CANNOT
 from retrysafe.conformance import apps
@@ -16,7 +17,7 @@ CAPABILITIES: dict[str, Any] = {
     "version": version("idemkit"),
     "server": f"uvicorn {version('uvicorn')}",
     "unsupported": CANNOT,
-    "features": [*apps.ASGI_FEATURES, "principals"],
+    "features": [*apps.ASGI_FEATURES, "compression", "principals"],
     "limits": {"lease": LEASE, "response": RESPONSE},
     "choices": {
         "mismatch_status": 409,  # with its other setting the marker has another name
@@ -30,7 +31,7 @@ def _principal(request: Any) -> str:
     return fields.get("authorization", "").removeprefix("Bearer ").partition(".")[0]
 
 
-app = IdempotencyMiddleware(
+guarded = IdempotencyMiddleware(
     apps.asgi(CAPABILITIES),
     backend=InMemoryBackend(),
     config=HttpConfig(
@@ -42,3 +43,4 @@ app = IdempotencyMiddleware(
         wait_timeout_seconds=0,
     ),
 )
+app = GZipMiddleware(guarded, minimum_size=1000)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
+from starlette.middleware.gzip import GZipMiddleware
+
 from benchmarks.rivals import CANNOT
 from retrysafe import Boundary, __version__
 from retrysafe.conformance import apps
@@ -16,7 +18,7 @@ CAPABILITIES: dict[str, Any] = {
     "version": __version__,
     "server": f"uvicorn {version('uvicorn')}",
     "unsupported": CANNOT,
-    "features": [*apps.ASGI_FEATURES, "principals"],
+    "features": [*apps.ASGI_FEATURES, "compression", "principals"],
     "limits": {"lease": LEASE, "request_memory": MEMORY, "request": REQUEST, "response": RESPONSE},
 }
 
@@ -26,7 +28,7 @@ def _principal(scope: Any) -> str | None:
     return fields.get("authorization", "").removeprefix("Bearer ").partition(".")[0] or None
 
 
-app = IdempotencyMiddleware(
+guarded = IdempotencyMiddleware(
     apps.asgi(CAPABILITIES),
     Boundary("fixture", store="memory://", lease=LEASE),
     principal=_principal,
@@ -34,3 +36,4 @@ app = IdempotencyMiddleware(
     body_limit=REQUEST,
     response_limit=RESPONSE,
 )
+app = GZipMiddleware(guarded, minimum_size=1000)

@@ -198,6 +198,8 @@ class Reference:
             return self._published(), lambda: None
         if asked.method == "OPTIONS":
             return self._preflight(), lambda: None
+        if not path.startswith("/act"):
+            return Answer(404), lambda: None
         return await self._layer(asked, body, gone)
 
     # ---------------------------------------------------------------- the fixture's controls

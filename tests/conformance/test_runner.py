@@ -13,7 +13,7 @@ from retrysafe.conformance import RULES, Verdict
 from tests.conformance import reference
 from tests.conformance.reference import Reference
 
-TIMEOUT = 4.0
+TIMEOUT = 8.0
 
 CHOICES: dict[str, dict[str, Any]] = {
     "defaults": {},
