@@ -95,7 +95,7 @@ class IdempotencyMiddleware:
         return Exchange(guard, request, key, body, whose)
 
     def _serve(self, exchange: Exchange, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        run: Run | None = None
+        run = Run(0)
 
         def handler() -> Live:
             nonlocal run
@@ -112,7 +112,6 @@ class IdempotencyMiddleware:
         if isinstance(answer, Response):
             exchange.body.close()
             return respond(answer, start_response)
-        assert run is not None  # what is live comes of a run
         outgoing = Outgoing(answer.chunks, exchange.body)
         try:
             start_response(run.status, run.headers)
