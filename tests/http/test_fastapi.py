@@ -50,10 +50,9 @@ class Shop:
         self.runs: list[str] = []
         self.idempotency = Idempotency(boundary, principal=principal, **options)
         self.router = router = APIRouter(route_class=self.idempotency.route_class)
-        Claimed = Annotated[Claim | None, Depends(self.idempotency.claim)]  # noqa: N806 - a type
 
         @router.post("/orders", status_code=201)
-        async def create(order: Order, claim: Any = Depends(self.idempotency.claim)) -> dict[str, Any]:
+        async def create(order: Order, claim: Claim = Depends(self.idempotency.claim)) -> dict[str, Any]:
             self.runs.append(order.item)
             assert claim is current()
             if order.item == "none":
@@ -378,8 +377,9 @@ def shared(database: Database, **hooks: Any) -> FastAPI:
     if database.asynchronous:
 
         @router.post("/goods", dependencies=dependencies)
-        async def add(request: Request, session: Annotated[AsyncSession, Depends(idempotency.session)],
-                      tasks: BackgroundTasks) -> str:
+        async def add(
+            request: Request, tasks: BackgroundTasks, session: AsyncSession = Depends(idempotency.session)
+        ) -> str:
             value = (await request.body()).decode()
             await session.execute(INSERT, {"value": value})
             if after is not None:
@@ -390,12 +390,15 @@ def shared(database: Database, **hooks: Any) -> FastAPI:
     else:
 
         @router.post("/goods", dependencies=dependencies)
-        def add_sync(item: Annotated[str, Header(alias="x-item")],
-                     session: Annotated[Session, Depends(idempotency.session)], tasks: BackgroundTasks) -> str:
-            session.execute(INSERT, {"value": item})
+        def add_sync(
+            tasks: BackgroundTasks,
+            x_item: Annotated[str, Header()],
+            session: Session = Depends(idempotency.session),
+        ) -> str:
+            session.execute(INSERT, {"value": x_item})
             if after is not None:
                 after(session, tasks)
-            return item
+            return x_item
 
     app = FastAPI()
     app.include_router(router)
