@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from retrysafe.backend import Backend
 from retrysafe.connect import connect, leave
+from retrysafe.core.quotas import holder as holder_of
 from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient, wall_clock
 from retrysafe.ports import Query, Steps, Store
 from retrysafe.programs.drivers import arun, run
@@ -170,7 +171,17 @@ def redis_masters(url: str) -> Any:
 def age_redis(url: str) -> Callable[[bytes, int], None]:
     def age(key: bytes, micros: int) -> None:
         name = name_of(key)
-        redis_masters(url).of_key(name).eval(_AGE_SCRIPT, 1, name, micros)
+        node = redis_masters(url).of_key(name)
+        named = [part.decode() for part in node.hmget(name, "boundary", "scope") if part is not None]
+        if not named:
+            return
+        holder = holder_of(*named)
+        node.eval(_AGE_SCRIPT, 1, name, micros)
+        for counted in (b"made", b"kept"):
+            name = b"retrysafe:quota:{" + holder.hex().encode() + b"}:" + counted
+            node = redis_masters(url).of_key(name)
+            if node.zscore(name, key) is not None:
+                node.zincrby(name, -micros, key)
 
     return age
 
