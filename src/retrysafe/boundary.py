@@ -143,6 +143,20 @@ class Boundary:
         """The boundary's name."""
         return self._terms.name
 
+    @property
+    def effects(self) -> Effects:
+        """Which effects the boundary covers."""
+        return self._terms.effects
+
+    @property
+    def largest_result(self) -> int | None:
+        """How many bytes of a result the store can keep; None when there is no limit of its own."""
+        return self._terms.backend.store.capabilities.largest_result
+
+    def tenant(self) -> str:
+        """The scope of claims that name none."""
+        return self._terms.scope_of(None)
+
     def __repr__(self) -> str:
         terms = self._terms
         return (
@@ -168,9 +182,7 @@ class Boundary:
         Raises `InvalidKey` here, and `ConfigurationError` for arguments that contradict the boundary; what is
         wrong with the transaction itself, and everything else, shows on entering.
         """
-        return self._open(
-            key, operation=operation or self.name, fingerprint=fingerprint_of(payload), scope=scope, tx=tx
-        )
+        return self.open(key, operation=operation or self.name, fingerprint=fingerprint_of(payload), scope=scope, tx=tx)
 
     def once(
         self,
@@ -189,7 +201,7 @@ class Boundary:
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             named = operation or self._default_operation(function)
-            guarded = Guarded(self._terms, self._open, function, key, payload, named)
+            guarded = Guarded(self._terms, self.open, function, key, payload, named)
             wrapped: Callable[P, R] = wrap(guarded)
             self._guarded.setdefault(named, guarded)
             return wrapped
@@ -207,7 +219,7 @@ class Boundary:
             )
         return str(name)
 
-    def _open(
+    def open(
         self,
         key: Key | None,
         *,
@@ -216,8 +228,13 @@ class Boundary:
         scope: str | None = None,
         tx: Any = None,
         annotation: Any = None,
+        codec: Codec | None = None,
     ) -> Claim:
-        terms = self._terms
+        """`claim` for entry points: with a fingerprint of their own making, and a codec for results of their kind.
+
+        The codec is the boundary's unless one is given; ``annotation`` is handed to it.
+        """
+        terms = self._terms if codec is None else self._terms._replace(codec=codec)
         if self._closed:
             raise ConfigurationError(f"Boundary {self.name!r} has been closed.")
         if tx is not None and terms.effects != "transactional":

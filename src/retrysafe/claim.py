@@ -10,9 +10,9 @@ from retrysafe import heartbeat
 from retrysafe.backend import Backend
 from retrysafe.codec import decode_failure
 from retrysafe.core import fingerprint, keys
-from retrysafe.core.backoff import Patience
+from retrysafe.core.backoff import RESTART, Patience
 from retrysafe.core.decisions import Decision
-from retrysafe.core.outcomes import Ending
+from retrysafe.core.outcomes import Answered, Ending
 from retrysafe.core.outcomes import Ground as Kind
 from retrysafe.core.transitions import RULES, Event
 from retrysafe.encryption import Bound, opened, sealed
@@ -55,6 +55,8 @@ def current() -> Claim:
     return found
 
 
+MOST_RESTARTS = 5
+"""How often a whole transaction of ours is run again because the database asks for it."""
 _BEGINNINGS = {Standing.ABSENT: "started", Standing.RELEASED: "started", Standing.LAPSED: "takeover"}
 
 
@@ -162,10 +164,30 @@ class Claim:
         """Say that no effect happened: if the block now fails, the key is released."""
         self._said.not_executed = True
 
+    def answered(self, answered: Answered, result: Any, reason: str = "") -> None:
+        """Say, as an entry point does, what the work's answer means: ``result`` is stored, or it failed for ``reason``.
+
+        The answer to a failure that the handler declared with `fail` is stored instead of the failure.
+        """
+        self.result = result
+        if self._said.failure is not None:
+            self._said.failure, answered = None, Answered.REFUSED
+        self._said.answered = (answered, reason)
+
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless this attempt certainly still holds its key; asks no store."""
         if self._lease is not None and not self._lease.is_held():
             raise self._signed(LeaseLost("The lease ended before the work did."))
+
+    def restart_pause(self, restarts: int) -> float | None:
+        """Seconds until who called the work runs the whole of it again after `RetryTransaction`; None: not at all.
+
+        Only a transaction of the boundary's own can be run again, with a new claim, and ``restarts`` are bounded.
+        """
+        if self._ground is None or self._ground.kind is not Kind.OWN or restarts >= MOST_RESTARTS:
+            return None
+        self._tell("restarted", restarts=restarts + 1)
+        return RESTART.delay(restarts, self._terms.chance())
 
     # ------------------------------------------------------------ entering
 
@@ -561,9 +583,9 @@ class Claim:
                     "tx= was ended inside the block." if ended else "Another attempt has taken the key over."
                 )
         elif settled is Settled.DOUBTED:
-            self._tell("unknown", error_type=type(error or end.unencodable).__name__)
+            self._tell("unknown", error_type=self._cause(error or end.unencodable))
         elif settled is Settled.BROKEN or end.word.event is None:
-            self._tell("rolled_back", error_type=type(error or end.unencodable).__name__)
+            self._tell("rolled_back", error_type=self._cause(error or end.unencodable))
         else:
             self._tell_recorded(end, error)
         if end.unencodable is not None:
@@ -578,7 +600,11 @@ class Claim:
             self._tell("completed")
         elif end.word.event is not None:
             name = {Event.FAIL: "failed", Event.RELEASE: "released", Event.DOUBT: "unknown"}[end.word.event]
-            self._tell(name, error_type=type(self._said.failure or error).__name__)
+            self._tell(name, error_type=self._cause(self._said.failure or error))
+
+    def _cause(self, error: BaseException | None) -> str:
+        """What a failure is told as: the type of its error, or what the entry point said of the answer."""
+        return self._said.answered[1] if error is None else type(error).__name__
 
     def _can_restart(self, settled: Settled, error: BaseException) -> bool:
         """Whether the database wants the whole transaction again, and nothing of it was committed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from retrysafe.codec import encode_failure
-from retrysafe.core.outcomes import Ending, Ground, Verdict, ending_of_error, verdict
+from retrysafe.core.outcomes import Answered, Ending, Ground, Verdict, ending_of_answer, ending_of_error, verdict
 from retrysafe.core.transitions import Event
 from retrysafe.errors import OutcomeUnknown, ResultNotEncodable, RetrysafeError, StoredFailure
 from retrysafe.ports import Codec
@@ -16,12 +16,13 @@ from retrysafe.types import Stored
 class Said:
     """What the handler, or a probe, said about the effect."""
 
-    __slots__ = ("committed", "failure", "not_executed")
+    __slots__ = ("answered", "committed", "failure", "not_executed")
 
     def __init__(self) -> None:
         self.committed = False
         self.not_executed = False
         self.failure: BaseException | None = None
+        self.answered: tuple[Answered, str] = (Answered.DONE, "")
 
 
 class End(NamedTuple):
@@ -42,11 +43,15 @@ def end_of(said: Said, error: BaseException | None, ground: Ground, terms: Terms
         ending = ending_of_error(permanent=permanent, committed=said.committed, not_executed=said.not_executed)
         word = verdict(ending, ground)
         return End(ending, word, None if word.event is Event.RELEASE else encode_error(error, terms.largest_result))
+    answered, reason = said.answered
+    ending = ending_of_answer(answered, committed=said.committed, not_executed=said.not_executed)
+    word = verdict(ending, ground)
+    if word.event is not Event.COMPLETE:
+        return End(ending, word, encode_failure("Failure", reason, None) if word.event is Event.DOUBT else None)
     try:
-        stored = encode_result(terms.codec, result, annotation, terms.largest_result)
-    except ResultNotEncodable as reason:
-        return End(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), Stored(None, "", 0), reason)
-    return End(Ending.RETURNED, verdict(Ending.RETURNED, ground), stored)
+        return End(ending, word, encode_result(terms.codec, result, annotation, terms.largest_result))
+    except ResultNotEncodable as error_of_ours:
+        return End(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), Stored(None, "", 0), error_of_ours)
 
 
 def answer_of(said: Said, terms: Terms, result: Any, annotation: Any) -> tuple[Event, Stored | None] | None:

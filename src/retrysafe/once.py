@@ -11,9 +11,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from retrysafe.claim import Claim
 from retrysafe.core import fingerprint
-from retrysafe.core.backoff import RESTART
 from retrysafe.core.canonical import NotCanonical
-from retrysafe.core.outcomes import Ground
 from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction, StoredFailure
 from retrysafe.terms import Terms
 
@@ -22,7 +20,6 @@ R = TypeVar("R")
 Opener = Callable[..., Claim]
 Selector = str | Callable[..., Any]
 _PATH = re.compile(r"[A-Za-z_]\w*(\.\w+|\[\d+\])*")
-MOST_RESTARTS = 5
 
 
 class Arguments:
@@ -159,13 +156,6 @@ class Guarded:
             self._annotation = _return_annotation(self.function)
         return self._annotation
 
-    def restart_pause(self, claim: Claim, restarts: int) -> float | None:
-        """Seconds until the whole transaction is run again, or None when it may not be."""
-        if claim._ground is None or claim._ground.kind is not Ground.OWN or restarts >= MOST_RESTARTS:
-            return None
-        claim._tell("restarted", restarts=restarts + 1)
-        return RESTART.delay(restarts, self.terms.chance())
-
 
 def _return_annotation(function: Callable[..., Any]) -> Any:
     """Resolve the return annotation alone, so that a parameter's may name what exists only for type checkers."""
@@ -225,7 +215,7 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
                         claim.result = _refuse_awaitable(claim, function(*args, **kwargs))
                 return _answer(claim)
             except RetryTransaction:
-                pause = guarded.restart_pause(claim, restarts)
+                pause = claim.restart_pause(restarts)
                 if pause is None:
                     raise
             restarts += 1
@@ -259,7 +249,7 @@ def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
                         claim.result = await function(*args, **kwargs)
                 return _answer(claim)
             except RetryTransaction:
-                pause = guarded.restart_pause(claim, restarts)
+                pause = claim.restart_pause(restarts)
                 if pause is None:
                     raise
             restarts += 1

@@ -6,7 +6,16 @@ from itertools import product
 
 import pytest
 
-from retrysafe.core.outcomes import Ending, Ground, Transaction, Verdict, ending_of_error, verdict
+from retrysafe.core.outcomes import (
+    Answered,
+    Ending,
+    Ground,
+    Transaction,
+    Verdict,
+    ending_of_answer,
+    ending_of_error,
+    verdict,
+)
 from retrysafe.core.transitions import RULES, Event
 from retrysafe.types import Standing
 
@@ -40,6 +49,10 @@ CELLS = {
     (Ending.COMMITTED, Ground.JOINED): (Event.DOUBT, None),
     (Ending.COMMITTED, Ground.KEYED): (Event.DOUBT, None),
     (Ending.COMMITTED, Ground.EXTERNAL): (Event.DOUBT, None),
+    (Ending.REFUSED, Ground.OWN): (Event.COMPLETE, Transaction.SAVEPOINT),
+    (Ending.REFUSED, Ground.JOINED): (Event.COMPLETE, None),
+    (Ending.REFUSED, Ground.KEYED): (Event.COMPLETE, None),
+    (Ending.REFUSED, Ground.EXTERNAL): (Event.COMPLETE, None),
 }
 
 
@@ -86,3 +99,18 @@ def test_an_effect_that_may_have_happened_never_frees_an_external_key() -> None:
             assert verdict(ending, Ground.EXTERNAL).event is not Event.RELEASE
     for ground in Ground:
         assert verdict(Ending.COMMITTED, ground).event is Event.DOUBT
+
+
+@pytest.mark.parametrize("answered", Answered)
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("not_executed", [False, True])
+def test_how_an_answer_ends_the_work(answered: Answered, *, committed: bool, not_executed: bool) -> None:
+    ending = ending_of_answer(answered, committed=committed, not_executed=not_executed)
+    if answered is Answered.DONE:
+        assert ending is Ending.RETURNED
+    elif committed:
+        assert ending is (Ending.REFUSED if answered is Answered.REFUSED else Ending.COMMITTED)
+    elif not_executed or answered is Answered.UNEXECUTED:
+        assert ending is Ending.NOT_EXECUTED
+    else:
+        assert ending is (Ending.REFUSED if answered is Answered.REFUSED else Ending.TRANSIENT)

@@ -30,6 +30,16 @@ class Ending(StrEnum):
     TRANSIENT = "it raised anything else, or was cancelled"
     NOT_EXECUTED = "it raised, and had said that no effect happened"
     COMMITTED = "it raised, and had said that an effect happened"
+    REFUSED = "it answered with a refusal that is stored, such as an HTTP 4xx"
+
+
+class Answered(StrEnum):
+    """What an entry point says of an answer that the work gave instead of returning a value or raising."""
+
+    DONE = "the answer is the result"
+    REFUSED = "the work was refused, and the answer is to be stored"
+    FAILED = "the work failed, as if it had raised"
+    UNEXECUTED = "the work was not begun, and a retry may fare better"
 
 
 class Transaction(StrEnum):
@@ -49,6 +59,7 @@ class Verdict(NamedTuple):
 
 _ROLLED_BACK = Verdict(None, Transaction.ROLLBACK)
 _COMPLETE, _FAIL, _DOUBT, _RELEASE = map(Verdict, (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE))
+_COMPLETE_ALONE = Verdict(Event.COMPLETE, Transaction.SAVEPOINT)
 _FAIL_ALONE = Verdict(Event.FAIL, Transaction.SAVEPOINT)
 _DOUBT_ALONE = Verdict(Event.DOUBT, Transaction.SAVEPOINT)
 
@@ -61,6 +72,7 @@ OUTCOMES: dict[Ending, tuple[Verdict, Verdict, Verdict, Verdict]] = {
     Ending.TRANSIENT: (_ROLLED_BACK, _DOUBT, _RELEASE, _DOUBT),
     Ending.NOT_EXECUTED: (_ROLLED_BACK, _RELEASE, _RELEASE, _RELEASE),
     Ending.COMMITTED: (_DOUBT_ALONE, _DOUBT, _DOUBT, _DOUBT),
+    Ending.REFUSED: (_COMPLETE_ALONE, _COMPLETE, _COMPLETE, _COMPLETE),
 }
 _COLUMN = {ground: column for column, ground in enumerate(Ground)}
 
@@ -77,3 +89,16 @@ def ending_of_error(*, permanent: bool, committed: bool, not_executed: bool) -> 
     if permanent:
         return Ending.PERMANENT
     return Ending.NOT_EXECUTED if not_executed else Ending.TRANSIENT
+
+
+def ending_of_answer(answered: Answered, *, committed: bool, not_executed: bool) -> Ending:
+    """How work that answered has ended; what the handler said of the effect outranks a failure, not a result."""
+    match answered:
+        case Answered.DONE:
+            return Ending.RETURNED
+        case Answered.REFUSED:
+            return Ending.NOT_EXECUTED if not_executed and not committed else Ending.REFUSED
+        case Answered.FAILED:
+            return ending_of_error(permanent=False, committed=committed, not_executed=not_executed)
+        case Answered.UNEXECUTED:
+            return Ending.COMMITTED if committed else Ending.NOT_EXECUTED

@@ -1,0 +1,1 @@
+"""HTTP, the server side: requests with an ``Idempotency-Key`` run once, and their retries get the first response."""

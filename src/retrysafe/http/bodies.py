@@ -1,0 +1,138 @@
+"""Request bodies: held, up to a limit, while they are hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from tempfile import SpooledTemporaryFile
+
+from retrysafe.http.messages import Request
+from retrysafe.http.policy import Policy
+from retrysafe.http.problems import Refusal
+
+CHUNK = 1 << 16
+_BOUNDARY = re.compile(rb'(?i)(;[ \t]*boundary=)("[^"]{1,70}"|[^\s;"]{1,70})')
+
+
+class Body:
+    """The body of one request: add its chunks, then read them as often as the work is begun."""
+
+    def __init__(self, request: Request, policy: Policy) -> None:
+        self._limit = policy.body_limit
+        self._memory = policy.body_memory
+        self._held = bytearray()
+        self._file: SpooledTemporaryFile[bytes] | None = None
+        self.length = 0
+        self._hash = hasher(request)
+        declared = request.lines(b"content-length")
+        if declared and declared[0].isdigit() and int(declared[0]) > self._limit:
+            self._refuse()
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next chunk; raises `Refusal` when the body is over the limit."""
+        self.length += len(chunk)
+        if self.length > self._limit:
+            self._refuse()
+        self._hash.update(chunk)
+        if self._file is None and self.length > self._memory:
+            self._file = SpooledTemporaryFile()  # noqa: SIM115 - closed by close()
+            self._file.rollover()
+            self._file.write(self._held)
+            self._held.clear()
+        if self._file is None:
+            self._held += chunk
+        else:
+            self._file.write(chunk)
+
+    def _refuse(self) -> None:
+        raise Refusal("request-too-large", f"Nothing was done. The limit is {self._limit} bytes.")
+
+    def digest(self) -> bytes:
+        """What stands for the body in a fingerprint."""
+        return self._hash.digest()
+
+    @property
+    def whole(self) -> bytes | None:
+        """The body, if it is held in memory."""
+        return bytes(self._held) if self._file is None else None
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body from its beginning; one empty chunk when it is empty."""
+        if self._file is None:
+            yield bytes(self._held)
+            return
+        at = 0
+        while at < self.length:
+            self._file.seek(at)
+            chunk = self._file.read(CHUNK)
+            at += len(chunk)
+            yield chunk
+
+    def close(self) -> None:
+        """Let the temporary file go."""
+        if self._file is not None:
+            self._file.close()
+
+
+class Plain:
+    """The hash of the bytes."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def update(self, chunk: bytes) -> None:
+        """Take the next chunk."""
+        self._hash.update(chunk)
+
+    def digest(self) -> bytes:
+        """The hash so far."""
+        return self._hash.digest()
+
+
+class Multipart:
+    """The hash of a multipart body that does not depend on its boundary, which clients draw anew for every attempt.
+
+    The parts between the delimiters are hashed, each by itself, and then their hashes (RFC 2046 section 5.1).
+    """
+
+    def __init__(self, boundary: bytes) -> None:
+        self._delimiter = b"\r\n--" + boundary
+        self._rest = b"\r\n"  # the first delimiter may stand at the very beginning
+        self._part = hashlib.sha256()
+        self._parts = hashlib.sha256(b"multipart")
+
+    def update(self, chunk: bytes) -> None:
+        """Take the next chunk."""
+        self._rest += chunk
+        *ended, last = self._rest.split(self._delimiter)
+        for part in ended:
+            self._part.update(part)
+            self._parts.update(self._part.digest())
+            self._part = hashlib.sha256()
+        keep = len(self._delimiter) - 1
+        self._part.update(last[:-keep])
+        self._rest = last[-keep:]
+
+    def digest(self) -> bytes:
+        """The hash so far."""
+        part, parts = self._part.copy(), self._parts.copy()
+        part.update(self._rest)
+        parts.update(part.digest())
+        return parts.digest()
+
+
+def hasher(request: Request) -> Plain | Multipart:
+    """What hashes the body of a request."""
+    for value in request.lines(b"content-type"):
+        found = _BOUNDARY.search(value)
+        if value.lower().lstrip().startswith(b"multipart/") and found is not None:
+            return Multipart(found[2].strip(b'"'))
+    return Plain()
+
+
+def without_boundary(content_type: bytes) -> bytes:
+    """A content type as it counts for a fingerprint: a multipart boundary is no part of what was meant."""
+    if content_type.lower().lstrip().startswith(b"multipart/"):
+        return _BOUNDARY.sub(rb"", content_type)
+    return content_type

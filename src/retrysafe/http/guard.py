@@ -1,0 +1,168 @@
+"""The protocol, without a server: what is guarded, by which key and fingerprint, and what a response amounts to.
+
+Pure but for the claim that it makes: an integration reads the request, enters the claim, runs the handler, and hands
+the response to `Guard.judge` before it leaves the claim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from retrysafe.boundary import Boundary
+from retrysafe.claim import Claim
+from retrysafe.core import canonical, fingerprint
+from retrysafe.core.canonical import NotCanonical
+from retrysafe.core.keys import LONGEST
+from retrysafe.core.outcomes import Answered
+from retrysafe.errors import InvalidKey, RetrysafeError, StoreUnavailable
+from retrysafe.http import keys
+from retrysafe.http.bodies import Body, without_boundary
+from retrysafe.http.messages import Request, Response, kept, replayed
+from retrysafe.http.policy import Options, policy_of
+from retrysafe.http.problems import Refusal, refusal_of, render
+from retrysafe.http.snapshots import ResponseCodec
+from retrysafe.observers import logger
+
+OPERATION = "http"
+_FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
+_JSON = (b"application/json", b"+json")
+_CODEC = ResponseCodec()
+_OURS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"})
+"""Refusals whose cause is on the server: their client is not told more, so the log must be."""
+
+
+class Guard:
+    """One boundary and one policy, applied to requests."""
+
+    def __init__(self, boundary: Boundary, options: Options, principal: Callable[..., Any] | None = None) -> None:
+        self.boundary = boundary
+        self.policy = policy_of(options)
+        self.principal = principal
+
+    @property
+    def transactional(self) -> bool:
+        """Whether the response commits with the handler's work, so that nothing may leave before it is complete."""
+        return self.boundary.effects == "transactional"
+
+    # ------------------------------------------------------------ before the body is read
+
+    def admit(self, request: Request) -> str | None:
+        """Return the request's key; None when it passes untouched. Raises `Refusal`."""
+        policy = self.policy
+        if request.method not in policy.methods:
+            return None
+        need = policy.need(request.method, request.path.decode("latin-1"))
+        if need == "off":
+            return None
+        try:
+            key = keys.parse(request.lines(keys.HEADER), policy.key_syntax)
+            if key is not None:
+                keys.check(key, policy.key_policy)
+        except InvalidKey as error:
+            raise Refusal("key-invalid", f"{error.detail} Nothing was done.") from error
+        if key is None and need == "required":
+            raise Refusal("key-missing", f"Nothing was done. Send {request.method} with an Idempotency-Key.")
+        return key
+
+    def scope(self, principal: object) -> str | None:
+        """The scope of a principal: the boundary's tenant, if it has one, and who asks. Raises `Refusal` for nobody."""
+        if self.principal is None:
+            return None
+        if isinstance(principal, bool) or not isinstance(principal, str | int | UUID) or principal == "":
+            raise Refusal("principal-missing")
+        return scoped(self.boundary.tenant(), str(principal))
+
+    # ------------------------------------------------------------ the claim
+
+    def claim(self, request: Request, key: str, body: Body, scope: str | None, tx: Any = None) -> Claim:
+        """The claim for a request whose body has been read. Raises `Refusal` for one that is no JSON but says so."""
+        return self.boundary.open(
+            key,
+            operation=self._operation(request),
+            fingerprint=fingerprint.of_parts(self._parts(request, body)),
+            scope=scope,
+            tx=tx,
+            codec=_CODEC,
+        )
+
+    def _operation(self, request: Request) -> str:
+        if self.policy.operation == "http":
+            return OPERATION
+        endpoint = f"{OPERATION} {request.method} {request.path.decode('latin-1')}"
+        return endpoint if len(endpoint) <= LONGEST else f"{OPERATION} {_hashed(endpoint)}"
+
+    def _parts(self, request: Request, body: Body) -> dict[str, bytes]:
+        """What must be the same on a retry, by name."""
+        parts = {"method": request.method.encode(), "path": request.path, "query": request.query}
+        for field in _FIELDS:
+            lines = request.lines(field)
+            if lines:
+                parts[field.decode()] = without_boundary(b"\n".join(lines))
+        whole = body.whole
+        if self.policy.canonical_json and whole and _is_json(request):
+            try:
+                return parts | {"body": canonical.of_json(whole)}
+            except NotCanonical as error:
+                raise Refusal("request-invalid", f"Nothing was done. {error}") from error
+        return parts | {"body": body.digest()}
+
+    # ------------------------------------------------------------ what came of it
+
+    def judge(self, claim: Claim, response: Response) -> None:
+        """Say of a response, complete but for a body that was too large, whether it is the answer to every retry."""
+        stored = self._fitting(kept(response, self.policy.headers, self.policy.secrets))
+        answered = Answered.DONE
+        if response.status >= 500:
+            answered = Answered.FAILED if self.policy.on_5xx == "effects" else Answered.REFUSED
+        elif response.status >= 400:
+            answered = Answered.REFUSED if response.status in self.policy.store_statuses else Answered.UNEXECUTED
+        claim.answered(answered, stored, f"HTTP {response.status}")
+
+    def _fitting(self, response: Response) -> Response:
+        """The response as the store can keep it."""
+        largest = self.boundary.largest_result
+        if largest is None or response.body is None or len(_CODEC.encode(response, None).body or b"") <= largest:
+            return response
+        return response._replace(body=None)
+
+    def replay(self, claim: Claim) -> Response:
+        """The response to a retry."""
+        return replayed(claim.result)
+
+    # ------------------------------------------------------------ the layer's own answers
+
+    def answer(self, refusal: Refusal) -> Response:
+        """The response to a refusal."""
+        status = {"key-reused": self.policy.mismatch_status, "in-progress": self.policy.concurrent_status}
+        return render(refusal, status.get(refusal.code), self.policy.problem_base)
+
+    def refusal(self, error: RetrysafeError) -> Refusal:
+        """What is answered to an error of the claim; raises it again when only a developer can mend it."""
+        found = refusal_of(error)
+        if found is None:
+            raise error
+        if found.code in _OURS:
+            logger().warning("A request was refused as %s: %s", found.code, error)
+        return found
+
+    def passes(self, error: RetrysafeError) -> bool:
+        """Whether the handler runs although its key could not be claimed, as ``on_store_error="open"`` wants it."""
+        return isinstance(error, StoreUnavailable) and self.policy.on_store_error == "open"
+
+
+def scoped(tenant: str, principal: str) -> str:
+    """One scope of tenant and principal, such that no two pairs meet."""
+    scope = f"{len(tenant)}:{tenant}:{principal}" if tenant else principal
+    return scope if len(scope) <= LONGEST and scope.isprintable() else _hashed(scope)
+
+
+def _hashed(text: str) -> str:
+    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _is_json(request: Request) -> bool:
+    kinds = [value.split(b";")[0].strip().lower() for value in request.lines(b"content-type")]
+    return any(kind.endswith(_JSON) for kind in kinds)

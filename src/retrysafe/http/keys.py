@@ -1,0 +1,82 @@
+"""The ``Idempotency-Key`` field: read as the draft says, and refused before anything else when it is malformed.
+
+Sources: draft-ietf-httpapi-idempotency-key-header-07, RFC 9651 (structured fields), RFC 9110 section 5.3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+from uuid import UUID
+
+from retrysafe.core.keys import LONGEST
+from retrysafe.errors import InvalidKey
+
+HEADER = b"idempotency-key"
+KeySyntax = Literal["lenient", "strict"]
+KeyPolicy = Literal["any", "uuid", "strong"]
+
+_STRING = re.compile(rb'"((?:[ !#-\[\]-~]|\\["\\])*)"')
+_VALUE = rb'"(?:[ !#-\[\]-~]|\\["\\])*"|[!#$%&\'*+./0-9:<>?@A-Z^_`a-z|~-]+|:[A-Za-z0-9+/=]*:'
+_PARAMETER = rb"[ ]*;[ ]*[a-z*][a-z0-9_.*-]*(?:=(?:" + _VALUE + rb"))?"
+_ITEM = re.compile(_STRING.pattern + rb"(?:" + _PARAMETER + rb")*")
+_BARE = re.compile(rb"[!-~]+")
+_SHORTEST_STRONG = 16
+_FEWEST_CHARACTERS = 8
+
+
+def parse(lines: Sequence[bytes], syntax: KeySyntax) -> str | None:
+    """Return the key that the field lines of a request carry; None when there is no line.
+
+    ``"k"`` (a structured string; its parameters are ignored) and, unless ``syntax`` is strict, a bare ``k`` give
+    the key k. Raises `InvalidKey` for anything else: nothing that was meant as a key may run unprotected.
+    """
+    if not lines:
+        return None
+    if len(lines) > 1:
+        raise InvalidKey("The request has two Idempotency-Key lines; send one.")
+    value = lines[0].strip(b" \t")
+    if value.startswith(b'"'):
+        matched = _ITEM.fullmatch(value)
+        if matched is None:
+            raise InvalidKey('The Idempotency-Key begins with a quote but is no structured string, such as "k-1".')
+        key = re.sub(rb'\\(["\\])', rb"\1", matched[1])
+    else:
+        key = _bare(value, syntax)
+    if not 1 <= len(key) <= LONGEST:
+        raise InvalidKey(f"An Idempotency-Key has 1 to {LONGEST} characters; this one has {len(key)}.")
+    return key.decode("ascii")
+
+
+def _bare(value: bytes, syntax: KeySyntax) -> bytes:
+    if syntax == "strict":
+        raise InvalidKey('The Idempotency-Key must be a quoted string: Idempotency-Key: "…".')
+    if b"," in value:
+        raise InvalidKey("The Idempotency-Key contains a comma: two values, or one that must be quoted.")
+    if value and not _BARE.fullmatch(value):
+        raise InvalidKey("The Idempotency-Key contains characters outside printable ASCII, or a space without quotes.")
+    return value
+
+
+def check(key: str, policy: KeyPolicy) -> None:
+    """Raise `InvalidKey` for a key that is easier to guess than ``policy`` allows."""
+    if policy == "uuid" and not _is_uuid(key):
+        raise InvalidKey("The Idempotency-Key must be a UUID, made at random for each operation.")
+    if policy == "strong" and not (_is_uuid(key) or _is_strong(key)):
+        raise InvalidKey(
+            f"The Idempotency-Key could be guessed: send a random UUID, or {_SHORTEST_STRONG} random characters."
+        )
+
+
+def _is_uuid(key: str) -> bool:
+    try:
+        return UUID(key).hex == key.replace("-", "").lower() and len(key) in (32, 36)
+    except ValueError:
+        return False
+
+
+def _is_strong(key: str) -> bool:
+    """Long, of many different characters, and no number, date or the like."""
+    letters = sum(character.isalpha() for character in key)
+    return len(key) >= _SHORTEST_STRONG and len(set(key)) >= _FEWEST_CHARACTERS and letters >= 4

@@ -1,0 +1,88 @@
+"""Requests and responses as the protocol sees them, whatever server and framework carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+Headers = tuple[tuple[bytes, bytes], ...]
+"""Field lines in the order in which they stand, names in lower case."""
+
+HOP_BY_HOP = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade", b"trailer"}
+)
+"""RFC 9110 section 7.6.1: what concerns one connection and not the response."""
+RENEWED = frozenset({b"date", b"content-length"})
+SECRETS = frozenset({b"set-cookie", b"www-authenticate"})
+_OF_THE_BODY = frozenset(
+    {b"content-type", b"content-encoding", b"content-language", b"content-range", b"content-md5", b"content-digest"}
+)
+BODYLESS = frozenset({204, 205, 304})
+
+MARKER = b"idempotent-replayed"
+OMITTED = b"idempotency-replay"
+
+
+class Request(NamedTuple):
+    """The head of a request: its method, the path and query as they were on the wire, and its field lines."""
+
+    method: str
+    path: bytes
+    query: bytes
+    headers: Headers
+
+    def lines(self, name: bytes) -> list[bytes]:
+        """The values of the lines named ``name``, in their order."""
+        return [value for field, value in self.headers if field == name]
+
+
+class Response(NamedTuple):
+    """A response: what is stored, and what a replay shows. ``body`` is None when it was too large to keep."""
+
+    status: int
+    headers: Headers
+    body: bytes | None
+
+
+def lower(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Field lines with names in lower case, as ASGI has them."""
+    return tuple((name.lower(), value) for name, value in headers)
+
+
+def latin(headers: Iterable[tuple[str, str]]) -> Headers:
+    """Field lines of text, as WSGI and most frameworks have them."""
+    return tuple((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers)
+
+
+def kept(response: Response, allowed: frozenset[bytes] | None, secrets: frozenset[bytes]) -> Response:
+    """The response without what must not be stored.
+
+    That is what concerns one connection only, what is made anew, secrets other than ``secrets``, and if there is
+    an allow-list what is not on it.
+    """
+    named = {
+        token.strip().lower()
+        for name, value in response.headers
+        if name == b"connection"
+        for token in value.split(b",")
+    }
+    dropped = HOP_BY_HOP | RENEWED | named | (SECRETS - secrets)
+    headers = tuple(
+        (name, value)
+        for name, value in response.headers
+        if name not in dropped and (allowed is None or name in allowed)
+    )
+    return response._replace(headers=headers)
+
+
+def replayed(stored: Response) -> Response:
+    """What a retry gets: the stored response, marked, not to be cached, and of the right length."""
+    body = stored.body or b""
+    headers = [(name, value) for name, value in stored.headers if name != b"cache-control"]
+    headers += [(b"cache-control", b"no-store"), (MARKER, b"true")]
+    if stored.body is None:
+        headers = [(name, value) for name, value in headers if name not in _OF_THE_BODY]
+        headers.append((OMITTED, b"omitted"))
+    if stored.status not in BODYLESS:
+        headers.append((b"content-length", str(len(body)).encode()))
+    return Response(stored.status, tuple(headers), body)

@@ -1,0 +1,143 @@
+"""What an integration is asked to do with requests: every choice, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.http.keys import KeyPolicy, KeySyntax
+from retrysafe.http.problems import BASE
+from retrysafe.http.routes import Need, Routes
+
+Scoping = Literal["http", "endpoint"]
+On5xx = Literal["effects", "store"]
+OnLarge = Literal["omit", "error"]
+OnStoreError = Literal["closed", "open"]
+
+NEVER_GUARDED = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""Methods that are safe, so that a retry needs no key (RFC 9110 section 9.2.1)."""
+PASSING = frozenset({401, 403, 408, 421, 425, 429})
+"""Refusals of which a retry may fare better: the key is free again."""
+
+
+class Options(TypedDict, total=False):
+    """The choices of a guarded application or route, as keyword arguments of every integration.
+
+    Attributes:
+        required: whether a request without a key is refused with 400.
+        routes: the same by method and path: patterns such as "POST /payments" or "/internal/**" to "required",
+            "optional" or "off"; the first match counts, and where there is none, ``required``.
+        methods: which methods are guarded; by default POST and PATCH.
+        key_syntax: "lenient" takes ``"k"`` and ``k`` for the same key, "strict" only the quoted form.
+        key_policy: "any" key; only a "uuid"; or only a "strong" one, which is hard to guess.
+        operation: "http": the same key at another endpoint is refused; "endpoint": it is another key.
+        mismatch_status: what the same key with another request gets.
+        concurrent_status: what a simultaneous duplicate gets: 409, 423, 425, 429 or 202.
+        on_5xx: "effects": a 5xx is a failure, and the boundary's effects decide; "store": it is the answer.
+        store_statuses: which 4xx are the answer; by default all but 401, 403, 408, 421, 425, 429, which free the key.
+        on_large: a response over ``response_limit`` is kept without its body ("omit"), or is an "error".
+        on_store_error: when the store does not answer, refuse ("closed"), or run without protection ("open").
+        headers: the only response headers that are stored, if given.
+        secrets: which of Set-Cookie and WWW-Authenticate are stored although they are secrets.
+        canonical_json: whether JSON requests are compared by what they mean instead of byte by byte.
+        body_memory: bytes of a request that are held in memory; the rest goes to a temporary file.
+        body_limit: bytes of a request over which it is refused with 413.
+        response_limit: bytes of a response over which its body is not kept.
+        problem_base: where the pages are that the ``type`` of a problem names.
+    """
+
+    required: bool
+    routes: Mapping[str, Need]
+    methods: Iterable[str]
+    key_syntax: KeySyntax
+    key_policy: KeyPolicy
+    operation: Scoping
+    mismatch_status: int
+    concurrent_status: int
+    on_5xx: On5xx
+    store_statuses: Container[int]
+    on_large: OnLarge
+    on_store_error: OnStoreError
+    headers: Iterable[str]
+    secrets: Iterable[str]
+    canonical_json: bool
+    body_memory: int
+    body_limit: int
+    response_limit: int
+    problem_base: str
+
+
+class Policy(NamedTuple):
+    """`Options`, checked and complete."""
+
+    required: bool = False
+    routes: Routes | None = None
+    methods: frozenset[str] = frozenset({"POST", "PATCH"})
+    key_syntax: KeySyntax = "lenient"
+    key_policy: KeyPolicy = "any"
+    operation: Scoping = "http"
+    mismatch_status: int = 422
+    concurrent_status: int = 409
+    on_5xx: On5xx = "effects"
+    store_statuses: Container[int] = frozenset(range(400, 500)) - PASSING
+    on_large: OnLarge = "omit"
+    on_store_error: OnStoreError = "closed"
+    headers: frozenset[bytes] | None = None
+    secrets: frozenset[bytes] = frozenset()
+    canonical_json: bool = False
+    body_memory: int = 1 << 20
+    body_limit: int = 64 << 20
+    response_limit: int = 1 << 20
+    problem_base: str = BASE
+
+    def need(self, method: str, path: str) -> Need:
+        """Whether a request needs a key."""
+        found = None if self.routes is None else self.routes.need(method, path)
+        return found or ("required" if self.required else "optional")
+
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "key_syntax": get_args(KeySyntax),
+    "key_policy": get_args(KeyPolicy),
+    "operation": get_args(Scoping),
+    "mismatch_status": (400, 409, 422),
+    "concurrent_status": (202, 409, 423, 425, 429),
+    "on_5xx": get_args(On5xx),
+    "on_large": get_args(OnLarge),
+    "on_store_error": get_args(OnStoreError),
+}
+
+
+def policy_of(options: Options) -> Policy:
+    """Check the choices; raises `ConfigurationError` naming the argument that cannot be kept."""
+    given: dict[str, Any] = dict(options)
+    unknown = given.keys() - set(Policy._fields)
+    if unknown:
+        raise ConfigurationError(f"{min(unknown)}= is no option; there are {', '.join(Policy._fields)}.")
+    for name, choices in _CHOICES.items():
+        if name in given and given[name] not in choices:
+            raise ConfigurationError(f"{name}={given[name]!r}: expected one of {', '.join(map(str, choices))}.")
+    for name in ("body_memory", "body_limit", "response_limit"):
+        if name in given and (not isinstance(given[name], int) or given[name] < 0):
+            raise ConfigurationError(f"{name}={given[name]!r} must be a number of bytes.")
+    if "methods" in given:
+        given["methods"] = _methods(given["methods"])
+    if "routes" in given:
+        given["routes"] = Routes(given["routes"])
+    for name in ("headers", "secrets"):
+        if given.get(name) is not None:
+            given[name] = frozenset(header.lower().encode("latin-1") for header in given[name])
+    if given.get("headers"):
+        given["secrets"] = given.get("secrets", frozenset()) | given["headers"]
+    return Policy(**given)
+
+
+def _methods(methods: Iterable[str]) -> frozenset[str]:
+    found = frozenset([methods] if isinstance(methods, str) else methods)
+    for method in found:
+        if not method.isupper():
+            raise ConfigurationError(f"methods=: {method!r}: a method is written in capitals, such as POST.")
+        if method in NEVER_GUARDED:
+            raise ConfigurationError(f"methods=: {method} is safe by definition, so there is nothing to guard.")
+    return found

@@ -1,0 +1,158 @@
+"""The layer's own answers, as problem details (RFC 9457): one table of every code, and which error gives which."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import NamedTuple
+
+from retrysafe.errors import (
+    InProgress,
+    InvalidKey,
+    KeyExpired,
+    KeyReused,
+    LeaseLost,
+    OutcomeUnknown,
+    ResultNotEncodable,
+    RetrysafeError,
+    RetryTransaction,
+    SchemaOutdated,
+    StoredFailure,
+    StoreUnavailable,
+)
+from retrysafe.http.messages import Response
+
+BASE = "https://retrysafe.readthedocs.io/en/latest/reference/problems/"
+"""Where the page of each code is: ``type`` is this and the code."""
+
+
+class Problem(NamedTuple):
+    """One kind of answer, and what a client may do after it."""
+
+    status: int
+    title: str
+    detail: str
+    safe_new_key: bool
+    """Whether the client may start over with a new key without the risk of a second effect."""
+    retry_after: int | None = None
+    """Seconds after which the same key may be tried again, where that helps."""
+
+
+_NOT_BEGUN = "Nothing was done."
+PROBLEMS: dict[str, Problem] = {
+    "key-missing": Problem(400, "The request needs an Idempotency-Key", _NOT_BEGUN, safe_new_key=True),
+    "key-invalid": Problem(400, "The Idempotency-Key cannot be used", _NOT_BEGUN, safe_new_key=True),
+    "key-reused": Problem(
+        422,
+        "The Idempotency-Key was used for another request",
+        "Nothing was done. Use a new key for a new request, or send the first one again.",
+        safe_new_key=True,
+    ),
+    "key-expired": Problem(
+        409,
+        "The Idempotency-Key was used before, and its response is no longer kept",
+        "The first request was carried out. Look its result up where it was made.",
+        safe_new_key=False,
+    ),
+    "principal-missing": Problem(403, "The request does not say whose it is", _NOT_BEGUN, safe_new_key=True),
+    "in-progress": Problem(
+        409,
+        "A request with this Idempotency-Key is in progress",
+        "Ask again with the same key: you will get its response. A new key could do the work twice.",
+        safe_new_key=False,
+        retry_after=1,
+    ),
+    "result-unavailable": Problem(
+        409,
+        "The first request has ended, but its response cannot be shown",
+        "It was not run again. Look its result up where it was made.",
+        safe_new_key=False,
+    ),
+    "outcome-unknown": Problem(
+        409,
+        "Whether the first request had its effect is not known",
+        "It was not run again. Somebody must find out and settle the key; a new key could do the work twice.",
+        safe_new_key=False,
+    ),
+    "response-unsupported": Problem(
+        501,
+        "The response is of a kind that cannot be kept for a retry",
+        "It was too large, or a stream: what was done was rolled back, where that could be.",
+        safe_new_key=False,
+    ),
+    "request-invalid": Problem(400, "The request cannot be read", _NOT_BEGUN, safe_new_key=True),
+    "request-too-large": Problem(413, "The request is too large to be guarded", _NOT_BEGUN, safe_new_key=True),
+    "store-unavailable": Problem(
+        503,
+        "The store of idempotency keys does not answer",
+        "If the request was carried out, a retry with the same key gets its response; if not, it runs then.",
+        safe_new_key=False,
+        retry_after=1,
+    ),
+    "quota-exceeded": Problem(
+        429, "Too many idempotency keys", "Nothing was done. Ask again later.", safe_new_key=True, retry_after=1
+    ),
+}
+"""Every answer that the layer gives by itself, by its stable code."""
+
+_CODES: tuple[tuple[type[RetrysafeError], str], ...] = (
+    (InvalidKey, "key-invalid"),
+    (KeyReused, "key-reused"),
+    (KeyExpired, "key-expired"),
+    (InProgress, "in-progress"),
+    (LeaseLost, "in-progress"),
+    (OutcomeUnknown, "outcome-unknown"),
+    (StoredFailure, "result-unavailable"),
+    (ResultNotEncodable, "result-unavailable"),
+    (StoreUnavailable, "store-unavailable"),
+    (SchemaOutdated, "store-unavailable"),
+    (RetryTransaction, "store-unavailable"),
+)
+
+
+class Refusal(Exception):
+    """A request that the layer answers by itself: with which code, and why."""
+
+    def __init__(self, code: str, detail: str = "", retry_after: float | None = None) -> None:
+        super().__init__(code)
+        self.code = code
+        self.detail = detail or PROBLEMS[code].detail
+        self.retry_after = retry_after
+
+
+def refusal_of(error: RetrysafeError) -> Refusal | None:
+    """What the layer answers to an error of a claim; None for one that only a developer can mend.
+
+    What an error says of the server's insides stays there: only what a client sent is named to it.
+    """
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            detail = f"{error.detail} {PROBLEMS[code].detail}" if isinstance(error, InvalidKey | KeyReused) else ""
+            return Refusal(code, detail, getattr(error, "retry_after", None))
+    return None
+
+
+def render(refusal: Refusal, status: int | None = None, base: str = BASE) -> Response:
+    """The response to a refusal. It is never stored."""
+    problem = PROBLEMS[refusal.code]
+    page = f"{base}{refusal.code}/"
+    code = status or problem.status
+    body = {
+        "type": page,
+        "title": problem.title,
+        "status": code,
+        "detail": refusal.detail,
+        "code": refusal.code,
+        "safe_new_key": problem.safe_new_key,
+    }
+    text = json.dumps(body, ensure_ascii=False).encode()
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(text)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"link", f'<{page}>; rel="describedby"'.encode()),
+    ]
+    wait = problem.retry_after if refusal.retry_after is None else refusal.retry_after
+    if wait is not None:
+        headers.append((b"retry-after", str(max(1, math.ceil(wait))).encode()))
+    return Response(code, tuple(headers), text)

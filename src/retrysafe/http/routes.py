@@ -1,0 +1,54 @@
+"""Which requests need a key, by method and path: declared once, for a whole application."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal
+
+from retrysafe.errors import ConfigurationError
+
+Need = Literal["required", "optional", "off"]
+"""Whether a request must bring a key, is guarded when it does, or is never guarded."""
+NEEDS = ("required", "optional", "off")
+_PATTERN = re.compile(r"(?:([A-Z]+) )?(/\S*)")
+
+
+class Routes:
+    """Patterns such as "POST /payments", "/accounts/*/transfers" and "/internal/**", of which the first match counts.
+
+    ``*`` stands for one segment of the path, ``**`` for any number. Raises `ConfigurationError` for what is no
+    pattern.
+    """
+
+    def __init__(self, routes: Mapping[str, Need]) -> None:
+        self._rules: list[tuple[str | None, re.Pattern[str], Need]] = [
+            (*_compiled(pattern), _checked(pattern, need)) for pattern, need in routes.items()
+        ]
+        self._known = lru_cache(maxsize=1024)(self._search)
+
+    def need(self, method: str, path: str) -> Need | None:
+        """What the first pattern that matches says; None when none does."""
+        return self._known(method, path)
+
+    def _search(self, method: str, path: str) -> Need | None:
+        for wanted, expression, need in self._rules:
+            if wanted in (None, method) and expression.fullmatch(path):
+                return need
+        return None
+
+
+def _compiled(pattern: str) -> tuple[str | None, re.Pattern[str]]:
+    matched = _PATTERN.fullmatch(pattern)
+    if matched is None:
+        raise ConfigurationError(f'routes=: {pattern!r} is not a pattern such as "POST /payments" or "/internal/**".')
+    pieces = re.split(r"(\*\*?)", matched[2])
+    wild = {"*": "[^/]*", "**": ".*"}
+    return matched[1], re.compile("".join(wild.get(piece) or re.escape(piece) for piece in pieces))
+
+
+def _checked(pattern: str, need: Need) -> Need:
+    if need not in NEEDS:
+        raise ConfigurationError(f"routes=: {pattern!r} is {need!r}, which is none of {', '.join(NEEDS)}.")
+    return need
