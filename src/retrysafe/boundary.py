@@ -151,7 +151,7 @@ class Boundary:
     @property
     def largest_result(self) -> int | None:
         """How many bytes of a result the store can keep; None when there is no limit of its own."""
-        return self._terms.backend.store.capabilities.largest_result
+        return self._terms.largest_result
 
     def tenant(self) -> str:
         """The scope of claims that name none."""

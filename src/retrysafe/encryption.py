@@ -203,7 +203,7 @@ def _associated(bound: Bound, header: bytes) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def _checked_id(name: str) -> str:
+def _checked_id(name: object) -> str:
     if not isinstance(name, str) or not _ID.fullmatch(name):
         raise ConfigurationError(f"A key id has 1 to 64 letters, digits, dots, dashes or underscores, not {name!r}.")
     return name

@@ -32,7 +32,10 @@ class Quota:
     def __init__(self, *, rate: str | None = None, outstanding: int | None = None) -> None:
         if rate is None and outstanding is None:
             raise ConfigurationError('A quota needs a limit: rate="100/1m", or outstanding=1000, or both.')
-        self.rate, self.period = (None, 0) if rate is None else _parsed(rate)
+        self.rate: int | None = None
+        self.period: Micros = 0
+        if rate is not None:
+            self.rate, self.period = _parsed(rate)
         self.outstanding = None if outstanding is None else _checked(outstanding, "outstanding")
 
     def __repr__(self) -> str:
@@ -76,14 +79,14 @@ def _refusal(limit: str, seconds: float) -> Refusal:
     return Refusal(limit, max(_SOONEST, seconds))
 
 
-def _parsed(rate: str) -> tuple[int, Micros]:
+def _parsed(rate: object) -> tuple[int, Micros]:
     match = _RATE.fullmatch(rate.strip()) if isinstance(rate, str) else None
     if match is None:
         raise ConfigurationError(f'rate={rate!r} is not a number of keys in a period: write "100/1m" or "5000/24h".')
     return _checked(int(match[1]), "rate"), micros(match[2], "rate")
 
 
-def _checked(count: int, argument: str) -> int:
+def _checked(count: object, argument: str) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 1 << 31:
         raise ConfigurationError(f"{argument}={count!r}: a number of keys, at least one.")
     return count
