@@ -7,6 +7,7 @@ the response to `Guard.judge` before it leaves the claim.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -29,6 +30,7 @@ from retrysafe.observers import logger
 OPERATION = "http"
 _FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
 _JSON = (b"application/json", b"+json")
+_PREFIXED = re.compile(r"\d+:")
 _CODEC = ResponseCodec()
 _OURS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"})
 """Refusals whose cause is on the server: their client is not told more, so the log must be."""
@@ -154,8 +156,9 @@ class Guard:
 
 
 def scoped(tenant: str, principal: str) -> str:
-    """One scope of tenant and principal, such that no two pairs meet."""
-    scope = f"{len(tenant)}:{tenant}:{principal}" if tenant else principal
+    """One scope of tenant and principal, such that no two pairs meet; plain where there is no tenant."""
+    plain = not tenant and _PREFIXED.match(principal) is None
+    scope = principal if plain else f"{len(tenant)}:{tenant}:{principal}"
     return scope if len(scope) <= LONGEST and scope.isprintable() else _hashed(scope)
 
 
