@@ -82,13 +82,16 @@ class PostgresqlStore(SqlStore):
 
         ``room``: insert only if that is true, under the holder of a quota.
         """
-        lock, go = (_LOCK, "gate.open") if gated else ("true", "true")
-        go = f"{go} AND {room}" if room else go
-        insert = self._insert("t, gate", f" WHERE {go}", counted=bool(room)).rsplit(" RETURNING ", 1)[0]
+        lock, source, go = (_LOCK, "gate", "gate.open") if gated else ("true", "gate", "true")
+        looked = ""
+        if room:  # looked for only behind an open gate: a key with a record needs none
+            looked = f"room AS MATERIALIZED (SELECT {room} AS free FROM t, gate WHERE gate.open), "
+            source, go = "room", "room.free"
+        insert = self._insert(f"t, {source}", f" WHERE {go}", counted=bool(room)).rsplit(" RETURNING ", 1)[0]
         return (
             f"WITH t AS MATERIALIZED (SELECT {self.NOW} AS now), "
             f"old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r WHERE r.key_hash = {self.p('key')}), "
-            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), "
+            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), {looked}"
             f"new AS ({insert} RETURNING {columns()}) "
             f"SELECT {columns('f.')}, t.now FROM t "
             f"LEFT JOIN (SELECT * FROM new UNION ALL SELECT * FROM old) AS f ON true "

@@ -615,6 +615,20 @@ def quotas_of_two_scopes_do_not_meet(bench: Bench) -> None:
 
 
 @case
+def quota_is_filled_by_claims_at_once_and_then_full(bench: Bench) -> None:
+    quota = Quota(rate="3/1h")
+    made = _counting(bench, 9)
+    if not made:
+        return
+    store = bench.harness.store
+    outcomes = bench.harness.race([claim(store, one.want(quota=quota)) for one in made[:8]])
+    won = [isinstance(outcome, Won) for outcome in outcomes]
+    assert 3 <= sum(won) <= 8
+    assert [one.read() is not None for one in made[:8]] == won
+    _refusal(made[8].claim(made[8].want(quota=quota)))
+
+
+@case
 def keys_claimed_without_a_quota_are_not_refused(bench: Bench) -> None:
     made = _counting(bench, 2)
     for one in made[:1]:
