@@ -220,28 +220,31 @@ def test_a_known_key_is_answered_whatever_its_answer_is(file: Path) -> None:
     made.close()
 
 
-def test_the_duplicate_of_a_claim_that_is_not_committed_yet_is_told_of_it() -> None:
-    """PostgreSQL hides the record, but the closed gate is looked at before the quota."""
+def shared(quota: Quota | None, name: str) -> Boundary:
+    """A transactional boundary on PostgreSQL, which has its schema."""
     require("postgresql")
-    url = postgresql_url()
-    connect(url).migrate()
-    made = Boundary(secrets.token_hex(8), store=url, quota=Quota(outstanding=1), effects="transactional", observers=())
+    connect(postgresql_url()).migrate()
+    return Boundary(name, store=postgresql_url(), quota=quota, effects="transactional", observers=())
+
+
+@pytest.mark.parametrize("room", [False, True])
+def test_the_duplicate_of_a_claim_that_is_not_committed_yet_is_told_of_it_at_once(room: bool) -> None:
+    """PostgreSQL hides the record, but the closed gate is looked at before the quota."""
+    free = shared(None, secrets.token_hex(8))
+    made = shared(Quota(outstanding=2 if room else 1), free.name)
     claim(made, "first")
-    with psycopg.connect(url) as one, psycopg.connect(url) as other:
-        with closing(boundary_without_a_quota(made, url)) as free, free.claim("k", tx=one) as running:
-            with pytest.raises(InProgress):
-                claim(made, "k", tx=other)
+    bounded = "-c statement_timeout=5000"
+    with psycopg.connect(postgresql_url()) as one, psycopg.connect(postgresql_url(), options=bounded) as other:
+        claim(free, "k", tx=one)
+        with pytest.raises(InProgress):
+            claim(made, "k", tx=other)
+        if room:
+            assert not claim(made, "new", tx=other)
+        else:
             with pytest.raises(QuotaExceeded):
                 claim(made, "new", tx=other)
-            running.result = 1
-        one.rollback()
-        with pytest.raises(QuotaExceeded):
-            claim(made, "another", tx=one)
     made.close()
-
-
-def boundary_without_a_quota(made: Boundary, url: str) -> Boundary:
-    return Boundary(made.name, store=url, effects="transactional", observers=())
+    free.close()
 
 
 def test_who_waits_for_others_does_not_wait_for_room(file: Path) -> None:

@@ -595,6 +595,23 @@ def quota_has_room_again_when_the_period_is_over(bench: Bench) -> None:
 
 
 @case
+def retries_of_a_key_do_not_count_as_new(bench: Bench) -> None:
+    quota = Quota(rate="2/1m")
+    made = _counting(bench, 3)
+    if not made:
+        return
+    first, second, third = made
+    assert first.settle(first.won(first.want(quota=quota)), Event.COMPLETE, RESULT)
+    first.elapse(40)
+    for _ in range(3):
+        assert first.refused(first.want(quota=quota)).decision is Decision.REPLAY
+    second.won(second.want(quota=quota))
+    _refusal(third.claim(third.want(quota=quota)))
+    first.elapse(21)
+    third.won(third.want(quota=quota))
+
+
+@case
 def quota_has_room_again_when_a_key_is_forgotten(bench: Bench) -> None:
     quota = Quota(outstanding=1)
     made = _counting(bench, 3)
