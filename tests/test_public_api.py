@@ -13,8 +13,8 @@ from retrysafe import RetrysafeError
 NAMES = {
     "Boundary", "Claim", "Codec", "ConfigurationError", "IllegalTransition", "InProgress", "InvalidKey", "JSONCodec",
     "KeyExpired", "KeyReused", "Keyring", "LeaseLost", "LoggingObserver", "Observer", "Occurrence", "OutcomeUnknown",
-    "Quota", "QuotaExceeded", "ResultNotEncodable", "ResultUnreadable", "RetryTransaction", "RetrysafeError", "SchemaOutdated", "StoreUnavailable", "Stored",
-    "StoredFailure", "current", "layered", "reject", "wait",
+    "Quota", "QuotaExceeded", "ResultNotEncodable", "ResultUnreadable", "RetryTransaction", "RetrysafeError",
+    "SchemaOutdated", "StoreUnavailable", "Stored", "StoredFailure", "current", "layered", "reject", "wait",
 }  # fmt: skip
 
 

@@ -70,6 +70,7 @@ class Backend:
         alistening: Callable[[Callable[[bytes], None]], AsyncListener] | None = None,
         migrates_itself: bool = False,
         immediate: bool = False,
+        bound_to_threads: bool = False,
         migrate_with: str | None = None,
         async_with: str = "give a URL or an async engine or client",
         missing: Callable[[], bool] = lambda: False,
@@ -83,6 +84,9 @@ class Backend:
         self.missing = missing
         """Whether the store is not there, and would be made by using it: an operator's typing error, say."""
         self.serves_sync = sync is not None
+        self.serves_async = asynchronous is not None
+        self.bound_to_threads = bound_to_threads
+        """Whether a transaction belongs to the thread in which it was begun."""
         self.immediate = immediate
         """Whether a request never waits: then async code performs it like sync code, and cannot be cancelled there."""
         self._migrate_with = migrate_with or f"retrysafe migrate --store {address}"

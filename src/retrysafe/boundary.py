@@ -153,6 +153,25 @@ class Boundary:
         """How many bytes of a result the store can keep; None when there is no limit of its own."""
         return self._terms.largest_result
 
+    @property
+    def window(self) -> float:
+        """Seconds for which a retry is recognised."""
+        return self._terms.clocks.window / 1e6
+
+    @property
+    def serves_async(self) -> bool:
+        """Whether the store can be asked on an event loop; if not, it is asked in threads there."""
+        return self._terms.backend.serves_async
+
+    @property
+    def bound_to_threads(self) -> bool:
+        """Whether a transaction of the store belongs to the thread in which it was begun."""
+        return self._terms.backend.bound_to_threads
+
+    def restarts(self, error: BaseException) -> bool:
+        """Whether ``error`` means that the database wants the whole transaction again."""
+        return self._terms.backend.restarts(error)
+
     def tenant(self) -> str:
         """The scope of claims that name none."""
         return self._terms.scope_of(None)

@@ -189,6 +189,10 @@ class Claim:
         self._tell("restarted", restarts=restarts + 1)
         return RESTART.delay(restarts, self._terms.chance())
 
+    def adopt(self) -> None:
+        """Make the claim, which an entry point entered in a thread of its own, the one around the code running here."""
+        self._place.enter()
+
     # ------------------------------------------------------------ entering
 
     def __enter__(self) -> Claim:

@@ -234,7 +234,7 @@ class _Xaes:
             raise ConfigurationError(
                 "Encryption needs the library cryptography: pip install 'retrysafe[crypto]'"
             ) from error
-        self._aes = Cipher(algorithms.AES(key), modes.ECB())  # noqa: S305 - the block cipher itself, for CMAC
+        self._aes = Cipher(algorithms.AES(key), modes.ECB())  # the block cipher itself, for CMAC
         self._gcm: Any = AESGCM
         self._invalid: type[Exception] = InvalidTag
         zero = int.from_bytes(self._blocks(bytes(16)), "big") << 1

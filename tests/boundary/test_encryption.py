@@ -438,7 +438,9 @@ def test_a_failure_cannot_be_made_a_result_nor_the_other_way_round(file: Path) -
 def test_an_answer_of_an_intruder_is_not_taken(file: Path) -> None:
     made = boundary(file, ring("new"))
     charge(made)
-    change(file, "UPDATE retrysafe_records SET result = CAST('7' AS BLOB), media_type = 'application/vnd.retrysafe+json'")
+    change(
+        file, "UPDATE retrysafe_records SET result = CAST('7' AS BLOB), media_type = 'application/vnd.retrysafe+json'"
+    )
     with pytest.raises(ResultUnreadable, match="not encrypted"):
         charge(made)
     made.close()

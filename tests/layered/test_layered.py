@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe import Boundary, ConfigurationError, InProgress, Keyring, KeyReused, StoredFailure, layered
+from retrysafe import Boundary, ConfigurationError, InProgress, KeyReused, Keyring, StoredFailure, layered
 from retrysafe.core.decisions import Decision
 from retrysafe.programs.claiming import NotWon
 from retrysafe.types import Standing

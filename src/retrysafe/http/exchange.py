@@ -7,6 +7,7 @@ sequence of messages instead of an iterator.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -43,30 +44,40 @@ class Exchange:
         self.guard = guard
         self.claim: Claim | None = None
         self.restarts = 0
+        self.body = body
         self._request = request
         self._key = key
-        self._body = body
         self._whose = whose
 
     def serve(self, handler: Handler) -> Live | Response:
-        """Claim the key and run ``handler``, again if its transaction must be; a `Response` stands in its place."""
+        """`attempt`, with the layer's own answer as a response."""
+        try:
+            return self.attempt(handler)
+        except Refusal as refusal:
+            return self.guard.answer(refusal)
+
+    def attempt(self, handler: Handler) -> Live | Response:
+        """Claim the key and run ``handler``, again if its transaction must be; a `Response` is a stored one.
+
+        The chunks of a `Live` response are a `Capture` (or the handler's own, when the store does not answer and the
+        policy lets it pass): whoever sends them closes them, however far they were sent. Raises `Refusal` for what
+        the layer answers by itself, and what the handler raises.
+        """
         while True:
             try:
-                answer = self._begin()
-                return self._run(handler) if answer is None else answer
+                stored = self._begin()
+                return self._run(handler) if stored is None else stored
             except RetryTransaction as error:
                 pause = None if self.claim is None else self.claim.restart_pause(self.restarts)
                 if pause is None:
-                    return self.guard.answer(self.guard.refusal(error))
-            except Refusal as refusal:
-                return self.guard.answer(refusal)
+                    raise self.guard.refusal(error) from error
             self.restarts += 1
             time.sleep(pause)
 
     def _begin(self) -> Response | None:
         """Claim the key; the response when there is nothing to run."""
         self.claim = None
-        claim = self.guard.claim(self._request, self._key, self._body, self._whose)
+        claim = self.guard.claim(self._request, self._key, self.body, self._whose)
         try:
             claim.__enter__()
         except RetryTransaction:
@@ -87,93 +98,127 @@ class Exchange:
             return handler()
         try:
             live = handler()
+            capture = Capture(self.guard, claim, live)
         except BaseException as error:
-            self._fail(claim, error)
+            _leave(self.guard, claim, error)
             raise
-        capture = Capture(self.guard, claim, live)
-        capture.begin()
-        return Live(live.status, live.headers, capture)
-
-    def _fail(self, claim: Claim, error: BaseException) -> None:
-        """The handler raised."""
         try:
-            claim.__exit__(type(error), error, error.__traceback__)
-        except RetryTransaction:
+            capture.begin()
+        except BaseException as error:
+            capture.abort(error)
             raise
-        except RetrysafeError as failure:
-            raise self.guard.refusal(failure) from failure
+        return live._replace(chunks=capture)
 
 
 class Capture:
-    """The chunks of a response on their way to the client, and into its record.
+    """The chunks of a response on their way to the client, and into its record: an iterator with ``close``.
 
     The last non-empty chunk waits until the outcome is recorded, and all of them do in a transaction. A response
     over the limit, or an event stream, goes out live but for its end, and its body is not kept.
+
+    Attributes:
+        settled: whether the outcome is recorded, or has failed; the chunks that are left then are all held here.
     """
 
     def __init__(self, guard: Guard, claim: Claim, live: Live) -> None:
+        self.settled = False
         self._guard = guard
         self._claim = claim
         self._live = live
         self._chunks = iter(live.chunks)
         self._captured: bytearray | None = bytearray()
-        self._held: list[bytes] = []
-        self._settled = False
+        self._held: deque[bytes] = deque()
+        self._closed = False
         self._holds_all = guard.transactional or guard.policy.on_large == "error"
+        self._endless = any(
+            name == b"content-type" and value.lstrip().lower().startswith(b"text/event-stream")
+            for name, value in live.headers
+        )
+
+    # ------------------------------------------------------------ sending
 
     def begin(self) -> None:
         """Take chunks until one may leave, so that until then another response can stand in place of this one.
 
         Raises `Refusal`, `RetryTransaction`, or what the handler raises.
         """
-        if any(
-            name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._live.headers
-        ):
+        if self._endless:
             self._overflow()
-            return
-        while (
-            not self._settled and self._captured is not None and len(self._held) < (1 << 62 if self._holds_all else 2)
-        ):
+        while not self.settled and self._captured is not None and (self._holds_all or len(self._held) < 2):
             self._take()
 
     def __iter__(self) -> Iterator[bytes]:
-        while not self._settled:
-            if len(self._held) > 1:
-                yield self._held.pop(0)
-            else:
-                self._take_late()
-        yield from self._held
-        self._held.clear()
+        return self
+
+    def __next__(self) -> bytes:
+        while not self.settled and len(self._held) <= self._kept_back:
+            self._take_late()
+        if not self._held:
+            raise StopIteration
+        return self._held.popleft()
+
+    @property
+    def _kept_back(self) -> int:
+        """How many chunks wait: none when the client learns only after the last one that it was the last."""
+        declared = any(name == b"content-length" for name, _ in self._live.headers)
+        return 1 if declared or self._captured is not None else 0
 
     def close(self) -> None:
-        """The server is done with the response; one that is not complete has failed."""
+        """The sender is done. If the client left before the end, the handler comes to its end without the client.
+
+        Its retry wants the response. Only an event stream is broken off, as it may have no end: it has failed.
+        """
+        if self._closed:
+            return
+        self._closed = True
         try:
-            if not self._settled:
-                self._fail(Unsettled("The response was closed before its end."))
+            if self._endless and not self.settled:
+                self._end(Unsettled("The client left before the end of the event stream."))
+            while not self.settled:
+                self._held.clear()
+                self._take_late()
         finally:
-            close = getattr(self._live.chunks, "close", None)
-            if close is not None:
-                close()
+            self._close_chunks()
+
+    def abort(self, error: BaseException) -> None:
+        """Give the response up: nothing of it has left."""
+        self._closed = True
+        try:
+            if not self.settled:
+                self._end(error)
+        finally:
+            self._close_chunks()
+
+    def _close_chunks(self) -> None:
+        close = getattr(self._live.chunks, "close", None)
+        if close is not None:
+            close()
+
+    # ------------------------------------------------------------ capturing
 
     def _take_late(self) -> None:
         """Take a chunk when others have left: what is refused now can only break the response off."""
         try:
             self._take()
-        except (Refusal, RetrysafeError) as error:
-            raise Unsettled(str(error)) from error
+        except (Refusal, RetryTransaction) as error:
+            raise Unsettled(f"The response was broken off: {error}") from error
 
     def _take(self) -> None:
         """Take the next chunk of the handler's, or record the response when there are no more."""
         try:
             chunk = next(self._chunks, None)
+            if chunk is None:
+                self._settle()
+            elif chunk:
+                self._capture(chunk)
         except BaseException as error:
-            self._fail(error)
+            self._held.clear()
+            if not self.settled:
+                self._end(error)
             raise
-        if chunk is None:
-            self._settle()
-            return
-        if chunk:
-            self._held.append(chunk)
+
+    def _capture(self, chunk: bytes) -> None:
+        self._held.append(chunk)
         if self._captured is not None:
             self._captured += chunk
             if len(self._captured) > self._guard.policy.response_limit:
@@ -183,7 +228,7 @@ class Capture:
         self._captured = None
         if self._holds_all:
             refusal = Refusal("response-unsupported")
-            self._fail(refusal)
+            self._end(refusal)
             raise refusal
 
     def _settle(self) -> None:
@@ -191,14 +236,16 @@ class Capture:
         self._guard.judge(self._claim, Response(self._live.status, self._live.headers, body))
         self._end(None)
 
-    def _fail(self, error: BaseException) -> None:
-        self._end(error)
-
     def _end(self, error: BaseException | None) -> None:
-        self._settled = True
-        try:
-            self._claim.__exit__(None if error is None else type(error), error, None)
-        except RetryTransaction:
-            raise
-        except RetrysafeError as failure:
-            raise self._guard.refusal(failure) from failure
+        self.settled = True
+        _leave(self._guard, self._claim, error)
+
+
+def _leave(guard: Guard, claim: Claim, error: BaseException | None) -> None:
+    """Leave the claim; raises `RetryTransaction`, or `Refusal` for what the client must be told instead."""
+    try:
+        claim.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
+    except RetryTransaction:
+        raise
+    except RetrysafeError as failure:
+        raise guard.refusal(failure) from failure

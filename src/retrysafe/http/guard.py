@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 from uuid import UUID
 
 from retrysafe.boundary import Boundary
@@ -56,7 +57,7 @@ class Guard:
         policy = self.policy
         if request.method not in policy.methods:
             return None
-        need = policy.need(request.method, request.path.decode("latin-1"))
+        need = policy.need(request.method, unquote(request.path.decode("latin-1")))  # as the application routes it
         if need == "off":
             return None
         try:

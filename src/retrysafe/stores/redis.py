@@ -178,8 +178,8 @@ class RedisStore:
         ),
         choose_when="when duplicates are recognised downstream anyway, or rare doubt is bearable, and latency counts",
         quotas=(
-            "about: keys are counted beside their records, in one more request, and as kept from their first claim to the "
-            "end of memory=, whatever becomes of the record; a claim that then fails is counted too"
+            "about: keys are counted beside their records, in one more request, and as kept from their first claim to "
+            "the end of memory=, whatever becomes of the record; a claim that then fails is counted too"
         ),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 from retrysafe.core.decisions import Decision
@@ -588,7 +589,7 @@ def same_attempt_recognises_its_own_claim_when_it_filled_the_quota(bench: Bench)
 def quota_has_room_again_when_the_period_is_over(bench: Bench) -> None:
     quota = Quota(rate="1/1m")
     made = _counting(bench, 3)
-    for one, other in zip(made, made[1:], strict=False):
+    for one, other in pairwise(made):
         one.won(one.want(quota=quota))
         _refusal(other.claim(other.want(quota=quota)))
         one.elapse(61)
@@ -615,7 +616,7 @@ def retries_of_a_key_do_not_count_as_new(bench: Bench) -> None:
 def quota_has_room_again_when_a_key_is_forgotten(bench: Bench) -> None:
     quota = Quota(outstanding=1)
     made = _counting(bench, 3)
-    for one, other in zip(made, made[1:], strict=False):
+    for one, other in pairwise(made):
         assert one.settle(one.won(one.want(quota=quota)), Event.COMPLETE, RESULT)
         one.elapse(WINDOW + 1)
         _refusal(other.claim(other.want(quota=quota)))
