@@ -64,7 +64,7 @@ class MysqlStore(SqlStore):
         largest_result=LARGEST_RESULT,
         quotas=(
             "but for claims at the same moment, which do not see each other: as many may be let through too many. With "
-            "tx= a key that was used since the snapshot of your transaction counts as new"
+            "tx= a key counts as new if its first claim is not committed yet, or came after your transaction's snapshot"
         ),
     )
     NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
