@@ -154,6 +154,11 @@ class Boundary:
         return self._terms.largest_result
 
     @property
+    def address(self) -> str:
+        """Where the store is, without a password."""
+        return self._terms.backend.address
+
+    @property
     def window(self) -> float:
         """Seconds for which a retry is recognised."""
         return self._terms.clocks.window / 1e6
@@ -164,9 +169,12 @@ class Boundary:
         return self._terms.backend.serves_async
 
     @property
-    def bound_to_threads(self) -> bool:
-        """Whether a transaction of the store belongs to the thread in which it was begun."""
-        return self._terms.backend.bound_to_threads
+    def alias(self) -> str | None:
+        """The alias in Django's ``DATABASES`` that the store is; its transactions belong to the thread that began them.
+
+        None for every other store.
+        """
+        return self._terms.backend.alias
 
     def restarts(self, error: BaseException) -> bool:
         """Whether ``error`` means that the database wants the whole transaction again."""
@@ -179,7 +187,7 @@ class Boundary:
     def __repr__(self) -> str:
         terms = self._terms
         return (
-            f"Boundary({terms.name!r}, store={terms.backend.address!r}, window={terms.clocks.window / 1e6:g} s, "
+            f"Boundary({terms.name!r}, store={self.address!r}, window={terms.clocks.window / 1e6:g} s, "
             f"concurrency={terms.concurrency!r}, effects={terms.effects!r})"
         )
 

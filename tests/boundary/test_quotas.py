@@ -28,7 +28,8 @@ from retrysafe.connect import connect
 from retrysafe.core.quotas import holder
 from tests.boundary.shops import Shop
 from tests.conftest import require
-from tests.stores.harnesses import mysql_connection, postgresql_url
+from tests.stores.ageing import mysql_connection
+from tests.stores.harnesses import postgresql_url
 
 TWO = Quota(rate="2/1h")
 

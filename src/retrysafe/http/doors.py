@@ -25,7 +25,7 @@ _entering: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = We
 
 def refuse_bound_to_threads(boundary: Boundary) -> None:
     """Raise `ConfigurationError` for a transaction that belongs to one thread, which a loop cannot keep to."""
-    if boundary.bound_to_threads and boundary.effects == "transactional":
+    if boundary.alias is not None and boundary.effects == "transactional":
         raise ConfigurationError(
             f"Boundary {boundary.name!r} opens its transactions on connections of Django's, each of which belongs to "
             "one thread; an ASGI middleware runs in none. Use retrysafe.http.django."

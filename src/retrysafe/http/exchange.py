@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from retrysafe.claim import Claim
 from retrysafe.errors import RetrysafeError, RetryTransaction
@@ -25,10 +25,23 @@ class Live(NamedTuple):
     status: int
     headers: Headers
     chunks: Iterable[bytes]
+    error: Exception | None = None
+    """What the handler raised, for frameworks that make a response of it before we can see it."""
 
 
 class Unsettled(Exception):
     """Ends a response whose outcome could not be recorded after its beginning had left: the client must see that."""
+
+
+class Preempted(BaseException):
+    """Ends a handler that asked for its claim and did not get it; what is answered instead is decided around it.
+
+    Not an `Exception`: frameworks would make a response of it.
+    """
+
+    def __init__(self, instead: Response | Refusal | RetryTransaction) -> None:
+        super().__init__()
+        self.instead = instead
 
 
 Handler = Callable[[], Live]
@@ -37,10 +50,13 @@ Handler = Callable[[], Live]
 class Exchange:
     """One guarded request.
 
-    `serve` returns either the handler's own response, its chunks held back as the contract wants, or ours.
+    `serve` returns either the handler's own response, its chunks held back as the contract wants, or ours. A
+    ``deferred`` exchange leaves it to the handler to call `begin`, when it knows whose request it is.
     """
 
-    def __init__(self, guard: Guard, request: Request, key: str, body: Body, whose: str | None) -> None:
+    def __init__(
+        self, guard: Guard, request: Request, key: str, body: Body, whose: str | None = None, *, deferred: bool = False
+    ) -> None:
         self.guard = guard
         self.claim: Claim | None = None
         self.restarts = 0
@@ -48,6 +64,7 @@ class Exchange:
         self._request = request
         self._key = key
         self._whose = whose
+        self._deferred = deferred
 
     def serve(self, handler: Handler) -> Live | Response:
         """`attempt`, with the layer's own answer as a response."""
@@ -64,43 +81,58 @@ class Exchange:
         the layer answers by itself, and what the handler raises.
         """
         while True:
+            self.claim = None
             try:
-                stored = self._begin()
-                return self._run(handler) if stored is None else stored
-            except RetryTransaction as error:
-                pause = None if self.claim is None else self.claim.restart_pause(self.restarts)
-                if pause is None:
-                    raise self.guard.refusal(error) from error
+                return self._attempt(handler)
+            except Preempted as preempted:
+                instead = preempted.instead
+            except RetryTransaction as again:
+                instead = again
+            if isinstance(instead, Response):
+                return instead
+            if isinstance(instead, Refusal):
+                raise instead
+            pause = None if self.claim is None else self.claim.restart_pause(self.restarts)
+            if pause is None:
+                raise self.guard.refusal(instead) from instead
             self.restarts += 1
             time.sleep(pause)
 
-    def _begin(self) -> Response | None:
-        """Claim the key; the response when there is nothing to run."""
-        self.claim = None
-        claim = self.guard.claim(self._request, self._key, self.body, self._whose)
+    def begin_for(self, principal: object) -> None:
+        """`begin` for a principal that was found by the handler itself."""
         try:
+            self._whose = self.guard.scope(principal)
+        except Refusal as refusal:
+            _preempt(refusal)
+        self.begin()
+
+    def begin(self) -> None:
+        """Claim the key; raises `Preempted` when something else is answered than what the handler would."""
+        try:
+            claim = self.guard.claim(self._request, self._key, self.body, self._whose)
             claim.__enter__()
-        except RetryTransaction:
-            raise
+        except (Refusal, RetryTransaction) as instead:
+            _preempt(instead)
         except RetrysafeError as error:
             if self.guard.passes(error):
-                return None
-            raise self.guard.refusal(error) from error
+                return
+            _preempt(self.guard.refusal(error))
+        if claim.replayed:
+            claim.__exit__(None, None, None)
+            _preempt(self.guard.replay(claim))
         self.claim = claim
-        if not claim.replayed:
-            return None
-        claim.__exit__(None, None, None)
-        return self.guard.replay(claim)
 
-    def _run(self, handler: Handler) -> Live:
-        claim = self.claim
-        if claim is None:  # passed over, because the store does not answer
-            return handler()
+    def _attempt(self, handler: Handler) -> Live:
+        if not self._deferred:
+            self.begin()
         try:
             live = handler()
-            capture = Capture(self.guard, claim, live)
+            if self.claim is None:  # passed over, because the store does not answer, or never asked for
+                return live
+            capture = Capture(self.guard, self.claim, live)
         except BaseException as error:
-            _leave(self.guard, claim, error)
+            if self.claim is not None:
+                _leave(self.guard, self.claim, error)
             raise
         try:
             capture.begin()
@@ -232,6 +264,10 @@ class Capture:
             raise refusal
 
     def _settle(self) -> None:
+        error = self._live.error
+        if error is not None and self._live.status >= 500 and self._guard.boundary.restarts(error):
+            self._end(error)
+            return
         body = None if self._captured is None else bytes(self._captured)
         self._guard.judge(self._claim, Response(self._live.status, self._live.headers, body))
         self._end(None)
@@ -239,6 +275,10 @@ class Capture:
     def _end(self, error: BaseException | None) -> None:
         self.settled = True
         _leave(self._guard, self._claim, error)
+
+
+def _preempt(instead: Response | Refusal | RetryTransaction) -> NoReturn:
+    raise Preempted(instead) from (instead if isinstance(instead, Exception) else None)
 
 
 def _leave(guard: Guard, claim: Claim, error: BaseException | None) -> None:
