@@ -1,4 +1,4 @@
-"""Encryption and quotas behind the middleware: the entry point brings a codec of its own, and needs to know of neither."""
+"""Encryption and quotas behind the middleware, which brings a codec of its own and knows of neither."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def boundary(file: Path, **terms: Any) -> Boundary:
     return Boundary("api", store=f"sqlite:///{file}", observers=(), **terms)
 
 
+def is_in(folder: Path) -> bool:
+    """Whether the secret can be read in any file."""
+    return any(SECRET in file.read_bytes() for file in folder.iterdir())
+
+
 async def test_r30_stored_responses_are_encrypted_and_replayed_as_they_were(tmp_path: Path) -> None:
     made = boundary(tmp_path / "s.db", encryption=KEYRING)
     for path, status in (("/paid", 201), ("/refused", 422)):
@@ -42,7 +47,7 @@ async def test_r30_stored_responses_are_encrypted_and_replayed_as_they_were(tmp_
         assert replay.headers["idempotent-replayed"] == "true"
         assert replay.content == SECRET
         assert replay.headers["x-card"] == SECRET.decode()
-    assert not any(SECRET in file.read_bytes() for file in tmp_path.iterdir())
+    assert not is_in(tmp_path)
     await made.aclose()
 
 
