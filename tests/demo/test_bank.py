@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from retrysafe.demo.audit import read_ledger
-from retrysafe.demo.client import Bank, Receipt, Refused, Unanswered
+from retrysafe.demo.client import Bank, Mishaps, Receipt, Refused, Unanswered, mishaps
 from retrysafe.demo.payments import Payment
 from retrysafe.demo.processes import Child
 from retrysafe.demo.schedule import Fault
@@ -20,15 +20,12 @@ from retrysafe.demo.schedule import Fault
 PAYMENT = Payment("A-1", "DE01", Decimal("12.30"), "EUR")
 
 
-class Fate:
+class Fate(Mishaps):
     """The mishaps of one request: one fault on the wire, nothing else."""
 
     def __init__(self, fault: Fault | None = None) -> None:
         self.fault = fault
         self.recognised = False
-
-    def before_charge(self) -> None:
-        return
 
     def after_charge(self, *, recognised: bool) -> None:
         self.recognised = recognised
@@ -44,7 +41,8 @@ class OpenBank:
         self.port = int(self.child.process.stdout.readline())
 
     def charge(self, key: str | None = None, fate: Fate | None = None, payment: Payment = PAYMENT) -> Receipt:
-        bank = Bank(self.port, fate or Fate())
+        bank = Bank(self.port)
+        mishaps.set(fate or Fate())
         return bank.charge(bank.prepare(payment), key)
 
     def closed(self) -> list[str]:

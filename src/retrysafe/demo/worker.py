@@ -9,11 +9,11 @@ import sqlite3
 import sys
 from typing import Any
 
-from retrysafe import InProgress, LeaseLost, OutcomeUnknown, RetrysafeError, StoreUnavailable
+from retrysafe import InProgress, LeaseLost, Occurrence, OutcomeUnknown, RetrysafeError, StoreUnavailable
 from retrysafe.connect import connect
 from retrysafe.demo import lanes
-from retrysafe.demo.client import Bank, Refused, Unanswered
-from retrysafe.demo.lanes import Lane, Pay, Setting, Told
+from retrysafe.demo.client import Bank, Mishaps, Refused, Unanswered, mishaps
+from retrysafe.demo.lanes import Lane, Pay, Setting
 from retrysafe.demo.payments import Payment
 from retrysafe.demo.schedule import Fault
 from retrysafe.demo.talk import Ending, How, Say, pack, packed_ending
@@ -42,23 +42,23 @@ def stop() -> None:
     say(pack({"say": Say.RESUMED}))
 
 
-class Scheduled:
+class Scheduled(Mishaps):
     """The mishaps of the delivery that this worker is busy with."""
 
     def __init__(self) -> None:
-        self.fault: Fault | None = None
+        self.fault = None
         self.recognised = False
-        self._reached = False
+        self.reached = False
 
     def begin(self, fault: Fault | None) -> None:
         """Take up a delivery."""
         self.fault = fault
         self.recognised = False
-        self._reached = False
+        self.reached = False
 
     def before_charge(self) -> None:
         """The bank has not been called yet."""
-        self._reached = True
+        self.reached = True
         say(pack({"say": Say.REACHED}))
         match self.fault:
             case Fault.CONCURRENT:
@@ -80,14 +80,15 @@ class Scheduled:
 
     def before_answer(self) -> None:
         """All is noted, and the coordinator has not been told."""
-        if self.fault is Fault.KILL_BEFORE_ANSWER and self._reached:
+        if self.fault is Fault.KILL_BEFORE_ANSWER and self.reached:
             die()
 
 
 def ending(pay: Pay, payment: Payment) -> Ending:
     """Charge one payment, and say how it ended."""
     try:
-        return Ending(How.DONE, replayed=pay(payment))
+        pay(payment)
+        return Ending(How.DONE)
     except Unanswered as error:
         return Ending(How.RETRY, why=str(error))
     except InProgress as error:
@@ -102,31 +103,45 @@ def ending(pay: Pay, payment: Payment) -> Ending:
         return Ending(How.FAILED, why=f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
-def work(pay: Pay, mishaps: Scheduled, told: Told) -> None:
+class Told:
+    """An observer: the names of what the boundary has told about one delivery."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, occurrence: Occurrence, /) -> None:
+        """Take note."""
+        self.names.append(occurrence.name)
+
+
+def work(pay: Pay, scheduled: Scheduled, told: Told) -> None:
     """Take deliveries until there are no more."""
     say(pack({"say": Say.READY}))
     while (message := hear()) is not None:
-        mishaps.begin(Fault[message["fault"]] if message["fault"] else None)
+        scheduled.begin(Fault[message["fault"]] if message["fault"] else None)
         told.names.clear()
         end = ending(pay, Payment.from_json(message["payment"]))
         if end.how is How.DONE:
-            mishaps.before_answer()
-        say(packed_ending(end._replace(recognised=mishaps.recognised, told=tuple(told.names))))
+            scheduled.before_answer()
+            end = end._replace(replayed=not scheduled.reached)
+        say(packed_ending(end._replace(recognised=scheduled.recognised, told=tuple(told.names))))
 
 
 def serve(setting: Setting) -> None:
     """Work in the lane of the setting."""
-    mishaps, told = Scheduled(), Told()
-    bank = Bank(setting.bank_port, mishaps)
-    if setting.lane != Lane.RETRYSAFE:
-        pay = lanes.unsafe(bank) if setting.lane == Lane.UNSAFE else lanes.naive(bank, setting.keys_file)
-        work(pay, mishaps, told)
-        return
-    pay, boundary = lanes.retrysafe(bank, setting, told)
-    try:
-        work(pay, mishaps, told)
-    finally:
-        boundary.close()
+    scheduled, told = Scheduled(), Told()
+    mishaps.set(scheduled)
+    bank, keys = Bank(setting.bank_port), setting.bank_has_keys
+    if setting.lane == Lane.UNSAFE:
+        work(lanes.bare(bank), scheduled, told)
+    elif setting.lane == Lane.NAIVE:
+        work(lanes.naive(lanes.bare(bank), setting.keys_file), scheduled, told)
+    else:
+        payments = lanes.boundary(setting.store, run=setting.run, bank_has_keys=keys, observers=[told])
+        try:
+            work(lanes.retrysafe(lanes.guarded(bank, bank_has_keys=keys), payments), scheduled, told)
+        finally:
+            payments.close()
 
 
 def main() -> None:
