@@ -11,7 +11,9 @@ from decimal import Decimal
 from retrysafe.demo.payments import Payment
 from retrysafe.demo.schedule import Fault
 
-KEY, FAULT, RECOGNISED = "Idempotency-Key", "Demo-Fault", "Idempotency-Replayed"
+KEY, RECOGNISED = "Idempotency-Key", "Idempotent-Replayed"
+FAULT, ATTEMPT = "Demo-Fault", "Demo-Attempt"
+"""Fields by which the coordinator says what is to go wrong; they have no say in what is charged."""
 PATIENCE = 10.0
 """Seconds that a client waits for the bank."""
 IMPATIENCE = 0.25

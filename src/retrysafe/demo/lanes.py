@@ -81,6 +81,8 @@ def boundary(store: str, *, run: str, bank_has_keys: bool, observers: Sequence[O
 def keys_table(path: str) -> sqlite3.Connection:
     """The table of the naive lane, made if it is missing; every statement commits by itself."""
     table = sqlite3.connect(path, timeout=30.0, isolation_level=None)
+    table.execute("PRAGMA journal_mode = WAL")
+    table.execute("PRAGMA synchronous = NORMAL")
     table.execute("CREATE TABLE IF NOT EXISTS keys (key TEXT PRIMARY KEY, status INTEGER, body BLOB)")
     return table
 
