@@ -6,25 +6,26 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import pytest
 
-from retrysafe.stores.dynamodb import DynamodbStore
-from retrysafe.stores.memory import MemoryStore
-from retrysafe.stores.mysql import MysqlStore
-from retrysafe.stores.postgresql import PostgresqlStore
-from retrysafe.stores.redis import RedisStore
-from retrysafe.stores.sqlite import SqliteStore
-from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table, mysql_connection
+from retrysafe.stores.catalogue import STORES
+from tests.stores import ageing
+from tests.stores.ageing import mysql_connection
+from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
 
 POSTGRESQL, MYSQL = "RETRYSAFE_TEST_POSTGRESQL", "RETRYSAFE_TEST_MYSQL"
+FOUND = pytest.StashKey[set[str]]()
 OWN_DATABASES = pytest.StashKey[dict[str, tuple[str, str]]]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Give every run, and every worker of a run, a database of its own on each SQL server."""
+    session.config.stash[FOUND] = files_at_the_root()
     session.config.stash[OWN_DATABASES] = {}
     for variable, do in ((POSTGRESQL, _on_postgresql), (MYSQL, _on_mysql)):
         server = os.environ.get(variable)
@@ -38,6 +39,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Drop them."""
+    ageing.close_kept()
     own = session.config.stash.get(OWN_DATABASES, {})
     os.environ.update({variable: server for variable, (server, _) in own.items()})
     if POSTGRESQL in own:
@@ -45,8 +47,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if MYSQL in own:
         _on_mysql(own[MYSQL][0], f"DROP DATABASE {own[MYSQL][1]}")
 
+    if not hasattr(session.config, "workerinput") and files_at_the_root() - session.config.stash[FOUND]:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
     if "boto3" in sys.modules and "RETRYSAFE_TEST_DYNAMODB" in os.environ:
         drop_dynamodb_table()
+
+
+def files_at_the_root() -> set[str]:
+    """The names of what lies at the top of the working tree, but for what git is told to ignore."""
+    root = Path(__file__).parents[1]
+    ignored = [line.strip("/") for line in (root / ".gitignore").read_text(encoding="utf-8").splitlines()]
+    names = (path.name for path in root.iterdir())
+    return {name for name in names if not any(fnmatch(name, pattern) for pattern in ignored)}
 
 
 def _on_postgresql(server: str, sql: str) -> None:
@@ -64,9 +77,12 @@ def _on_mysql(server: str, sql: str) -> None:
 def require(service: str) -> None:
     """Skip the test when the service is absent; in CI an absent service is a failure."""
     variable = f"RETRYSAFE_TEST_{service.upper().replace('-', '_')}"
-    if variable in os.environ:
-        return
-    reason = f"no {service}: {variable} is not set; run scripts/services start {service}"
+    if variable not in os.environ:
+        absent(f"no {service}: {variable} is not set; run scripts/services start {service}")
+
+
+def absent(reason: str) -> NoReturn:
+    """Skip the test for something that is not installed; in CI that is a failure."""
     if os.environ.get("RETRYSAFE_REQUIRE_SERVICES"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -98,8 +114,13 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyHarne
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say at the end what each store promises, and how much was skipped and why, so that no skip goes unseen."""
-    for store in (MemoryStore, SqliteStore, PostgresqlStore, MysqlStore, RedisStore, DynamodbStore):
+    """Say at the end what each store promises, and how much was skipped and why, so that no skip goes unseen.
+
+    A test that leaves a file at the top of the working tree fails the run: it would be committed one day.
+    """
+    for name in sorted(files_at_the_root() - terminalreporter.config.stash[FOUND]):
+        terminalreporter.write_line(f"a test left {name} behind: give it tmp_path", red=True)
+    for store in STORES:
         known = store.capabilities
         terminalreporter.write_line(
             f"{known.name}: transactions={known.transactions} waits_in_transaction={known.waits_in_transaction}"

@@ -24,7 +24,7 @@ from retrysafe import Boundary, InProgress, connect
 from retrysafe.executors.redis_async import Wire
 from retrysafe.executors.sqlite import SqliteFile
 from tests.conftest import require
-from tests.stores.harnesses import mysql_connection
+from tests.stores.ageing import mysql_connection
 
 SENT: list[str] = []
 """Statements in the order in which they were sent."""

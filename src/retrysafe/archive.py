@@ -11,13 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from retrysafe.durable_lines import appending, write_all
 from retrysafe.errors import ConfigurationError
 from retrysafe.types import Micros, Record
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows has no such locks: there, one sweeper per file
-    fcntl = None  # type: ignore[assignment]
 
 Archive = Callable[[Sequence[Record]], object]
 """Is given records before they are removed, and returns when they are kept for good; what it raises keeps them."""
@@ -45,25 +41,16 @@ class JsonLines:
     def __call__(self, records: Sequence[Record]) -> None:
         """Append the records, and wait until they are on disk."""
         lines = "".join(f"{line(record)}\n" for record in records).encode()
-        isnew = not self.path.exists()
-        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
-        try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)
+        with appending(self.path, 0o600) as file:
             self._refuse_other(file)
             end = _whole_lines(file)
             os.ftruncate(file, end)
             try:
-                _write(file, lines)
+                write_all(file, lines)
             except OSError:
                 with suppress(OSError):
                     os.ftruncate(file, end)
                 raise
-            os.fsync(file)
-        finally:
-            os.close(file)  # which also lets the lock go
-        if isnew:
-            _sync_folder(self.path.parent)
 
     def _refuse_other(self, file: int) -> None:
         """What does not begin as an archive does is somebody's, and would lose its end."""
@@ -120,19 +107,3 @@ def _whole_lines(file: int) -> int:
             return start + found + 1
         position = start
     return 0
-
-
-def _write(file: int, lines: bytes) -> None:
-    rest = memoryview(lines)
-    while rest:
-        rest = rest[os.write(file, rest) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new file's name last, where folders can be synchronised."""
-    with suppress(OSError):
-        opened = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from retrysafe.durable_lines import appending, write_all
+
 
 class Audit(Protocol):
     """Is given every entry before the change it announces, and again after it; raising keeps the change from happening.
@@ -26,29 +28,15 @@ class AuditFile:
 
     def __call__(self, entry: Mapping[str, Any], /) -> None:
         """Append one line."""
-        new = not self._path.exists()
-        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
-        try:
-            line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
-            rest = b"\n" + line if self._is_torn(descriptor) else line
-            while rest:  # a full disk takes a part, and refuses the next one
-                rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if new:
-            _sync_folder(self._path.absolute().parent)
-
-    def _is_torn(self, descriptor: int) -> bool:
-        """Whether a crash has cut the last line short: it must not swallow this one."""
-        size = os.fstat(descriptor).st_size
-        return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+        with appending(self._path, 0o640) as file:
+            write_all(file, b"\n" + line if _is_torn(file) else line)
 
 
-def _sync_folder(folder: Path) -> None:
-    """A new file survives a crash only when its folder's entry does."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _is_torn(file: int) -> bool:
+    """Whether a crash has cut the last line short: it is evidence, and stays, but must not swallow the next one."""
+    size = os.lseek(file, 0, os.SEEK_END)
+    if size == 0:
+        return False
+    os.lseek(file, -1, os.SEEK_END)
+    return os.read(file, 1) != b"\n"

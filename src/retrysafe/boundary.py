@@ -141,6 +141,33 @@ class Boundary:
         """How many bytes of a result the store can keep; None when there is no limit of its own."""
         return self._terms.backend.store.capabilities.largest_result
 
+    @property
+    def address(self) -> str:
+        """Where the store is, without a password."""
+        return self._terms.backend.address
+
+    @property
+    def window(self) -> float:
+        """Seconds for which a retry is recognised."""
+        return self._terms.clocks.window / 1e6
+
+    @property
+    def serves_async(self) -> bool:
+        """Whether the store can be asked on an event loop; if not, it is asked in threads there."""
+        return self._terms.backend.serves_async
+
+    @property
+    def alias(self) -> str | None:
+        """The alias in Django's ``DATABASES`` that the store is; its transactions belong to the thread that began them.
+
+        None for every other store.
+        """
+        return self._terms.backend.alias
+
+    def restarts(self, error: BaseException) -> bool:
+        """Whether ``error`` means that the database wants the whole transaction again."""
+        return self._terms.backend.restarts(error)
+
     def tenant(self) -> str:
         """The scope of claims that name none."""
         return self._terms.scope_of(None)
@@ -148,7 +175,7 @@ class Boundary:
     def __repr__(self) -> str:
         terms = self._terms
         return (
-            f"Boundary({terms.name!r}, store={terms.backend.address!r}, window={terms.clocks.window / 1e6:g} s, "
+            f"Boundary({terms.name!r}, store={self.address!r}, window={terms.clocks.window / 1e6:g} s, "
             f"concurrency={terms.concurrency!r}, effects={terms.effects!r})"
         )
 

@@ -183,6 +183,14 @@ class Claim:
         self._tell("restarted", restarts=restarts + 1)
         return RESTART.delay(restarts, self._terms.chance())
 
+    def notice(self, name: str, **fields: Any) -> None:
+        """Tell the observers, as an entry point does, of something that concerns this attempt."""
+        self._tell(name, **fields)
+
+    def adopt(self) -> None:
+        """Make the claim, which an entry point entered in a thread of its own, the one around the code running here."""
+        self._place.enter()
+
     # ------------------------------------------------------------ entering
 
     def __enter__(self) -> Claim:

@@ -83,6 +83,11 @@ OCCURRENCES: dict[str, Meaning] = {
     "restarted": Meaning(INFO, "the database wanted the whole transaction again", ("restarts",)),
     "renewal_failed": Meaning(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
     "lease_lost": Meaning(ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
+    "outside_commit": Meaning(
+        WARNING,
+        "in a transactional request another session committed to the same database: not undone if the request fails",
+        ("when",),
+    ),
     "unrecorded": Meaning(ERROR, "the work ended but the store did not answer: the lease lapses", ("ending",)),
 }
 """Every occurrence by its name."""

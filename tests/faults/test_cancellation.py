@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import product
 from typing import Any
 
 import anyio
@@ -17,7 +18,8 @@ from retrysafe.finish import finish
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import Told, forever, records_of, seeded
 
-KINDS = ["memory", "sqlite", "aiosqlite", "psycopg", "asyncpg", "asyncmy", "dynamodb"]
+TRANSACTIONAL = ["sqlite", "aiosqlite", "psycopg", "asyncpg", "asyncmy"]
+KINDS = ["memory", *TRANSACTIONAL, "dynamodb"]
 LEASED = ("keyed", "external")
 
 
@@ -58,13 +60,10 @@ async def cancelled_at(step: int, work: Callable[[], Awaitable[Any]]) -> bool:
     return early
 
 
-@pytest.mark.parametrize("effects", ["keyed", "transactional"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "effects"), [*product(KINDS, ["keyed"]), *product(TRANSACTIONAL, ["transactional"])])
 async def test_cancelled_at_every_step_of_a_whole_operation(
     kind: str, effects: str, make: Making, request: pytest.FixtureRequest
 ) -> None:
-    if kind in ("memory", "dynamodb") and effects == "transactional":
-        pytest.skip(f"{kind} has no transactions")
     async with boundary_of(kind, effects, make, request) as boundary:
 
         async def guarded(key: str) -> bool:

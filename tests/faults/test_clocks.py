@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import product
 
 import pytest
 
@@ -49,11 +50,13 @@ def test_a_workers_wall_clock_does_not_matter(skew: float, store: str, make: Mak
     assert ask_sql(store, sql)[0] == [], "an instant was not the store's"
 
 
-@pytest.mark.parametrize("colour", ["sync", "async", "asyncpg"])
+@pytest.mark.parametrize(
+    ("store", "colour"),
+    [*product(STORES, ("sync", "async")), ("postgresql", "asyncpg")],
+    indirect=["store"],
+)
 def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, store: str, make: Making) -> None:
     """64, and 15 and 17 with it."""
-    if colour == "asyncpg" and not store.startswith("postgresql"):
-        pytest.skip("asyncpg is for PostgreSQL")
     boundary = make(store, lease=0.5, concurrency=wait(DEADLINE))
     with Child("stopped", driven(store, "asyncpg") if colour == "asyncpg" else store, boundary.name, colour) as worker:
         assert worker.hears() == "holding"

@@ -259,30 +259,6 @@ def test_only_an_archive_is_written_to(sqlite_url: str, tmp_path: Path, text: st
         assert path.read_text() == text
 
 
-def test_what_another_is_writing_is_not_taken_for_a_torn_line(sqlite_url: str, tmp_path: Path) -> None:
-    fcntl = pytest.importorskip("fcntl")
-    backend = connect(sqlite_url)
-    fill(sqlite_url, 2)
-    records = run(forgotten(backend.store, 10), backend.client())
-    path = tmp_path / "archive.jsonl"
-    thread = threading.Thread(target=JsonLines(path), args=(records[1:],))
-    with path.open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        text = line(records[0])
-        other.write(text[:100])
-        other.flush()
-        thread.start()
-        waits = f":{path.stat().st_ino} "
-        until(lambda: not thread.is_alive() or any("->" in one and waits in one for one in locks()))
-        other.write(text[100:] + "\n")
-    thread.join(30)
-    assert path.read_text().splitlines() == [line(record) for record in records]
-
-
-def locks() -> list[str]:
-    return Path("/proc/locks").read_text().splitlines()
-
-
 def test_half_a_batch_is_taken_back_when_the_disk_is_full(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ from retrysafe.observers import OCCURRENCES
 from retrysafe.otel import MOST, OpenTelemetryObserver
 from retrysafe.ports import Occurrence
 from retrysafe.timing import Timed
+from tests.faults.helpers import forever
 from tests.observing.telemetry import Telemetry, Works, apart
 
 EFFECTS = pytest.mark.parametrize("effects", ["keyed", "external", "transactional"])
@@ -106,7 +107,7 @@ async def test_a_lease_that_the_heartbeat_lost_is_counted_once(
             if sync:
                 assert told.wait(30)
             else:
-                await asyncio.sleep(30)
+                await forever()
     assert telemetry.total("retrysafe.lease_lost") == telemetry.total(ATTEMPTS, outcome="lease_lost") == 1
     assert telemetry.total("retrysafe.store.duration", step="renew", answered=True) >= 1
     await works.close()

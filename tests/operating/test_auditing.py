@@ -27,7 +27,7 @@ def test_every_entry_is_on_disk_before_we_go_on(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "fsync", sync)
     AuditFile(path)({"n": 1})
-    assert synced == [[1], [1]], "the file, and its entry in the folder"
+    assert synced == [[], [1]], "its entry in the folder, then the file"
     AuditFile(path)({"n": 2})
     assert synced[2:] == [[1, 2]]
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
-from weakref import WeakKeyDictionary
 
 from botocore.config import Config
 from botocore.exceptions import (
@@ -222,7 +221,7 @@ class DynamodbClient:
             self._client.close()
 
 
-_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+_sessions: dict[asyncio.AbstractEventLoop, Any] = {}
 
 
 def _session() -> Any:
@@ -232,8 +231,8 @@ def _session() -> Any:
     loop = asyncio.get_running_loop()
     found = _sessions.get(loop)
     if found is None:
-        for ended in [other for other in _sessions if other.is_closed()]:
-            del _sessions[ended]
+        for ended in [other for other in list(_sessions) if other.is_closed()]:  # other threads' loops come meanwhile
+            _sessions.pop(ended, None)
         found = _sessions[loop] = get_session()
     return found
 

@@ -8,28 +8,33 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 from urllib.parse import quote
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http.bodies import Body
+from retrysafe.http.doors import enter, leave, refuse_bound_to_threads
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, lower
 from retrysafe.http.policy import Options
 from retrysafe.http.problems import Refusal
+from retrysafe.http.traps import Phase, Watch, watch
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Whose = Callable[[Scope], Awaitable[str | None]]
+"""Finds the scope of a request's keys; raises `Refusal` for a request of nobody."""
 
 HELD = "retrysafe.exchange"
 """Where the scope of a guarded request has its `Exchange`."""
 _REMOVED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
 """Extensions by which a response could pass around us."""
+_START, _BODY, _DISCONNECT = "http.response.start", "http.response.body", "http.disconnect"
 
 
 class IdempotencyMiddleware:
@@ -38,7 +43,8 @@ class IdempotencyMiddleware:
     Arguments:
         app: the application.
         boundary: where the guarantee holds. With ``effects="transactional"`` the handler's work, the record and the
-            response commit together: the handler finds the transaction as ``current().tx``.
+            response commit together: the handler finds the transaction as ``current().tx``. A store that serves
+            sync code only is used in threads.
         principal: called with the ASGI scope, it returns whose request it is (text, an int or a UUID; also a
             coroutine): keys of two principals never meet, and a request of nobody is refused with 403.
         options: see `retrysafe.http.policy.Options`.
@@ -51,9 +57,10 @@ class IdempotencyMiddleware:
         app: App,
         boundary: Boundary,
         *,
-        principal: Callable[[Scope], Any] | None = None,
+        principal: Callable[[Any], Any] | None = None,
         **options: Unpack[Options],
     ) -> None:
+        refuse_bound_to_threads(boundary)
         self.app = app
         self.guard = Guard(boundary, options, principal)
 
@@ -61,59 +68,77 @@ class IdempotencyMiddleware:
         """Serve one request."""
         if scope["type"] != "http" or HELD in scope:
             await self.app(scope, receive, send)
-            return
-        request = request_of(scope)
+        else:
+            await guarded(self.guard, self.app, scope, receive, send, self.whose)
+
+    async def whose(self, scope: Scope) -> str | None:
+        """The scope of the request's keys."""
+        return await whose_of(self.guard, scope)
+
+
+async def whose_of(guard: Guard, request: Any) -> str | None:
+    """The scope of a request's keys, by the principal that ``guard`` finds for it. Raises `Refusal` for nobody."""
+    principal = None if guard.principal is None else guard.principal(request)
+    return guard.scope(await principal if inspect.isawaitable(principal) else principal)
+
+
+async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: Send, whose: Whose | None) -> None:
+    """Serve one request with ``app`` behind ``guard``.
+
+    Without ``whose`` the key is not claimed yet: ``scope[HELD].begin_for(principal)`` does so from the inside, as soon
+    as it is known whose request it is; an application that never gets there has answered by itself.
+    """
+    request = request_of(scope)
+    body: Body | None = None
+    try:
         try:
-            key = self.guard.admit(request)
+            key = guard.admit(request)
             if key is None:
-                await self.app(scope, receive, send)
+                await app(scope, receive, send)
                 return
-            principal = None if self.guard.principal is None else self.guard.principal(scope)
-            if inspect.isawaitable(principal):
-                principal = await principal
-            whose = self.guard.scope(principal)
-            body = await read_body(Body(request, self.guard.policy), receive)
+            found = None if whose is None else await whose(scope)
+            body = Body(request, guard.policy)
+            if not await read_body(body, receive):
+                return
         except Refusal as refusal:
-            await send_response(send, self.guard.answer(refusal))
+            await send_response(send, guard.answer(refusal))
             return
+        exchange = Exchange(guard, request, key, body, receive, send)
+        await exchange.serve(app, scope, found, deferred=whose is None)
+    finally:
         if body is not None:
-            try:
-                await Exchange(self.guard, request, key, body, receive, send).serve(self.app, scope, whose)
-            finally:
-                body.close()
+            body.close()
 
 
 def request_of(scope: Scope) -> Request:
     """The head of an ASGI request."""
     path = scope.get("raw_path") or quote(scope["path"], safe="/:@!$&'()*+,;=~").encode()
-    return Request(scope["method"], path, scope.get("query_string", b""), lower(scope["headers"]))
+    return Request(scope["method"], path.partition(b"?")[0], scope.get("query_string", b""), lower(scope["headers"]))
 
 
-async def read_body(body: Body, receive: Receive) -> Body | None:
-    """Read the whole body; None when the client left before its end, so that nothing is to be done."""
+async def read_body(body: Body, receive: Receive) -> bool:
+    """Read the whole body; False when the client left before its end, so that nothing is to be done."""
     more = True
     while more:
         message = await receive()
-        if message["type"] == "http.disconnect":
-            body.close()
-            return None
-        try:
-            body.add(message.get("body", b""))
-        except Refusal:
-            body.close()
-            raise
+        if message["type"] == _DISCONNECT:
+            return False
+        body.add(message.get("body", b""))
         more = message.get("more_body", False)
-    return body
+    return True
 
 
 async def send_response(send: Send, response: Response) -> None:
     """Send a response of ours."""
-    await send({"type": "http.response.start", "status": response.status, "headers": list(response.headers)})
-    await send({"type": "http.response.body", "body": response.body or b""})
+    await send({"type": _START, "status": response.status, "headers": list(response.headers)})
+    await send({"type": _BODY, "body": response.body or b""})
 
 
-class Unsettled(Exception):
-    """Ends a handler whose outcome could not be recorded; what is answered instead is decided around it."""
+class Preempted(Exception):
+    """Ends a handler in whose place something else is answered: a replay, a refusal, or another run of the handler.
+
+    What that is, is decided around the application, whatever becomes of this exception inside it.
+    """
 
 
 class Exchange:
@@ -121,16 +146,23 @@ class Exchange:
 
     def __init__(self, guard: Guard, request: Request, key: str, body: Body, receive: Receive, send: Send) -> None:
         self.guard = guard
-        self.claim: Claim | None = None
         self._request = request
         self._key = key
         self._body = body
         self._receive = receive
         self._send = send
+        self._disconnected = False
+        self._gone = False
         self._reset()
 
     def _reset(self) -> None:
         """Begin anew, as a transaction does that the database wants again."""
+        self.claim: Claim | None = None
+        """The claim under which the application runs; None before it is made, and where it was passed over."""
+        self.error: Exception | None = None
+        """What the handler raised, for frameworks that make a response of it before we can see it."""
+        self._tried: Claim | None = None
+        self._watch: Watch | None = None
         self._unread: Iterator[bytes] | None = self._body.chunks()
         self._given = 0
         self._status = 0
@@ -138,89 +170,122 @@ class Exchange:
         self._captured: bytearray | None = bytearray()
         self._held: list[Message] = []
         self._sent = False
-        self._gone = False
-        self._live = False
         self._settled = False
-        self._over = asyncio.Event()
-        self._failure: RetrysafeError | Refusal | None = None
+        self._audible = asyncio.Event()
+        self._instead: Response | Refusal | RetryTransaction | None = None
 
     # ------------------------------------------------------------ the course of a request
 
-    async def serve(self, app: App, scope: Scope, whose: str | None) -> None:
+    async def serve(self, app: App, scope: Scope, whose: str | None, *, deferred: bool = False) -> None:
         """Claim the key, and run the application, again if its transaction must be; or answer in its place."""
         restarts = 0
         while True:
-            try:
-                if await self.begin(whose):
-                    await self._run(app, scope)
-                return
-            except RetryTransaction as error:
-                pause = None if self._sent or self.claim is None else self.claim.restart_pause(restarts)
-                if pause is None:
-                    await self._refuse(self.guard.refusal(error))
-                    return
-            except Refusal as refusal:
-                await self._refuse(refusal)
-                return
+            inner = self._scope_of(scope)
+            await self._attempt(app, inner, whose, deferred=deferred)
+            if not isinstance(self._instead, RetryTransaction) or self._sent or self._tried is None:
+                break
+            pause = self._tried.restart_pause(restarts)
+            if pause is None:
+                break
             restarts += 1
             await asyncio.sleep(pause)
             self._reset()
+        for name, value in inner.items():  # what routers note down in it is read around us
+            if name != HELD:
+                scope.setdefault(name, value)
+        await self._answer_instead()
 
-    async def begin(self, whose: str | None) -> bool:
-        """Claim the key: whether the handler is to run, because the key is won or may be passed over."""
-        self.claim = None
-        claim = self.guard.claim(self._request, self._key, self._body, whose)
-        try:
-            await claim.__aenter__()
-        except RetryTransaction:
-            raise
-        except RetrysafeError as error:
-            if self.guard.passes(error):
-                return True
-            raise self.guard.refusal(error) from error
-        self.claim = claim
-        if claim.replayed:
-            await claim.__aexit__(None, None, None)
-            await send_response(self._send, self.guard.replay(claim))
-            return False
-        return True
+    def _scope_of(self, scope: Scope) -> Scope:
+        inner = {**scope, HELD: self}
+        if "extensions" in inner:
+            inner["extensions"] = {n: e for n, e in (inner["extensions"] or {}).items() if n not in _REMOVED}
+        return inner
 
-    async def _run(self, app: App, scope: Scope) -> None:
-        scope = {**scope, HELD: self}
-        if "extensions" in scope:
-            scope["extensions"] = {n: e for n, e in (scope["extensions"] or {}).items() if n not in _REMOVED}
+    async def _attempt(self, app: App, scope: Scope, whose: str | None, *, deferred: bool) -> None:
+        """Run the application once; what is to be answered in its place, if anything, is kept in ``_instead``."""
         try:
+            if not deferred:
+                await self.begin(whose)
             await app(scope, self.receive, self.send)
-            if not self._settled and self._failure is None and self.claim is not None:
+            if self._instead is None and self.claim is not None and not self._settled:
                 raise RuntimeError("The application ended without a complete response.")
         except BaseException as error:
-            if self._failure is not None:
-                raise self._failure from error
-            if not self._settled and self.claim is not None:
-                self._settled = True
-                await self._fail(self.claim, error)
-            raise
+            if self._instead is not None:
+                if not isinstance(error, Exception):  # cancelled from outside
+                    raise
+                return
+            await self._fail(error)
+            if self._instead is None:
+                raise
         finally:
-            self._over.set()
-        if self._failure is not None:
-            raise self._failure
+            self._audible.set()
 
-    async def _fail(self, claim: Claim, error: BaseException) -> None:
-        """The handler raised, or was cancelled."""
+    async def begin_for(self, principal: object) -> None:
+        """`begin` for a principal that was found by the application itself; nothing more happens when it has begun."""
+        if self._tried is None:
+            try:
+                whose = self.guard.scope(principal)
+            except Refusal as refusal:
+                self._preempt(refusal)
+            await self.begin(whose)
+
+    async def begin(self, whose: str | None) -> None:
+        """Claim the key; raises `Preempted` when something else is answered than what the handler would."""
         try:
-            await claim.__aexit__(type(error), error, error.__traceback__)
-        except RetryTransaction:
-            raise
+            claim = self._tried = self.guard.claim(self._request, self._key, self._body, whose)
+            await enter(claim, self.guard.boundary)
+        except (Refusal, RetryTransaction) as instead:
+            self._preempt(instead)
+        except RetrysafeError as error:
+            if self.guard.passes(error):
+                return
+            self._preempt(self.guard.refusal(error))
+        if claim.replayed:
+            await leave(claim, None, self.guard.boundary)
+            self._preempt(self.guard.replay(claim))
+        self.claim = claim
+        if self.guard.transactional:
+            self._watch = watch(claim, self.guard.boundary.address)
+
+    def _preempt(self, instead: Response | Refusal | RetryTransaction) -> NoReturn:
+        self._instead = instead
+        raise Preempted from instead if isinstance(instead, Exception) else None
+
+    async def _fail(self, error: BaseException) -> None:
+        """The handler raised, or was cancelled, before there was a complete response."""
+        if self.claim is None or self._settled:
+            return
+        try:
+            await self._leave(self.claim, error)
+        except RetryTransaction as again:
+            self._instead = again
         except RetrysafeError as failure:
             if self._sent:
                 raise
-            raise self.guard.refusal(failure) from failure
+            self._instead = self.guard.refusal(failure)
 
-    async def _refuse(self, refusal: Refusal) -> None:
+    async def _leave(self, claim: Claim, error: BaseException | None) -> None:
+        """Record how it ended, once."""
+        self._settled = True
+        if self._watch is not None:
+            self._watch.phase = Phase.SETTLING
+        try:
+            await leave(claim, error, self.guard.boundary)
+        finally:
+            if self._watch is not None:
+                self._watch.phase = Phase.OVER
+
+    async def _answer_instead(self) -> None:
         """Answer in place of the application; when its response has begun, only an abort can keep it from success."""
-        if self._sent:
-            raise refusal
-        await send_response(self._send, self.guard.answer(refusal))
+        instead = self._instead
+        if isinstance(instead, RetryTransaction):
+            instead = self.guard.refusal(instead)
+        if isinstance(instead, Refusal):
+            if self._sent:
+                raise instead
+            instead = self.guard.answer(instead)
+        if instead is not None:
+            await send_response(self._send, instead)
 
     # ------------------------------------------------------------ what the application receives
 
@@ -237,38 +302,49 @@ class Exchange:
             if not more:
                 self._unread = None
             return {"type": "http.request", "body": chunk, "more_body": more}
-        message = await self._receive()
-        if message["type"] == "http.disconnect" and not self._live and self.claim is not None:
-            await self._over.wait()
-        return message
+        if not self._disconnected:
+            message = await self._receive()
+            if message["type"] != _DISCONNECT:
+                return message
+            self._disconnected = True
+        if self.claim is not None:
+            await self._audible.wait()
+        return {"type": _DISCONNECT}
 
     # ------------------------------------------------------------ what the application sends
 
     async def send(self, message: Message) -> None:
         """Take a message of the application's: it is captured, and held back until the outcome is recorded."""
-        if self._failure is not None:
-            raise Unsettled
+        if self._instead is not None:
+            raise Preempted
         kind = message["type"]
-        if self._settled or self.claim is None or kind not in ("http.response.start", "http.response.body"):
+        if self._settled or self.claim is None:
             await self._forward(message)
-        elif kind == "http.response.start":
+        elif kind == _START:
             await self._start(message)
-        else:
+        elif kind == _BODY:
             await self._chunk(message)
+        elif kind in _REMOVED:
+            raise RuntimeError(f"{kind} was sent, which scope['extensions'] does not offer here.")
+        else:  # interim responses and the like concern the connection, not the response
+            await self._forward(message)
 
     async def _start(self, message: Message) -> None:
+        if self._status:
+            raise RuntimeError("The application began a second response.")
         self._status = message["status"]
         self._headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
-        self._held.append(message)
+        self._held.append({"type": _START, "status": self._status, "headers": list(self._headers)})
         if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._headers):
             await self._overflow()
 
     async def _chunk(self, message: Message) -> None:
+        if not self._status:
+            raise RuntimeError("The application sent a body before the start of its response.")
         body = message.get("body", b"")
-        captured = self._captured
-        if captured is not None:
-            captured += body
-            if len(captured) > self.guard.policy.response_limit:
+        if self._captured is not None:
+            self._captured += body
+            if len(self._captured) > self.guard.policy.response_limit:
                 await self._overflow()
         if not message.get("more_body", False):
             await self._settle()
@@ -285,40 +361,46 @@ class Exchange:
     def _holds_all(self) -> bool:
         return self.guard.transactional or self.guard.policy.on_large == "error"
 
+    @property
+    def _live(self) -> bool:
+        """Whether the response is not kept: it goes out as it comes."""
+        return self._captured is None
+
     async def _overflow(self) -> None:
         """The response will not be kept: it goes out live, but for its last message; or it must not go out at all."""
         if self._holds_all:
             await self._give_up(Refusal("response-unsupported"))
         self._captured = None
-        self._live = True
+        self._audible.set()
         await self._release()
 
     async def _give_up(self, refusal: Refusal) -> None:
         """End the claim as a failure, and the application with it."""
-        claim = self._required_claim()
-        error = Unsettled(refusal.code)
-        self._failure = refusal
-        try:
-            await claim.__aexit__(Unsettled, error, None)
-        except RetrysafeError as failure:
-            self._failure = failure if isinstance(failure, RetryTransaction) else self.guard.refusal(failure)
+        error = Preempted(refusal.code)
+        await self._fail(error)
+        self._instead = self._instead or refusal
         raise error
 
     async def _settle(self) -> None:
         """Record the response before the client can see the end of it."""
-        claim = self._required_claim()
+        claim, error = self._required_claim(), self.error
+        if error is not None and self._status >= 500 and self.guard.boundary.restarts(error):
+            await self._give_up_for(error)
         body = None if self._captured is None else bytes(self._captured)
         self.guard.judge(claim, Response(self._status, tuple(self._headers), body))
-        self._settled = True
         try:
-            await claim.__aexit__(None, None, None)
-        except RetryTransaction as error:
-            self._failure = error
-        except RetrysafeError as error:
-            self._failure = self.guard.refusal(error)
-        if self._failure is not None:
-            raise Unsettled
-        self._over.set()
+            await self._leave(claim, None)
+        except RetryTransaction as again:
+            self._preempt(again)
+        except RetrysafeError as failure:
+            self._preempt(self.guard.refusal(failure))
+        self._audible.set()
+
+    async def _give_up_for(self, error: Exception) -> None:
+        """The response tells of an error after which the whole transaction is to be run again."""
+        await self._fail(error)
+        if self._instead is not None:
+            raise Preempted
 
     async def _release(self) -> None:
         held, self._held = self._held, []
@@ -329,11 +411,11 @@ class Exchange:
         """Send to the client; that it has gone must not keep the response from being recorded."""
         if self._gone:
             return
-        self._sent = True
+        self._sent = self._sent or message["type"] == _START
         try:
             await self._send(message)
         except OSError:
-            if self._settled:
+            if self._settled or self.claim is None or self._live:
                 raise
             self._gone = True
 

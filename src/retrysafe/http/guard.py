@@ -7,8 +7,10 @@ the response to `Guard.judge` before it leaves the claim.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 from uuid import UUID
 
 from retrysafe.boundary import Boundary
@@ -22,13 +24,15 @@ from retrysafe.http import keys
 from retrysafe.http.bodies import Body, without_boundary
 from retrysafe.http.messages import Request, Response, kept, replayed
 from retrysafe.http.policy import Options, policy_of
-from retrysafe.http.problems import Refusal, refusal_of, render
+from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render
+from retrysafe.http.routes import Need
 from retrysafe.http.snapshots import ResponseCodec
 from retrysafe.observers import logger
 
 OPERATION = "http"
-_FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
+FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
 _JSON = (b"application/json", b"+json")
+_PREFIXED = re.compile(r"\d+:")
 _CODEC = ResponseCodec()
 _OURS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"})
 """Refusals whose cause is on the server: their client is not told more, so the log must be."""
@@ -39,8 +43,15 @@ class Guard:
 
     def __init__(self, boundary: Boundary, options: Options, principal: Callable[..., Any] | None = None) -> None:
         self.boundary = boundary
+        self.options = options
         self.policy = policy_of(options)
         self.principal = principal
+
+    def under(self, need: Need, options: Options) -> Guard:
+        """The guard of one route: this one's boundary and principal, its options but for ``options``."""
+        routes: dict[str, Need] = {"/**": need}
+        merged: Options = {**self.options, **options, "required": need == "required", "routes": routes}
+        return Guard(self.boundary, merged, self.principal)
 
     @property
     def transactional(self) -> bool:
@@ -54,7 +65,7 @@ class Guard:
         policy = self.policy
         if request.method not in policy.methods:
             return None
-        need = policy.need(request.method, request.path.decode("latin-1"))
+        need = policy.need(request.method, unquote(request.path.decode("latin-1")))  # as the application routes it
         if need == "off":
             return None
         try:
@@ -97,7 +108,7 @@ class Guard:
     def _parts(self, request: Request, body: Body) -> dict[str, bytes]:
         """What must be the same on a retry, by name."""
         parts = {"method": request.method.encode(), "path": request.path, "query": request.query}
-        for field in _FIELDS:
+        for field in FIELDS:
             lines = request.lines(field)
             if lines:
                 parts[field.decode()] = without_boundary(b"\n".join(lines))
@@ -136,8 +147,12 @@ class Guard:
 
     def answer(self, refusal: Refusal) -> Response:
         """The response to a refusal."""
-        status = {"key-reused": self.policy.mismatch_status, "in-progress": self.policy.concurrent_status}
-        return render(refusal, status.get(refusal.code), self.policy.problem_base)
+        return render(refusal, self.status(refusal.code), self.policy.problem_base)
+
+    def status(self, code: str) -> int:
+        """The status of the answer of this code."""
+        chosen = {"key-reused": self.policy.mismatch_status, "in-progress": self.policy.concurrent_status}
+        return chosen.get(code) or PROBLEMS[code].status
 
     def refusal(self, error: RetrysafeError) -> Refusal:
         """What is answered to an error of the claim; raises it again when only a developer can mend it."""
@@ -154,8 +169,9 @@ class Guard:
 
 
 def scoped(tenant: str, principal: str) -> str:
-    """One scope of tenant and principal, such that no two pairs meet."""
-    scope = f"{len(tenant)}:{tenant}:{principal}" if tenant else principal
+    """One scope of tenant and principal, such that no two pairs meet; plain where there is no tenant."""
+    plain = not tenant and _PREFIXED.match(principal) is None
+    scope = principal if plain else f"{len(tenant)}:{tenant}:{principal}"
     return scope if len(scope) <= LONGEST and scope.isprintable() else _hashed(scope)
 
 

@@ -1,0 +1,121 @@
+"""Conditional requests: entity tags, and the preconditions that keep one update from undoing another.
+
+Source: RFC 9110 sections 8.8.3 and 13; RFC 6585 section 3 (428). Each integration has a ``check_preconditions`` that
+calls `evaluate` with its request and raises, or returns, its own kind of response.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.http.messages import Request, Response
+
+_TAG = re.compile(rb'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+_LIST = re.compile(rb'[ \t]*(?:,[ \t]*)*((?:W/)?"[\x21\x23-\x7e\x80-\xff]*")?[ \t]*(?:,|$)')
+_NOT_MODIFIED_FOR = ("GET", "HEAD")
+
+
+class ETag(NamedTuple):
+    """An entity tag: what names one version of a resource. A weak one names versions that are as good as equal."""
+
+    opaque: str
+    weak: bool = False
+
+    def __str__(self) -> str:
+        """As it stands in a field: ``"v17"`` or ``W/"v17"``."""
+        return ("W/" if self.weak else "") + f'"{self.opaque}"'
+
+    def strongly_equals(self, other: ETag) -> bool:
+        """Whether both name the same version byte by byte (RFC 9110 section 8.8.3.2)."""
+        return not self.weak and not other.weak and self.opaque == other.opaque
+
+    def weakly_equals(self, other: ETag) -> bool:
+        """Whether both name versions that are as good as equal."""
+        return self.opaque == other.opaque
+
+
+def etag_of(version: object) -> ETag:
+    """A strong tag for a version number or the like; for bytes, their hash.
+
+    Raises `ConfigurationError` for text that cannot stand in a tag.
+    """
+    if isinstance(version, bytes):
+        return ETag(hashlib.sha256(version).hexdigest()[:32])
+    tag = ETag(str(version))
+    if _TAG.fullmatch(str(tag).encode("latin-1", "replace")) is None or not tag.opaque.isascii():
+        raise ConfigurationError(f"etag_of({version!r}): a tag has no quotes, spaces or control characters.")
+    return tag
+
+
+class Unmet(NamedTuple):
+    """A precondition of the request that does not hold: which status is due, and why."""
+
+    status: int
+    detail: str
+    etag: ETag | None
+
+    @property
+    def response(self) -> Response:
+        """The response: 304 without a body, 412 and 428 with a problem (RFC 9457)."""
+        tag = () if self.etag is None else ((b"etag", str(self.etag).encode("latin-1")),)
+        if self.status == 304:
+            return Response(304, tag, b"")
+        text = b'{"type": "about:blank", "title": "%s", "status": %d, "detail": "%s"}'
+        body = text % (_TITLES[self.status].encode(), self.status, self.detail.encode())
+        headers = ((b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode()))
+        return Response(self.status, headers + tag, body)
+
+
+_TITLES = {412: "Precondition Failed", 428: "Precondition Required"}
+
+
+def evaluate(request: Request, current: ETag | None, *, required: bool = False) -> Unmet | None:
+    """Check If-Match, then If-None-Match, against the ``current`` version; None for a resource that does not exist.
+
+    Call it when the request would succeed otherwise: who may not, or sent nonsense, is told so first. With
+    ``required``, a request that has neither field is refused with 428: it would overwrite what it has not seen.
+    The check and the write must be one: in a transaction that locks the row, or by ``UPDATE … WHERE version = …``.
+    """
+    if_match, if_none_match = request.lines(b"if-match"), request.lines(b"if-none-match")
+    if if_match and not _matches(if_match, current, strong=True):
+        return Unmet(412, "The resource is not the version that If-Match names.", current)
+    if if_none_match and _matches(if_none_match, current, strong=False):
+        if request.method in _NOT_MODIFIED_FOR:
+            return Unmet(304, "", current)
+        return Unmet(412, "The resource exists in a version that If-None-Match excludes.", current)
+    if required and not if_match and not if_none_match:
+        return Unmet(428, "Send If-Match with the ETag of the version that you have seen.", current)
+    return None
+
+
+def _matches(lines: Sequence[bytes], current: ETag | None, *, strong: bool) -> bool:
+    """Whether ``current`` is among the tags of a field; ``*`` stands for whatever exists. Nonsense matches nothing."""
+    value = b",".join(lines).strip(b" \t")
+    if current is None:
+        return False
+    if value == b"*":
+        return True
+    same = current.strongly_equals if strong else current.weakly_equals
+    return any(same(tag) for tag in tags(value))
+
+
+def tags(value: bytes) -> list[ETag]:
+    """The entity tags of a list; none at all of one that is malformed."""
+    found: list[ETag] = []
+    at = 0
+    while at < len(value):
+        matched = _LIST.match(value, at)
+        if matched is None or matched.end() == at:
+            return []
+        if matched[1] is not None:
+            found.append(_tag(matched[1]))
+        at = matched.end()
+    return found
+
+
+def _tag(text: bytes) -> ETag:
+    return ETag(text.removeprefix(b"W/")[1:-1].decode("latin-1"), text.startswith(b"W/"))

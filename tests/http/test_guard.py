@@ -1,0 +1,219 @@
+"""The protocol's decisions: who is guarded, by what fingerprint, and what a response amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from retrysafe import Boundary, KeyReused
+from retrysafe.core.keys import LONGEST
+from retrysafe.http.bodies import Body
+from retrysafe.http.guard import Guard, scoped
+from retrysafe.http.messages import Request, Response
+from retrysafe.http.policy import Options
+from retrysafe.http.problems import Refusal
+
+
+@pytest.fixture
+def boundary() -> Iterator[Boundary]:
+    made = Boundary("api", store="memory://")
+    yield made
+    made.close()
+
+
+def request(method: str = "POST", path: bytes = b"/pay", query: bytes = b"", **headers: bytes) -> Request:
+    lines = tuple((name.replace("_", "-").encode(), value) for name, value in headers.items())
+    return Request(method, path, query, lines)
+
+
+def admitted(boundary: Boundary, asked: Request, **options: Any) -> str | None:
+    return Guard(boundary, options).admit(asked)  # type: ignore[arg-type]
+
+
+def code(boundary: Boundary, asked: Request, **options: Any) -> str:
+    with pytest.raises(Refusal) as refused:
+        admitted(boundary, asked, **options)
+    return refused.value.code
+
+
+def run(guard: Guard, asked: Request, content: bytes = b"", key: str = "k", scope: str | None = None) -> Response:
+    """Serve a request whose handler answers 200, to the end."""
+    body = Body(asked, guard.policy)
+    body.add(content)
+    claim = guard.claim(asked, key, body, scope)
+    with claim:
+        if not claim.replayed:
+            guard.judge(claim, Response(200, (), b"done"))
+    return claim.result  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "QUERY"])
+def test_k7_other_methods_pass_untouched(boundary: Boundary, method: str) -> None:
+    assert admitted(boundary, request(method, idempotency_key=b'"broken'), required=True) is None
+
+
+def test_k7_methods_are_a_choice(boundary: Boundary) -> None:
+    assert admitted(boundary, request("PUT", idempotency_key=b"k"), methods=["PUT"]) == "k"
+
+
+def test_k6_no_key(boundary: Boundary) -> None:
+    assert admitted(boundary, request()) is None
+    assert code(boundary, request(), required=True) == "key-missing"
+    assert code(boundary, request(), routes={"/pay": "required"}) == "key-missing"
+    assert admitted(boundary, request(idempotency_key=b"k"), routes={"/pay": "off"}) is None
+
+
+def test_k6_a_path_is_matched_as_the_application_routes_it(boundary: Boundary) -> None:
+    assert code(boundary, request(path=b"/%70ay"), routes={"/pay": "required"}) == "key-missing"
+
+
+def test_k5_a_broken_key_is_refused_where_keys_are_optional_too(boundary: Boundary) -> None:
+    assert code(boundary, request(idempotency_key=b'"broken')) == "key-invalid"
+
+
+def test_k11_a_guessable_key_is_refused_when_asked(boundary: Boundary) -> None:
+    assert code(boundary, request(idempotency_key=b"17"), key_policy="strong") == "key-invalid"
+
+
+@pytest.mark.parametrize("nobody", [None, "", True, 1.5, object()])
+def test_k8_nobody_is_refused(boundary: Boundary, nobody: object) -> None:
+    with pytest.raises(Refusal) as refused:
+        Guard(boundary, {}, lambda scope: nobody).scope(nobody)
+    assert refused.value.code == "principal-missing"
+
+
+def test_k8_two_principals_do_not_meet_and_k9_one_meets_itself(boundary: Boundary) -> None:
+    guard = Guard(boundary, {}, lambda scope: None)
+    scopes = [guard.scope(who) for who in ("ann", "bob", 17, UUID(int=17))]
+    assert len(set(scopes)) == 4
+    assert guard.scope("ann") == scopes[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(("a", "1:b"), ("a:1", "b")), (("", "1:a:b"), ("a", "b")), (("a", "b" * 300), ("a", "b" * 301))]
+)
+def test_k8_scopes_of_tenant_and_principal_do_not_meet(one: tuple[str, str], other: tuple[str, str]) -> None:
+    assert scoped(*one) != scoped(*other)
+    assert all(len(scoped(*pair)) <= LONGEST for pair in (one, other))
+
+
+OTHERS = {
+    "method": request("PATCH"),
+    "path": request(path=b"/pay/"),
+    "query": request(query=b"a=2&a=1"),
+    "content-type": request(content_type=b"text/plain"),
+    "content-encoding": request(content_encoding=b"gzip"),
+    "if-match": request(if_match=b'"v2"'),
+    "if-none-match": request(if_none_match=b"*"),
+}
+
+
+@pytest.mark.parametrize("part", OTHERS)
+def test_f1_each_part_counts_and_a_mismatch_names_it(boundary: Boundary, part: str) -> None:
+    guard = Guard(boundary, {})
+    run(guard, request())
+    with pytest.raises(KeyReused) as reused:
+        run(guard, OTHERS[part])
+    assert reused.value.differing == (part,)
+
+
+def test_f1_the_body_counts_byte_by_byte(boundary: Boundary) -> None:
+    guard = Guard(boundary, {})
+    asked = request(content_type=b"application/json")
+    run(guard, asked, b'{"a": 1}')
+    with pytest.raises(KeyReused) as reused:
+        run(guard, asked, b'{"a":1}')
+    assert reused.value.differing == ("body",)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (request(path=b"/a%2Fb"), request(path=b"/a/b")),
+        (request(query=b"a=1&a=2"), request(query=b"a=2&a=1")),
+    ],
+)
+def test_f2_paths_and_queries_are_compared_as_they_were_sent(boundary: Boundary, one: Request, other: Request) -> None:
+    guard = Guard(boundary, {})
+    run(guard, one)
+    with pytest.raises(KeyReused):
+        run(guard, other)
+
+
+def test_f3_a_canonical_form_compares_what_is_meant(boundary: Boundary) -> None:
+    guard = Guard(boundary, {"canonical_json": True})
+    asked = request(content_type=b"application/json; charset=utf-8")
+    run(guard, asked, b'{"a": 0.1, "b": 1}')
+    run(guard, asked, b'{"b":1.0,"a":0.1}')
+    with pytest.raises(KeyReused):
+        run(guard, asked, b'{"a": 0.1000000000000000055, "b": 1}')
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"a":1,"a":2}', b"NaN", b"\xff"])
+def test_f3_json_without_a_canonical_form_is_refused_and_consumes_no_key(boundary: Boundary, content: bytes) -> None:
+    guard = Guard(boundary, {"canonical_json": True})
+    asked = request(content_type=b"application/problem+json")
+    with pytest.raises(Refusal) as refused:
+        run(guard, asked, content)
+    assert refused.value.code == "request-invalid"
+    run(guard, asked, b"{}")
+
+
+def test_f5_other_headers_do_not_count(boundary: Boundary) -> None:
+    guard = Guard(boundary, {})
+    run(guard, request(date=b"1", traceparent=b"00-1", authorization=b"Bearer a"))
+    run(guard, request(date=b"2", traceparent=b"00-2", authorization=b"Bearer b"))
+
+
+def test_the_same_key_at_another_endpoint_is_another_key_if_so_chosen(boundary: Boundary) -> None:
+    options: Options = {"operation": "endpoint"}
+    guard = Guard(boundary, options)
+    run(guard, request(path=b"/" + b"a" * 300))
+    run(guard, request(path=b"/" + b"a" * 301))
+    run(guard, request("PATCH", path=b"/" + b"a" * 300))
+
+
+@pytest.mark.parametrize("status", [400, 402, 404, 405, 409, 410, 413, 415, 422, 451])
+def test_r25_refusals_of_the_application_are_stored(boundary: Boundary, status: int) -> None:
+    assert served(boundary, [status, 200]) == [status, status]
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 421, 425, 429])
+def test_refusals_of_which_a_retry_may_fare_better_free_the_key(boundary: Boundary, status: int) -> None:
+    assert served(boundary, [status, 200]) == [status, 200]
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_5xx_frees_a_keyed_key_and_is_stored_if_so_chosen(boundary: Boundary, status: int) -> None:
+    assert served(boundary, [status, 200]) == [status, 200]
+    assert served(boundary, [status, 200], key="other", on_5xx="store") == [status, status]
+
+
+def test_a_failure_that_the_handler_declared_is_stored_as_its_answer(boundary: Boundary) -> None:
+    guard = Guard(boundary, {})
+    asked = request()
+    for _ in range(2):
+        claim = guard.claim(asked, "k", Body(asked, guard.policy), None)
+        with claim:
+            if not claim.replayed:
+                claim.fail(ValueError("no such card"))
+                guard.judge(claim, Response(503, (), b"no such card"))
+        assert claim.result == Response(503, (), b"no such card")
+    assert claim.replayed
+
+
+def served(boundary: Boundary, statuses: list[int], key: str = "k", **options: Any) -> list[int]:
+    """What a client gets that tries as often as there are statuses, which the handler would answer in turn."""
+    guard = Guard(boundary, options)  # type: ignore[arg-type]
+    asked = request()
+    got = []
+    for status in statuses:
+        claim = guard.claim(asked, key, Body(asked, guard.policy), None)
+        with claim:
+            if not claim.replayed:
+                guard.judge(claim, Response(status, (), b""))
+        got.append(claim.result.status)
+    return got

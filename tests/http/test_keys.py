@@ -1,0 +1,115 @@
+"""The Idempotency-Key field: K1 to K5 and K11 of the contract, without a server."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrysafe.core.keys import LONGEST
+from retrysafe.errors import InvalidKey
+from retrysafe.http import keys
+
+PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=LONGEST)
+
+
+@pytest.mark.parametrize("line", [b'"k-1"', b'"k-1";v=1', b'"k-1" ; a; b="x;y"; c=?1', b' "k-1"\t', b'"k-1";d=:aGk=:'])
+def test_k1_a_structured_string_is_the_key_and_its_parameters_are_ignored(line: bytes) -> None:
+    assert keys.parse([line], "strict") == "k-1"
+
+
+def test_k1_escapes_are_undone() -> None:
+    assert keys.parse([rb'"a\"b\\c"'], "lenient") == 'a"b\\c'
+
+
+@given(PRINTABLE)
+def test_k1_every_printable_key_can_be_sent_quoted(key: str) -> None:
+    quoted = '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    assert keys.parse([quoted.encode()], "strict") == key
+
+
+def test_k2_a_bare_key_is_the_same_key() -> None:
+    assert keys.parse([b"k-1"], "lenient") == keys.parse([b'"k-1"'], "lenient")
+
+
+def test_k2_strict_syntax_takes_only_the_quoted_form() -> None:
+    with pytest.raises(InvalidKey, match="quoted"):
+        keys.parse([b"k-1"], "strict")
+
+
+@pytest.mark.parametrize("lines", [[b"a", b"b"], [b"a", b"a"], [b'"a"', b'"b"'], [b"a,b"], [b"a, a"]])
+def test_k3_two_values_are_refused(lines: list[bytes]) -> None:
+    with pytest.raises(InvalidKey):
+        keys.parse(lines, "lenient")
+
+
+def test_k3_a_comma_inside_quotes_is_part_of_the_key() -> None:
+    assert keys.parse([b'"a,b"'], "lenient") == "a,b"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b" ",
+        b'""',
+        b"a" * (LONGEST + 1),
+        b'"' + b"a" * (LONGEST + 1) + b'"',
+        b"caf\xe9",
+        b"a\x00",
+        b"a b",
+        b'"\x7f"',
+    ],
+)
+def test_k4_what_cannot_be_a_key_is_refused(line: bytes) -> None:
+    with pytest.raises(InvalidKey):
+        keys.parse([line], "lenient")
+
+
+def test_k4_the_longest_key() -> None:
+    assert keys.parse([b"a" * LONGEST], "lenient") == "a" * LONGEST
+
+
+@pytest.mark.parametrize("line", [b'"', b'"a', b'"a""', b'"a"b', b'"a",', b'"a";', b'"a";A=1', rb'"a\n"', b'"a" "b"'])
+def test_k5_a_malformed_structured_string_is_refused(line: bytes) -> None:
+    with pytest.raises(InvalidKey, match="structured"):
+        keys.parse([line], "lenient")
+
+
+@given(st.binary(max_size=40))
+def test_k5_no_line_at_all_runs_unprotected(line: bytes) -> None:
+    with suppress(InvalidKey):
+        assert keys.parse([line], "lenient")
+
+
+def test_no_line_is_no_key() -> None:
+    assert keys.parse([], "strict") is None
+
+
+UUIDS = ["3f0c8a52-9d7e-4b61-a1c4-5a2f6f1e7d90", "3F0C8A529D7E4B61A1C45A2F6F1E7D90"]
+GUESSABLE = ["1", "order-17", "2026-11-20", "20261120153000123456", "aaaaaaaaaaaaaaaaaaaaaaaa", "0000000000000000000"]
+
+
+@pytest.mark.parametrize("key", UUIDS)
+@pytest.mark.parametrize("policy", ["any", "uuid", "strong"])
+def test_k11_uuids_pass_every_policy(key: str, policy: keys.KeyPolicy) -> None:
+    keys.check(key, policy)
+
+
+@pytest.mark.parametrize("key", [*GUESSABLE, "{3f0c8a52-9d7e-4b61-a1c4-5a2f6f1e7d90}"])
+def test_k11_uuid_means_uuid(key: str) -> None:
+    with pytest.raises(InvalidKey, match="UUID"):
+        keys.check(key, "uuid")
+
+
+@pytest.mark.parametrize("key", GUESSABLE)
+def test_k11_strong_refuses_what_can_be_guessed(key: str) -> None:
+    with pytest.raises(InvalidKey, match="guessed"):
+        keys.check(key, "strong")
+    keys.check(key, "any")
+
+
+def test_k11_strong_takes_random_characters() -> None:
+    keys.check("Zk3vQ9xLr7TfWm2Y", "strong")

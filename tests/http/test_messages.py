@@ -1,0 +1,110 @@
+"""What of a response is stored, and what a replay shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from retrysafe.errors import ResultNotEncodable
+from retrysafe.http.messages import Response, kept, replayed
+from retrysafe.http.snapshots import MEDIA_TYPE, VERSION, ResponseCodec
+from retrysafe.types import Stored
+
+NONE: frozenset[bytes] = frozenset()
+FULL = Response(
+    201,
+    (
+        (b"date", b"Fri, 20 Nov 2026 10:00:00 GMT"),
+        (b"content-type", b"application/json"),
+        (b"content-length", b"2"),
+        (b"connection", b"close, X-Hop"),
+        (b"x-hop", b"1"),
+        (b"keep-alive", b"timeout=5"),
+        (b"transfer-encoding", b"chunked"),
+        (b"trailer", b"x"),
+        (b"upgrade", b"h2c"),
+        (b"te", b"trailers"),
+        (b"proxy-connection", b"close"),
+        (b"link", b"</a>; rel=next"),
+        (b"x-one", b"1"),
+        (b"link", b"</b>; rel=prev"),
+        (b"set-cookie", b"a=1"),
+        (b"set-cookie", b"b=2"),
+        (b"www-authenticate", b"Basic"),
+        (b"etag", b'"v1"'),
+        (b"location", b"/orders/1"),
+        (b"cache-control", b"max-age=60"),
+    ),
+    b"{}",
+)
+
+
+def lines(response: Response, name: bytes) -> list[bytes]:
+    return [value for field, value in response.headers if field == name]
+
+
+def test_r4_lines_stay_lines_in_their_order() -> None:
+    assert lines(kept(FULL, None, NONE), b"link") == [b"</a>; rel=next", b"</b>; rel=prev"]
+
+
+def test_r5_what_concerns_one_connection_is_not_stored() -> None:
+    names = {name for name, _ in kept(FULL, None, NONE).headers}
+    assert names == {b"content-type", b"link", b"x-one", b"etag", b"location", b"cache-control"}
+
+
+def test_r6_secrets_are_stored_only_if_allowed_and_then_every_line() -> None:
+    allowed = kept(FULL, None, frozenset({b"set-cookie"}))
+    assert lines(allowed, b"set-cookie") == [b"a=1", b"b=2"]
+    assert lines(allowed, b"www-authenticate") == []
+
+
+def test_r6_an_allow_list_drops_all_others() -> None:
+    assert kept(FULL, frozenset({b"etag"}), NONE).headers == ((b"etag", b'"v1"'),)
+
+
+def test_r2_a_replay_is_the_stored_response_marked() -> None:
+    again = replayed(kept(FULL, None, NONE))
+    assert (again.status, again.body) == (201, b"{}")
+    assert lines(again, b"idempotent-replayed") == [b"true"]
+    assert lines(again, b"content-length") == [b"2"]
+    assert lines(again, b"etag") == [b'"v1"']
+    assert lines(again, b"location") == [b"/orders/1"]
+
+
+def test_r30_a_replay_is_not_to_be_cached() -> None:
+    assert lines(replayed(kept(FULL, None, NONE)), b"cache-control") == [b"no-store"]
+
+
+@pytest.mark.parametrize(("status", "body", "length"), [(204, b"", []), (303, b"", [b"0"]), (200, b"\x00\xff", [b"2"])])
+def test_r7_bodies_of_every_kind(status: int, body: bytes, length: list[bytes]) -> None:
+    again = replayed(Response(status, (), body))
+    assert (again.status, again.body, lines(again, b"content-length")) == (status, body, length)
+
+
+def test_r11_a_body_that_was_not_kept() -> None:
+    again = replayed(kept(FULL, None, NONE)._replace(body=None))
+    assert (again.status, again.body) == (201, b"")
+    assert lines(again, b"idempotency-replay") == [b"omitted"]
+    assert lines(again, b"content-type") == []
+    assert lines(again, b"content-length") == [b"0"]
+
+
+@pytest.mark.parametrize("body", [b"", b"\n", b"a\nb\r\n", bytes(range(256)), None])
+def test_r2_what_is_stored_is_read_back_byte_by_byte(body: bytes | None) -> None:
+    response = Response(200, ((b"x", b"caf\xe9"), (b"x", b"")), body)
+    assert ResponseCodec().decode(ResponseCodec().encode(response, None), None) == response
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        Stored(None, MEDIA_TYPE, VERSION),
+        Stored(b"{}\n", MEDIA_TYPE, VERSION + 1),
+        Stored(b"{}\n", "application/json", VERSION),
+        Stored(b"", MEDIA_TYPE, VERSION),
+        Stored(b"[]\n", MEDIA_TYPE, VERSION),
+        Stored(b'{"status": 200}\n', MEDIA_TYPE, VERSION),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_and_not_an_answer(stored: Stored) -> None:
+    with pytest.raises(ResultNotEncodable):
+        ResponseCodec().decode(stored, None)
