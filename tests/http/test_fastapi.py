@@ -325,9 +325,7 @@ class Database:
     seen: Recorder
 
     def __post_init__(self) -> None:
-        self.boundary = Boundary(
-            "shop", store=self.sessions, effects="transactional", observers=[self.seen]
-        )
+        self.boundary = Boundary("shop", store=self.sessions, effects="transactional", observers=[self.seen])
 
 
 DATABASES = ["sqlite", "sqlite+aiosqlite", "postgresql+psycopg", "postgresql+asyncpg"]
@@ -378,8 +376,9 @@ def shared(database: Database, **hooks: Any) -> FastAPI:
     if database.asynchronous:
 
         @router.post("/goods", dependencies=dependencies)
-        async def add(request: Request, session: Annotated[AsyncSession, Depends(idempotency.session)],
-                      tasks: BackgroundTasks) -> str:
+        async def add(
+            request: Request, session: Annotated[AsyncSession, Depends(idempotency.session)], tasks: BackgroundTasks
+        ) -> str:
             value = (await request.body()).decode()
             await session.execute(INSERT, {"value": value})
             if after is not None:
@@ -390,8 +389,11 @@ def shared(database: Database, **hooks: Any) -> FastAPI:
     else:
 
         @router.post("/goods", dependencies=dependencies)
-        def add_sync(item: Annotated[str, Header(alias="x-item")],
-                     session: Annotated[Session, Depends(idempotency.session)], tasks: BackgroundTasks) -> str:
+        def add_sync(
+            item: Annotated[str, Header(alias="x-item")],
+            session: Annotated[Session, Depends(idempotency.session)],
+            tasks: BackgroundTasks,
+        ) -> str:
             session.execute(INSERT, {"value": item})
             if after is not None:
                 after(session, tasks)
