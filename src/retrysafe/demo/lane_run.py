@@ -78,13 +78,13 @@ class LaneRun:
         started = [self.bank] if supervisor is None else [self.bank, supervisor]
         return [child.process.pid for child in started] + [w.process for w in self._workers.all if w.is_ready]
 
-    def open(self, now: float) -> None:
+    def open(self) -> None:
         """Wait until the bank serves, and start the workers."""
         ready, _, _ = select.select([self.bank.pipe], [], [], STARTING)
         line = os.read(self.bank.pipe, 100) if ready else b""
         if not line.strip().isdigit():
             raise DemoError(f"the bank did not start: {self.bank.last_words()}")
-        self._workers.open(self._setting._replace(bank_port=int(line)), self._folder / "workers.log", now)
+        self._workers.open(self._setting._replace(bank_port=int(line)), self._folder / "workers.log")
 
     # ------------------------------------------------------------ what workers and connections say
 
@@ -97,7 +97,7 @@ class LaneRun:
         return workers | {pipe: partial(self._read, attempt) for pipe, attempt in self._post.sources().items()}
 
     def _hear(self, worker: Worker, now: float) -> None:
-        for message in self._workers.hear(worker, now):
+        for message in self._workers.hear(worker):
             if message["say"] == Say.KILLED:
                 self._lost(worker, now)
                 continue
@@ -198,7 +198,6 @@ class LaneRun:
                 ending = self._post.give_up(attempt)
                 if ending is not None:
                     self._ended(attempt, ending, now)
-        self._workers.turn(now)
         self._open_gates(now)
         self._hand_out(now)
         if self.bank.process.poll() is not None:

@@ -51,7 +51,7 @@ def run(options: Options, view: View) -> Findings:
     with _terminable(), ExitStack() as stack:
         lanes = _lanes(options, _folder(options, stack), stack)
         for lane in lanes:
-            lane.open(time.monotonic())
+            lane.open()
         with view:
             _work(lanes, view, began + options.deadline)
             for lane in lanes:

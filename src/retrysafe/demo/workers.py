@@ -14,19 +14,18 @@ from retrysafe.demo.talk import Lines, Message, Say, pack
 
 WORKERS = 4
 LONGEST_SILENCE = 20.0
-"""Seconds after which a worker that does not start, or does not answer, is killed."""
+"""Seconds after which a worker that does not answer is killed."""
 MOST_STILLBORN = 3
 
 
 class Worker:
     """A worker as the coordinator sees it: two pipes, whichever process is at their other ends."""
 
-    def __init__(self, number: int, now: float) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
         self.process = 0
         self.is_ready = False
         self.is_dying = False
-        self.since = now
         self.lines = Lines()
         self._hears, self._told = os.pipe()
         self.pipe, self._says = os.pipe()
@@ -75,9 +74,9 @@ class Workers:
         self._complain = complain
         self._stillborn = 0
 
-    def open(self, setting: Setting, log: Path, now: float) -> None:
+    def open(self, setting: Setting, log: Path) -> None:
         """Start them."""
-        self.all = [Worker(number, now) for number in range(1, WORKERS + 1)]
+        self.all = [Worker(number) for number in range(1, WORKERS + 1)]
         inherited = [end for worker in self.all for end in worker.ends]
         if setting.listener is not None:
             inherited.append(setting.listener)
@@ -87,7 +86,7 @@ class Workers:
         for worker in self.all:
             worker.handed_over()
 
-    def hear(self, worker: Worker, now: float) -> list[Message]:
+    def hear(self, worker: Worker) -> list[Message]:
         """What a worker says of its attempts, and that it was killed."""
         data = os.read(worker.pipe, 65536)
         if not data:
@@ -102,12 +101,11 @@ class Workers:
                 case Say.DYING:
                     worker.is_dying = True
                 case Say.KILLED:
-                    self._killed(worker, now)
+                    self._killed(worker)
         return [message for message in messages if message["say"] != Say.READY]
 
-    def _killed(self, worker: Worker, now: float) -> None:
+    def _killed(self, worker: Worker) -> None:
         """Its supervisor has forked another."""
-        worker.since = now
         if not worker.is_ready:
             self._stillborn += 1
             if self._stillborn >= MOST_STILLBORN:
@@ -118,12 +116,6 @@ class Workers:
 
     def _last_words(self) -> str:
         return "" if self.supervisor is None else self.supervisor.last_words()
-
-    def turn(self, now: float) -> None:
-        """Give up when none of them starts."""
-        silent = [worker for worker in self.all if not worker.is_ready and now - worker.since > LONGEST_SILENCE]
-        if len(silent) == WORKERS:
-            raise DemoError(f"the workers of lane {self._lane} do not start: {self._last_words()}")
 
     def tell(self, number: int, message: Message) -> None:
         """Tell a worker something."""
