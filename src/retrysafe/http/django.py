@@ -176,9 +176,7 @@ class IdempotencyMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         """Serve one request."""
-        return serve(
-            self.guard, request, partial(self._get_response, request), partial(self._passing, request)
-        )
+        return serve(self.guard, request, partial(self._get_response, request), partial(self._passing, request))
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> None:
         """Refuse views that would leave the thread of the transaction."""

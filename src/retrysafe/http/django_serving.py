@@ -205,7 +205,9 @@ class Inlet:
 
     def _kept(self) -> Input:
         request = self._request
-        environ = {name: request.META[name] for name in ("CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING") if name in request.META}
+        environ = {
+            name: request.META[name] for name in ("CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING") if name in request.META
+        }
         environ["wsgi.input"] = getattr(request, "_stream", None) or _Nothing()
         environ["wsgi.input_terminated"] = is_on_a_loop(request)
         return Input(environ, self._body)

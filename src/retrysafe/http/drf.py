@@ -12,7 +12,6 @@ from typing import Any, TypeVar, Unpack
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from rest_framework.schemas.openapi import AutoSchema as PlainAutoSchema
 from rest_framework.views import APIView
 
 from retrysafe.boundary import Boundary

@@ -292,3 +292,6 @@ def _leave(guard: Guard, claim: Claim, error: BaseException | None) -> None:
         raise
     except RetrysafeError as failure:
         raise guard.refusal(failure) from failure
+    lost = guard.lost(error)
+    if lost is not None:
+        raise lost from error
