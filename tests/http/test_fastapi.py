@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -324,9 +323,7 @@ class Database:
     seen: Recorder
 
     def __post_init__(self) -> None:
-        self.boundary = Boundary(
-            "shop", store=self.sessions, effects="transactional", observers=[self.seen]
-        )
+        self.boundary = Boundary("shop", store=self.sessions, effects="transactional", observers=[self.seen])
 
 
 DATABASES = ["sqlite", "sqlite+aiosqlite", "postgresql+psycopg", "postgresql+asyncpg"]
