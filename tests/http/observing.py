@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,10 +15,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.told: list[Occurrence] = []
+        self.waited = threading.Event()
+        """Set once somebody waits; for tests whose claims are made in threads."""
         self._more = asyncio.Event()
 
     def __call__(self, occurrence: Occurrence, /) -> None:
         self.told.append(occurrence)
+        if occurrence.name == "waited":
+            self.waited.set()
         self._more.set()
 
     async def until(self, name: str) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -61,5 +62,5 @@ async def leave(claim: Claim, error: BaseException | None, boundary: Boundary) -
 
 
 async def _in(threads: ThreadPoolExecutor | None, function: Callable[..., Any], *args: Any) -> None:
-    context = contextvars.copy_context()
-    await asyncio.get_running_loop().run_in_executor(threads, context.run, function, *args)
+    call = partial(contextvars.copy_context().run, function, *args)
+    await asyncio.get_running_loop().run_in_executor(threads, call)
