@@ -70,7 +70,7 @@ class Backend:
         alistening: Callable[[Callable[[bytes], None]], AsyncListener] | None = None,
         migrates_itself: bool = False,
         immediate: bool = False,
-        bound_to_threads: bool = False,
+        alias: str | None = None,
         migrate_with: str | None = None,
         async_with: str = "give a URL or an async engine or client",
         missing: Callable[[], bool] = lambda: False,
@@ -85,8 +85,8 @@ class Backend:
         """Whether the store is not there, and would be made by using it: an operator's typing error, say."""
         self.serves_sync = sync is not None
         self.serves_async = asynchronous is not None
-        self.bound_to_threads = bound_to_threads
-        """Whether a transaction belongs to the thread in which it was begun."""
+        self.alias = alias
+        """What a framework calls the store, if its transactions are the framework's: one connection in each thread."""
         self.immediate = immediate
         """Whether a request never waits: then async code performs it like sync code, and cannot be cancelled there."""
         self._migrate_with = migrate_with or f"retrysafe migrate --store {address}"

@@ -66,6 +66,10 @@ def test_k6_no_key(boundary: Boundary) -> None:
     assert admitted(boundary, request(idempotency_key=b"k"), routes={"/pay": "off"}) is None
 
 
+def test_k6_a_path_is_matched_as_the_application_routes_it(boundary: Boundary) -> None:
+    assert code(boundary, request(path=b"/%70ay"), routes={"/pay": "required"}) == "key-missing"
+
+
 def test_k5_a_broken_key_is_refused_where_keys_are_optional_too(boundary: Boundary) -> None:
     assert code(boundary, request(idempotency_key=b'"broken')) == "key-invalid"
 

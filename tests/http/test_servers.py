@@ -18,7 +18,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 
-APP = "tests.http.apps.ledger:app"
+APP = "tests.http.apps.folder:app"
 SERVERS: dict[str, Callable[[int], list[str]]] = {
     "uvicorn": lambda port: ["uvicorn", "--port", str(port), "--lifespan", "off", APP],
     "hypercorn": lambda port: ["hypercorn", "--bind", f"127.0.0.1:{port}", APP],

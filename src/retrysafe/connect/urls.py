@@ -209,7 +209,7 @@ def django(alias: str) -> Backend:
         asynchronous=None,
         pulse=partial(module.DjangoClient, alias, impatient=True),
         address=module.address(alias),
-        bound_to_threads=True,
+        alias=alias,
         migrate_with=f"python manage.py migrate retrysafe --database={alias}  ('retrysafe.django' in INSTALLED_APPS)",
         async_with="put the whole guarded function into asgiref.sync.sync_to_async, or give a URL",
     )

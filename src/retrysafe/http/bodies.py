@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Iterator
 from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO
 
 from retrysafe.http.messages import Request
 from retrysafe.http.policy import Policy
@@ -43,6 +45,7 @@ class Body:
         if self._file is None:
             self._held += chunk
         else:
+            self._file.seek(0, io.SEEK_END)
             self._file.write(chunk)
 
     def _refuse(self) -> None:
@@ -64,15 +67,44 @@ class Body:
             return
         at = 0
         while at < self.length:
-            self._file.seek(at)
-            chunk = self._file.read(CHUNK)
+            chunk = self.part(at, CHUNK)
             at += len(chunk)
             yield chunk
+
+    def part(self, at: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``at``."""
+        if self._file is None:
+            return bytes(self._held[at : at + size])
+        self._file.seek(at)
+        return self._file.read(size)
+
+    def open(self) -> BinaryIO:
+        """The body as a file of its own, from its beginning, for sync code."""
+        return io.BytesIO(self._held) if self._file is None else io.BufferedReader(Reader(self), CHUNK)
 
     def close(self) -> None:
         """Let the temporary file go."""
         if self._file is not None:
             self._file.close()
+
+
+class Reader(io.RawIOBase):
+    """One reader of a body, with a position of its own; to close it is no end of the body."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self._at = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into the buffer; how much was read is returned."""
+        chunk = self.body.part(self._at, len(buffer))
+        buffer[: len(chunk)] = chunk
+        self._at += len(chunk)
+        return len(chunk)
 
 
 class Plain:

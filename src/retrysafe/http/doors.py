@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,7 +26,7 @@ _entering: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = We
 
 def refuse_bound_to_threads(boundary: Boundary) -> None:
     """Raise `ConfigurationError` for a transaction that belongs to one thread, which a loop cannot keep to."""
-    if boundary.bound_to_threads and boundary.effects == "transactional":
+    if boundary.alias is not None and boundary.effects == "transactional":
         raise ConfigurationError(
             f"Boundary {boundary.name!r} opens its transactions on connections of Django's, each of which belongs to "
             "one thread; an ASGI middleware runs in none. Use retrysafe.http.django."
@@ -62,5 +62,6 @@ async def leave(claim: Claim, error: BaseException | None, boundary: Boundary) -
 
 
 async def _in(threads: ThreadPoolExecutor | None, function: Callable[..., Any], *args: Any) -> None:
-    call = partial(contextvars.copy_context().run, function, *args)
-    await asyncio.get_running_loop().run_in_executor(threads, call)
+    context = contextvars.copy_context()
+    work = functools.partial(context.run, function, *args)
+    await asyncio.get_running_loop().run_in_executor(threads, work)

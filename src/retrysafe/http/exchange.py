@@ -7,8 +7,9 @@ sequence of messages instead of an iterator.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from retrysafe.claim import Claim
 from retrysafe.errors import RetrysafeError, RetryTransaction
@@ -24,10 +25,23 @@ class Live(NamedTuple):
     status: int
     headers: Headers
     chunks: Iterable[bytes]
+    error: Exception | None = None
+    """What the handler raised, for frameworks that make a response of it before we can see it."""
 
 
 class Unsettled(Exception):
     """Ends a response whose outcome could not be recorded after its beginning had left: the client must see that."""
+
+
+class Preempted(BaseException):
+    """Ends a handler that asked for its claim and did not get it; what is answered instead is decided around it.
+
+    Not an `Exception`: frameworks would make a response of it.
+    """
+
+    def __init__(self, instead: Response | Refusal | RetryTransaction) -> None:
+        super().__init__()
+        self.instead = instead
 
 
 Handler = Callable[[], Live]
@@ -36,144 +50,210 @@ Handler = Callable[[], Live]
 class Exchange:
     """One guarded request.
 
-    `serve` returns either the handler's own response, its chunks held back as the contract wants, or ours.
+    `serve` returns either the handler's own response, its chunks held back as the contract wants, or ours. A
+    ``deferred`` exchange leaves it to the handler to call `begin`, when it knows whose request it is.
     """
 
-    def __init__(self, guard: Guard, request: Request, key: str, body: Body, whose: str | None) -> None:
+    def __init__(
+        self, guard: Guard, request: Request, key: str, body: Body, whose: str | None = None, *, deferred: bool = False
+    ) -> None:
         self.guard = guard
         self.claim: Claim | None = None
         self.restarts = 0
+        self.body = body
         self._request = request
         self._key = key
-        self._body = body
         self._whose = whose
+        self._deferred = deferred
 
     def serve(self, handler: Handler) -> Live | Response:
-        """Claim the key and run ``handler``, again if its transaction must be; a `Response` stands in its place."""
+        """`attempt`, with the layer's own answer as a response."""
+        try:
+            return self.attempt(handler)
+        except Refusal as refusal:
+            return self.guard.answer(refusal)
+
+    def attempt(self, handler: Handler) -> Live | Response:
+        """Claim the key and run ``handler``, again if its transaction must be; a `Response` is a stored one.
+
+        The chunks of a `Live` response are a `Capture` (or the handler's own, when the store does not answer and the
+        policy lets it pass): whoever sends them closes them, however far they were sent. Raises `Refusal` for what
+        the layer answers by itself, and what the handler raises.
+        """
         while True:
+            self.claim = None
             try:
-                answer = self._begin()
-                return self._run(handler) if answer is None else answer
-            except RetryTransaction as error:
-                pause = None if self.claim is None else self.claim.restart_pause(self.restarts)
-                if pause is None:
-                    return self.guard.answer(self.guard.refusal(error))
-            except Refusal as refusal:
-                return self.guard.answer(refusal)
+                return self._attempt(handler)
+            except Preempted as preempted:
+                instead = preempted.instead
+            except RetryTransaction as again:
+                instead = again
+            if isinstance(instead, Response):
+                return instead
+            if isinstance(instead, Refusal):
+                raise instead
+            pause = self._restart_pause()
+            if pause is None:
+                raise self.guard.refusal(instead) from instead
             self.restarts += 1
             time.sleep(pause)
 
-    def _begin(self) -> Response | None:
-        """Claim the key; the response when there is nothing to run."""
-        self.claim = None
-        claim = self.guard.claim(self._request, self._key, self._body, self._whose)
+    def _restart_pause(self) -> float | None:
+        return None if self.claim is None else self.claim.restart_pause(self.restarts)
+
+    def begin_for(self, principal: object) -> None:
+        """`begin` for a principal that was found by the handler itself."""
         try:
+            self._whose = self.guard.scope(principal)
+        except Refusal as refusal:
+            _preempt(refusal)
+        self.begin()
+
+    def begin(self) -> None:
+        """Claim the key; raises `Preempted` when something else is answered than what the handler would."""
+        try:
+            claim = self.guard.claim(self._request, self._key, self.body, self._whose)
             claim.__enter__()
-        except RetryTransaction:
-            raise
+        except (Refusal, RetryTransaction) as instead:
+            _preempt(instead)
         except RetrysafeError as error:
             if self.guard.passes(error):
-                return None
-            raise self.guard.refusal(error) from error
+                return
+            _preempt(self.guard.refusal(error))
+        if claim.replayed:
+            claim.__exit__(None, None, None)
+            _preempt(self.guard.replay(claim))
         self.claim = claim
-        if not claim.replayed:
-            return None
-        claim.__exit__(None, None, None)
-        return self.guard.replay(claim)
 
-    def _run(self, handler: Handler) -> Live:
-        claim = self.claim
-        if claim is None:  # passed over, because the store does not answer
-            return handler()
+    def _attempt(self, handler: Handler) -> Live:
+        if not self._deferred:
+            self.begin()
         try:
             live = handler()
+            if self.claim is None:  # passed over, because the store does not answer, or never asked for
+                return live
+            capture = Capture(self.guard, self.claim, live)
         except BaseException as error:
-            self._fail(claim, error)
+            if self.claim is not None:
+                _leave(self.guard, self.claim, error)
             raise
-        capture = Capture(self.guard, claim, live)
-        capture.begin()
-        return Live(live.status, live.headers, capture)
-
-    def _fail(self, claim: Claim, error: BaseException) -> None:
-        """The handler raised."""
         try:
-            claim.__exit__(type(error), error, error.__traceback__)
-        except RetryTransaction:
+            capture.begin()
+        except BaseException as error:
+            capture.abort(error)
             raise
-        except RetrysafeError as failure:
-            raise self.guard.refusal(failure) from failure
+        return live._replace(chunks=capture)
 
 
 class Capture:
-    """The chunks of a response on their way to the client, and into its record.
+    """The chunks of a response on their way to the client, and into its record: an iterator with ``close``.
 
     The last non-empty chunk waits until the outcome is recorded, and all of them do in a transaction. A response
     over the limit, or an event stream, goes out live but for its end, and its body is not kept.
+
+    Attributes:
+        settled: whether the outcome is recorded, or has failed; the chunks that are left then are all held here.
     """
 
     def __init__(self, guard: Guard, claim: Claim, live: Live) -> None:
+        self.settled = False
         self._guard = guard
         self._claim = claim
         self._live = live
         self._chunks = iter(live.chunks)
         self._captured: bytearray | None = bytearray()
-        self._held: list[bytes] = []
-        self._settled = False
+        self._held: deque[bytes] = deque()
+        self._closed = False
         self._holds_all = guard.transactional or guard.policy.on_large == "error"
+        self._endless = any(
+            name == b"content-type" and value.lstrip().lower().startswith(b"text/event-stream")
+            for name, value in live.headers
+        )
+
+    # ------------------------------------------------------------ sending
 
     def begin(self) -> None:
         """Take chunks until one may leave, so that until then another response can stand in place of this one.
 
         Raises `Refusal`, `RetryTransaction`, or what the handler raises.
         """
-        if any(
-            name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._live.headers
-        ):
+        if self._endless:
             self._overflow()
-            return
-        while (
-            not self._settled and self._captured is not None and len(self._held) < (1 << 62 if self._holds_all else 2)
-        ):
+        while not self.settled and self._captured is not None and (self._holds_all or len(self._held) < 2):
             self._take()
 
     def __iter__(self) -> Iterator[bytes]:
-        while not self._settled:
-            if len(self._held) > 1:
-                yield self._held.pop(0)
-            else:
-                self._take_late()
-        yield from self._held
-        self._held.clear()
+        return self
+
+    def __next__(self) -> bytes:
+        while not self.settled and len(self._held) <= self._kept_back:
+            self._take_late()
+        if not self._held:
+            raise StopIteration
+        return self._held.popleft()
+
+    @property
+    def _kept_back(self) -> int:
+        """How many chunks wait: none when the client learns only after the last one that it was the last."""
+        declared = any(name == b"content-length" for name, _ in self._live.headers)
+        return 1 if declared or self._captured is not None else 0
 
     def close(self) -> None:
-        """The server is done with the response; one that is not complete has failed."""
+        """The sender is done. If the client left before the end, the handler comes to its end without the client.
+
+        Its retry wants the response. Only an event stream is broken off, as it may have no end: it has failed.
+        """
+        if self._closed:
+            return
+        self._closed = True
         try:
-            if not self._settled:
-                self._fail(Unsettled("The response was closed before its end."))
+            if self._endless and not self.settled:
+                self._end(Unsettled("The client left before the end of the event stream."))
+            while not self.settled:
+                self._held.clear()
+                self._take_late()
         finally:
-            close = getattr(self._live.chunks, "close", None)
-            if close is not None:
-                close()
+            self._close_chunks()
+
+    def abort(self, error: BaseException) -> None:
+        """Give the response up: nothing of it has left."""
+        self._closed = True
+        try:
+            if not self.settled:
+                self._end(error)
+        finally:
+            self._close_chunks()
+
+    def _close_chunks(self) -> None:
+        close = getattr(self._live.chunks, "close", None)
+        if close is not None:
+            close()
+
+    # ------------------------------------------------------------ capturing
 
     def _take_late(self) -> None:
         """Take a chunk when others have left: what is refused now can only break the response off."""
         try:
             self._take()
-        except (Refusal, RetrysafeError) as error:
-            raise Unsettled(str(error)) from error
+        except (Refusal, RetryTransaction) as error:
+            raise Unsettled(f"The response was broken off: {error}") from error
 
     def _take(self) -> None:
         """Take the next chunk of the handler's, or record the response when there are no more."""
         try:
             chunk = next(self._chunks, None)
+            if chunk is None:
+                self._settle()
+            elif chunk:
+                self._capture(chunk)
         except BaseException as error:
-            self._fail(error)
+            self._held.clear()
+            if not self.settled:
+                self._end(error)
             raise
-        if chunk is None:
-            self._settle()
-            return
-        if chunk:
-            self._held.append(chunk)
+
+    def _capture(self, chunk: bytes) -> None:
+        self._held.append(chunk)
         if self._captured is not None:
             self._captured += chunk
             if len(self._captured) > self._guard.policy.response_limit:
@@ -183,22 +263,35 @@ class Capture:
         self._captured = None
         if self._holds_all:
             refusal = Refusal("response-unsupported")
-            self._fail(refusal)
+            self._end(refusal)
             raise refusal
 
     def _settle(self) -> None:
+        error = self._live.error
+        if error is not None and self._live.status >= 500 and self._guard.boundary.restarts(error):
+            self._end(error)
+            return
         body = None if self._captured is None else bytes(self._captured)
         self._guard.judge(self._claim, Response(self._live.status, self._live.headers, body))
         self._end(None)
 
-    def _fail(self, error: BaseException) -> None:
-        self._end(error)
-
     def _end(self, error: BaseException | None) -> None:
-        self._settled = True
-        try:
-            self._claim.__exit__(None if error is None else type(error), error, None)
-        except RetryTransaction:
-            raise
-        except RetrysafeError as failure:
-            raise self._guard.refusal(failure) from failure
+        self.settled = True
+        _leave(self._guard, self._claim, error)
+
+
+def _preempt(instead: Response | Refusal | RetryTransaction) -> NoReturn:
+    raise Preempted(instead) from (instead if isinstance(instead, Exception) else None)
+
+
+def _leave(guard: Guard, claim: Claim, error: BaseException | None) -> None:
+    """Leave the claim; raises `RetryTransaction`, or `Refusal` for what the client must be told instead."""
+    try:
+        claim.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
+    except RetryTransaction:
+        raise
+    except RetrysafeError as failure:
+        raise guard.refusal(failure) from failure
+    lost = guard.lost(error)
+    if lost is not None:
+        raise lost from error

@@ -1,0 +1,159 @@
+"""aiohttp: a middleware for applications, a decorator for single handlers.
+
+Put the middleware last in ``middlewares=[…]``, so that authentication is around it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, Unpack
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from retrysafe.boundary import Boundary
+from retrysafe.http.bodies import Body
+from retrysafe.http.guard import Guard
+from retrysafe.http.messages import Headers, Request, Response, lower
+from retrysafe.http.policy import Options
+from retrysafe.http.problems import Refusal
+from retrysafe.http.unary import Exchange
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Principal = Callable[[web.Request], Any]
+
+
+def idempotency(boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> Any:
+    """A middleware that lets requests with an ``Idempotency-Key`` run once, for ``web.Application(middlewares=[…])``.
+
+    Arguments:
+        boundary: where the guarantee holds. With ``effects="transactional"`` the handler finds the transaction as
+            ``current().tx``, and the response leaves after the commit.
+        principal: called with the request, it returns whose it is (text, an int or a UUID; also a coroutine); nobody's
+            request is refused with 403.
+        options: see `retrysafe.http.policy.Options`.
+
+    Request bodies are held in memory up to ``client_max_size`` of the application.
+    """
+    guard = Guard(boundary, options, principal)
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await _serve(guard, request, functools.partial(handler, request))
+
+    return middleware
+
+
+def idempotent(
+    boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]
+) -> Callable[[Handler], Handler]:
+    """`idempotency` for one handler, a coroutine function that takes the request: keys are required by default."""
+    guard = Guard(boundary, {"required": True, **options}, principal)
+
+    def decorate(handler: Handler) -> Handler:
+        @functools.wraps(handler)
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            return await _serve(guard, request, functools.partial(handler, request))
+
+        return guarded
+
+    return decorate
+
+
+_guarded: ContextVar[web.Request | None] = ContextVar("retrysafe_aiohttp_request", default=None)
+"""The request that is guarded already: by the application, when a single handler's turn comes."""
+
+
+async def _serve(
+    guard: Guard, request: web.Request, handler: Callable[[], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer a request: by the handler, or in its place."""
+    if _guarded.get() is request:
+        return await handler()
+    asked = _request(request)
+    try:
+        key = guard.admit(asked)
+        if key is None:
+            return await handler()
+        whose = None if guard.principal is None else guard.principal(request)
+        scope = guard.scope(await whose if inspect.isawaitable(whose) else whose)
+        body = Body(asked, guard.policy)
+        raw = await request.read()
+        body.add(raw)
+        _guarded.set(request)
+        return await _exchange(Exchange(guard, asked, key, body, scope), request, raw, handler)
+    except Refusal as refusal:
+        return _rendered(guard.answer(refusal))
+
+
+async def _exchange(
+    exchange: Exchange, request: web.Request, raw: bytes, handler: Callable[[], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    given: list[web.StreamResponse] = []
+
+    async def work() -> Response:
+        await _give_back(request, raw)
+        try:
+            given[:] = [await handler()]
+        except web.HTTPException as response:
+            given[:] = [response]
+        return _captured(given[0])
+
+    try:
+        stored = await exchange.attempt(work)
+    except Refusal:
+        if given and given[0].prepared:
+            _abort(request)
+        raise
+    if stored is not None:
+        return _rendered(stored)
+    if isinstance(given[0], web.HTTPException):
+        raise given[0]
+    return given[0]
+
+
+async def _give_back(request: web.Request, raw: bytes) -> None:
+    """Let the handler read the body from its beginning, in whatever way it does."""
+    while await request.content.readany():
+        pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        request.content.unread_data(raw)
+
+
+def _abort(request: web.Request) -> None:
+    """A response that the handler has begun to send by itself must not look complete."""
+    if request.transport is not None:
+        request.transport.abort()
+
+
+def _request(request: web.Request) -> Request:
+    path, _, query = request.raw_path.partition("?")
+    return Request(request.method, path.encode(), query.encode(), lower(request.raw_headers))
+
+
+def _captured(given: web.StreamResponse) -> Response:
+    """The handler's response, as it is to be stored. Without a body where that is not in memory."""
+    body: Any = getattr(given, "body", None) if isinstance(given, web.Response) and not given.prepared else None
+    if isinstance(given, web.Response) and not given.prepared and body is None:
+        body = b""
+    kept = bytes(body) if isinstance(body, bytes | bytearray | memoryview) else None
+    return Response(given.status, _headers(given), kept)
+
+
+def _headers(given: web.StreamResponse) -> Headers:
+    lines = [(name.lower().encode(), value.encode("utf-8", "surrogateescape")) for name, value in given.headers.items()]
+    lines += [(b"set-cookie", cookie.OutputString().encode()) for cookie in given.cookies.values()]
+    return tuple(lines)
+
+
+def _rendered(response: Response) -> web.Response:
+    headers: CIMultiDict[str] = CIMultiDict()
+    for name, value in response.headers:
+        if name != b"content-length":
+            headers.add(name.decode(), value.decode("utf-8", "surrogateescape"))
+    return web.Response(status=response.status, headers=headers, body=response.body)

@@ -1,0 +1,97 @@
+"""A guarded request in async code whose response is one value: what aiohttp and gRPC share.
+
+`retrysafe.http.exchange.Exchange` is its twin for sync code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from retrysafe.claim import Claim
+from retrysafe.errors import RetrysafeError, RetryTransaction
+from retrysafe.http.bodies import Body
+from retrysafe.http.doors import enter, leave
+from retrysafe.http.guard import Guard
+from retrysafe.http.messages import Request, Response
+from retrysafe.http.problems import Refusal
+
+Handler = Callable[[], Awaitable[Response]]
+
+
+class Exchange:
+    """One guarded request: claimed, answered by a handler, recorded, and only then given back."""
+
+    def __init__(self, guard: Guard, request: Request, key: str, body: Body, whose: str | None) -> None:
+        self.guard = guard
+        self.claim: Claim | None = None
+        self._request = request
+        self._key = key
+        self._body = body
+        self._whose = whose
+
+    async def attempt(self, handler: Handler) -> Response | None:
+        """Claim the key and run ``handler``, again if its transaction must be.
+
+        Returns None when the handler's own response is to go out, and else the response in its place. Raises
+        `Refusal` for what the layer answers by itself, and what the handler raises.
+        """
+        restarts = 0
+        while True:
+            try:
+                stored = await self._begin()
+                if stored is None:
+                    await self._run(handler)
+                return stored
+            except RetryTransaction as error:
+                pause = None if self.claim is None else self.claim.restart_pause(restarts)
+                if pause is None:
+                    raise self.guard.refusal(error) from error
+            restarts += 1
+            await asyncio.sleep(pause)
+
+    async def _begin(self) -> Response | None:
+        """Claim the key; the stored response when there is nothing to run."""
+        self.claim = None
+        claim = self.guard.claim(self._request, self._key, self._body, self._whose)
+        try:
+            await enter(claim, self.guard.boundary)
+        except RetryTransaction:
+            raise
+        except RetrysafeError as error:
+            if self.guard.passes(error):
+                return None
+            raise self.guard.refusal(error) from error
+        self.claim = claim
+        if not claim.replayed:
+            return None
+        await leave(claim, None, self.guard.boundary)
+        return self.guard.replay(claim)
+
+    async def _run(self, handler: Handler) -> None:
+        claim = self.claim
+        if claim is None:  # passed over, because the store does not answer
+            await handler()
+            return
+        try:
+            self._judge(claim, await handler())
+        except BaseException as error:
+            await self._leave(claim, error)
+            raise
+        await self._leave(claim, None)
+
+    def _judge(self, claim: Claim, response: Response) -> None:
+        """Say what the response means; one that is too large loses its body, or fails where it must be kept."""
+        if response.body is None or len(response.body) > self.guard.policy.response_limit:
+            if self.guard.transactional or self.guard.policy.on_large == "error":
+                raise Refusal("response-unsupported")
+            response = response._replace(body=None)
+        self.guard.judge(claim, response)
+
+    async def _leave(self, claim: Claim, error: BaseException | None) -> None:
+        try:
+            await leave(claim, error, self.guard.boundary)
+        except RetryTransaction:
+            raise
+        except RetrysafeError as failure:
+            raise self.guard.refusal(failure) from failure

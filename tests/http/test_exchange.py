@@ -1,0 +1,265 @@
+"""What sync integrations share: when chunks may leave, what becomes of a response that nobody reads to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from retrysafe import Boundary, current
+from retrysafe.http.bodies import Body
+from retrysafe.http.exchange import Capture, Exchange, Live, Unsettled
+from retrysafe.http.guard import Guard
+from retrysafe.http.messages import Headers, Request, Response
+from retrysafe.http.policy import Policy
+
+REQUEST = Request("POST", b"/pay", b"", ())
+LENGTH = ((b"content-length", b"3"),)
+EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"),)
+
+
+class Source:
+    """The chunks of a handler: which were taken, and how often it was closed."""
+
+    def __init__(self, *chunks: bytes | BaseException) -> None:
+        self._left = list(chunks)
+        self.closed = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self._left:
+            chunk = self._left.pop(0)
+            if isinstance(chunk, BaseException):
+                raise chunk
+            yield chunk
+
+    @property
+    def taken(self) -> bool:
+        return not self._left
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture(params=["keyed", "external", "transactional"])
+def boundary(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Boundary]:
+    made = Boundary("api", store=f"sqlite:///{tmp_path}/keys.db", effects=request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def leased() -> Iterator[Boundary]:
+    made = Boundary("api", store="memory://")
+    yield made
+    made.close()
+
+
+def exchange(boundary: Boundary, **options: Any) -> Exchange:
+    guard = Guard(boundary, options)  # type: ignore[arg-type]
+    return Exchange(guard, REQUEST, "k", Body(REQUEST, guard.policy), None)
+
+
+def serve(boundary: Boundary, source: Source, headers: Headers = (), **options: Any) -> Capture:
+    live = exchange(boundary, **options).serve(lambda: Live(200, headers, source))
+    assert isinstance(live, Live)
+    assert isinstance(live.chunks, Capture)
+    return live.chunks
+
+
+def replay(boundary: Boundary, **options: Any) -> Response:
+    def handler() -> Live:
+        raise AssertionError("It ran again.")
+
+    answer = exchange(boundary, **options).serve(handler)
+    assert isinstance(answer, Response)
+    return answer
+
+
+def test_r2_the_chunks_come_once_and_the_retry_gets_their_sum(boundary: Boundary) -> None:
+    source = Source(b"a", b"", b"b", b"c", b"")
+    capture = serve(boundary, source)
+    assert b"".join(capture) == b"abc"
+    capture.close()
+    capture.close()
+    assert source.closed == 1
+    assert replay(boundary).body == b"abc"
+
+
+def test_r8_the_last_bytes_wait_for_the_record(leased: Boundary) -> None:
+    capture = serve(leased, Source(b"a", b"b", b"c", b""), LENGTH)
+    assert [next(capture), next(capture)] == [b"a", b"b"]
+    assert replay(leased).status == 409, "not recorded yet, and so not complete for the client"
+    assert next(capture) == b"c"
+    assert replay(leased).body == b"abc"
+    capture.close()
+
+
+def test_r28_a_chunk_is_taken_only_when_one_must_leave(leased: Boundary) -> None:
+    source = Source(b"a", b"b", b"c")
+    capture = serve(leased, source)
+    assert not source.taken
+    assert list(capture) == [b"a", b"b", b"c"]
+    capture.close()
+
+
+def test_in_a_transaction_all_is_taken_before_anything_leaves(tmp_path: Any) -> None:
+    boundary = Boundary("api", store=f"sqlite:///{tmp_path}/keys.db", effects="transactional")
+    source = Source(b"a", b"b", b"c")
+    capture = serve(boundary, source)
+    assert source.taken
+    assert capture.settled
+    assert list(capture) == [b"a", b"b", b"c"]
+    capture.close()
+    boundary.close()
+
+
+@pytest.mark.parametrize("headers", [(), LENGTH])
+def test_r11_what_is_too_large_goes_out_live_and_is_recorded_without_its_body(
+    leased: Boundary, headers: Headers
+) -> None:
+    capture = serve(leased, Source(b"abc", b"d", b"e"), headers, response_limit=2)
+    assert list(capture) == [b"abc", b"d", b"e"]
+    capture.close()
+    again = replay(leased)
+    assert (again.status, again.body) == (200, b"")
+    assert (b"idempotency-replay", b"omitted") in again.headers
+
+
+def test_r11_an_event_goes_out_before_the_next_one_is_made(leased: Boundary) -> None:
+    source = Source(b"data: 1\n\n", b"data: 2\n\n")
+    capture = serve(leased, source, EVENTS)
+    assert next(capture) == b"data: 1\n\n"
+    assert not source.taken
+    assert next(capture) == b"data: 2\n\n"
+    assert replay(leased).status == 409
+    assert list(capture) == []
+    assert (b"idempotency-replay", b"omitted") in replay(leased).headers
+    capture.close()
+
+
+@pytest.mark.parametrize(("headers", "options"), [((), {"response_limit": 2}), (EVENTS, {})])
+def test_r11_a_transaction_keeps_no_live_response(tmp_path: Any, headers: Headers, options: Any) -> None:
+    boundary = Boundary("api", store=f"sqlite:///{tmp_path}/keys.db", effects="transactional")
+    source = Source(b"abc", b"d")
+    answer = exchange(boundary, **options).serve(lambda: Live(200, headers, source))
+    assert isinstance(answer, Response)
+    assert answer.status == 501
+    assert source.closed == 1
+    capture = serve(boundary, Source(b"x"))
+    assert list(capture) == [b"x"], "rolled back, so the key is free"
+    capture.close()
+    boundary.close()
+
+
+@pytest.mark.parametrize("limit", [2, 100])
+def test_r17_a_response_that_is_closed_early_is_drained_and_recorded(leased: Boundary, limit: int) -> None:
+    source = Source(b"a", b"b", b"c", b"d")
+    capture = serve(leased, source, response_limit=limit)
+    assert next(capture) == b"a"
+    capture.close()
+    assert source.taken
+    assert source.closed == 1
+    assert replay(leased).body == (b"abcd" if limit == 100 else b"")
+
+
+def test_r17_an_event_stream_that_is_closed_early_has_failed(leased: Boundary) -> None:
+    source = Source(b"data: 1\n\n", b"data: 2\n\n")
+    capture = serve(leased, source, EVENTS)
+    next(capture)
+    capture.close()
+    assert not source.taken
+    assert source.closed == 1
+    assert list(serve(leased, Source(b"again"))) == [b"again"]
+
+
+@pytest.mark.parametrize("chunks", [(ValueError("x"),), (b"a", b"b", ValueError("x"))])
+def test_r16_an_error_among_the_chunks_is_raised_and_frees_the_key(leased: Boundary, chunks: Any) -> None:
+    source = Source(*chunks)
+    with pytest.raises(ValueError, match="x"):
+        capture = serve(leased, source)
+        try:
+            list(capture)
+        finally:
+            capture.close()
+    assert source.closed == 1
+    assert list(serve(leased, Source(b"again"))) == [b"again"]
+
+
+@pytest.mark.parametrize("chunks", [("text",), (b"a", b"b", "text")])
+def test_r16_chunks_that_are_no_bytes_are_an_error_of_the_handler(leased: Boundary, chunks: Any) -> None:
+    source = Source(*chunks)
+    with pytest.raises(TypeError):
+        capture = serve(leased, source)
+        try:
+            list(capture)
+        finally:
+            capture.close()
+    assert source.closed == 1
+    assert list(serve(leased, Source(b"again"))) == [b"again"]
+
+
+def test_r16_what_is_no_response_frees_the_key(leased: Boundary) -> None:
+    with pytest.raises(TypeError):
+        exchange(leased).serve(lambda: Live(200, (), None))  # type: ignore[arg-type]
+    assert list(serve(leased, Source(b"again"))) == [b"again"]
+
+
+def lose(boundary: Boundary, exchange: Exchange) -> None:
+    """Let another attempt take the key over, as after a lease that lapsed."""
+    held = exchange.claim._required_hold()  # type: ignore[union-attr]
+    exchange.claim._held = held._replace(token=held.token - 1)  # type: ignore[union-attr]
+
+
+def test_r20_a_lost_lease_is_not_sent_as_success(leased: Boundary) -> None:
+    asked = exchange(leased)
+
+    def handler() -> Live:
+        lose(leased, asked)
+        return Live(200, (), [b"a"])
+
+    answer = asked.serve(handler)
+    assert isinstance(answer, Response)
+    assert answer.status == 409
+
+
+def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(leased: Boundary) -> None:
+    def handler() -> Live:
+        claim = current()
+        claim._lease.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
+        claim.ensure_held()
+        return Live(200, (), [b"a"])
+
+    answer = exchange(leased).serve(handler)
+    assert isinstance(answer, Response)
+    assert answer.status == 409
+
+
+def test_r20_a_lease_that_is_lost_when_bytes_have_left_breaks_the_response_off(leased: Boundary) -> None:
+    asked = exchange(leased)
+    source = Source(b"a", b"b", b"c")
+    live = asked.serve(lambda: Live(200, LENGTH, source))
+    assert isinstance(live, Live)
+    assert isinstance(live.chunks, Capture)
+    lose(leased, asked)
+    got = []
+    with pytest.raises(Unsettled):
+        got.extend(live.chunks)
+    assert got == [b"a", b"b"]
+    assert list(live.chunks) == []
+    live.chunks.close()
+    assert source.closed == 1
+
+
+@pytest.mark.parametrize("memory", [0, 100])
+def test_r12_the_body_is_a_file_as_often_as_it_is_opened(memory: int) -> None:
+    body = Body(REQUEST, Policy(body_memory=memory))
+    body.add(b"one\ntwo\n")
+    body.add(b"three")
+    first, second = body.open(), body.open()
+    assert first.readline() == b"one\n"
+    assert second.read() == b"one\ntwo\nthree"
+    assert list(first) == [b"two\n", b"three"]
+    second.close()
+    assert body.open().read() == b"one\ntwo\nthree"
+    body.close()

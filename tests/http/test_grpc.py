@@ -1,0 +1,377 @@
+"""gRPC: calls over real connections, on both servers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import grpc.aio
+import pytest
+
+from retrysafe import Boundary, current, wait
+from retrysafe.http.grpc import AsyncIdempotencyInterceptor, IdempotencyInterceptor
+
+Code = grpc.StatusCode
+KEY = "idempotency-key"
+
+
+class Got(NamedTuple):
+    """What a client saw of a call."""
+
+    code: Any
+    body: bytes | None
+    replayed: bool
+    trailing: dict[str, Any]
+
+
+class Service:
+    """Handlers that count how often they ran; ``do`` is what the next ones do."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+        self.do: Callable[[Any], Any] = lambda context: None
+        self.gate = threading.Event()
+        self.began = threading.Event()
+
+    def place(self, request: Message, context: Any) -> Message:
+        self.ran += 1
+        self.began.set()
+        self.do(context)
+        return Message(f"{request.text} {self.ran}")
+
+    async def aplace(self, request: Message, context: Any) -> Message:
+        self.ran += 1
+        self.began.set()
+        done = self.do(context)
+        if done is not None:
+            await done
+        return Message(f"{request.text} {self.ran}")
+
+    async def awatch(self, request: Message, context: Any) -> Any:
+        self.ran += 1
+        yield Message("one")
+
+    def watch(self, request: Message, context: Any) -> Iterator[Message]:
+        self.ran += 1
+        yield Message("one")
+
+
+class Message(NamedTuple):
+    """A message; gRPC's aio server does not take plain text for one."""
+
+    text: str
+
+
+def _read(raw: bytes) -> Message:
+    return Message(raw.decode())
+
+
+def _write(message: Message) -> bytes:
+    return message.text.encode()
+
+
+def handlers(place: Any, watch: Any) -> Any:
+    kinds = {"request_deserializer": _read, "response_serializer": _write}
+    return grpc.method_handlers_generic_handler(
+        "shop.Orders",
+        {
+            "Place": grpc.unary_unary_rpc_method_handler(place, **kinds),
+            "Cancel": grpc.unary_unary_rpc_method_handler(place, **kinds),
+            "Watch": grpc.unary_stream_rpc_method_handler(watch, **kinds),
+        },
+    )
+
+
+@contextmanager
+def sync_server(service: Service, boundary: Boundary, **options: Any) -> Iterator[int]:
+    server = grpc.server(ThreadPoolExecutor(8), interceptors=[IdempotencyInterceptor(boundary, **options)])
+    server.add_generic_rpc_handlers((handlers(service.place, service.watch),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(None).wait()
+
+
+@contextmanager
+def async_server(service: Service, boundary: Boundary, **options: Any) -> Iterator[int]:
+    """An event loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> tuple[Any, int]:
+        server = grpc.aio.server(interceptors=[AsyncIdempotencyInterceptor(boundary, **options)])
+        server.add_generic_rpc_handlers((handlers(service.aplace, service.awatch),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        return server, port
+
+    async def stop() -> None:
+        await server.stop(None)
+        await boundary.aclose()
+
+    server, port = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    try:
+        yield port
+    finally:
+        asyncio.run_coroutine_threadsafe(stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+SERVERS = {"sync": sync_server, "aio": async_server}
+
+
+class Client:
+    """Calls over one connection."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def __call__(self, request: str = "order", method: str = "Place", **metadata: str) -> Got:
+        pairs = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
+        return self.raw(request, method, pairs)
+
+    def raw(self, request: str, method: str, pairs: tuple[tuple[str, str], ...]) -> Got:
+        kind = self._channel.unary_stream if method == "Watch" else self._channel.unary_unary
+        call = kind(f"/shop.Orders/{method}", request_serializer=str.encode)
+        if method == "Watch":
+            stream = call(request, metadata=pairs)
+            try:
+                return Got(Code.OK, b"".join(stream), False, {})
+            except grpc.RpcError as error:
+                return Got(error.code(), None, False, dict(error.trailing_metadata()))
+        future = call.future(request, metadata=pairs)
+        error = future.exception()
+        initial = dict(future.initial_metadata())
+        body = None if error is not None else future.result()
+        return Got(future.code(), body, initial.get("idempotent-replayed") == "true", dict(future.trailing_metadata()))
+
+
+class Setup(NamedTuple):
+    service: Service
+    client: Client
+    boundary: Boundary
+
+
+Build = Callable[..., Any]
+
+
+@pytest.fixture(params=SERVERS)
+def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
+    @contextmanager
+    def built(
+        effects: str = "keyed", terms: dict[str, Any] | None = None, store: str | None = None, **options: Any
+    ) -> Iterator[Setup]:
+        boundary = Boundary("shop", store=store or f"sqlite:///{tmp_path}/keys.db", effects=effects, **terms or {})  # type: ignore[arg-type]
+        service = Service()
+        try:
+            with (
+                SERVERS[request.param](service, boundary, **options) as port,
+                grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
+            ):
+                yield Setup(service, Client(channel), boundary)
+        finally:
+            boundary.close()
+
+    built.colour = request.param  # type: ignore[attr-defined]
+    return built
+
+
+MODES = ["keyed", "transactional", "external"]
+
+
+@pytest.mark.parametrize("effects", MODES)
+def test_r2_a_retry_gets_the_first_answer(build: Build, effects: str) -> None:
+    with build(effects) as (service, client, _):
+        first, again = client(idempotency_key='"k"'), client(idempotency_key="k")
+        assert (first.code, first.body, first.replayed) == (Code.OK, b"order 1", False)
+        assert (again.code, again.body, again.replayed) == (Code.OK, b"order 1", True)
+        assert service.ran == 1
+
+
+def test_k6_without_a_key_a_call_passes_unless_it_is_required(build: Build) -> None:
+    with build(routes={"/shop.Orders/Place": "required"}) as (service, client, _):
+        assert client().code is Code.INVALID_ARGUMENT
+        assert client().trailing["retrysafe-code"] == "key-missing"
+        assert service.ran == 0
+        assert client(method="Cancel").body == b"order 1"
+        assert client(method="Cancel").body == b"order 2"
+
+
+@pytest.mark.parametrize("pairs", [((KEY, "a"), (KEY, "b")), ((KEY, '"a'),), ((KEY, ""),), ((KEY, "a,b"),)])
+def test_k3_k5_a_broken_key_is_refused(build: Build, pairs: tuple[tuple[str, str], ...]) -> None:
+    with build() as (service, client, _):
+        got = client.raw("order", "Place", pairs)
+        assert (got.code, got.trailing["retrysafe-code"]) == (Code.INVALID_ARGUMENT, "key-invalid")
+        assert service.ran == 0
+
+
+@pytest.mark.parametrize("effects", MODES)
+def test_f1_another_request_or_method_under_the_same_key_is_refused(build: Build, effects: str) -> None:
+    with build(effects) as (service, client, _):
+        client(idempotency_key="k")
+        for got in (client("other", idempotency_key="k"), client(method="Cancel", idempotency_key="k")):
+            assert (got.code, got.trailing["retrysafe-code"]) == (Code.INVALID_ARGUMENT, "key-reused")
+        assert service.ran == 1
+
+
+def test_k8_principals_do_not_meet_and_nobody_is_refused(build: Build) -> None:
+    def who(context: Any) -> str | None:
+        return dict(context.invocation_metadata()).get("user")
+
+    with build(principal=who) as (service, client, _):
+        assert client(idempotency_key="k", user="ann").body == b"order 1"
+        assert client(idempotency_key="k", user="bob").body == b"order 2"
+        assert client(idempotency_key="k", user="ann").body == b"order 1"
+        assert client(idempotency_key="k").code is Code.UNAUTHENTICATED
+        assert service.ran == 2
+
+
+def test_r1_a_simultaneous_duplicate_is_told_to_come_back(build: Build) -> None:
+    with build() as (service, client, _):
+        hold = _holding(build, service)
+        service.do = hold
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(client, idempotency_key="k")
+            assert service.began.wait(10)
+            got = client(idempotency_key="k")
+            service.gate.set()
+            assert first.result().body == b"order 1"
+        assert (got.code, got.trailing["retrysafe-code"]) == (Code.ABORTED, "in-progress")
+        assert int(got.trailing["grpc-retry-pushback-ms"]) >= 1000
+        assert client(idempotency_key="k").replayed
+
+
+def test_r1_or_waits_for_the_answer(build: Build) -> None:
+    with build(terms={"concurrency": wait(10)}) as (service, client, _):
+        service.do = _holding(build, service)
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(client, idempotency_key="k")
+            assert service.began.wait(10)
+            second = pool.submit(client, idempotency_key="k")
+            service.gate.set()
+            assert {first.result().body, second.result().body} == {b"order 1"}
+
+
+def _holding(build: Build, service: Service) -> Callable[[Any], Any]:
+    """What makes a handler wait for the gate, in its colour."""
+
+    def wait_sync(context: Any) -> None:
+        assert service.gate.wait(10)
+
+    async def wait_async() -> None:
+        assert await asyncio.to_thread(service.gate.wait, 10)
+
+    return wait_sync if build.colour == "sync" else lambda context: wait_async()  # type: ignore[attr-defined]
+
+
+STORED = [Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.FAILED_PRECONDITION, Code.ALREADY_EXISTS, Code.OUT_OF_RANGE]
+FREED = [Code.UNAUTHENTICATED, Code.PERMISSION_DENIED, Code.RESOURCE_EXHAUSTED, Code.INTERNAL, Code.UNAVAILABLE]
+
+
+@pytest.mark.parametrize("effects", ["keyed", "transactional"])
+@pytest.mark.parametrize("how", ["abort", "set_code"])
+def test_refusals_are_stored_and_failures_free_the_key(build: Build, effects: str, how: str) -> None:
+    with build(effects) as (service, client, _):
+        for code in STORED + FREED:
+            before = service.ran
+
+            def refuse(context: Any, code: Any = code) -> Any:
+                context.set_trailing_metadata((("why", "because"),))
+                if how == "abort":
+                    return context.abort(code, "no")
+                context.set_code(code)
+                context.set_details("no")
+                return None
+
+            service.do = refuse
+            first, again = client(idempotency_key=code.name), client(idempotency_key=code.name)
+            assert first.code is again.code is code
+            assert first.trailing["why"] == again.trailing["why"] == "because"
+            assert service.ran - before == (1 if code in STORED else 2), code
+
+
+def test_an_exception_frees_a_keyed_key_and_leaves_an_external_one_unknown(build: Build) -> None:
+    def fail(context: Any) -> None:
+        raise RuntimeError("broken")
+
+    for effects, after in (("keyed", Code.OK), ("external", Code.FAILED_PRECONDITION)):
+        with build(effects, {"scope": effects}) as (service, client, _):
+            service.do = fail
+            assert client(idempotency_key="k").code is Code.UNKNOWN
+            service.do = lambda context: None
+            assert client(idempotency_key="k").code is after
+
+
+def test_a_transaction_is_rolled_back_with_a_failure_and_kept_with_the_answer(build: Build) -> None:
+    def write(context: Any) -> Any:
+        tx = current().tx
+        done = tx.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER)"), tx.execute("INSERT INTO orders VALUES (1)")
+        return _awaited(done) if hasattr(done[0], "__await__") else None
+
+    with build("transactional") as (service, client, boundary):
+
+        def fail(context: Any) -> Any:
+            done = write(context)
+            if done is None:
+                raise RuntimeError("broken")
+            return _then_fail(done)
+
+        service.do = fail
+        assert client(idempotency_key="k").code is Code.UNKNOWN
+        service.do = write
+        assert client(idempotency_key="k").body == b"order 2"
+        assert client(idempotency_key="k").body == b"order 2"
+        with boundary.claim("count") as claim:
+            assert claim.tx.execute("SELECT count(*) FROM orders").fetchall() == [(1,)]
+
+
+async def _awaited(steps: tuple[Any, ...]) -> None:
+    for step in steps:
+        await step
+
+
+async def _then_fail(done: Any) -> None:
+    await done
+    raise RuntimeError("broken")
+
+
+def test_r11_streams_cannot_be_replayed_so_they_are_not_begun_under_a_key(build: Build) -> None:
+    with build() as (service, client, _):
+        got = client(method="Watch", idempotency_key="k")
+        assert (got.code, service.ran) == (Code.UNIMPLEMENTED, 0)
+        assert client(method="Watch").body == b"one"
+
+
+def test_r12_r11_limits(build: Build) -> None:
+    with build(body_limit=10, response_limit=10) as (service, client, _):
+        assert client("a" * 11, idempotency_key="a").code is Code.RESOURCE_EXHAUSTED
+        assert service.ran == 0
+        first, again = client("a" * 10, idempotency_key="b"), client("a" * 10, idempotency_key="b")
+        assert (first.body, again.body, again.replayed) == (b"a" * 10 + b" 1", b"", True)
+
+
+def test_an_allow_list_of_trailing_metadata_does_not_drop_the_status(build: Build) -> None:
+    with build(headers=["kept"]) as (service, client, _):
+        service.do = lambda context: context.set_trailing_metadata((("kept", "1"), ("dropped", "1")))
+        client(idempotency_key="k")
+        again = client(idempotency_key="k")
+        assert (again.code, again.trailing.get("kept"), again.trailing.get("dropped")) == (Code.OK, "1", None)
+
+
+def test_an_unreachable_store_is_unavailable(build: Build) -> None:
+    with build(store="postgresql://127.0.0.1:1/nowhere") as (service, client, _):
+        got = client(idempotency_key="k")
+        assert (got.code, got.trailing["retrysafe-code"]) == (Code.UNAVAILABLE, "store-unavailable")
+        assert service.ran == 0
+        assert client().body == b"order 1"
