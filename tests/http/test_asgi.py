@@ -727,6 +727,19 @@ async def test_r20_an_original_that_lost_its_lease_is_not_sent_as_success(place:
     assert task.cancelling() == 0
 
 
+async def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(place: Place) -> None:
+    if place.transactional:
+        pytest.skip("a transactional claim has no lease")
+
+    async def handler(scope: Any, receive: Any, send: Any) -> None:
+        claim = current()
+        claim._lease.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
+        claim.ensure_held()
+
+    answer = await post(guarded(App(handler), place))
+    assert (answer.status, answer.code) == (409, "in-progress")
+
+
 async def test_r23_a_retry_with_if_match_is_replayed(place: Place) -> None:
     current_tag = ['"1"']
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,10 +49,9 @@ class Shop:
         self.runs: list[str] = []
         self.idempotency = Idempotency(boundary, principal=principal, **options)
         self.router = router = APIRouter(route_class=self.idempotency.route_class)
-        Claimed = Annotated[Claim | None, Depends(self.idempotency.claim)]  # noqa: N806 - a type
 
         @router.post("/orders", status_code=201)
-        async def create(order: Order, claim: Any = Depends(self.idempotency.claim)) -> dict[str, Any]:
+        async def create(order: Order, claim: Claim = Depends(self.idempotency.claim)) -> dict[str, Any]:
             self.runs.append(order.item)
             assert claim is current()
             if order.item == "none":
@@ -325,9 +323,7 @@ class Database:
     seen: Recorder
 
     def __post_init__(self) -> None:
-        self.boundary = Boundary(
-            "shop", store=self.sessions, effects="transactional", observers=[self.seen]
-        )
+        self.boundary = Boundary("shop", store=self.sessions, effects="transactional", observers=[self.seen])
 
 
 DATABASES = ["sqlite", "sqlite+aiosqlite", "postgresql+psycopg", "postgresql+asyncpg"]
@@ -378,8 +374,9 @@ def shared(database: Database, **hooks: Any) -> FastAPI:
     if database.asynchronous:
 
         @router.post("/goods", dependencies=dependencies)
-        async def add(request: Request, session: Annotated[AsyncSession, Depends(idempotency.session)],
-                      tasks: BackgroundTasks) -> str:
+        async def add(
+            request: Request, tasks: BackgroundTasks, session: AsyncSession = Depends(idempotency.session)
+        ) -> str:
             value = (await request.body()).decode()
             await session.execute(INSERT, {"value": value})
             if after is not None:
@@ -390,12 +387,15 @@ def shared(database: Database, **hooks: Any) -> FastAPI:
     else:
 
         @router.post("/goods", dependencies=dependencies)
-        def add_sync(item: Annotated[str, Header(alias="x-item")],
-                     session: Annotated[Session, Depends(idempotency.session)], tasks: BackgroundTasks) -> str:
-            session.execute(INSERT, {"value": item})
+        def add_sync(
+            tasks: BackgroundTasks,
+            x_item: Annotated[str, Header()],
+            session: Session = Depends(idempotency.session),
+        ) -> str:
+            session.execute(INSERT, {"value": x_item})
             if after is not None:
                 after(session, tasks)
-            return item
+            return x_item
 
     app = FastAPI()
     app.include_router(router)

@@ -263,6 +263,8 @@ class Exchange:
             if self._sent:
                 raise
             self._instead = self.guard.refusal(failure)
+        else:
+            self._instead = None if self._sent else self.guard.lost(error)
 
     async def _leave(self, claim: Claim, error: BaseException | None) -> None:
         """Record how it ended, once."""

@@ -164,6 +164,9 @@ class Exchange:
         finally:
             if self._watch is not None:
                 self._watch.phase = Phase.OVER
+        lost = self.guard.lost(error)
+        if lost is not None:
+            raise lost from error
 
 
 class Capture:

@@ -19,7 +19,7 @@ from retrysafe.core import canonical, fingerprint
 from retrysafe.core.canonical import NotCanonical
 from retrysafe.core.keys import LONGEST
 from retrysafe.core.outcomes import Answered
-from retrysafe.errors import InvalidKey, RetrysafeError, StoreUnavailable
+from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.http import keys
 from retrysafe.http.bodies import Body, without_boundary
 from retrysafe.http.messages import Request, Response, kept, replayed
@@ -162,6 +162,10 @@ class Guard:
         if found.code in _OURS:
             logger().warning("A request was refused as %s: %s", found.code, error)
         return found
+
+    def lost(self, error: BaseException | None) -> Refusal | None:
+        """What is answered when the handler has found, by ``ensure_held()``, that another attempt has its key."""
+        return self.refusal(error) if isinstance(error, LeaseLost) else None
 
     def passes(self, error: RetrysafeError) -> bool:
         """Whether the handler runs although its key could not be claimed, as ``on_store_error="open"`` wants it."""
