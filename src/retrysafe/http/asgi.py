@@ -344,9 +344,10 @@ class Exchange:
         if not self._status:
             raise RuntimeError("The application sent a body before the start of its response.")
         body = message.get("body", b"")
-        if self._captured is not None:
-            self._captured += body
-            if len(self._captured) > self.guard.policy.response_limit:
+        captured = self._captured
+        if captured is not None:
+            captured += body
+            if len(captured) > self.guard.policy.response_limit:
                 await self._overflow()
         if not message.get("more_body", False):
             await self._settle()
