@@ -28,12 +28,16 @@ def test_a_thread_that_stops_its_process_says_nothing_until_it_goes_on() -> None
     with subprocess.Popen([sys.executable, "-c", _STOPPING], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         pipe, said = process.stdout.fileno(), b""
-        for _ in range(STOPS):
-            _, status = os.waitpid(process.pid, os.WUNTRACED)
-            assert os.WIFSTOPPED(status)
-            said += os.read(pipe, 65536)
-            assert b"pausing" in said.splitlines()[-1]
-            process.send_signal(signal.SIGCONT)
-        said += process.stdout.read()
+        try:
+            for _ in range(STOPS):
+                _, status = os.waitpid(process.pid, os.WUNTRACED)
+                assert os.WIFSTOPPED(status)
+                said += os.read(pipe, 65536)
+                assert b"pausing" in said.splitlines()[-1]
+                process.send_signal(signal.SIGCONT)
+            said += process.stdout.read()
+            process.wait(10)
+        finally:
+            process.kill()  # a stopped process would be waited for without end
     assert process.returncode == 0
     assert said.count(b"resumed") == said.count(b"pausing") == STOPS
