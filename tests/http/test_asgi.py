@@ -224,8 +224,7 @@ async def test_r1_duplicates_can_wait(place: Place) -> None:
     first = asyncio.ensure_future(post(middleware))
     await paused.began.wait()
     others = [asyncio.ensure_future(post(middleware)) for _ in range(3)]
-    while place.seen.names.count("waited") < 1:
-        await asyncio.sleep(0)
+    await place.seen.until("waited")
     paused.go.set()
     assert [answer.body for answer in await asyncio.gather(first, *others)] == [b"done"] * 4
     assert paused.app.runs == 1
@@ -384,8 +383,7 @@ async def test_r11_a_live_response_arrives_as_it_is_sent(place: Place) -> None:
 
     request = Connection(guarded(App(handler), place), "k")
     running = asyncio.ensure_future(request.run())
-    while request.answer.body != b"1":
-        await asyncio.sleep(0)
+    await request.until(lambda: request.answer.body == b"1")
     go.set()
     assert (await running).body == b"12"
 
@@ -634,12 +632,13 @@ async def test_r17_the_result_is_recorded_although_the_client_left(place: Place)
 
 
 async def test_r17_a_client_that_left_in_the_middle_of_its_response(place: Place) -> None:
-    go = asyncio.Event()
+    began, go = asyncio.Event(), asyncio.Event()
 
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         await send(START)
         await send(chunk(b"a"))
         await send(chunk(b"b"))
+        began.set()
         await go.wait()
         await send(chunk(b"c"))
         await send(chunk(b"d"))
@@ -649,8 +648,9 @@ async def test_r17_a_client_that_left_in_the_middle_of_its_response(place: Place
     middleware = guarded(app, place)
     request = Connection(middleware, "k")
     running = asyncio.ensure_future(request.run())
-    while app.runs == 0 or (not place.transactional and not request.answer.body):
-        await asyncio.sleep(0)
+    await began.wait()
+    if not place.transactional:
+        await request.until(lambda: bool(request.answer.body))
     request.left.set()
     go.set()
     with suppress(OSError):

@@ -33,6 +33,8 @@ OPERATION = "http"
 FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
 _JSON = (b"application/json", b"+json")
 _PREFIXED = re.compile(r"\d+:")
+_REPEATED_ELSEWHERE = frozenset({307, 308})
+"""Redirects after which a client sends the same request, with the same key, to another place (RFC 9110 section 15.4)."""
 _CODEC = ResponseCodec()
 _OURS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"})
 """Refusals whose cause is on the server: their client is not told more, so the log must be."""
@@ -128,6 +130,8 @@ class Guard:
         answered = Answered.DONE
         if response.status >= 500:
             answered = Answered.FAILED if self.policy.on_5xx == "effects" else Answered.REFUSED
+        elif response.status in _REPEATED_ELSEWHERE:
+            answered = Answered.ELSEWHERE
         elif response.status >= 400:
             answered = Answered.REFUSED if response.status in self.policy.store_statuses else Answered.UNEXECUTED
         claim.answered(answered, stored, f"HTTP {response.status}")

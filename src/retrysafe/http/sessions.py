@@ -10,6 +10,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, InvalidRequestError
 from sqlalchemy.orm import Session
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.http.traps import watched
 
 
@@ -38,7 +39,11 @@ def _after_commit(session: Session) -> None:
 def _after_begin(session: Session, transaction: Any, connection: Any) -> None:
     watch = watched()
     if watch is not None and watch.owns(session):
-        watch.beginning_own()
+        try:
+            watch.beginning_own()
+        except ConfigurationError:
+            connection.close()  # or the next statement would find the transaction begun, and pass
+            raise
 
 
 def _same_database(session: Session, address: str) -> bool:
