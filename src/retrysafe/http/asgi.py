@@ -34,6 +34,8 @@ HELD = "retrysafe.exchange"
 """Where the scope of a guarded request has its `Exchange`."""
 _REMOVED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
 """Extensions by which a response could pass around us."""
+_GONE = (OSError, RuntimeError)
+"""What servers raise when a message can no longer be sent; RuntimeError is uvloop's, whose transport was closed."""
 _START, _BODY, _DISCONNECT = "http.response.start", "http.response.body", "http.disconnect"
 
 
@@ -417,7 +419,7 @@ class Exchange:
         self._sent = self._sent or message["type"] == _START
         try:
             await self._send(message)
-        except OSError:
+        except _GONE:
             if self._settled or self.claim is None or self._live:
                 raise
             self._gone = True

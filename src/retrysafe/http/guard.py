@@ -67,7 +67,8 @@ class Guard:
         policy = self.policy
         if request.method not in policy.methods:
             return None
-        need = policy.need(request.method, unquote(request.path.decode("latin-1")))  # as the application routes it
+        path = "" if policy.routes is None else unquote(request.path.decode("latin-1"))  # as the application routes it
+        need = policy.need(request.method, path)
         if need == "off":
             return None
         try:
@@ -114,13 +115,16 @@ class Guard:
             lines = request.lines(field)
             if lines:
                 parts[field.decode()] = without_boundary(b"\n".join(lines))
-        whole = body.whole
-        if self.policy.canonical_json and whole and _is_json(request):
-            try:
-                return parts | {"body": canonical.of_json(whole)}
-            except NotCanonical as error:
-                raise Refusal("request-invalid", f"Nothing was done. {error}") from error
-        return parts | {"body": body.digest()}
+        parts["body"] = self._canonical(request, body) or body.digest()
+        return parts
+
+    def _canonical(self, request: Request, body: Body) -> bytes | None:
+        """The canonical form of a JSON body, where that is compared and it is held in memory."""
+        whole = body.whole if self.policy.canonical_json and _is_json(request) else None
+        try:
+            return canonical.of_json(whole) if whole else None
+        except NotCanonical as error:
+            raise Refusal("request-invalid", f"Nothing was done. {error}") from error
 
     # ------------------------------------------------------------ what came of it
 
