@@ -220,7 +220,7 @@ class LoopHeartbeat:
         self._schedule = _Schedule()
         self._timer: asyncio.Handle | None = None
         self._fires = 0.0
-        """When it does, on the loop's clock. Not every loop's handle says so: uvloop's does not for what is due at once."""
+        """When it does, on the loop's clock. Not every handle says so: uvloop's does not for what is due at once."""
         self._beating: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
 

@@ -34,7 +34,7 @@ FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
 _JSON = (b"application/json", b"+json")
 _PREFIXED = re.compile(r"\d+:")
 _REPEATED_ELSEWHERE = frozenset({307, 308})
-"""Redirects after which a client sends the same request, with the same key, to another place (RFC 9110 section 15.4)."""
+"""Redirects after which a client sends the same request, and key, to another place (RFC 9110 section 15.4)."""
 _CODEC = ResponseCodec()
 _OURS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"})
 """Refusals whose cause is on the server: their client is not told more, so the log must be."""
