@@ -406,6 +406,37 @@ async def test_r11_an_endless_response_ends_when_its_client_leaves(place: Place)
         await running
 
 
+async def test_r17_a_response_that_is_not_kept_comes_to_its_end_without_its_client(place: Place) -> None:
+    if place.transactional:
+        pytest.skip("a transactional response that streams is refused")
+
+    async def handler(scope: Any, receive: Any, send: Any) -> None:
+        await send(START)
+        await send(chunk(b"x" * 20))
+        listening = asyncio.ensure_future(_left(receive))
+        for _ in range(20):
+            await send(chunk(b"x"))
+            await asyncio.sleep(0)
+        assert not listening.done()
+        listening.cancel()
+        await send(chunk(b"", more=False))
+
+    middleware = guarded(App(handler), place, response_limit=16)
+    request = Connection(middleware, "k")
+    running = asyncio.ensure_future(request.run())
+    await request.sent.wait()
+    request.left.set()
+    with suppress(OSError):
+        await running
+    again = await post(middleware)
+    assert (again.status, again.header("idempotency-replay")) == (201, "omitted")
+
+
+async def _left(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def test_r11_large_can_be_an_error(place: Place) -> None:
     app = sending(START, chunk(b"x" * 20, more=False))
     answer = await post(guarded(app, place, response_limit=16, on_large="error"))
