@@ -50,7 +50,11 @@ check: $(VENV)/.dev-stamp ## Check format, style, types and the layers of import
 	$(BIN)/basedpyright $(TYPED)
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev-stamp ## Run the benchmarks against real services
+$(VENV)/.rivals-stamp: $(VENV)/.dev-stamp
+	$(BIN)/python -m pip install --quiet --editable '.[rivals]'
+	@touch $@
+
+bench: $(VENV)/.rivals-stamp ## Run the benchmarks against real services
 	@trap '$(SERVICES) stop' EXIT; \
 	$(START_SERVICES); \
 	eval "$$($(SERVICES) env)"; \

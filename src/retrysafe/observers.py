@@ -60,6 +60,14 @@ OCCURRENCES: dict[str, Meaning] = {
     ),
     "mismatch": Meaning(WARNING, "the same key came with another payload and was refused", ("differing",)),
     "expired_refused": Meaning(INFO, "the key's window is over and the boundary refuses its reuse"),
+    "unreadable": Meaning(
+        ERROR,
+        "the stored answer could not be decrypted; the caller was told so, and nothing was run again",
+        ("reason",),
+    ),
+    "quota_refused": Meaning(
+        INFO, "the scope has used up its quota of new keys; the caller was told so", ("limit", "retry_after")
+    ),
     "completed": Meaning(INFO, "the work ended and its result is stored"),
     "result_withheld": Meaning(ERROR, "the work ended, but its result could not be encoded"),
     "failed": Meaning(INFO, "the work failed for good and the failure is stored", ("error_type",)),

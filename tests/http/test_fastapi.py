@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,10 +49,9 @@ class Shop:
         self.runs: list[str] = []
         self.idempotency = Idempotency(boundary, principal=principal, **options)
         self.router = router = APIRouter(route_class=self.idempotency.route_class)
-        Claimed = Annotated[Claim | None, Depends(self.idempotency.claim)]  # noqa: N806 - a type
 
         @router.post("/orders", status_code=201)
-        async def create(order: Order, claim: Any = Depends(self.idempotency.claim)) -> dict[str, Any]:
+        async def create(order: Order, claim: Claim = Depends(self.idempotency.claim)) -> dict[str, Any]:
             self.runs.append(order.item)
             assert claim is current()
             if order.item == "none":
@@ -377,7 +375,7 @@ def shared(database: Database, **hooks: Any) -> FastAPI:
 
         @router.post("/goods", dependencies=dependencies)
         async def add(
-            request: Request, session: Annotated[AsyncSession, Depends(idempotency.session)], tasks: BackgroundTasks
+            request: Request, tasks: BackgroundTasks, session: AsyncSession = Depends(idempotency.session)
         ) -> str:
             value = (await request.body()).decode()
             await session.execute(INSERT, {"value": value})
@@ -390,14 +388,14 @@ def shared(database: Database, **hooks: Any) -> FastAPI:
 
         @router.post("/goods", dependencies=dependencies)
         def add_sync(
-            item: Annotated[str, Header(alias="x-item")],
-            session: Annotated[Session, Depends(idempotency.session)],
             tasks: BackgroundTasks,
+            x_item: Annotated[str, Header()],
+            session: Session = Depends(idempotency.session),
         ) -> str:
-            session.execute(INSERT, {"value": item})
+            session.execute(INSERT, {"value": x_item})
             if after is not None:
                 after(session, tasks)
-            return item
+            return x_item
 
     app = FastAPI()
     app.include_router(router)
@@ -490,13 +488,17 @@ async def test_a_savepoint_in_the_handler_is_no_trap(database: Database) -> None
 
 
 async def test_trap_a_background_task_on_the_session_is_refused_by_name(database: Database) -> None:
+    sessions: list[Any] = []
+
     def later(session: Any, tasks: BackgroundTasks) -> None:
+        sessions.append(session)
         tasks.add_task(session.execute, INSERT, {"value": "late"})
 
     app = shared(database, after=later)
     with pytest.raises(ConfigurationError, match="after its response had been committed"):
         await add(app, "tea")
     assert database.look() == ["tea"]
+    assert not sessions[0].in_transaction(), "no connection is kept by what was refused"
     assert (await add(app, "tea")).replayed
 
 

@@ -123,6 +123,12 @@ class Connection:
         self.answer.messages.append(message)
         self.sent.set()
 
+    async def until(self, enough: Callable[[], bool]) -> None:
+        """Wait until what was sent is enough."""
+        while not enough():
+            self.sent.clear()
+            await self.sent.wait()
+
     async def run(self) -> Exchanged:
         await self.app(self.scope, self.receive, self.send)
         return self.answer

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from retrysafe.core.quotas import holder as holder_of
 from retrysafe.executors.memory import wall_clock
 from retrysafe.stores.redis import name_of
 
@@ -118,10 +119,23 @@ def redis_masters(url: str) -> Any:
     return redis_url.sync(redis_url.parse(url))
 
 
+def _age_counted(url: str, key: bytes, holder: bytes, micros: int) -> None:
+    """Move what is counted of a key for the quota of its scope."""
+    for counted in (b"made", b"kept"):
+        name = b"retrysafe:quota:{" + holder.hex().encode() + b"}:" + counted
+        node = redis_masters(url).of_key(name)
+        if node.zscore(name, key) is not None:
+            node.zincrby(name, -micros, key)
+
+
 def age_redis(url: str) -> Age:
     def age(key: bytes, micros: int) -> None:
         name = name_of(key)
-        redis_masters(url).of_key(name).eval(_AGE_SCRIPT, 1, name, micros)
+        node = redis_masters(url).of_key(name)
+        named = [part.decode() for part in node.hmget(name, "boundary", "scope") if part is not None]
+        node.eval(_AGE_SCRIPT, 1, name, micros)
+        if named:
+            _age_counted(url, key, holder_of(*named), micros)
 
     return age
 

@@ -174,6 +174,7 @@ class Exchange:
         self._captured: bytearray | None = bytearray()
         self._held: list[Message] = []
         self._sent = False
+        self._endless = False
         self._settled = False
         self._audible = asyncio.Event()
         self._instead: Response | Refusal | RetryTransaction | None = None
@@ -267,6 +268,8 @@ class Exchange:
             if self._sent:
                 raise
             self._instead = self.guard.refusal(failure)
+        else:
+            self._instead = None if self._sent else self.guard.lost(error)
 
     async def _leave(self, claim: Claim, error: BaseException | None) -> None:
         """Record how it ended, once."""
@@ -296,8 +299,8 @@ class Exchange:
     async def receive(self) -> Message:
         """The body that was read, then what the server has to tell; a disconnect only when the response is over.
 
-        The client's retry wants the response, so the handler comes to its end without the client. A response that is
-        not kept is for the client alone: then the application hears of it at once.
+        The client's retry wants the response, so the handler comes to its end without the client. Only an event
+        stream may have no end: then the application hears of it at once.
         """
         if self._unread is not None:
             chunk = next(self._unread, b"")
@@ -339,7 +342,11 @@ class Exchange:
         self._status = message["status"]
         self._headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
         self._held.append({"type": _START, "status": self._status, "headers": list(self._headers)})
-        if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._headers):
+        self._endless = any(
+            name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._headers
+        )
+        if self._endless:
+            self._audible.set()
             await self._overflow()
 
     async def _chunk(self, message: Message) -> None:
@@ -376,7 +383,6 @@ class Exchange:
         if self._holds_all:
             await self._give_up(Refusal("response-unsupported"))
         self._captured = None
-        self._audible.set()
         await self._release()
 
     async def _give_up(self, refusal: Refusal) -> None:
@@ -420,7 +426,7 @@ class Exchange:
         try:
             await self._send(message)
         except _GONE:
-            if self._settled or self.claim is None or self._live:
+            if self._settled or self.claim is None or self._endless:
                 raise
             self._gone = True
 

@@ -127,7 +127,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
         for handler in route.route_handlers:
             guard = self._guards.of(handler)
             needs = {guard.policy.need(method, route.path) for method in handler.http_methods & guard.policy.methods}
-            if needs - {"off"}:
+            if needs - {"off"} and not issubclass(handler.operation_class, _Guarded):
                 handler.operation_class = _operation(handler, guard, required=needs == {"required"})
 
 

@@ -163,7 +163,7 @@ class Input(Reader):
 
     def readinto(self, buffer: Any) -> int:
         """Read into the buffer, from the server if need be."""
-        if self._at == self._body.length:
+        if self._at == self.body.length:
             self._fetch(len(buffer))
         return super().readinto(buffer)
 
@@ -180,7 +180,7 @@ class Input(Reader):
             raise Refusal("request-invalid", f"Nothing was done. The body ended {self._left} bytes before its end.")
         if self._left is not None:
             self._left -= len(chunk)
-        self._body.add(chunk)
+        self.body.add(chunk)
         return bool(chunk)
 
 

@@ -1,0 +1,251 @@
+"""Django: a decorator for views, and a middleware for a whole project.
+
+Both run in the thread of the view, so that a transactional boundary on an alias of ``DATABASES`` holds one
+``transaction.atomic()`` around everything that the view does. Never put an ASGI middleware around Django for that: it
+would hold a connection of another thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial, wraps
+from typing import Any, Literal, TypeVar, Unpack
+
+from asgiref.sync import AsyncToSync, async_to_sync, iscoroutinefunction, sync_to_async
+from django.conf import settings
+from django.core.signals import got_request_exception
+from django.db import connections, transaction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.module_loading import import_string
+
+from retrysafe.boundary import Boundary
+from retrysafe.errors import ConfigurationError
+from retrysafe.finish import finish
+from retrysafe.http.django_serving import Again, of_user, serve, visit_of
+from retrysafe.http.guard import Guard
+from retrysafe.http.policy import Options
+
+Principal = Literal["user"] | Callable[[Any], Any]
+V = TypeVar("V", bound=Callable[..., Any])
+
+
+def guard_of(boundary: Boundary, principal: Principal | None, options: Options) -> Guard:
+    """The guard for a Django view. Raises `ConfigurationError` for choices that cannot be kept."""
+    if boundary.effects == "transactional" and boundary.alias is None:
+        raise ConfigurationError(
+            f"{boundary!r} is transactional, but not on an alias of Django's DATABASES: what the ORM does would not "
+            "commit with the record. Use store='default', or effects='keyed'."
+        )
+    if principal is not None and principal != "user" and not callable(principal):
+        raise ConfigurationError(f"principal={principal!r}: expected 'user', or a function that takes the request.")
+    return Guard(boundary, options, of_user if principal == "user" else principal)
+
+
+# ------------------------------------------------------------ the decorator
+
+
+def idempotent(
+    boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]
+) -> Callable[[V], V]:
+    """Decorate a view: a request runs once per ``Idempotency-Key``, and its retries get the first response.
+
+    For function views, for what ``as_view()`` returns, and with ``method_decorator(…, name="dispatch")`` for classes.
+    Authentication by decorators goes around it. For views of REST framework see `retrysafe.http.drf`.
+
+    Arguments:
+        boundary: where the guarantee holds. With ``effects="transactional"`` it is on an alias of ``DATABASES``; the
+            view then runs in its transaction, and also otherwise no longer inside the one of ``ATOMIC_REQUESTS``, which
+            would commit after the record, but around one of its own.
+        principal: whose the request is, so that keys of two never meet, and nobody's request is refused with 403:
+            "user" for ``request.user``, or a function that takes the request and returns text, an int or a UUID.
+        options: see `retrysafe.http.policy.Options`; ``required`` is true by default.
+
+    The view finds its claim as ``request.idempotency`` and `retrysafe.current()`. Raises `ConfigurationError` for
+    choices that cannot be kept, such as an async view under a transactional boundary.
+    """
+    guard = guard_of(boundary, principal, {"required": True, **options})
+
+    def decorate(view: V) -> V:
+        return _guarded(guard, view)
+
+    return decorate
+
+
+def _guarded(guard: Guard, view: Any) -> Any:
+    if iscoroutinefunction(view):
+        return _guarded_async(guard, view)
+
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        run = partial(view, request, *args, **kwargs)
+        inside = partial(in_atomic_requests, guarded, run, besides=own_alias(guard))
+        return serve(guard, request, inside, partial(in_atomic_requests, guarded, run))
+
+    take_over_atomic_requests(guarded)
+    return guarded
+
+
+def _guarded_async(guard: Guard, view: Any) -> Any:
+    """As Django adapts async views to sync middleware: the guard in the thread of sync code, the view on the loop."""
+    if guard.transactional:
+        raise ConfigurationError(ASYNC_VIEW.format(view=view, alias=guard.boundary.alias))
+
+    @wraps(view)
+    async def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        run = partial(to_its_end(async_to_sync(view)), request, *args, **kwargs)
+        response: HttpResponseBase = await sync_to_async(serve)(guard, request, run)
+        return response
+
+    return guarded
+
+
+ASYNC_VIEW = (
+    "{view!r} is an async view (or in sync_to_async), and its boundary is transactional on the alias {alias!r}: Django's "
+    "transactions belong to one thread and cannot be kept to it there. Make the view sync, or use a boundary with "
+    "effects='keyed'."
+)
+
+
+# ------------------------------------------------------------ ATOMIC_REQUESTS
+
+
+def own_alias(guard: Guard) -> str | None:
+    """The alias whose transaction the guard holds."""
+    return guard.boundary.alias if guard.transactional else None
+
+
+class TakenOver(set[str]):
+    """The aliases that `transaction.non_atomic_requests` names for a view; Django is told that it names all of them."""
+
+    def __contains__(self, alias: object) -> bool:
+        return True
+
+
+def take_over_atomic_requests(view: Any) -> TakenOver:
+    """Keep Django from opening the transactions of ``ATOMIC_REQUESTS`` around a view: they would end after the record."""
+    view._non_atomic_requests = TakenOver(getattr(view, "_non_atomic_requests", ()))
+    return view._non_atomic_requests  # type: ignore[no-any-return]
+
+
+def atomic_requests(exempt: TakenOver, besides: str | None = None) -> ExitStack:
+    """The transactions that ``ATOMIC_REQUESTS`` wants around a view, but for the alias ``besides``."""
+    stack = ExitStack()
+    for alias, configured in connections.settings.items():
+        if configured["ATOMIC_REQUESTS"] and alias != besides and alias not in set(exempt):
+            stack.enter_context(transaction.atomic(using=alias))
+    return stack
+
+
+def in_atomic_requests(view: Any, run: Callable[[], HttpResponseBase], *, besides: str | None = None) -> Any:
+    """Run a view in the transactions that ``ATOMIC_REQUESTS`` wants."""
+    with atomic_requests(view._non_atomic_requests, besides):
+        return run()
+
+
+# ------------------------------------------------------------ the middleware
+
+
+class IdempotencyMiddleware:
+    """Lets the requests of a Django project that carry an ``Idempotency-Key`` run once.
+
+    Put it last in ``MIDDLEWARE``, or at least after compression, conditional responses, sessions and authentication,
+    and say in the setting ``RETRYSAFE`` what it guards: ``BOUNDARY``, a `retrysafe.Boundary` or the dotted path to
+    one; ``PRINCIPAL``, "user", a function that takes the request or the dotted path to one; and the names of
+    `retrysafe.http.policy.Options` in capitals, such as ``REQUIRED`` and ``ROUTES``. For other settings make a subclass
+    with another `setting`.
+
+    It is sync; under ASGI Django runs it in the thread of the request's sync code. With a transactional boundary the
+    view must be sync and run in that thread, or it is refused with `ConfigurationError`.
+
+    Attributes:
+        setting: the name of the setting.
+    """
+
+    sync_capable = True
+    async_capable = False
+    setting = "RETRYSAFE"
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.guard = guard_of_settings(self.setting)
+        self._get_response = to_its_end(get_response)
+        self._passing = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Serve one request."""
+        return serve(self.guard, request, partial(self._get_response, request), partial(self._passing, request))
+
+    def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> None:
+        """Refuse views that would leave the thread of the transaction."""
+        visit = visit_of(request)
+        if visit is None or not self.guard.transactional or visit.exchange.claim is None:
+            return
+        if iscoroutinefunction(view):
+            raise ConfigurationError(ASYNC_VIEW.format(view=view, alias=self.guard.boundary.alias))
+        if threading.get_ident() != visit.thread:
+            raise ConfigurationError(
+                f"{view!r} runs in another thread than IdempotencyMiddleware, whose transaction on the alias "
+                f"{self.guard.boundary.alias!r} belongs to its own: a middleware between the two has moved it, as "
+                "sync_to_async(…, thread_sensitive=False) does. Put IdempotencyMiddleware after that one."
+            )
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
+        """Take note of what a view raised, before a response is made of it."""
+        visit = visit_of(request)
+        if visit is None:
+            return None
+        visit.caught = exception
+        if self.guard.transactional and self.guard.boundary.restarts(exception):
+            visit.uncaught = exception
+            return Again(status=500)
+        return None
+
+
+def _remember(request: HttpRequest | None = None, **_: Any) -> None:
+    """Take note of an error of which Django makes its page for status 500."""
+    visit = None if request is None else visit_of(request)
+    error = sys.exc_info()[1]
+    if visit is not None and isinstance(error, Exception):
+        visit.uncaught = error
+
+
+got_request_exception.connect(_remember, dispatch_uid="retrysafe")
+
+
+def to_its_end(get_response: Any) -> Any:
+    """``get_response`` so that async code behind it comes to its end although the client leaves: its retry wants it."""
+    if not isinstance(get_response, AsyncToSync):
+        return get_response
+    behind = get_response.awaitable
+
+    async def whole(*args: Any, **kwargs: Any) -> Any:
+        answer, _ = await finish(behind(*args, **kwargs))
+        return answer
+
+    return async_to_sync(whole)
+
+
+def guard_of_settings(name: str) -> Guard:
+    """The guard that a setting describes. Raises `ConfigurationError` for what cannot be kept."""
+    given = getattr(settings, name, None)
+    if not isinstance(given, Mapping) or "BOUNDARY" not in given:
+        raise ConfigurationError(
+            f"IdempotencyMiddleware needs the setting {name} = {{'BOUNDARY': 'shop.boundaries.orders', …}}."
+        )
+    options: Any = {str(option).lower(): value for option, value in given.items()}
+    boundary, principal = _imported(options.pop("boundary")), options.pop("principal", None)
+    if not isinstance(boundary, Boundary):
+        raise ConfigurationError(f"{name}['BOUNDARY'] is {boundary!r}, not a Boundary or the dotted path to one.")
+    return guard_of(boundary, principal if principal == "user" else _imported(principal), options)
+
+
+def _imported(found: Any) -> Any:
+    if not isinstance(found, str):
+        return found
+    try:
+        return import_string(found)
+    except ImportError as error:
+        raise ConfigurationError(f"{found!r} in the settings of retrysafe cannot be imported: {error}") from error

@@ -1,0 +1,367 @@
+"""Django's requests and responses as the protocol sees them, and a guarded request between the two."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from http.cookies import Morsel
+from typing import Any
+
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connections
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.http.asgi import request_of as request_of_scope
+from retrysafe.http.bodies import Body
+from retrysafe.http.exchange import Exchange, Live, Preempted
+from retrysafe.http.guard import Guard
+from retrysafe.http.messages import Request, Response, latin
+from retrysafe.http.problems import Refusal
+from retrysafe.http.wsgi import Input
+from retrysafe.http.wsgi import request_of as request_of_environ
+
+CLAIM = "idempotency"
+"""Where a guarded request has its claim."""
+_VISIT = "_retrysafe_visit"
+View = Callable[[], HttpResponseBase]
+
+
+def of_user(request: Any) -> Any:
+    """The primary key of the request's user; None for nobody. Takes Django's requests and REST framework's."""
+    if not hasattr(request, "user"):
+        raise ConfigurationError(
+            "principal='user': the request has no user. Put AuthenticationMiddleware before IdempotencyMiddleware in "
+            "MIDDLEWARE, or give principal= a function that takes the request."
+        )
+    user = request.user
+    return getattr(user, "pk", None) if user is not None and user.is_authenticated else None
+
+
+def visit_of(request: HttpRequest) -> Visit | None:
+    """The guarded visit that a request is part of."""
+    return request.__dict__.get(_VISIT)
+
+
+# ------------------------------------------------------------ one guarded request
+
+
+class Again(HttpResponse):
+    """Stands for the response to an error after which the transaction is run again; nobody sees it."""
+
+
+class Visit:
+    """One request that is guarded: its key is known, and its body is kept while it is read.
+
+    Attributes:
+        caught: what the view raised, although a response was made of it.
+        uncaught: what nothing made a response of but Django itself, with its page for status 500.
+        thread: where the claim is made; the connections of its transaction are this thread's.
+    """
+
+    def __init__(self, guard: Guard, request: HttpRequest, key: str) -> None:
+        head = request_of(request)
+        body = Body(head, guard.policy)
+        self.caught: Exception | None = None
+        self.uncaught: Exception | None = None
+        self.thread = threading.get_ident()
+        self.exchange = Exchange(guard, head, key, body, deferred=True)
+        self._request = request
+        self._inlet = Inlet(request, body)
+        self._given: HttpResponseBase | None = None
+        request.__dict__[_VISIT] = self
+        _close_with(request, body)
+
+    @property
+    def restarts(self) -> int:
+        """How often the request has been run again."""
+        return self.exchange.restarts
+
+    def begin(self, principal: Callable[[], Any]) -> None:
+        """Read the rest of the body and claim the key. Raises `retrysafe.http.exchange.Preempted`."""
+        if not self.restarts:
+            refuse_open_transactions()
+            try:
+                self._inlet.finish()
+            except Refusal as refusal:
+                raise Preempted(refusal) from refusal
+        self.exchange.begin_for(principal())
+        setattr(self._request, CLAIM, self.exchange.claim)
+
+    def serve(self, view: View) -> HttpResponseBase:
+        """Answer by the view, which calls `begin` before its work, or in its place."""
+        try:
+            answer = self.exchange.serve(lambda: self._run(view))
+        except Exception as error:
+            if error is self.uncaught and self._given is not None and not isinstance(self._given, Again):
+                return self._given
+            raise
+        if isinstance(answer, Response):
+            return response_of(answer)
+        assert self._given is not None
+        return _outgoing(self._given, answer.chunks, on_a_loop=is_on_a_loop(self._request))
+
+    def _run(self, view: View) -> Live:
+        self.caught = self.uncaught = self._given = None
+        if self.restarts:
+            self._inlet.rewind()
+        given = self._given = rendered(view())
+        if self.uncaught is not None and given.status_code >= 500:
+            raise self.uncaught
+        return _live_of(given, self.caught, on_a_loop=is_on_a_loop(self._request))
+
+
+def admit(guard: Guard, request: HttpRequest) -> Visit | None:
+    """The visit of a request that is to be guarded; None for one that passes. Raises `Refusal`."""
+    if getattr(request, CLAIM, None) is not None:
+        return None
+    key = guard.admit(request_of(request))
+    return None if key is None else Visit(guard, request, key)
+
+
+def serve(guard: Guard, request: HttpRequest, view: View, passing: View | None = None) -> HttpResponseBase:
+    """Answer a request by ``view`` under a claim, or in its place; one that is not guarded by ``passing``."""
+    try:
+        visit = admit(guard, request)
+    except Refusal as refusal:
+        return response_of(guard.answer(refusal))
+    if visit is None:
+        return (passing or view)()
+
+    def begun() -> HttpResponseBase:
+        visit.begin(lambda: None if guard.principal is None else guard.principal(request))
+        return view()
+
+    return visit.serve(begun)
+
+
+def refuse_open_transactions() -> None:
+    """Raise `ConfigurationError` inside an atomic block of this thread: it would end after the record, perhaps not so.
+
+    The block of a `TestCase` is none of the application's.
+    """
+    for connection in connections.all(initialized_only=True):
+        if any(not block._from_testcase for block in connection.atomic_blocks):
+            raise ConfigurationError(
+                f"The request is in an atomic block on {connection.alias!r}, which would end after its idempotency "
+                "record. If it is that of ATOMIC_REQUESTS: decorate the whole view, a class-based one by "
+                "method_decorator(…, name='dispatch'), or add @transaction.non_atomic_requests. If a middleware "
+                "opened it, put IdempotencyMiddleware around that one."
+            )
+
+
+# ------------------------------------------------------------ requests
+
+
+def is_on_a_loop(request: HttpRequest) -> bool:
+    """Whether the request came by ASGI."""
+    return hasattr(request, "scope")
+
+
+def request_of(request: HttpRequest) -> Request:
+    """The head of a Django request: path, query and headers as they were on the wire, where the server tells."""
+    method = request.method or ""
+    if is_on_a_loop(request):
+        return request_of_scope(request.scope)._replace(method=method, query=request.META["QUERY_STRING"].encode())
+    return request_of_environ({"PATH_INFO": request.path, **request.META, "REQUEST_METHOD": method})
+
+
+def _close_with(request: HttpRequest, body: Body) -> None:
+    """Let the body go when the request is closed."""
+    close = getattr(request, "close", None)
+
+    def both() -> None:
+        body.close()
+        if close is not None:
+            close()
+
+    request.__dict__["close"] = both
+
+
+class Inlet:
+    """The body of a Django request: kept in a `Body` by whoever reads it first, and then read from there."""
+
+    def __init__(self, request: HttpRequest, body: Body) -> None:
+        self._request = request
+        self._body = body
+        self._input: Input | None = None
+        self._parsed = False
+        if hasattr(request, "_body"):
+            body.add(request._body)
+        elif not getattr(request, "_read_started", False):
+            self._input = self._kept()
+            request._stream = self._input
+        elif hasattr(request, "_post"):
+            self._parsed = True
+            for chunk in _form(request):
+                body.add(chunk)
+        else:
+            raise ConfigurationError(
+                "The body of the request was read from its stream before it could be hashed: put IdempotencyMiddleware "
+                "around the middleware that reads it, or let that read request.body."
+            )
+
+    def _kept(self) -> Input:
+        request = self._request
+        environ = {
+            name: request.META[name] for name in ("CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING") if name in request.META
+        }
+        environ["wsgi.input"] = getattr(request, "_stream", None) or _Nothing()
+        environ["wsgi.input_terminated"] = is_on_a_loop(request)
+        return Input(environ, self._body)
+
+    def finish(self) -> None:
+        """Read the rest; from now on the request is read from its beginning. Raises `Refusal`."""
+        if self._input is not None:
+            self._input.finish()
+            if not hasattr(self._request, "_body"):
+                self._reopen()
+
+    def rewind(self) -> None:
+        """Let the request be read and parsed once more."""
+        request = self._request
+        files = getattr(request, "_files", None) or {}
+        for file in (file for _, found in files.lists() for file in found) if files else ():
+            file.seek(0) if self._parsed else file.close()
+        if not self._parsed:
+            for name in ("_post", "_files", "_body"):
+                request.__dict__.pop(name, None)
+            request._upload_handlers = []
+            self._reopen()
+
+    def _reopen(self) -> None:
+        self._request._stream = self._body.open()
+        self._request._read_started = False
+
+
+class _Nothing:
+    def read(self, size: int = -1) -> bytes:
+        return b""
+
+
+def _form(request: HttpRequest) -> Iterator[bytes]:
+    """A form that was parsed, and whose bytes are gone, as it counts for a fingerprint."""
+    for name, values in request.POST.lists():
+        for value in values:
+            yield _framed(name, value)
+    for name, files in request.FILES.lists():
+        for file in files:
+            yield _framed(name, file.name, file.content_type, file.size)
+            yield from file.chunks()
+            file.seek(0)
+
+
+def _framed(*texts: object) -> bytes:
+    encoded = [str(text).encode("utf-8", "surrogatepass") for text in texts]
+    return b"".join(len(text).to_bytes(8, "big") + text for text in encoded)
+
+
+# ------------------------------------------------------------ the view's response
+
+
+def rendered(response: Any) -> HttpResponseBase:
+    """A view's response with its template rendered. Raises `TypeError` for what is none."""
+    if asyncio.iscoroutine(response):
+        response.close()
+        raise ConfigurationError(
+            "The guarded view is async and was not recognised as such: put the decorator on the async function itself."
+        )
+    if not isinstance(response, HttpResponseBase):
+        raise TypeError(f"The view returned {response!r} instead of an HttpResponse.")
+    if hasattr(response, "render") and not getattr(response, "is_rendered", True):
+        response = response.render()
+    return response
+
+
+def _live_of(response: HttpResponseBase, error: Exception | None, *, on_a_loop: bool) -> Live:
+    headers = latin((str(name), str(value)) for name, value in response.items())
+    cookies = latin(("Set-Cookie", morsel.output(header="").strip()) for morsel in response.cookies.values())
+    return Live(response.status_code, headers + cookies, Content(response, on_a_loop=on_a_loop), error)
+
+
+class Content:
+    """The body of a response; to close it does what the response would do when it is closed, once."""
+
+    def __init__(self, response: HttpResponseBase, *, on_a_loop: bool) -> None:
+        self._response = response
+        self._on_a_loop = on_a_loop
+        self._closers: list[Callable[[], Any]] = []
+        if response.streaming:
+            self._take_closers()
+
+    def __iter__(self) -> Iterator[bytes]:
+        response = self._response
+        if not isinstance(response, StreamingHttpResponse):
+            return iter([response.content])
+        if response.is_async and self._on_a_loop:
+            return self._stepped(response.streaming_content)
+        return iter(response)
+
+    def _stepped(self, chunks: AsyncIterator[bytes]) -> Iterator[bytes]:
+        """The chunks of an async iterator, one by one, each taken on the server's loop."""
+        self._closers.append(async_to_sync(chunks.aclose))
+        take = async_to_sync(_taken)
+        while (chunk := take(chunks)) is not None:
+            yield chunk
+
+    def _take_closers(self) -> None:
+        self._closers += self._response._resource_closers
+        self._response._resource_closers = []
+
+    def close(self) -> None:
+        """Close what the response holds."""
+        self._take_closers()
+        closers, self._closers = self._closers, []
+        for closer in closers:
+            closer()
+
+
+async def _taken(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)
+
+
+def _outgoing(response: HttpResponseBase, chunks: Iterable[bytes], *, on_a_loop: bool) -> HttpResponseBase:
+    """The view's response, sent from ``chunks`` where it is a stream; they are closed with it."""
+    if isinstance(response, StreamingHttpResponse):
+        response.streaming_content = _from_thread(iter(chunks)) if on_a_loop else iter(chunks)
+        response._resource_closers = [chunks.close]  # type: ignore[attr-defined]
+    return response
+
+
+async def _from_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    take = sync_to_async(next)
+    while (chunk := await take(chunks, None)) is not None:
+        yield chunk
+
+
+# ------------------------------------------------------------ responses of ours
+
+
+def response_of(response: Response) -> HttpResponse:
+    """A response of ours, or a stored one, as Django sends it."""
+    made = HttpResponse(response.body or b"", status=response.status)
+    del made["Content-Type"]
+    for name, value in response.headers:
+        text = value.decode("latin-1")
+        if name == b"set-cookie":
+            dict.__setitem__(made.cookies, f"{len(made.cookies)}", Verbatim(text))
+        else:
+            title = name.decode("latin-1").title()
+            made[title] = f"{made[title]}, {text}" if title in made else text  # RFC 9110 section 5.3
+    return made
+
+
+class Verbatim(Morsel):
+    """A stored Set-Cookie line, sent as it was."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__()
+        self._line = line
+
+    def output(self, attrs: Any = None, header: str = "Set-Cookie:") -> str:
+        """The line."""
+        return f"{header} {self._line}"
+
+    OutputString = __str__ = lambda self, attrs=None: self._line

@@ -1,0 +1,174 @@
+"""Django REST framework: a mixin for its views, and a decorator for what ``as_view()`` and ``@api_view`` make.
+
+The claim stands where REST framework calls the handler: after authentication, permissions and throttles, which every
+retry must pass again, and around its exception handler and renderers, so that what is stored is what was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, TypeVar, Unpack
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from rest_framework.views import APIView
+
+from retrysafe.boundary import Boundary
+from retrysafe.errors import ConfigurationError
+from retrysafe.http.django import Principal, TakenOver, atomic_requests, guard_of, own_alias
+from retrysafe.http.django_serving import Visit, admit, response_of
+from retrysafe.http.exchange import Preempted
+from retrysafe.http.guard import Guard
+from retrysafe.http.policy import Options
+from retrysafe.http.problems import Refusal
+from retrysafe.http.routes import NEEDS, Need
+
+V = TypeVar("V", bound=Callable[..., Any])
+_UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class Idempotency:
+    """What a view promises: the attribute ``idempotency`` of a class with `IdempotentMixin`.
+
+    Arguments:
+        boundary: where the guarantee holds. With ``effects="transactional"`` it is on an alias of ``DATABASES``.
+        principal: whose the request is: "user", the default, for ``request.user`` as REST framework authenticated it;
+            a function that takes REST framework's request; or None, so that keys of all users are one space.
+        actions: action of a view set, or method in small letters, to "required", "optional" or "off". Others follow
+            ``required``, true by default, if their method is one of ``methods``.
+        options: see `retrysafe.http.policy.Options`.
+
+    Raises `ConfigurationError` for choices that cannot be kept.
+    """
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        *,
+        principal: Principal | None = "user",
+        actions: Mapping[str, Need] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self.default = guard_of(boundary, principal, {"required": True, **options})
+        self._actions: dict[str, Guard | None] = {}
+        for name, need in (actions or {}).items():
+            if need not in NEEDS:
+                raise ConfigurationError(f"actions=: {name!r} is {need!r}, which is none of {', '.join(NEEDS)}.")
+            own: Options = {**options, "required": need == "required", "methods": _UNSAFE}
+            self._actions[name] = None if need == "off" else guard_of(boundary, principal, own)
+
+    def guard(self, action: str | None, method: str) -> Guard | None:
+        """The guard of an action; None where it is off."""
+        for name in (action, method.lower()):
+            if name in self._actions:
+                return self._actions[name]
+        return self.default
+
+
+class IdempotentMixin(APIView):
+    """Lets the requests of a view or view set that carry an ``Idempotency-Key`` run once.
+
+    Put it first among the bases, and set ``idempotency``. The handler finds its claim as ``request.idempotency`` and
+    `retrysafe.current()`. When the database wants a transaction again, the whole view is run again but for its throttles.
+    """
+
+    idempotency: Idempotency
+    _visit: Visit | Refusal | None = None
+    _blocks: ExitStack | None = None
+    _taken_over: TakenOver | None = None
+
+    @classmethod
+    def as_view(cls, *args: Any, **initkwargs: Any) -> Any:
+        """As REST framework's; ``ATOMIC_REQUESTS`` is kept inside the claim."""
+        if not isinstance(getattr(cls, "idempotency", None), Idempotency):
+            raise ConfigurationError(f"{cls.__name__} has IdempotentMixin, but no idempotency = Idempotency(boundary).")
+        taken_over = TakenOver()
+        view = super().as_view(*args, **initkwargs, _taken_over=taken_over)
+        taken_over.update(getattr(view, "_non_atomic_requests", ()))
+        view._non_atomic_requests = taken_over
+        return view
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Serve one request."""
+        guard = self.idempotency.guard(self._action_of(request), request.method or "")
+        dispatch = super().dispatch
+
+        def run() -> Any:
+            with ExitStack() as self._blocks:
+                if self._visit is None:
+                    self._open_atomic_requests(None)
+                return dispatch(request, *args, **kwargs)
+
+        if guard is None:
+            return run()
+        try:
+            self._visit = admit(guard, request)
+        except Refusal as refusal:
+            self._visit = refusal
+        if isinstance(self._visit, Visit):
+            return self._visit.serve(run)
+        try:
+            return run()
+        except Preempted as preempted:
+            return response_of(guard.answer(preempted.instead))
+
+    def _open_atomic_requests(self, besides: str | None) -> None:
+        if self._blocks is not None and self._taken_over is not None:
+            self._blocks.enter_context(atomic_requests(self._taken_over, besides))
+
+    def _action_of(self, request: HttpRequest) -> str | None:
+        actions: Mapping[str, str] = getattr(self, "action_map", None) or {}
+        return actions.get((request.method or "").lower())
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """Authentication, permissions, throttles; then the claim."""
+        super().initial(request, *args, **kwargs)
+        visit = self._visit
+        if isinstance(visit, Refusal):
+            raise Preempted(visit)
+        if visit is not None:
+            guard = visit.exchange.guard
+            visit.begin(lambda: None if guard.principal is None else guard.principal(request))
+            self._open_atomic_requests(own_alias(guard))
+
+    def check_throttles(self, request: Any) -> None:
+        """As REST framework's; a request that is run again counts once."""
+        if not isinstance(self._visit, Visit) or not self._visit.restarts:
+            super().check_throttles(request)
+
+    def handle_exception(self, exc: Exception) -> Any:
+        """As REST framework's; what was raised is noted."""
+        if isinstance(self._visit, Visit):
+            self._visit.caught = exc
+        return super().handle_exception(exc)
+
+
+def idempotent(
+    boundary: Boundary,
+    *,
+    principal: Principal | None = "user",
+    actions: Mapping[str, Need] | None = None,
+    **options: Unpack[Options],
+) -> Callable[[V], V]:
+    """Decorate what ``@api_view`` or a view's ``as_view()`` makes: put it directly above, or around it in ``urls.py``.
+
+    The arguments are those of `Idempotency`. Raises `ConfigurationError` for choices that cannot be kept, and for what
+    is no view of REST framework.
+    """
+    promised = Idempotency(boundary, principal=principal, actions=actions, **options)
+
+    def decorate(view: V) -> V:
+        found: Any = view
+        cls = getattr(found, "cls", None)
+        if not (isinstance(cls, type) and issubclass(cls, APIView)):
+            raise ConfigurationError(
+                f"{view!r} is no view of REST framework: put @idempotent above @api_view, or around as_view(). "
+                "Views of Django's own have retrysafe.http.django.idempotent."
+            )
+        namespace = {"idempotency": promised, "__module__": cls.__module__, "__doc__": cls.__doc__}
+        guarded: Any = type(cls.__name__, (IdempotentMixin, cls), namespace)
+        of_a_set = () if getattr(found, "actions", None) is None else (found.actions,)
+        return guarded.as_view(*of_a_set, **found.initkwargs)  # type: ignore[no-any-return]
+
+    return decorate

@@ -1,0 +1,776 @@
+"""Django: the decorator and the middleware, on every store, leased and transactional."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import Boundary, ConfigurationError, current
+from tests.http.django_site import AUTHENTICATION, MIDDLEWARE, PLACES, SQL, Site, code, opened, post, replayed
+
+from django.core.files.uploadedfile import SimpleUploadedFile  # isort: skip
+from django.db import connections, transaction  # isort: skip
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse  # isort: skip
+from django.template import engines  # isort: skip
+from django.template.response import TemplateResponse  # isort: skip
+from django.test import AsyncClient, Client  # isort: skip
+from django.urls import path  # isort: skip
+from django.utils.decorators import method_decorator  # isort: skip
+from django.views import View  # isort: skip
+
+from retrysafe.http.django import idempotent  # isort: skip
+
+DOORS = ("decorator", "middleware")
+LEASED = [name for name in PLACES if name not in SQL]
+
+
+@pytest.fixture(params=PLACES)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    """Every store, leased and, where it can, transactional."""
+    with opened(request.param, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Site]:
+    """A leased site, for what no store has a part in."""
+    with opened("memory", tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[Site]:
+    """A transactional site on SQLite."""
+    with opened("sqlite-transactional", tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Site]:
+    """A transactional site on PostgreSQL."""
+    with opened("postgresql-transactional", tmp_path) as found:
+        yield found
+
+
+door = pytest.mark.parametrize("door", DOORS)
+
+
+# ------------------------------------------------------------ keys and principals
+
+
+@door
+def test_k1_k2_r1_r2_runs_once_and_retries_get_the_same_response(site: Site, door: str) -> None:
+    client = site.guarded(door)
+    first, second = post(client), post(client, '"k"; v=1')
+    assert (first.status_code, second.status_code) == (201, 201), first.content
+    assert (replayed(first), replayed(second)) == (False, True)
+    assert first.content == second.content
+    assert second.headers["Content-Type"] == first.headers["Content-Type"]
+    assert second.headers["Cache-Control"] == "no-store"
+    assert site.rows() == site.runs == 1
+
+
+@door
+@pytest.mark.parametrize("key", ["a,b", "", '"a', "a" * 256, "caf\xe9"])
+def test_k3_k4_k5_a_bad_key_is_refused(small: Site, door: str, key: str) -> None:
+    answer = post(small.guarded(door), key)
+    assert (answer.status_code, code(answer), small.runs) == (400, "key-invalid", 0)
+    assert small.seen.names == []
+
+
+@door
+def test_k6_without_a_key_the_request_is_refused_or_passes(small: Site, door: str) -> None:
+    answer = post(small.guarded(door), None)
+    assert (answer.status_code, code(answer), small.runs) == (400, "key-missing", 0)
+    assert [post(small.guarded(door, required=False), None).status_code for _ in "12"] == [201, 201]
+
+
+@door
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
+def test_k7_other_methods_pass_untouched(small: Site, door: str, method: str) -> None:
+    client = small.guarded(door)
+    assert [post(client, method=method).status_code for _ in "12"] == [201, 201]
+    assert (small.runs, small.seen.names) == (2, [])
+
+
+@door
+@pytest.mark.parametrize("principal", ["user", lambda request: request.headers.get("X-User")])
+def test_k8_two_principals_do_not_meet_and_nobody_is_refused(site: Site, door: str, principal: Any) -> None:
+    client = site.guarded(door, principal=principal)
+    for user in "12":
+        assert not replayed(post(client, x_user=user))
+        assert replayed(post(client, x_user=user))
+    answer = post(client)
+    assert (answer.status_code, code(answer), site.runs) == (403, "principal-missing", 2)
+
+
+@door
+def test_k9_a_refreshed_token_is_the_same_principal(small: Site, door: str) -> None:
+    client = small.guarded(door, principal="user")
+    assert not replayed(post(client, x_user="1", authorization="Bearer 1"))
+    assert replayed(post(client, x_user="1", authorization="Bearer 2"))
+
+
+def test_k8_authentication_must_stand_outside(small: Site, caplog: pytest.LogCaptureFixture) -> None:
+    client = small.guarded("middleware", principal="user", settings={"MIDDLEWARE": []})
+    assert post(client).status_code == 500
+    assert "AuthenticationMiddleware before" in caplog.text
+
+
+# ------------------------------------------------------------ fingerprints
+
+
+@door
+def test_f1_f6_the_same_key_for_another_request_is_refused(site: Site, door: str) -> None:
+    client = site.guarded(door)
+    post(client)
+    for answer in (post(client, body="sofa"), post(client, path="/orders?n=2"), post(client, type="text/html")):
+        assert (answer.status_code, code(answer)) == (422, "key-reused")
+    assert replayed(post(client))
+    assert site.runs == 1
+
+
+@door
+def test_f4_a_new_multipart_boundary_is_the_same_request(small: Site, door: str) -> None:
+    def upload(request: HttpRequest) -> HttpResponse:
+        small.runs += 1
+        return HttpResponse(request.FILES["file"].read() + request.POST["name"].encode())
+
+    client = small.guarded(door, upload)
+    answers = []
+    for boundary in ("aaa", "bbbbb"):
+        body = (
+            f'--{boundary}\r\nContent-Disposition: form-data; name="name"\r\n\r\nlamp\r\n'
+            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nbytes\r\n--{boundary}--\r\n'
+        )
+        answers.append(post(client, body=body, type=f"multipart/form-data; boundary={boundary}"))
+    assert [answer.content for answer in answers] == [b"byteslamp"] * 2
+    assert (replayed(answers[1]), small.runs) == (True, 1)
+
+
+def test_f1_a_form_that_was_parsed_before_the_view(small: Site) -> None:
+    """CsrfViewMiddleware parses a form to find its token, so that the bytes of a multipart body are gone."""
+
+    def upload(request: HttpRequest) -> HttpResponse:
+        small.runs += 1
+        return HttpResponse(request.FILES["file"].read() + request.POST["name"].encode())
+
+    csrf = "django.middleware.csrf.CsrfViewMiddleware"
+    client = small.guarded("decorator", upload, settings={"MIDDLEWARE": [csrf]})
+    client.cookies["csrftoken"] = token = "t" * 32
+
+    def send(content: bytes, key: str = "k") -> Any:
+        form = {"csrfmiddlewaretoken": token, "name": "lamp", "file": SimpleUploadedFile("a", content)}
+        return client.post("/orders", form, headers={"Idempotency-Key": key})
+
+    first, second = send(b"bytes"), send(b"bytes")
+    assert (first.content, second.content, replayed(second)) == (b"byteslamp", b"byteslamp", True)
+    assert code(send(b"other")) == "key-reused"
+    assert small.runs == 1
+
+
+def test_f1_a_body_that_somebody_read_is_refused(small: Site, caplog: pytest.LogCaptureFixture) -> None:
+    guarded = idempotent(small.boundary())(small.create)
+
+    def reading(request: HttpRequest) -> Any:
+        request.read(1)
+        return guarded(request)
+
+    assert post(small.serve(reading)).status_code == 500
+    assert "read from its stream before it could be hashed" in caplog.text
+
+
+# ------------------------------------------------------------ responses
+
+
+@pytest.mark.parametrize("name", [*LEASED, "postgresql-transactional", "mysql-transactional"])
+@door
+def test_r1_a_duplicate_meanwhile_is_told_so(name: str, door: str, tmp_path: Path) -> None:
+    with opened(name, tmp_path) as site:
+        running, go = threading.Event(), threading.Event()
+
+        def slow(request: HttpRequest) -> HttpResponse:
+            site.work()
+            running.set()
+            assert go.wait(20)
+            return HttpResponse("done")
+
+        client, answers = site.guarded(door, slow), []
+
+        def first() -> None:
+            answers.append(post(Client()))
+            connections.close_all()
+
+        thread = threading.Thread(target=first)
+        thread.start()
+        try:
+            assert running.wait(20)
+            busy = post(client)
+        finally:
+            go.set()
+            thread.join()
+        assert (busy.status_code, code(busy)) == (409, "in-progress")
+        assert int(busy.headers["Retry-After"]) >= 1
+        assert (answers[0].status_code, replayed(answers[0])) == (200, False)
+        assert replayed(post(client))
+        assert site.rows() == 1
+
+
+@door
+def test_r6_cookies_are_dropped_or_kept_to_the_letter(site: Site, door: str) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        response = HttpResponse("hello")
+        response.set_cookie("a", "1 2", max_age=60, httponly=True, samesite="Lax")
+        response.set_cookie("b", "x", path="/b")
+        response["Link"] = "</a>; rel=a, </b>; rel=b"
+        return response
+
+    client = site.guarded(door, view)
+    assert len(post(client).cookies) == 2
+    again = post(client)
+    assert (len(again.cookies), again.headers["Link"]) == (0, "</a>; rel=a, </b>; rel=b")
+    client = site.guarded(door, view, secrets=["Set-Cookie"])
+    first, second = post(client), post(client)
+    assert replayed(second)
+    lines = [[morsel.output(header="").strip() for morsel in answer.cookies.values()] for answer in (first, second)]
+    assert lines[0] == lines[1]
+
+
+@door
+def test_r7_empty_and_binary_bodies(site: Site, door: str) -> None:
+    given = iter(
+        [HttpResponse(status=204), HttpResponse(b"\x00\xff"), HttpResponse(status=303, headers={"Location": "/"})]
+    )
+    client = site.guarded(door, lambda request: next(given))
+    for key in "abc":
+        first, second = post(client, key), post(client, key)
+        assert (first.status_code, first.content) == (second.status_code, second.content)
+        assert replayed(second)
+        assert second.headers.get("Location") == first.headers.get("Location")
+
+
+@door
+def test_r10_a_stream_is_captured(site: Site, door: str) -> None:
+    closed: list[int] = []
+
+    class Chunks:
+        def __init__(self) -> None:
+            site.work()
+            self.left = [b"c", b"b", b"a"]
+
+        def __iter__(self) -> Iterator[bytes]:
+            while self.left:
+                yield self.left.pop()
+
+        def close(self) -> None:
+            closed.append(1)
+
+    client = site.guarded(door, lambda request: StreamingHttpResponse(Chunks()))
+    assert post(client).getvalue() == b"abc"
+    second = post(client)
+    assert (second.content, replayed(second)) == (b"abc", True)
+    assert (closed, site.rows()) == ([1], 1)
+
+
+@door
+def test_r10_a_file_is_captured_and_closed(site: Site, door: str, tmp_path: Path) -> None:
+    files: list[Any] = []
+    (tmp_path / "report").write_bytes(b"x" * 10_000)
+
+    def view(request: HttpRequest) -> FileResponse:
+        files.append((tmp_path / "report").open("rb"))
+        return FileResponse(files[-1])
+
+    client = site.guarded(door, view)
+    first = post(client)
+    assert first.getvalue() == b"x" * 10_000
+    first.close()
+    second = post(client)
+    assert (second.content, second.headers["Content-Length"]) == (b"x" * 10_000, "10000")
+    assert [file.closed for file in files] == [True]
+
+
+@door
+@pytest.mark.parametrize("kind", ["large", "events"])
+def test_r11_what_cannot_be_kept_streams_or_is_refused(site: Site, door: str, kind: str) -> None:
+    closed: list[int] = []
+
+    def chunks() -> Iterator[bytes]:
+        site.work()
+        try:
+            yield from (b"x" * 10, b"y" * 10)
+        finally:
+            closed.append(1)
+
+    def view(request: HttpRequest) -> StreamingHttpResponse:
+        content_type = "text/event-stream" if kind == "events" else "text/plain"
+        return StreamingHttpResponse(chunks(), content_type=content_type)
+
+    client = site.guarded(door, view, **({} if kind == "events" else {"response_limit": 15}))
+    first = post(client)
+    if site.transactional:
+        assert (first.status_code, code(first), site.rows()) == (501, "response-unsupported", 0)
+    else:
+        assert first.getvalue() == b"x" * 10 + b"y" * 10
+        second = post(client)
+        assert (second.status_code, second.content, second.headers["Idempotency-Replay"]) == (200, b"", "omitted")
+        assert (site.rows(), site.runs) == (1, 1)
+    assert closed == ([] if site.transactional and kind == "events" else [1])
+
+
+@door
+def test_r12_bodies_go_to_a_file_or_are_refused(site: Site, door: str) -> None:
+    client = site.guarded(door, body_memory=10, body_limit=100_000)
+    first, second = post(client, body="x" * 90_000), post(client, body="x" * 90_000)
+    assert first.json()["item"] == "x" * 90_000
+    assert replayed(second)
+    answer = post(client, "l", body="x" * 100_001)
+    assert (answer.status_code, code(answer), site.runs) == (413, "request-too-large", 1)
+
+
+@door
+def test_r12_a_body_that_breaks_off_is_refused(small: Site, door: str) -> None:
+    client = small.guarded(door)
+    answer = client.generic(
+        "POST", "/orders", "lamp", headers={"Idempotency-Key": "k"}, **{"wsgi.input": io.BytesIO(b"la")}
+    )
+    assert (answer.status_code, code(answer), small.runs) == (400, "request-invalid", 0)
+
+
+@door
+def test_r15_r16_an_exception_is_a_failure_and_its_page_is_not_kept(site: Site, door: str) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        site.work()
+        if site.runs == 1:
+            raise ValueError("the secret of the view")
+        return site.create(request)
+
+    client = site.guarded(door, view, settings={"DEBUG": True})
+    first, second = post(client), post(client)
+    assert first.status_code == 500
+    assert b"the secret of the view" in first.content
+    assert (second.status_code, replayed(second)) == (201, False)
+    assert replayed(post(client))
+    assert site.rows() == (2 if site.transactional else 3)
+
+
+@door
+def test_r16_an_exception_of_an_external_effect_is_unknown(small: Site, door: str) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        raise ValueError
+
+    client = small.guarded(door, view, small.boundary(effects="external"))
+    assert post(client).status_code == 500
+    answer = post(client)
+    assert (answer.status_code, code(answer)) == (409, "outcome-unknown")
+
+
+@door
+def test_r16_an_exception_that_is_declared_permanent_is_kept(site: Site, door: str) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        site.work()
+        raise ValueError("no such thing")
+
+    client = site.guarded(door, view, site.boundary(permanent=ValueError))
+    assert post(client).status_code == 500
+    assert (code(post(client)), site.runs) == ("result-unavailable", 1)
+    assert site.rows() == (0 if site.transactional else 1)
+
+
+@door
+def test_statuses_4xx_are_kept_5xx_and_403_are_not(site: Site, door: str) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        site.work()
+        return HttpResponse(status=int(request.body))
+
+    client = site.guarded(door, view)
+    kept = {status: [replayed(post(client, str(status), str(status))) for _ in "12"][1] for status in (422, 503, 403)}
+    assert kept == {422: True, 503: False, 403: False}
+    assert site.rows() == (0 if site.transactional else 5)
+
+
+def test_a_404_that_is_raised_is_kept_by_the_middleware(site: Site) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        site.work()
+        raise Http404
+
+    client = site.guarded("middleware", view)
+    first, second = post(client), post(client)
+    assert (first.status_code, second.status_code, replayed(second)) == (404, 404, True)
+    assert site.rows() == (0 if site.transactional else 1)
+
+
+def test_r16_an_exception_of_a_middleware_inside_counts(site: Site) -> None:
+    client = site.serve(
+        MIDDLEWARE=[MIDDLEWARE, "tests.http.test_django.Failing"], RETRYSAFE={"BOUNDARY": site.boundary()}
+    )
+    assert post(client).status_code == 500
+    assert not replayed(post(client))
+    assert site.rows() == (0 if site.transactional else 2)
+    assert "ZeroDivisionError" in {str(told.fields.get("error_type")) for told in site.seen.told}
+
+
+class Failing:
+    """A middleware that raises when the view has done its work."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        self.get_response(request)
+        raise ZeroDivisionError
+
+
+@door
+def test_templates_are_rendered_inside(site: Site, door: str) -> None:
+    def view(request: HttpRequest) -> TemplateResponse:
+        site.work()
+        template = engines.all()[0].from_string("{{ order }}{% if fail %}{% now %}{% endif %}".replace("{% now %}", ""))
+        return TemplateResponse(request, template, {"order": lambda: current().token and "lamp"})
+
+    templates = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
+    client = site.guarded(door, view, settings={"TEMPLATES": templates})
+    first, second = post(client), post(client)
+    assert (first.content, second.content, replayed(second)) == (b"lamp", b"lamp", True)
+
+
+@door
+def test_r25_store_down(small: Site, door: str) -> None:
+    boundary = small.boundary(store="redis://127.0.0.1:9")
+    answer = post(small.guarded(door, boundary=boundary))
+    assert (answer.status_code, code(answer), answer.headers["Retry-After"]) == (503, "store-unavailable", "1")
+    assert post(small.guarded(door, boundary=boundary, on_store_error="open")).status_code == 201
+    assert small.runs == 1
+
+
+def test_r26_compression_and_conditions_stand_outside(site: Site) -> None:
+    outside = [
+        "django.middleware.gzip.GZipMiddleware",
+        "django.middleware.http.ConditionalGetMiddleware",
+        "django.middleware.common.CommonMiddleware",
+        AUTHENTICATION,
+    ]
+    client = site.guarded("middleware", settings={"MIDDLEWARE": outside})
+    first = post(client, body="x" * 1000, accept_encoding="gzip")
+    second = post(client, body="x" * 1000)
+    assert gzip.decompress(first.content) == second.content
+    assert replayed(second)
+    assert "Content-Encoding" not in second.headers
+
+
+def test_csrf_failures_free_the_key(site: Site) -> None:
+    csrf = "django.middleware.csrf.CsrfViewMiddleware"
+    client = site.guarded("middleware", settings={"MIDDLEWARE": [csrf]})
+    assert post(client).status_code == 403
+    client.cookies["csrftoken"] = "t" * 32
+    assert [replayed(post(client, x_csrftoken="t" * 32)) for _ in "12"] == [False, True]
+    assert site.rows() == 1
+
+
+# ------------------------------------------------------------ for the view
+
+
+@door
+def test_the_claim_is_within_reach(site: Site, door: str) -> None:
+    def view(request: Any) -> HttpResponse:
+        assert request.idempotency is current()
+        return HttpResponse(current().key_for("bank"))
+
+    client = site.guarded(door, view)
+    assert len(post(client).content) > 10
+
+
+def test_one_guard_inside_another_claims_once(site: Site) -> None:
+    inner = idempotent(site.boundary())(site.create)
+    client = site.guarded("middleware", inner, required=False)
+    assert [replayed(post(client)) for _ in "12"] == [False, True]
+    assert site.seen.names.count("completed") == 1
+    assert code(post(client, None)) == "key-missing"
+
+
+def test_classes_and_urls(site: Site) -> None:
+    @method_decorator(idempotent(site.boundary()), name="dispatch")
+    class Orders(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("read")
+
+        def post(self, request: HttpRequest) -> HttpResponse:
+            return site.create(request)
+
+    class Methods(Orders.__base__):  # type: ignore[name-defined,misc]
+        @method_decorator(idempotent(site.boundary()))
+        def post(self, request: HttpRequest) -> HttpResponse:
+            return site.create(request)
+
+    class Plain(View):
+        def post(self, request: HttpRequest, name: str) -> HttpResponse:
+            return site.create(request)
+
+    around = idempotent(site.boundary())(Plain.as_view())
+    client = site.serve(Orders.as_view(), path("methods", Methods.as_view()), path("plain/<name>", around))
+    assert client.get("/orders").content == b"read"
+    for where in ("/orders", "/methods", "/plain/lamp"):
+        assert [replayed(post(client, path=where)) for _ in "12"] == [False, True], where
+    assert site.rows() == 3
+
+
+def test_settings_are_checked(small: Site) -> None:
+    def starting(guard: Any, **settings: Any) -> Client:
+        client = small.serve(MIDDLEWARE=[MIDDLEWARE], RETRYSAFE=guard, **settings)
+        post(client)
+        return client
+
+    boundary = small.boundary()
+    for guard, text in (
+        (None, "needs the setting RETRYSAFE"),
+        ({"REQUIRED": True}, "needs the setting RETRYSAFE"),
+        ({"BOUNDARY": "nowhere.boundary"}, "cannot be imported"),
+        ({"BOUNDARY": "os.path"}, "not a Boundary"),
+        ({"BOUNDARY": boundary, "MISMATCH": 1}, "mismatch= is no option"),
+        ({"BOUNDARY": boundary, "PRINCIPAL": 7}, "principal=7"),
+    ):
+        with pytest.raises(ConfigurationError, match=text):
+            starting(guard)
+    starting({"BOUNDARY": "tests.http.test_django.by_path", "PRINCIPAL": "tests.http.test_django.anybody"})
+
+
+by_path = Boundary("by path", store="memory://")
+
+
+def anybody(request: HttpRequest) -> str:
+    return "anybody"
+
+
+def test_a_transaction_that_is_not_djangos_is_refused(tmp_path: Path) -> None:
+    boundary = Boundary("elsewhere", store=f"sqlite:///{tmp_path / 'a.db'}", effects="transactional")
+    with pytest.raises(ConfigurationError, match="alias of Django's DATABASES"):
+        idempotent(boundary)
+    boundary.close()
+
+
+# ------------------------------------------------------------ transactions
+
+
+@pytest.fixture(params=SQL)
+def sql(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    """The transactional sites."""
+    with opened(request.param, tmp_path) as found:
+        yield found
+
+
+@door
+def test_hooks_run_after_the_commit_and_not_on_replays(sql: Site, door: str) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        sql.work()
+        hook = lambda: seen.append((sql.rows(), connections[sql.alias].in_atomic_block))  # noqa: E731
+        transaction.on_commit(hook, using=sql.alias)
+        assert seen == []
+        return HttpResponse("done")
+
+    client = sql.guarded(door, view)
+    assert post(client).content == b"done"
+    assert seen == [(1, False)]
+    assert replayed(post(client))
+    assert len(seen) == 1
+
+
+@door
+def test_a_hook_that_fails_does_not_undo_the_commit(sql: Site, door: str) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        sql.work()
+        transaction.on_commit(lambda: 1 / 0, using=sql.alias)
+        return HttpResponse("done")
+
+    client = sql.guarded(door, view)
+    assert post(client).status_code == 500
+    assert (replayed(post(client)), sql.rows()) == (True, 1)
+
+
+RESTARTS = {
+    "postgresql": "DO $$ BEGIN RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END $$",
+    "mysql": "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'again'",
+}
+
+
+@pytest.mark.parametrize("kind", RESTARTS)
+@door
+def test_a_transaction_that_the_database_wants_again(
+    kind: str, door: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(f"{kind}-transactional", tmp_path) as site:
+        items: list[str] = []
+
+        def view(request: HttpRequest) -> HttpResponse:
+            items.append(request.POST["item"] + request.FILES["file"].read().decode())
+            site.work()
+            if site.runs < 3:
+                site.execute(RESTARTS[kind])
+            return HttpResponse(request.POST["item"])
+
+        client = site.guarded(door, view)
+        form = {"item": "lamp", "file": SimpleUploadedFile("a", b"bytes")}
+        with caplog.at_level(logging.WARNING):
+            answer = client.post("/orders", form, headers={"Idempotency-Key": "k"})
+        assert (answer.status_code, answer.content) == (200, b"lamp"), answer.content
+        assert items == ["lampbytes"] * 3
+        assert (site.rows(), site.seen.names.count("restarted")) == (1, 2)
+        assert "Internal Server Error" not in caplog.text
+
+        site.runs = -100
+        exhausted = client.post("/orders", form | {"item": "sofa"}, headers={"Idempotency-Key": "l"})
+        assert (exhausted.status_code, code(exhausted), site.rows()) == (503, "store-unavailable", 1)
+
+
+@door
+@pytest.mark.parametrize("atomic", ["transactional", "leased"])
+def test_atomic_requests_end_before_the_record(door: str, atomic: str, tmp_path: Path) -> None:
+    name = "postgresql-transactional" if atomic == "transactional" else "postgresql"
+    with opened(name, tmp_path, ATOMIC_REQUESTS=True) as site:
+        inside: list[bool] = []
+        committed: list[int] = []
+
+        def view(request: HttpRequest) -> HttpResponse:
+            inside.append(connections[site.alias].in_atomic_block)
+            transaction.on_commit(lambda: committed.append(site.runs), using=site.alias)
+            response = site.create(request)
+            if request.body == b"fail":
+                raise ValueError
+            return response
+
+        client = site.guarded(door, view)
+        assert post(client, body="fail").status_code == 500
+        assert (site.rows(), committed) == (0, [])
+        assert [replayed(post(client, "l")) for _ in "12"] == [False, True]
+        assert (site.rows(), committed) == (1, [2])
+        assert post(client, method="GET").status_code == 201
+        assert inside == [True] * 3
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_atomic_requests_stay_away_from_views_that_are_exempt(outside: bool, tmp_path: Path) -> None:
+    with opened("postgresql", tmp_path, ATOMIC_REQUESTS=True) as site:
+        inside: list[bool] = []
+
+        def view(request: HttpRequest) -> HttpResponse:
+            inside.append(connections[site.alias].in_atomic_block)
+            return HttpResponse()
+
+        exempt, guard = transaction.non_atomic_requests(using=site.alias), idempotent(site.boundary())
+        client = site.serve(exempt(guard(view)) if outside else guard(exempt(view)))
+        post(client)
+        post(client, method="GET")
+        assert inside == [False, False]
+
+
+@pytest.mark.parametrize("name", ["postgresql", "postgresql-transactional", "redis"])
+def test_a_transaction_around_the_claim_is_refused(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(name, tmp_path, ATOMIC_REQUESTS=True) as site:
+
+        class Orders(View):
+            @method_decorator(idempotent(site.boundary()))
+            def post(self, request: HttpRequest) -> HttpResponse:
+                return site.create(request)
+
+        assert post(site.serve(Orders.as_view())).status_code == 500
+        assert "method_decorator(…, name='dispatch')" in caplog.text
+        assert site.runs == 0
+
+
+@door
+def test_a_commit_by_the_view_fails_it(sql: Site, door: str) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        sql.work()
+        if request.body == b"commit":
+            transaction.commit(using=sql.alias)
+        else:
+            transaction.set_autocommit(True, using=sql.alias)
+        return HttpResponse()
+
+    client = sql.guarded(door, view)
+    assert [post(client, body, body).status_code for body in ("commit", "autocommit")] == [500, 500]
+    assert sql.rows() == 0
+
+
+@door
+def test_a_commit_by_sql_is_noticed(server: Site, door: str) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        server.work()
+        server.execute("COMMIT")
+        return HttpResponse("done")
+
+    client = server.guarded(door, view)
+    assert [code(post(client)) for _ in "12"] == ["outcome-unknown"] * 2
+    assert server.runs == 1
+
+
+# ------------------------------------------------------------ async
+
+
+def test_async_views_cannot_be_transactional(whole: Site, caplog: pytest.LogCaptureFixture) -> None:
+    async def view(request: HttpRequest) -> HttpResponse:
+        raise AssertionError
+
+    with pytest.raises(ConfigurationError, match="async view"):
+        idempotent(whole.boundary())(view)
+    assert post(whole.guarded("middleware", view)).status_code == 500
+    assert "Make the view sync" in caplog.text
+
+    class Orders(View):
+        post = view
+
+    hidden = method_decorator(idempotent(whole.boundary()), name="dispatch")(Orders)
+    assert post(whole.serve(hidden.as_view())).status_code == 500
+
+
+def test_a_middleware_that_moves_to_another_thread_is_refused(whole: Site, caplog: pytest.LogCaptureFixture) -> None:
+    client = whole.serve(
+        MIDDLEWARE=[MIDDLEWARE, "tests.http.test_django.Moving"], RETRYSAFE={"BOUNDARY": whole.boundary()}
+    )
+    assert post(client).status_code == 500
+    assert "runs in another thread" in caplog.text
+    assert (whole.runs, whole.rows()) == (0, 0)
+
+
+class Moving:
+    """A middleware that runs the rest in another thread."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(self.get_response(request)))
+        thread.start()
+        thread.join()
+        return found[0]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@door
+async def test_under_asgi(site: Site, door: str, kind: str) -> None:
+    async def view(request: HttpRequest) -> HttpResponse:
+        assert current().token
+        site.runs += 1
+        return HttpResponse(b"done")
+
+    if kind == "async" and site.transactional:
+        return  # refused
+    await asyncio.to_thread(site.guarded, door, view if kind == "async" else None)
+    client = AsyncClient(raise_request_exception=False)
+    answers = [await client.generic("POST", "/orders", "lamp", headers={"Idempotency-Key": "k"}) for _ in range(2)]
+    assert answers[0].status_code in (200, 201), answers[0].content
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert answers[0].content == answers[1].content
+    assert site.runs == 1
+    if kind == "sync":
+        assert await asyncio.to_thread(site.rows) == 1
