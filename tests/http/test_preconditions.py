@@ -142,10 +142,11 @@ class Race:
         await self.both.wait()
         version = await (self.locked if self.how == "lock" else self.seen)()
         check_preconditions(request, version, required=True)
+        sql, values = f"UPDATE {self.table} SET version = version + 1, writer = %s", [request.headers["x-writer"]]
         if self.how == "where":
             await self.both.wait()
-        sql = f"UPDATE {self.table} SET version = version + 1, writer = %s WHERE version = %s"
-        changed = await current().tx.execute(sql, (request.headers["x-writer"], version))
+            sql, values = f"{sql} WHERE version = %s", [*values, version]
+        changed = await current().tx.execute(sql, values)
         if not changed.rowcount:
             check_preconditions(request, await self.seen(), required=True)
             raise AssertionError("The version is the one that was not found.")

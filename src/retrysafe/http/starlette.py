@@ -124,10 +124,19 @@ def idempotent(
     merged: Options = {"required": True, **options}
 
     def decorate(handler: Callable[..., Any]) -> App:
-        app: Any = handler if inspect.isclass(handler) else request_response(handler)
+        app: Any = request_response(_called(handler) if inspect.isclass(handler) else handler)
         return functools.update_wrapper(_Guarded(app, boundary, principal=principal, **merged), handler, updated=())
 
     return decorate
+
+
+def _called(endpoint: Any) -> Callable[[Request], Any]:
+    """A class of handlers as a function, so that what it raises is made a response inside the claim."""
+
+    async def handler(request: Request) -> Any:
+        return endpoint
+
+    return handler
 
 
 def check_preconditions(request: Request, current: Version | None, *, required: bool = False) -> None:
