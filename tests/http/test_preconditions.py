@@ -147,7 +147,8 @@ class Race:
         await self.both.wait()
         version = await (self.locked if self.how == "lock" else self.seen)()
         check_preconditions(request, version, required=True)
-        sql, values = f"UPDATE {self.table} SET version = version + 1, writer = %s", [request.headers["x-writer"]]
+        sql = f"UPDATE {self.table} SET version = version + 1, writer = %s"
+        values: list[Any] = [request.headers["x-writer"]]
         if self.how == "where":
             await self.both.wait()
             sql, values = f"{sql} WHERE version = %s", [*values, version]
