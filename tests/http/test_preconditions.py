@@ -26,6 +26,11 @@ from retrysafe.connect import connect
 from retrysafe.http.conditional import etag_of
 from retrysafe.http.starlette import IdempotencyMiddleware, check_preconditions
 from tests.http.apps.versioned import FRAMEWORKS, Ask, Stock, over_asgi
+from tests.http.django_site import SQL, opened, replayed
+
+from rest_framework.views import APIView  # isort: skip
+from retrysafe.http import django as of_django  # isort: skip
+from retrysafe.http import drf as of_drf  # isort: skip
 
 
 class Shop:
@@ -128,6 +133,31 @@ async def test_r24_a_replay_never_turns_into_304(shop: Shop) -> None:
     assert (first.status, first.fields["etag"]) == (201, '"1"')
     assert (again.status, again.body, again.replayed) == (201, first.body, True)
     assert (again.fields["etag"], again.fields["location"]) == ('"1"', "/orders/a")
+
+
+@pytest.mark.parametrize("name", SQL)
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("door", ["drf", "django"])
+def test_r23_a_refusal_undoes_the_views_work_and_is_kept(tmp_path: Path, name: str, atomic: bool, door: str) -> None:
+    """Also under ATOMIC_REQUESTS, where REST framework has the transaction rolled back for what is raised."""
+    with opened(name, tmp_path, ATOMIC_REQUESTS=atomic) as site:
+
+        def put(request: Any) -> Any:
+            site.work()
+            return of_django.check_preconditions(request, 2)
+
+        def put_rest(view: Any, request: Any) -> None:
+            site.work()
+            of_drf.check_preconditions(request, 2)
+
+        rest: Any = type("Order", (APIView,), {"authentication_classes": (), "put": put_rest})
+        guard: Any = of_drf.idempotent if door == "drf" else of_django.idempotent
+        view = rest.as_view() if door == "drf" else put
+        client = site.serve(guard(site.boundary(), principal=None, methods=["PUT"])(view), MIDDLEWARE=[])
+        headers = {"If-Match": '"1"', "Idempotency-Key": "k"}
+        first, again = [client.generic("PUT", "/orders", headers=headers) for _ in "12"]
+        assert (first.status_code, again.status_code, again.content) == (412, 412, first.content)
+        assert (replayed(first), replayed(again), site.runs, site.rows()) == (False, True, 1, 0)
 
 
 # ------------------------------------------------------------ two writers
