@@ -278,7 +278,8 @@ def rendered(response: Any) -> HttpResponseBase:
 def _live_of(response: HttpResponseBase, error: Exception | None, *, on_a_loop: bool) -> Live:
     headers = latin((str(name), str(value)) for name, value in response.items())
     cookies = latin(("Set-Cookie", morsel.output(header="").strip()) for morsel in response.cookies.values())
-    return Live(response.status_code, headers + cookies, Content(response, on_a_loop=on_a_loop), error)
+    content = Content(response, on_a_loop=on_a_loop)
+    return Live(response.status_code, headers + cookies, content, error, whole=not response.streaming)
 
 
 class Content:
