@@ -40,6 +40,7 @@ class Fixture:
 
     def __post_init__(self) -> None:
         self.name = unique()
+        self.alias = ""
         self.state = State(self._capabilities(), self._controls(), self._effects)
 
     @property
