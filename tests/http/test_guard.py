@@ -242,3 +242,26 @@ def test_k10_the_raw_key_is_neither_stored_nor_logged(tmp_path: Path, caplog: py
     assert key not in told
     assert key.encode() not in stored
     assert b"ann" in stored
+
+
+@pytest.mark.parametrize("status", [307, 308])
+@pytest.mark.parametrize("on_expired", ["new", "refuse"])
+def test_a_redirected_request_may_use_its_key_at_the_other_place(status: int, on_expired: str) -> None:
+    boundary = Boundary("moved", store="memory://", on_expired=on_expired, window="1h", memory="2h")  # type: ignore[arg-type]
+    guard = Guard(boundary, {})
+    for path, answer in ((b"/orders/", status), (b"/orders/", status), (b"/orders", 201), (b"/orders", 500)):
+        asked = request(path=path)
+        claim = guard.claim(asked, "k", Body(asked, guard.policy), None)
+        with claim:
+            if not claim.replayed:
+                guard.judge(claim, Response(answer, (), b""))
+    assert claim.replayed
+    assert claim.result.status == 201
+    with pytest.raises(KeyReused):
+        run(guard, request(path=b"/orders/"))
+    boundary.close()
+
+
+def test_other_redirects_are_answers(boundary: Boundary) -> None:
+    for status in (301, 302, 303):
+        assert served(boundary, [status, 200], key=str(status)) == [status, status]

@@ -57,8 +57,9 @@ def pack(message: Message) -> bytes:
 
 def ending_of(message: Message) -> Ending:
     """The ending in a message."""
-    fields = {name: message[name] for name in Ending._fields}
-    return Ending(**fields | {"how": How(fields["how"])})
+    fields: Message = {name: message[name] for name in Ending._fields}
+    fields["how"] = How(fields["how"])
+    return Ending(**fields)
 
 
 class Lines:

@@ -13,12 +13,13 @@ from functools import wraps
 from io import BufferedReader
 from typing import Any, TypeVar, Unpack, cast, overload
 
-from flask import Blueprint, Flask, Request, Response, current_app, request, request_started
+from flask import Blueprint, Flask, Request, Response, abort, current_app, request, request_started
 
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import messages
 from retrysafe.http.bodies import Body
+from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.exchange import Capture, Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import latin
@@ -210,8 +211,8 @@ class Installed:
             if exchange.restarts:
                 _forget_body(exchange.body)
             swapped.use(None if exchange.claim is None else exchange.claim.tx)
-            response = self._response(exchange, view)
-            return Live(response.status_code, latin(response.headers), _Chunks(response))
+            response, error = self._response(view)
+            return Live(response.status_code, latin(response.headers), _Chunks(response), error)
 
         with _Swapped(self._session) as swapped:
             answer = exchange.serve(handler)
@@ -222,16 +223,13 @@ class Installed:
             response.response = list(answer.chunks) if answer.chunks.settled else answer.chunks
         return response
 
-    def _response(self, exchange: Exchange, view: Callable[[], Any]) -> Response:
-        """What the view answers, or the error handler for what it raises."""
-        guard = exchange.guard
+    def _response(self, view: Callable[[], Any]) -> tuple[Response, Exception | None]:
+        """What the view answers; or what the error handler answers to what it raises, and that."""
         try:
-            returned = view()
-        except Exception as error:
-            if guard.transactional and guard.boundary.restarts(error):
-                raise
-            returned = self._app.handle_user_exception(error)
-        return self._app.make_response(returned)
+            returned, raised = view(), None
+        except Exception as error:  # noqa: BLE001 - raised again where there is no handler
+            returned, raised = self._app.handle_user_exception(error), error
+        return self._app.make_response(returned), raised
 
 
 class _Chunks:
@@ -384,3 +382,20 @@ def _guarded_view(view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
 
 def _mark_of(view: object) -> Rule | None:
     return getattr(view, _MARK, None)
+
+
+# ------------------------------------------------------------ conditional requests
+
+
+def check_preconditions(request: Request, current: Version | None, *, required: bool = False) -> None:
+    """Abort with 304, 412 or 428 unless If-Match and If-None-Match allow the request; see `conditional.evaluate`.
+
+    The response has the current ETag and is a problem (RFC 9457); error handlers find it as ``error.response``.
+    """
+    unmet = evaluate(request_of(request.environ), current, required=required)
+    if unmet is None:
+        return
+    response = current_app.response_class(unmet.problem, unmet.status, unmet.fields)
+    if unmet.status == 304:
+        abort(response)
+    abort(unmet.status, unmet.detail, response)

@@ -15,18 +15,19 @@ from tests.http.contract.integrations import INTEGRATIONS
 
 RESULTS = Path(__file__).with_name("results.json")
 PASSED, TESTED, WITHOUT = "passed", "tested: ", "without: "
-"""How an entry begins: checked over a real connection; checked by these tests; not there, for this reason."""
+"""How an entry begins: checked over a real connection (but for this); checked by these tests; not there, for this
+reason."""
 
 
 def entry(cell: Cell, result: Result) -> str:
     """A result as it is committed."""
     assert result.verdict is not Verdict.FAILED, str(result)
     if result.verdict is Verdict.PASSED:
-        return PASSED
+        return f"{PASSED}: {result.reason}" if result.reason else PASSED
     if result.verdict is Verdict.NOT_VISIBLE and cell.mode in RULES[result.rule].modes:
         return _elsewhere(UNSEEN[result.rule][FAMILIES[cell.integration]])
     meaningless = "" if cell.mode in RULES[result.rule].modes else f"means nothing in {cell.mode} mode"
-    return WITHOUT + (meaningless or result.reason.rstrip("."))
+    return WITHOUT + (meaningless or result.reason.removeprefix("the server says: ").rstrip("."))
 
 
 def entry_of_grpc(cell: Cell, rule: str) -> str:
