@@ -16,7 +16,7 @@ import pytest
 from retrysafe.conformance import RULES, Verdict
 from tests.conftest import require
 from tests.http.contract.cells import Cell, cells, checked
-from tests.http.contract.elsewhere import FAMILIES, GRPC, UNSEEN, Tested
+from tests.http.contract.elsewhere import FAMILIES, GRPC, UNSEEN, ByTests
 from tests.http.contract.integrations import INTEGRATIONS
 from tests.http.contract.results import PASSED, RESULTS, TESTED, WITHOUT, committed, document, entry, entry_of_grpc
 
@@ -83,7 +83,7 @@ def test_rules_that_cannot_be_seen_have_tests_that_are_there() -> None:
     assert FAMILIES.keys() == INTEGRATIONS.keys()
     assert GRPC.keys() == RULES.keys()
     for where in chain(GRPC.values(), *(families.values() for families in UNSEEN.values())):
-        if isinstance(where, Tested):
+        if isinstance(where, ByTests):
             for test in where.tests:
                 file, _, name = test.partition("::")
                 assert name in _functions(HERE / file), test

@@ -283,7 +283,9 @@ def test_k6_without_a_key_a_call_passes_unless_it_is_required(build: Build) -> N
         assert client(method="Cancel").body == b"order 2"
 
 
-@pytest.mark.parametrize("pairs", [((KEY, "a"), (KEY, "b")), ((KEY, '"a'),), ((KEY, ""),), ((KEY, "a,b"),), ((KEY, "a" * 256),)])
+@pytest.mark.parametrize(
+    "pairs", [((KEY, "a"), (KEY, "b")), ((KEY, '"a'),), ((KEY, ""),), ((KEY, "a,b"),), ((KEY, "a" * 256),)]
+)
 def test_k3_k4_k5_a_broken_key_is_refused(build: Build, pairs: tuple[tuple[str, str], ...]) -> None:
     with build() as (service, client, _):
         got = client.raw("order", "Place", pairs)

@@ -164,7 +164,8 @@ def request_of(request: HttpRequest) -> Request:
     """The head of a Django request: path, query and headers as they were on the wire, where the server tells."""
     method = request.method or ""
     if is_on_a_loop(request):
-        return request_of_scope(request.scope)._replace(method=method, query=request.META["QUERY_STRING"].encode())
+        asked = request_of_scope(request.scope)
+        return Request(method, asked.path, request.META["QUERY_STRING"].encode(), asked.headers)
     return request_of_environ({"PATH_INFO": request.path, **request.META, "REQUEST_METHOD": method})
 
 

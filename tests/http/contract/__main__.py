@@ -12,7 +12,6 @@ from retrysafe.conformance import Report, Verdict
 from tests.http.contract.cells import Cell, cells, checked
 from tests.http.contract.results import RESULTS, document
 
-
 AT_ONCE = 3
 """Processes, each with a cell of its own: a cell waits more than it computes."""
 

@@ -1,4 +1,4 @@
-"""Where rules are tested that no client can see, and those of gRPC, which is another protocol: tests by name, or why not.
+"""Where rules are tested that no client can see, and those of gRPC, another protocol: tests by name, or why not.
 
 A test is named by its file below ``tests/http`` and its function; what is no test is a reason.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Tested(NamedTuple):
+class ByTests(NamedTuple):
     """The tests of a rule, as ``file.py::function``."""
 
     tests: tuple[str, ...]
@@ -21,12 +21,12 @@ class Without(NamedTuple):
     reason: str
 
 
-Where = Tested | Without
+Where = ByTests | Without
 
 
-def by(*tests: str) -> Tested:
+def by(*tests: str) -> ByTests:
     """Tests by name."""
-    return Tested(tests)
+    return ByTests(tests)
 
 
 FAMILIES: Mapping[str, str] = {

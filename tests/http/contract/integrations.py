@@ -186,7 +186,7 @@ def fastapi(place: Place) -> Iterator[str]:
     fixture = Fixture(place, features=ALWAYS | apps.ASGI_FEATURES, openapi="/openapi.json")
     boundary = fixture.boundary()
 
-    def account(authorization: str | None = Header(None)) -> str | None:  # noqa: B008 - as its users write it
+    def account(authorization: str | None = Header(None)) -> str | None:
         return principal(authorization)
 
     router = APIRouter(route_class=Idempotency(boundary, principal=account, required=False, **OPTIONS).route_class)

@@ -58,7 +58,9 @@ class DjangoCors:
     def __call__(self, request: Any) -> Any:
         from django.http import HttpResponse
 
-        response = HttpResponse(status=204, headers=PREFLIGHT) if request.method == "OPTIONS" else self.get_response(request)
+        response = (
+            HttpResponse(status=204, headers=PREFLIGHT) if request.method == "OPTIONS" else self.get_response(request)
+        )
         for name, value in CORS.items():
             response.headers[name] = value
         return response

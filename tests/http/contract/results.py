@@ -10,7 +10,7 @@ from typing import Any
 
 from retrysafe.conformance import RULES, Report, Result, Verdict
 from tests.http.contract.cells import Cell, cells
-from tests.http.contract.elsewhere import FAMILIES, GRPC, UNSEEN, Tested, Where
+from tests.http.contract.elsewhere import FAMILIES, GRPC, UNSEEN, ByTests, Where
 from tests.http.contract.integrations import INTEGRATIONS
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -38,7 +38,7 @@ def entry_of_grpc(cell: Cell, rule: str) -> str:
 
 
 def _elsewhere(where: Where) -> str:
-    return TESTED + ", ".join(where.tests) if isinstance(where, Tested) else WITHOUT + where.reason
+    return TESTED + ", ".join(where.tests) if isinstance(where, ByTests) else WITHOUT + where.reason
 
 
 def document(reports: dict[Cell, Report]) -> dict[str, Any]:
