@@ -24,7 +24,7 @@ from retrysafe.http.wsgi import Input
 from retrysafe.http.wsgi import request_of as request_of_environ
 
 CLAIM = "idempotency"
-"""Where a guarded request has its claim."""
+"""Where a request has its claim; None when it passed without one."""
 _VISIT = "_retrysafe_visit"
 View = Callable[[], HttpResponseBase]
 
@@ -117,6 +117,7 @@ def admit(guard: Guard, request: HttpRequest) -> Visit | None:
     """The visit of a request that is to be guarded; None for one that passes. Raises `Refusal`."""
     if getattr(request, CLAIM, None) is not None:
         return None
+    request.__dict__[CLAIM] = None
     key = guard.admit(request_of(request))
     return None if key is None else Visit(guard, request, key)
 
