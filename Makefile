@@ -7,11 +7,11 @@ SERVICES := scripts/services
 TYPED := src $(wildcard tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench services clean
+.PHONY: help venv demo test check bench kills services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo 'ARGS="..." is handed on by demo, test and bench.'
+	@echo 'ARGS="..." is handed on by demo, test, bench and kills.'
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -55,6 +55,12 @@ bench: $(VENV)/.dev-stamp ## Run the benchmarks against real services
 	$(START_SERVICES); \
 	eval "$$($(SERVICES) env)"; \
 	$(BIN)/python -m benchmarks $(ARGS)
+
+kills: $(VENV)/.dev-stamp ## Send 10,000 requests while a worker is killed every second, on every store
+	@trap '$(SERVICES) stop' EXIT; \
+	$(START_SERVICES); \
+	eval "$$($(SERVICES) env)"; \
+	$(BIN)/python -m tests.http.killing $(ARGS)
 
 services: ## Start the services, and print the variables that lead the tests to them
 	@$(SERVICES) start; code=$$?; $(SERVICES) env; exit $$code

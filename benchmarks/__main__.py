@@ -24,6 +24,9 @@ _GROUPS: tuple[tuple[str, str | None], ...] = (
     ("on_sweeping", "RETRYSAFE_TEST_POSTGRESQL"),
     ("on_redis", "RETRYSAFE_TEST_REDIS"),
     ("on_dynamodb", "RETRYSAFE_TEST_DYNAMODB"),
+    ("on_http", None),
+    ("on_http_postgresql", "RETRYSAFE_TEST_POSTGRESQL"),
+    ("on_http_redis", "RETRYSAFE_TEST_REDIS"),
 )
 """Modules with rows, and the variable that leads to the service they need."""
 

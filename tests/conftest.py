@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import pytest
 
 from retrysafe.stores.catalogue import STORES
-from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table, mysql_connection
+from tests.stores import ageing
+from tests.stores.ageing import mysql_connection
+from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
 
 POSTGRESQL, MYSQL = "RETRYSAFE_TEST_POSTGRESQL", "RETRYSAFE_TEST_MYSQL"
 FOUND = pytest.StashKey[set[str]]()
@@ -36,6 +39,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Drop them."""
+    ageing.close_kept()
     own = session.config.stash.get(OWN_DATABASES, {})
     os.environ.update({variable: server for variable, (server, _) in own.items()})
     if POSTGRESQL in own:
@@ -73,9 +77,12 @@ def _on_mysql(server: str, sql: str) -> None:
 def require(service: str) -> None:
     """Skip the test when the service is absent; in CI an absent service is a failure."""
     variable = f"RETRYSAFE_TEST_{service.upper().replace('-', '_')}"
-    if variable in os.environ:
-        return
-    reason = f"no {service}: {variable} is not set; run scripts/services start {service}"
+    if variable not in os.environ:
+        absent(f"no {service}: {variable} is not set; run scripts/services start {service}")
+
+
+def absent(reason: str) -> NoReturn:
+    """Skip the test for something that is not installed; in CI that is a failure."""
     if os.environ.get("RETRYSAFE_REQUIRE_SERVICES"):
         pytest.fail(reason)
     pytest.skip(reason)

@@ -20,11 +20,11 @@ import pytest
 import redis
 import redis.asyncio
 
-from retrysafe import Boundary, InProgress, connect
+from retrysafe import Boundary, InProgress, Quota, QuotaExceeded, connect
 from retrysafe.executors.redis_async import Wire
 from retrysafe.executors.sqlite import SqliteFile
 from tests.conftest import require
-from tests.stores.harnesses import mysql_connection
+from tests.stores.ageing import mysql_connection
 
 SENT: list[str] = []
 """Statements in the order in which they were sent."""
@@ -98,6 +98,15 @@ async def aclaim(boundary: Boundary, key: str, tx: Any = None) -> bool:
         if not claimed.replayed:
             claimed.result = "done"
     return claimed.replayed
+
+
+TWO = Quota(rate="2/1h", outstanding=100)
+
+
+def refused(boundary: Boundary, key: str, tx: Any = None) -> None:
+    """Claim once more than the quota allows."""
+    with pytest.raises(QuotaExceeded):
+        claim(boundary, f"{key} refused", tx)
 
 
 # ---------------------------------------------------------------- PostgreSQL
@@ -364,3 +373,89 @@ async def test_async_redis(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
         assert await aclaim(boundary, key)
         assert len(verbs()) == 1
         await boundary.aclose()
+
+
+# ---------------------------------------------------------------- quotas: what counting costs beyond the above
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_psycopg_quota(pool: psycopg_pool.ConnectionPool[Any], schema: str, key: str, shared: bool) -> None:
+    """Nothing: the claim counts."""
+    boundary = Boundary(f"trips {key}", store=pool, quota=TWO, effects="transactional" if shared else "keyed")
+    with psycopg.connect(schema) as connection:
+        tx = connection if shared else None
+        claim(boundary, f"{key} first", tx)
+        SENT.clear()
+        assert not claim(boundary, key, tx)
+        assert verbs() == ["WITH", "UPDATE"]
+        assert claim(boundary, key, tx)
+        assert verbs() == ["WITH"]
+        refused(boundary, key, tx)
+        assert verbs() == ["WITH", "SELECT", "SELECT"]
+    boundary.close()
+
+
+def test_sqlite_quota(file: str) -> None:
+    """Nothing: the claim counts."""
+    boundary = Boundary("trips", store=file, quota=TWO)
+    claim(boundary, "first")
+    SENT.clear()
+    assert not claim(boundary, "k")
+    assert verbs() == ["SELECT", "INSERT", "UPDATE"]
+    assert claim(boundary, "k")
+    assert verbs() == ["SELECT"]
+    refused(boundary, "k")
+    assert verbs() == ["SELECT", "INSERT", "SELECT", "SELECT"]
+    boundary.close()
+
+
+def test_pymysql_quota(mariadb: str, key: str) -> None:
+    """One statement for a new key."""
+    boundary = Boundary(f"trips {key}", store=mariadb, quota=TWO)
+    claim(boundary, f"{key} first")
+    SENT.clear()
+    assert not claim(boundary, key)
+    assert verbs() == ["SELECT", "SELECT", "INSERT", "UPDATE"]
+    assert claim(boundary, key)
+    assert verbs() == ["SELECT"]
+    refused(boundary, key)
+    assert verbs() == ["SELECT", "SELECT"]
+    boundary.close()
+
+
+def test_pymysql_quota_in_the_callers_transaction(mariadb: str, key: str) -> None:
+    """One statement."""
+    boundary = Boundary(f"trips {key}", store=mariadb, quota=TWO, effects="transactional")
+    with closing(mysql_connection(mariadb)) as tx:
+        claim(boundary, f"{key} first", tx)
+        SENT.clear()
+        assert not claim(boundary, key, tx)
+        assert verbs() == ["SAVEPOINT", "SELECT", "INSERT", "RELEASE", "UPDATE"]
+        assert claim(boundary, key, tx)
+        assert verbs() == ["SAVEPOINT", "SELECT", "INSERT"]
+        refused(boundary, key, tx)
+        assert verbs() == ["SAVEPOINT", "SELECT"]
+    boundary.close()
+
+
+def test_redis_quota(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """One request, to the slot of the scope."""
+    kind = redis.connection.AbstractConnection
+    send = kind.send_packed_command
+
+    def note(self: Any, *args: Any, **kwargs: Any) -> Any:
+        SENT.append("EVALSHA")
+        return send(self, *args, **kwargs)
+
+    with noted_redis(monkeypatch, kind, note) as url:
+        boundary = Boundary(f"trips {key}", store=url, quota=TWO)
+        for _ in range(2):
+            claim(boundary, f"{key} first")
+        SENT.clear()
+        assert not claim(boundary, key)
+        assert len(verbs()) == 3
+        assert claim(boundary, key)
+        assert len(verbs()) == 2
+        refused(boundary, key)
+        assert len(verbs()) == 2
+        boundary.close()

@@ -3,6 +3,8 @@
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim, current
 from retrysafe.codec import JSONCodec
+from retrysafe.core.quotas import Quota
+from retrysafe.encryption import Keyring
 from retrysafe.errors import (
     ConfigurationError,
     IllegalTransition,
@@ -12,7 +14,9 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
+    QuotaExceeded,
     ResultNotEncodable,
+    ResultUnreadable,
     RetrysafeError,
     RetryTransaction,
     SchemaOutdated,
@@ -35,12 +39,16 @@ __all__ = [
     "JSONCodec",
     "KeyExpired",
     "KeyReused",
+    "Keyring",
     "LeaseLost",
     "LoggingObserver",
     "Observer",
     "Occurrence",
     "OutcomeUnknown",
+    "Quota",
+    "QuotaExceeded",
     "ResultNotEncodable",
+    "ResultUnreadable",
     "RetryTransaction",
     "RetrysafeError",
     "SchemaOutdated",

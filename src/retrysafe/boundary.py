@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from retrysafe import connect
+from retrysafe.backend import Backend
 from retrysafe.claim import Claim
 from retrysafe.codec import JSONCodec, encode_failure
 from retrysafe.core import keys
-from retrysafe.core.transitions import resolution
+from retrysafe.core.quotas import Quota
+from retrysafe.core.transitions import RULES, resolution
+from retrysafe.encryption import Bound, Keyring, sealed
 from retrysafe.endings import encode_result
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.observers import LoggingObserver, Observers
@@ -21,6 +24,7 @@ from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.operating import settle_doubt
 from retrysafe.terms import Terms, clocks_of, reject
 from retrysafe.types import (
+    Clocks,
     Concurrency,
     Duration,
     Effects,
@@ -61,6 +65,8 @@ class Boundary:
         on_missing: what a missing key is: an "error" (`InvalidKey`), or let "pass" unguarded.
         codec: how results are stored; by default `JSONCodec`.
         observers: told of every decision; by default a `LoggingObserver`.
+        quota: a `Quota`: how many new keys each scope may claim in a period, and how many it may have in the store.
+        encryption: a `Keyring` that encrypts stored results and failures; by default they are stored as they are.
         secret: keys the hashes under which keys are stored and derived; set it when keys are guessable and the
             store can be read by others. Changing it makes every stored key unknown.
 
@@ -87,6 +93,8 @@ class Boundary:
         on_missing: OnMissing = "error",
         codec: Codec | None = None,
         observers: Iterable[Observer] | None = None,
+        quota: Quota | None = None,
+        encryption: Keyring | None = None,
         secret: str | bytes | None = None,
     ) -> None:
         _check_choices(name, concurrency, effects, on_expired, on_missing)
@@ -104,6 +112,8 @@ class Boundary:
             raise ConfigurationError(
                 f"effects='transactional' needs transactions, which a {backend.kind} store does not have."
             )
+        _check_kinds(quota, encryption)
+        _check_quota(quota, clocks, backend)
         clocks = clocks._replace(margin=backend.store.capabilities.margin)
         backend.users += 1
         self._closed = False
@@ -124,6 +134,8 @@ class Boundary:
             observers=Observers((LoggingObserver(),) if observers is None else observers),
             secret=keys.check_secret(secret),
             warned=[],
+            encryption=encryption,
+            quota=quota,
         )
 
     @property
@@ -139,7 +151,12 @@ class Boundary:
     @property
     def largest_result(self) -> int | None:
         """How many bytes of a result the store can keep; None when there is no limit of its own."""
-        return self._terms.backend.store.capabilities.largest_result
+        return self._terms.largest_result
+
+    @property
+    def address(self) -> str:
+        """Where the store is, without a password."""
+        return self._terms.backend.address
 
     @property
     def window(self) -> float:
@@ -170,7 +187,7 @@ class Boundary:
     def __repr__(self) -> str:
         terms = self._terms
         return (
-            f"Boundary({terms.name!r}, store={terms.backend.address!r}, window={terms.clocks.window / 1e6:g} s, "
+            f"Boundary({terms.name!r}, store={self.address!r}, window={terms.clocks.window / 1e6:g} s, "
             f"concurrency={terms.concurrency!r}, effects={terms.effects!r})"
         )
 
@@ -266,6 +283,7 @@ class Boundary:
             effects=terms.effects,
             clocks=terms.clocks,
             on_expired=terms.on_expired,
+            quota=None if terms.quota is None else terms.quota.allowance(terms.name, scope_text),
         )
         return Claim(terms, want, operation, tx, annotation)
 
@@ -307,13 +325,17 @@ class Boundary:
         terms = self._terms
         event = resolution(outcome)
         named = operation or self.name
-        found = keys.lookup(terms.secret, terms.name, terms.scope_of(scope), named, keys.parse(key))
+        scope_text = terms.scope_of(scope)
+        found = keys.lookup(terms.secret, terms.name, scope_text, named, keys.parse(key))
         stored: Stored | None = None
         if outcome == "completed":
             guarded = self._guarded.get(named)
             stored = self._encode_answer(result, None if guarded is None else guarded.annotation)
         elif outcome == "failed":
             stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
+        target = RULES[event].target
+        assert target is not None
+        stored = sealed(terms.encryption, stored, Bound(terms.name, scope_text, named, found, target))
 
         def steps() -> Steps[bool]:
             done, record = yield from settle_doubt(terms.backend.store, found, event, stored, clocks=terms.clocks)
@@ -325,9 +347,7 @@ class Boundary:
 
     def _encode_answer(self, result: Any, annotation: Any) -> Stored:
         try:
-            return encode_result(
-                self._terms.codec, result, annotation, self._terms.backend.store.capabilities.largest_result
-            )
+            return encode_result(self._terms.codec, result, annotation, self._terms.largest_result)
         except ResultNotEncodable as error:
             raise ConfigurationError(
                 f"result= cannot be stored, so the key is still unknown. {error.detail}. Name the operation= whose "
@@ -368,6 +388,28 @@ def _check_choices(name: object, concurrency: object, effects: str, on_expired: 
     ):
         if value not in choices:
             raise ConfigurationError(f"{argument}={value!r}: expected one of {', '.join(choices)}.")
+
+
+def _check_kinds(quota: object, encryption: object) -> None:
+    if quota is not None and not isinstance(quota, Quota):
+        raise ConfigurationError('quota= is a Quota, such as Quota(rate="100/1m", outstanding=1000).')
+    if encryption is not None and not isinstance(encryption, Keyring):
+        raise ConfigurationError("encryption= is a Keyring, such as Keyring.from_env().")
+
+
+def _check_quota(quota: Quota | None, clocks: Clocks, backend: Backend) -> None:
+    if quota is None:
+        return
+    if not backend.store.capabilities.quotas:
+        raise ConfigurationError(
+            f"quota= cannot be kept by a {backend.kind} store, which cannot count the keys of a scope. Limit them "
+            "before they come here, or use another store."
+        )
+    if quota.period > clocks.memory:
+        raise ConfigurationError(
+            f"quota= counts over {quota.period / 1e6:g} s, and keys are forgotten after {clocks.memory / 1e6:g} s: a "
+            "shorter period, or a longer memory=."
+        )
 
 
 def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

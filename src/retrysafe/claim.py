@@ -15,6 +15,7 @@ from retrysafe.core.decisions import Decision
 from retrysafe.core.outcomes import Answered, Ending
 from retrysafe.core.outcomes import Ground as Kind
 from retrysafe.core.transitions import RULES, Event
+from retrysafe.encryption import Bound, opened, sealed
 from retrysafe.endings import End, Said, answer_of, end_of
 from retrysafe.errors import (
     ConfigurationError,
@@ -23,6 +24,8 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
+    QuotaExceeded,
+    ResultUnreadable,
     RetrysafeError,
     RetryTransaction,
     StoredFailure,
@@ -38,7 +41,7 @@ from retrysafe.programs.settling import resolve
 from retrysafe.programs.transactions import frozen_snapshot
 from retrysafe.terms import Terms
 from retrysafe.timing import Timed, Timing
-from retrysafe.types import Held, Record, Reject, Standing, Stored, Want
+from retrysafe.types import Held, Record, Reject, Standing, State, Stored, Want
 
 
 def current() -> Claim:
@@ -55,6 +58,9 @@ def current() -> Claim:
 MOST_RESTARTS = 5
 """How often a whole transaction of ours is run again because the database asks for it."""
 _BEGINNINGS = {Standing.ABSENT: "started", Standing.RELEASED: "started", Standing.LAPSED: "takeover"}
+
+
+_ANSWERED = (Decision.REPLAY, Decision.REPLAY_FAILURE)
 
 
 class _Pause(NamedTuple):
@@ -182,6 +188,10 @@ class Claim:
             return None
         self._tell("restarted", restarts=restarts + 1)
         return RESTART.delay(restarts, self._terms.chance())
+
+    def notice(self, name: str, **fields: Any) -> None:
+        """Tell the observers, as an entry point does, of something that concerns this attempt."""
+        self._tell(name, **fields)
 
     def adopt(self) -> None:
         """Make the claim, which an entry point entered in a thread of its own, the one around the code running here."""
@@ -344,9 +354,14 @@ class Claim:
         if isinstance(outcome, Won):
             self._hold(outcome)
             return None
-        decision, record = outcome
+        decision, record, refusal = outcome
+        if refusal is not None:
+            self._tell("quota_refused", limit=refusal.limit, retry_after=refusal.retry_after)
+            raise QuotaExceeded(limit=refusal.limit, retry_after=refusal.retry_after)
         if decision is Decision.BUSY or record is None:
             return self._busy(outcome)
+        if decision in _ANSWERED:
+            record = self._readable(record)
         match decision:
             case Decision.REPLAY:
                 self._replay(record)
@@ -375,6 +390,29 @@ class Claim:
         self._tell(name, token=held.token, attempts=won.record.attempts)
         if not held.transactional:
             self._lease = heartbeat.Lease(held, self._claimed_at, self._tell)
+
+    # ------------------------------------------------------------ what is stored, encrypted if the boundary says so
+
+    def _readable(self, record: Record) -> Record:
+        """The record with its answer as its codec wrote it."""
+        if record.result is None:
+            return record
+        try:
+            stored = opened(self._terms.encryption, record.result, self._bound(record.state))
+        except ResultUnreadable as unreadable:
+            self._tell("unreadable", reason=unreadable.detail)
+            raise
+        return record._replace(result=stored)
+
+    def _sealed(self, event: Event | None, stored: Stored | None) -> Stored | None:
+        """An answer as it is to be stored by an event."""
+        target = None if event is None else RULES[event].target
+        return stored if target is None else sealed(self._terms.encryption, stored, self._bound(target))
+
+    def _bound(self, state: State) -> Bound:
+        """What this key's answers belong to: taken from what was asked for, never from what was found."""
+        want = self._required_want()
+        return Bound(want.boundary, want.scope, want.operation, want.key, state)
 
     def _replay(self, record: Record) -> None:
         assert record.result is not None
@@ -441,8 +479,9 @@ class Claim:
         if answer is None:
             self._tell("doubted")
             raise OutcomeUnknown("The probe could not tell either.")
-        self._tell("probed", outcome=RULES[answer[0]].target)
-        return answer
+        event, stored = answer
+        self._tell("probed", outcome=RULES[event].target)
+        return event, self._sealed(event, stored)
 
     # ------------------------------------------------------------ leaving
 
@@ -525,7 +564,8 @@ class Claim:
         self._conclude(settled, end, error)
 
     def _judge(self, error: BaseException | None) -> End:
-        return end_of(self._said, error, self._standing_ground().kind, self._terms, self.result, self._annotation)
+        end = end_of(self._said, error, self._standing_ground().kind, self._terms, self.result, self._annotation)
+        return end._replace(stored=self._sealed(end.word.event, end.stored))
 
     def _not_settled(self, failure: Exception) -> None:
         """The transaction that carries the outcome could not be ended as wanted."""

@@ -37,6 +37,8 @@ def describe(boundary: Boundary) -> dict[str, Any]:
         "effects": f"{terms.effects}: {_COVERS[terms.effects]}",
         "scope": _scope(terms.scope),
         "secret": "set" if terms.secret else "not set",
+        "quota": _quota(terms),
+        "encryption": _encryption(terms),
         "operations": [operation(guarded) for _, guarded in sorted(boundary._guarded.items())],
         "retries": {ground.value: outlook(terms, ground) for ground in GROUNDS[terms.effects]},
     }
@@ -87,6 +89,22 @@ def _concurrency(terms: Terms) -> str:
     if isinstance(terms.concurrency, Reject):
         return "reject(): a simultaneous duplicate is told at once"
     return f"wait({terms.concurrency.seconds:g}): a simultaneous duplicate waits for the first one's result"
+
+
+def _quota(terms: Terms) -> str:
+    if terms.quota is None:
+        return "none: a scope may claim any number of keys"
+    rate, outstanding = terms.quota.rate, terms.quota.outstanding
+    limits = [] if rate is None else [f"{rate} new keys in {terms.quota.period / 1e6:g} s"]
+    limits += [] if outstanding is None else [f"{outstanding} keys kept at once"]
+    return f"each scope: {', '.join(limits)}; kept {terms.backend.store.capabilities.quotas}"
+
+
+def _encryption(terms: Terms) -> str:
+    if terms.encryption is None:
+        return "none: results are stored as they are"
+    older = ", ".join(terms.encryption.ids[1:])
+    return f"XAES-256-GCM with the key {terms.encryption.current}" + (f"; {older} can be read too" if older else "")
 
 
 def _scope(scope: str | Callable[[], str] | None) -> str:

@@ -37,19 +37,19 @@ class End(NamedTuple):
 def end_of(said: Said, error: BaseException | None, ground: Ground, terms: Terms, result: Any, annotation: Any) -> End:
     """Judge the end of a block that raised ``error``, or None and left ``result``."""
     if said.failure is not None:
-        return End(Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure, _largest(terms)))
+        return End(Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure, terms.largest_result))
     if error is not None:
         permanent = isinstance(error, terms.permanent) and not _is_passing(error, terms)
         ending = ending_of_error(permanent=permanent, committed=said.committed, not_executed=said.not_executed)
         word = verdict(ending, ground)
-        return End(ending, word, None if word.event is Event.RELEASE else encode_error(error, _largest(terms)))
+        return End(ending, word, None if word.event is Event.RELEASE else encode_error(error, terms.largest_result))
     answered, reason = said.answered
     ending = ending_of_answer(answered, committed=said.committed, not_executed=said.not_executed)
     word = verdict(ending, ground)
     if word.event is not Event.COMPLETE:
         return End(ending, word, encode_failure("Failure", reason, None) if word.event is Event.DOUBT else None)
     try:
-        return End(ending, word, encode_result(terms.codec, result, annotation, _largest(terms)))
+        return End(ending, word, encode_result(terms.codec, result, annotation, terms.largest_result))
     except ResultNotEncodable as error_of_ours:
         return End(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), Stored(None, "", 0), error_of_ours)
 
@@ -57,10 +57,10 @@ def end_of(said: Said, error: BaseException | None, ground: Ground, terms: Terms
 def answer_of(said: Said, terms: Terms, result: Any, annotation: Any) -> tuple[Event, Stored | None] | None:
     """What a probe's words make of an unknown record, and what they store; None when it could not tell."""
     if said.failure is not None:
-        return Event.RESOLVE_FAILED, encode_error(said.failure, _largest(terms))
+        return Event.RESOLVE_FAILED, encode_error(said.failure, terms.largest_result)
     if said.committed:
         try:
-            return Event.RESOLVE_COMPLETED, encode_result(terms.codec, result, annotation, _largest(terms))
+            return Event.RESOLVE_COMPLETED, encode_result(terms.codec, result, annotation, terms.largest_result)
         except ResultNotEncodable as error:
             raise OutcomeUnknown(f"What the probe found cannot be stored. {error.detail}") from error
     return (Event.RESOLVE_RELEASED, None) if said.not_executed else None
@@ -70,10 +70,6 @@ def _is_passing(error: BaseException, terms: Terms) -> bool:
     """Whether an error may pass by itself, however broad ``permanent=`` is: a restart, or ours of an inner claim."""
     ours = isinstance(error, RetrysafeError) and not isinstance(error, StoredFailure)
     return terms.backend.restarts(error) or (ours and type(error) not in terms.permanent)
-
-
-def _largest(terms: Terms) -> int | None:
-    return terms.backend.store.capabilities.largest_result
 
 
 def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | None) -> Stored:

@@ -171,6 +171,31 @@ class ResultNotEncodable(RetrysafeError):
     retry_same_key = False
 
 
+class ResultUnreadable(RetrysafeError):
+    """The key was used before, and its stored answer cannot be read here. Nothing was run again.
+
+    The effect may have happened; only the answer is out of reach, because it is encrypted with a key
+    that this process does not have, or was altered. Give the boundary the keyring with the key named
+    above, then ask again with the same key. A new key could do the work twice.
+    """
+
+
+class QuotaExceeded(RetrysafeError):
+    """The scope has used up its quota of keys, and this key is not one of those it has used. Nothing was run.
+
+    Nothing was written either. Ask again with the same key after ``retry_after`` seconds. ``limit`` says
+    which limit it was: "rate" (new keys in a period) or "outstanding" (keys that are kept). Retries of
+    keys that were used before are still answered.
+    """
+
+    effect_happened = "no"
+
+    def __init__(self, detail: str = "", *, limit: str = "rate", retry_after: float = 1.0) -> None:
+        super().__init__(detail)
+        self.limit = limit
+        self.retry_after = retry_after
+
+
 class SchemaOutdated(RetrysafeError):
     """The store's tables are missing or older than this version of retrysafe.
 

@@ -8,9 +8,9 @@ BEGINNINGS = ("started", "takeover", "reclaimed")
 """The key was won, and the work runs."""
 ANSWERS = ("replayed", "failure_replayed")
 """The stored answer was given instead."""
-REFUSALS = ("conflict", "doubted", "expired_refused")
+REFUSALS = ("conflict", "doubted", "expired_refused", "unreadable")
 """The caller of a key that was used before was turned away."""
-DECISIONS = (*BEGINNINGS, *ANSWERS, *REFUSALS, "mismatch", "passed")
+DECISIONS = (*BEGINNINGS, *ANSWERS, *REFUSALS, "mismatch", "quota_refused", "passed")
 """What a call can come to before anything runs; each call has one of them, or an error."""
 ENDINGS = ("completed", "result_withheld", "failed", "released", "rolled_back", "unknown", "unrecorded")
 """How an attempt that ran can end; one whose lease was lost may have none."""
@@ -65,6 +65,14 @@ COUNTERS = (
     Counter("retrysafe.replays", "{replay}", "Stored results and failures given instead of running again.", ANSWERS),
     Counter("retrysafe.conflicts", "{conflict}", "Calls told that another attempt is in progress.", ("conflict",)),
     Counter("retrysafe.mismatches", "{mismatch}", "Calls refused for another payload under a used key.", ("mismatch",)),
+    Counter(
+        "retrysafe.quota_refusals",
+        "{call}",
+        "Calls with a new key refused because their scope has used up its quota.",
+        ("quota_refused",),
+        field="limit",
+    ),
+    Counter("retrysafe.unreadable", "{answer}", "Stored answers that could not be decrypted.", ("unreadable",)),
     Counter("retrysafe.takeovers", "{takeover}", "Keys claimed from an attempt whose lease had lapsed.", ("takeover",)),
     Counter("retrysafe.waits", "{wait}", "Pauses of callers that wait for another attempt.", ("waited",)),
     Counter("retrysafe.restarts", "{restart}", "Transactions that the database wanted again.", ("restarted",)),

@@ -60,6 +60,14 @@ OCCURRENCES: dict[str, Meaning] = {
     ),
     "mismatch": Meaning(WARNING, "the same key came with another payload and was refused", ("differing",)),
     "expired_refused": Meaning(INFO, "the key's window is over and the boundary refuses its reuse"),
+    "unreadable": Meaning(
+        ERROR,
+        "the stored answer could not be decrypted; the caller was told so, and nothing was run again",
+        ("reason",),
+    ),
+    "quota_refused": Meaning(
+        INFO, "the scope has used up its quota of new keys; the caller was told so", ("limit", "retry_after")
+    ),
     "completed": Meaning(INFO, "the work ended and its result is stored"),
     "result_withheld": Meaning(ERROR, "the work ended, but its result could not be encoded"),
     "failed": Meaning(INFO, "the work failed for good and the failure is stored", ("error_type",)),
@@ -83,6 +91,11 @@ OCCURRENCES: dict[str, Meaning] = {
     "restarted": Meaning(INFO, "the database wanted the whole transaction again", ("restarts",)),
     "renewal_failed": Meaning(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
     "lease_lost": Meaning(ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
+    "outside_commit": Meaning(
+        WARNING,
+        "in a transactional request another session committed to the same database: not undone if the request fails",
+        ("when",),
+    ),
     "unrecorded": Meaning(ERROR, "the work ended but the store did not answer: the lease lapses", ("ending",)),
 }
 """Every occurrence by its name."""

@@ -18,7 +18,9 @@ from retrysafe.auditing import Audit
 from retrysafe.backend import Backend, Schema
 from retrysafe.codec import JSONCodec, encode_failure
 from retrysafe.core import keys
-from retrysafe.core.transitions import resolution
+from retrysafe.core.transitions import RULES, Event, resolution
+from retrysafe.encryption import MEDIA_TYPE as ENCRYPTED
+from retrysafe.encryption import Bound, Keyring, label_of, sealed
 from retrysafe.errors import ConfigurationError
 from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.ports import Capabilities, Observer, Steps
@@ -63,6 +65,7 @@ class Operator:
         actor: who makes the changes; by default the user and the machine.
         observers: told of every change, as boundaries tell theirs; by default a `LoggingObserver`.
         secret: the boundary's, if it has one: keys are found by their hash.
+        encryption: the boundary's keyring, if it has one, for answers that are given by hand. Nothing else needs it.
         audit: given an entry before each change and after it. If it raises, the change is not made.
     """
 
@@ -73,6 +76,7 @@ class Operator:
         actor: str | None = None,
         observers: Iterable[Observer] | None = None,
         secret: str | bytes | None = None,
+        encryption: Keyring | None = None,
         audit: Audit | None = None,
     ) -> None:
         self._backend = _connected(store)
@@ -80,6 +84,7 @@ class Operator:
         self._runner = None if self._backend.serves_sync else asyncio.Runner()
         self._secret = keys.check_secret(secret)
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)
+        self._encryption = encryption
         self._audit = audit
         self.actor = actor or f"{_user()}@{socket.gethostname()}"
         self._has_schema = False
@@ -166,7 +171,8 @@ class Operator:
 
         "completed" stores ``result`` as the answer (a `Stored` as it is, anything else by `JSONCodec`), "failed" a
         failure with ``result`` as its message, and "released" lets the next attempt run. Not done if the
-        key is not in doubt, or is another attempt's by now.
+        key is not in doubt, or is another attempt's by now. An answer to a boundary with ``encryption=`` needs its
+        keyring: without it, retries could not read it.
         """
         event = resolution(outcome)
         stored: Stored | None = None
@@ -174,8 +180,21 @@ class Operator:
             stored = result if isinstance(result, Stored) else JSONCodec().encode(result, None)
         elif outcome == "failed":
             stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
+        stored = self._sealed(seen, event, stored)
         steps = operating.settle_doubt(self._backend.store, seen.key, event, stored, attempt=seen.attempt)
         return self._change("resolved", seen, outcome, steps, {"outcome": outcome, "reason": reason})
+
+    def _sealed(self, seen: Record, event: Event, stored: Stored | None) -> Stored | None:
+        """The answer as the boundary would store it. What an attempt has left behind shows whether it encrypts."""
+        target = RULES[event].target
+        assert target is not None
+        left = seen.result
+        if stored is not None and self._encryption is None and left is not None and left.media_type == ENCRYPTED:
+            raise ConfigurationError(
+                f"The boundary {seen.boundary!r} encrypts what it stores, with the key {label_of(left).key_id!r}: give "
+                "its keyring as encryption= (--encryption-keys-env), or resolve the key by Boundary.resolve()."
+            )
+        return sealed(self._encryption, stored, Bound(seen.boundary, seen.scope, seen.operation, seen.key, target))
 
     def release(self, seen: Record, *, reason: str = "") -> Change:
         """Let the next attempt run a key that is in doubt: you know that its effect did not happen, and never will."""

@@ -22,6 +22,7 @@ from retrysafe.types import (
     Page,
     Partition,
     Record,
+    Refusal,
     Stored,
     Tally,
     Want,
@@ -58,6 +59,7 @@ class Capabilities(NamedTuple):
     largest_result: bytes of an encoded result; a larger one cannot be stored. None: the store's own limit is far away.
     margin: microseconds by which others wait longer for a lease than its holder relies on it: none where the store's
         own clock judges.
+    quotas: how exactly the quota of a scope is kept; empty where it cannot be kept at all.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Capabilities(NamedTuple):
     choose_when: str
     largest_result: int | None = None
     margin: Micros = 0
+    quotas: str = ""
 
 
 class Store(Protocol):
@@ -83,10 +86,18 @@ class Store(Protocol):
         """What this kind of store can promise."""
         ...
 
-    def claim(self, want: Want) -> Ask[Record | None]:
+    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+        """Count a key against the quota that ``want`` has, unless it is counted already, or refuse it.
+
+        Asked before a claim that has a quota. Empty where `claim` judges by itself.
+        """
+        ...
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
         """Write a first record if the key has none, else return the record that is there.
 
-        None means that a transaction which has not ended yet is claiming the key.
+        None means that a transaction which has not ended yet is claiming the key. A refusal means that the key
+        has no record and its quota no room, and that nothing was written.
         """
         ...
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from retrysafe.backend import Backend
 from retrysafe.core import durations, keys
 from retrysafe.core.durations import micros
+from retrysafe.core.quotas import Quota
+from retrysafe.encryption import OVERHEAD, Keyring
 from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.observers import NO_FIELDS, Observers
 from retrysafe.ports import Codec
@@ -56,6 +58,14 @@ class Terms(NamedTuple):
     observers: Observers
     secret: bytes | None
     warned: list[bool]
+    encryption: Keyring | None = None
+    quota: Quota | None = None
+
+    @property
+    def largest_result(self) -> int | None:
+        """How many bytes of an encoded result the store keeps, less what encrypting adds; None: any number."""
+        largest = self.backend.store.capabilities.largest_result
+        return largest if largest is None or self.encryption is None else largest - OVERHEAD
 
     def chance(self) -> float:
         """A random number in [0, 1), for jitter."""

@@ -113,6 +113,25 @@ class Clocks(NamedTuple):
     margin: Micros = 0
 
 
+class Allowance(NamedTuple):
+    """What a scope may claim: ``rate`` new keys in any ``period``, and ``outstanding`` keys kept; None: any number.
+
+    ``holder`` is the name under which its keys are counted.
+    """
+
+    holder: bytes
+    rate: int | None
+    period: Micros
+    outstanding: int | None
+
+
+class Refusal(NamedTuple):
+    """That a new key would be too many: by which limit, and after how many seconds to ask again."""
+
+    limit: str
+    retry_after: float
+
+
 class Want(NamedTuple):
     """What an attempt asks for when it claims a key."""
 
@@ -125,6 +144,7 @@ class Want(NamedTuple):
     effects: Effects
     clocks: Clocks
     on_expired: OnExpired = "new"
+    quota: Allowance | None = None
 
     @property
     def transactional(self) -> bool:

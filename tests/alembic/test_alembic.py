@@ -58,8 +58,10 @@ revision, down_revision = "a1", None
 def upgrade():
     op.create_table("goods", sqlalchemy.Column("id", sqlalchemy.Integer, primary_key=True))
     retrysafe.upgrade(op, 1)
+    retrysafe.upgrade(op, 2)
 
 def downgrade():
+    retrysafe.downgrade(op, 2)
     retrysafe.downgrade(op, 1)
     op.drop_table("goods")
 """
@@ -142,8 +144,9 @@ def test_offline_sql_is_ours(place: Place) -> None:
     command.upgrade(place.config, "head", sql=True)
     script = place.output.getvalue()
     dialect = "sqlite" if place.url.startswith("sqlite") else "postgresql"
-    for statement in migrations.forward(dialect, 1):
-        assert f"{statement};" in script
+    for version in (1, 2):
+        for statement in migrations.forward(dialect, version):
+            assert f"{statement};" in script
     if dialect == "sqlite":
         with closing(sqlite3.connect(place.url.removeprefix("sqlite:///"))) as database:
             database.executescript(script)

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 from retrysafe import Boundary, Claim
 from retrysafe.connect import connect
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
-from tests.stores.harnesses import MysqlDialect, mysql_connection
+from tests.stores.ageing import mysql_connection
+from tests.stores.harnesses import MysqlDialect
 
 
 @dataclass

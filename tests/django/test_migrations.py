@@ -73,8 +73,9 @@ def test_later_versions_are_forgotten_by_their_row(monkeypatch: pytest.MonkeyPat
 
 def test_model_has_the_columns_of_a_record() -> None:
     fields: list[Field[Any, Any]] = list(Record._meta.concrete_fields)
-    assert tuple(field.column for field in fields) == COLUMNS
-    assert {field.column for field in fields if isinstance(field, BinaryField)} == {"key_hash", "fingerprint", "result"}
+    assert tuple(field.column for field in fields) == (*COLUMNS, "quota")
+    binary = {field.column for field in fields if isinstance(field, BinaryField)}
+    assert binary == {"key_hash", "fingerprint", "result", "quota"}
 
 
 @pytest.fixture

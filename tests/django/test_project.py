@@ -54,6 +54,7 @@ def test_migrate_there_and_back(tmp_path: Path) -> None:
         done = manage(tmp_path, "sqlite", "migrate", "--no-color", *arguments)
         assert done.returncode == 0, done.stderr
     assert "Applying retrysafe.0001_records... OK" in done.stdout
+    assert "Applying retrysafe.0002_quotas... OK" in done.stdout
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mysql"])

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import require
 from tests.docs.pages import ROOT, write_commands
-from tests.stores.harnesses import mysql_connection
+from tests.stores.ageing import mysql_connection
 
 
 @pytest.fixture

@@ -12,20 +12,17 @@ import pytest
 
 from retrysafe import Boundary
 from retrysafe.connect import connect
-from tests.conftest import require
+from tests.conftest import absent, require
 from tests.faults.helpers import (
     Bank,
-    Cluster,
-    MariaDB,
     Proxy,
     Told,
     business_table,
     driven,
-    mariadb_program,
-    postgresql_programs,
     unique,
 )
 from tests.faults.http_proxy import HttpProxy
+from tests.faults.servers import Cluster, MariaDB, mariadb_program, postgresql_programs
 from tests.stores.harnesses import dynamodb_endpoint, dynamodb_url, redis_url
 
 Making = Callable[..., Boundary]
@@ -136,10 +133,7 @@ def own_server() -> Iterator[Cluster]:
     """A PostgreSQL server that tests may kill."""
     programs = postgresql_programs()
     if programs is None or (os.geteuid() != 0 and os.environ.get("USER") == "root"):
-        reason = "no PostgreSQL server programs under /usr/lib/postgresql"
-        if os.environ.get("RETRYSAFE_REQUIRE_SERVICES"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        absent("no PostgreSQL server programs under /usr/lib/postgresql")
     server = Cluster(programs)
     yield server
     server.close()
@@ -150,10 +144,7 @@ def own_mariadb() -> Iterator[MariaDB]:
     """A MariaDB server that tests may kill."""
     program = mariadb_program()
     if program is None:
-        reason = "no MariaDB server program"
-        if os.environ.get("RETRYSAFE_REQUIRE_SERVICES"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        absent("no MariaDB server program")
     server = MariaDB(program)
     yield server
     server.close()

@@ -1,21 +1,17 @@
-"""What the fault tests share: deadlines, an observer to wait for, ledgers, a cutting proxy, an own server."""
+"""What the fault tests share: deadlines, an observer to wait for, ledgers, a cutting proxy."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import queue
 import random
 import re
-import shutil
-import signal
 import socket
 import sqlite3
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -27,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from retrysafe import InProgress, StoreUnavailable
 from retrysafe.executors import redis_url
 from retrysafe.executors.redis import RedisClient
 from retrysafe.ports import Occurrence
@@ -34,7 +31,7 @@ from retrysafe.programs.drivers import run
 from retrysafe.programs.operating import find
 from retrysafe.stores.redis import RedisStore
 from retrysafe.types import Filter, Record
-from tests.stores.harnesses import mysql_connection
+from tests.stores.ageing import mysql_connection
 
 DEADLINE = 30.0
 """Seconds after which a condition that should have come true fails the test."""
@@ -61,6 +58,25 @@ async def auntil(condition: Callable[[], Any], seconds: float = DEADLINE) -> Any
         assert time.monotonic() < deadline, "the condition did not come true in time"
         await asyncio.sleep(0.002)
     return found
+
+
+NOT_NOW = (StoreUnavailable, InProgress)
+"""What callers get while a server is away: ask again with the same key."""
+
+
+def again(operation: Callable[[], Any]) -> Any:
+    """The answer, as soon as there is one; a pool may first have to find out that its connections are dead."""
+    found: list[Any] = []
+
+    def tried() -> bool:
+        try:
+            found.append(operation())
+        except NOT_NOW:
+            return False
+        return True
+
+    until(tried)
+    return found[-1]
 
 
 async def forever() -> None:
@@ -453,168 +469,6 @@ def _size(buffer: bytes, typed: bool) -> int | None:
 def _cut(one: socket.socket) -> None:
     with suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
-
-
-# ---------------------------------------------------------------- a PostgreSQL server of our own
-
-
-class Cluster:
-    """A PostgreSQL cluster in a directory of its own, to be killed and started again."""
-
-    def __init__(self, programs: Path) -> None:
-        self._programs = programs
-        self._user = "postgres" if os.geteuid() == 0 else None
-        self.home = Path(tempfile.mkdtemp(prefix="retrysafe-faults-"))
-        if self._user is not None:
-            owner = pwd.getpwnam(self._user)
-            os.chown(self.home, owner.pw_uid, owner.pw_gid)
-        with closing(socket.create_server(("127.0.0.1", 0))) as free:
-            self.port = free.getsockname()[1]
-        self._log = (self.home.parent / f"{self.home.name}.log").open("ab")
-        self._server: subprocess.Popen[bytes] | None = None
-        self._run("initdb", "-D", self._data, "-U", "retrysafe", "-A", "trust", "-E", "UTF8", "--no-sync")
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"postgresql://retrysafe@127.0.0.1:{self.port}/postgres"
-
-    @property
-    def _data(self) -> str:
-        return str(self.home / "data")
-
-    def _identity(self) -> dict[str, Any]:
-        if self._user is None:
-            return {}
-        owner = pwd.getpwnam(self._user)
-        return {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": [], "cwd": "/"}
-
-    def _run(self, program: str, *arguments: str) -> None:
-        command = [str(self._programs / program), *arguments]
-        subprocess.run(command, check=True, stdout=self._log, stderr=self._log, **self._identity())
-
-    def start(self) -> None:
-        """Start, and wait until it answers."""
-        settings = ["fsync=on", "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=60"]
-        flags = [word for setting in settings for word in ("-c", setting)]
-        command = [str(self._programs / "postgres"), "-D", self._data, "-p", str(self.port), *flags]
-        self._server = subprocess.Popen(command, stdout=self._log, stderr=self._log, **self._identity())
-        ready = [str(self._programs / "pg_isready"), "-q", "-d", self.url]
-        until(lambda: subprocess.run(ready, check=False).returncode == 0)
-
-    def kill(self) -> None:
-        """SIGKILL the server and every one of its processes at once, as a power cut would."""
-        assert self._server is not None
-        os.kill(self._server.pid, signal.SIGSTOP)
-        children = _children(self._server.pid)
-        for pid in (self._server.pid, *children):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._server.wait(DEADLINE)
-        until(lambda: not any(_alive(pid) for pid in children))
-        Path(self._data, "postmaster.pid").unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Kill the server and remove its directory."""
-        if self._server is not None and self._server.poll() is None:
-            self.kill()
-        self._log.close()
-        Path(self._log.name).unlink()
-        shutil.rmtree(self.home, ignore_errors=True)
-
-
-def postgresql_programs() -> Path | None:
-    """The directory of the newest PostgreSQL server that is installed."""
-    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
-    return max(found, key=lambda path: float(path.parent.name), default=None)
-
-
-class MariaDB:
-    """A MariaDB server in a directory of its own, to be killed and started again."""
-
-    def __init__(self, program: str, *settings: str) -> None:
-        self._program, self._settings = program, settings
-        self._user = "mysql" if os.geteuid() == 0 else None
-        self.home = Path(tempfile.mkdtemp(prefix="retrysafe-faults-"))
-        if self._user is not None:
-            owner = pwd.getpwnam(self._user)
-            os.chown(self.home, owner.pw_uid, owner.pw_gid)
-        with closing(socket.create_server(("127.0.0.1", 0))) as free:
-            self.port = free.getsockname()[1]
-        self._log = (self.home.parent / f"{self.home.name}.log").open("ab")
-        self._server: subprocess.Popen[bytes] | None = None
-        data = [f"--datadir={self.home}/data", "--innodb-log-file-size=16M"]
-        command = ["mariadb-install-db", "--no-defaults", *data, "--skip-test-db"]
-        self._run([*command, "--auth-root-authentication-method=socket"])
-        user = "FLUSH PRIVILEGES; CREATE DATABASE shop; GRANT ALL ON *.* TO retrysafe@'127.0.0.1' IDENTIFIED BY '';\n"
-        self._run([program, "--no-defaults", *data, "--bootstrap"], user.replace("; ", ";\n"))
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"mysql://retrysafe@127.0.0.1:{self.port}/shop"
-
-    def _identity(self) -> dict[str, Any]:
-        if self._user is None:
-            return {}
-        owner = pwd.getpwnam(self._user)
-        return {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": [], "cwd": "/"}
-
-    def _run(self, command: list[str], text: str = "") -> None:
-        subprocess.run(command, check=True, input=text.encode(), stdout=self._log, stderr=self._log, **self._identity())
-
-    def start(self) -> None:
-        """Start, and wait until it answers."""
-        where = [f"--datadir={self.home}/data", f"--socket={self.home}/sock", f"--pid-file={self.home}/pid"]
-        flags = ["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-buffer-pool-size=32M"]
-        command = [self._program, "--no-defaults", *where, f"--port={self.port}", *flags, *self._settings]
-        self._server = subprocess.Popen(command, stdout=self._log, stderr=self._log, **self._identity())
-        until(self._answers)
-
-    def _answers(self) -> bool:
-        import pymysql
-
-        try:
-            mysql_connection(self.url).close()
-        except pymysql.MySQLError:
-            return False
-        return True
-
-    def kill(self) -> None:
-        """SIGKILL the server, as a power cut would."""
-        assert self._server is not None
-        self._server.kill()
-        self._server.wait(DEADLINE)
-
-    def signal(self, signum: signal.Signals) -> None:
-        """Stop it, or let it go on."""
-        assert self._server is not None
-        self._server.send_signal(signum)
-
-    def close(self) -> None:
-        """Kill the server and remove its directory."""
-        if self._server is not None and self._server.poll() is None:
-            self.kill()
-        self._log.close()
-        Path(self._log.name).unlink()
-        shutil.rmtree(self.home, ignore_errors=True)
-
-
-def mariadb_program() -> str | None:
-    """The MariaDB server that is installed."""
-    return shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-
-
-def _children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(word) for word in text.split()]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def seeded(name: str) -> random.Random:

@@ -5,29 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
-import subprocess
-import tempfile
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import redis
 
 from tests.faults.helpers import DEADLINE, until
+from tests.faults.servers import OwnServer
 
 QUIET = ("--save", "", "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0")
 
 
-class Server:
-    """One redis-server with a directory of its own, on a free port."""
+class Server(OwnServer):
+    """One redis-server."""
 
     def __init__(self, *settings: str) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="retrysafe-redis-"))
-        with closing(socket.create_server(("127.0.0.1", 0))) as free:
-            self.port = free.getsockname()[1]
+        super().__init__()
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
         self.client = redis.Redis(port=self.port, socket_timeout=DEADLINE)
         self.start()
 
@@ -38,42 +31,27 @@ class Server:
     def _command(self) -> list[str]:
         return ["redis-server", "--port", str(self.port), "--dir", str(self.home), *QUIET, *self._settings]
 
-    def start(self) -> None:
-        """Start, on the data that is there, and wait until it answers."""
-        with (self.home / "log").open("ab") as log:
-            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log)
-        until(self._answers)
-
     def _answers(self) -> bool:
         try:
             return bool(self.client.ping())
         except redis.RedisError:
             return False
 
-    def kill(self) -> None:
-        """SIGKILL."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(DEADLINE)
-
     def freeze(self) -> None:
         """SIGSTOP: it keeps its connections and answers nothing."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     def info(self, section: str) -> dict[str, Any]:
         found: dict[str, Any] = self.client.info(section)
         return found
 
     def close(self) -> None:
+        """Kill it, and remove its directory."""
         self.client.close()
-        if self._process is not None and self._process.poll() is None:
-            self.kill()
-        shutil.rmtree(self.home, ignore_errors=True)
+        super().close()
 
 
 class Sentinel(Server):

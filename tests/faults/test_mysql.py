@@ -33,17 +33,17 @@ from retrysafe.connect import connect
 from retrysafe.ports import Query, Rows
 from retrysafe.stores.mysql import MysqlStore, _findings
 from retrysafe.types import Filter
+from tests.conftest import absent
 from tests.faults.conftest import Making
 from tests.faults.helpers import (
     DEADLINE,
+    NOT_NOW,
     Bank,
-    MariaDB,
     Told,
     ask_sql,
     auntil,
     business_table,
     driven,
-    mariadb_program,
     records_of,
     rows_of,
     run_sql,
@@ -51,7 +51,9 @@ from tests.faults.helpers import (
     unique,
     until,
 )
-from tests.stores.harnesses import MysqlDialect, mysql_connection
+from tests.faults.servers import MariaDB, mariadb_program
+from tests.stores.ageing import mysql_connection
+from tests.stores.harnesses import MysqlDialect
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
@@ -572,9 +574,6 @@ def server(own_mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> MariaDB:
     return own_mariadb
 
 
-NOT_NOW = (StoreUnavailable, InProgress)
-
-
 def test_transactions_over_kills_of_the_server(server: MariaDB, make: Making) -> None:
     boundary, chance = make(server.url, effects="transactional"), seeded("mariadb kill")
     keys, ran, answers = [f"order-{i}" for i in range(40)], list[str](), dict[str, str]()
@@ -687,7 +686,7 @@ def weak_server() -> Iterator[MariaDB]:
     """A server that is set up wrongly."""
     program = mariadb_program()
     if program is None:
-        pytest.skip("no MariaDB server program")
+        absent("no MariaDB server program")
     settings = ("rollback-on-timeout=ON", "flush-log-at-trx-commit=2")
     server = MariaDB(program, *(f"--innodb-{one}" for one in settings), "--max-allowed-packet=1M")
     yield server

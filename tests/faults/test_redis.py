@@ -29,7 +29,8 @@ from retrysafe.types import Stored, Want
 from tests.conftest import require
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, unique, until
-from tests.stores.harnesses import age_redis, redis_masters, redis_url
+from tests.stores.ageing import age_redis, redis_masters
+from tests.stores.harnesses import redis_url
 from tests.stores.lockstep import CLOCKS
 
 TOPOLOGIES = ["", "_CLUSTER", "_SENTINEL"]

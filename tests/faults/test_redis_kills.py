@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Boundary, ConfigurationError, InProgress, LeaseLost, StoreUnavailable, current
+from retrysafe import Boundary, ConfigurationError, LeaseLost, StoreUnavailable, current
 from retrysafe.connect import connect
 from retrysafe.executors import redis as executor
+from tests.conftest import absent
 from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Bank, Told, redis_records, seeded, until
+from tests.faults.helpers import DEADLINE, NOT_NOW, Bank, Told, again, redis_records, seeded, until
 from tests.faults.redis_servers import FailoverSet, Server, installed
 
-NOT_NOW = (StoreUnavailable, InProgress)
 KEYS = [f"order-{i}" for i in range(30)]
 
 
@@ -25,10 +24,7 @@ KEYS = [f"order-{i}" for i in range(30)]
 def serve() -> Iterator[Callable[..., Server]]:
     """Starts servers with settings of their own."""
     if not installed():
-        reason = "no redis-server to start"
-        if os.environ.get("RETRYSAFE_REQUIRE_SERVICES"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        absent("no redis-server to start")
     servers: list[Server] = []
 
     def one(*settings: str) -> Server:
@@ -72,20 +68,6 @@ class Shop:
                 keys.append(key)
 
 
-def _again(operation: Callable[[], Any]) -> Any:
-    found: list[Any] = []
-
-    def tried() -> bool:
-        try:
-            found.append(operation())
-        except NOT_NOW:
-            return False
-        return True
-
-    until(tried)
-    return found[-1]
-
-
 def _run_over_kills(server: Server, shop: Shop, kills: int) -> None:
     """Two workers charge every key while the server is killed and started again."""
     chance = seeded("redis kill")
@@ -112,7 +94,7 @@ def test_kills_with_appendfsync_always_lose_nothing(serve: Callable[..., Server]
     server.kill()
     server.start()
     ran = len(shop.ran)
-    assert {key: _again(partial(shop.charge, key)) for key in KEYS} == shop.answers
+    assert {key: again(partial(shop.charge, key)) for key in KEYS} == shop.answers
     unrecorded = {key for key in KEYS if shop.ran.count(key) > 1}
     assert len(shop.ran) - ran <= len(unrecorded), "an answer that was acknowledged was lost"
 
@@ -161,7 +143,7 @@ def test_what_was_replicated_survives_a_failover(failover: FailoverSet, make: Ma
     first = {key: shop.charge(key) for key in KEYS}
     failover.let_the_replica_catch_up()
     failover.fail_over()
-    assert {key: _again(partial(shop.charge, key)) for key in KEYS} == first
+    assert {key: again(partial(shop.charge, key)) for key in KEYS} == first
     assert sorted(shop.ran) == sorted(KEYS)
 
 
@@ -179,7 +161,7 @@ def test_a_failover_that_loses_a_claim_lets_two_attempts_run(
         with boundary.claim("order") as first:
             receipts.append(bank.charge(first.key_for("bank")))
             failover.fail_over()
-            receipts.append(_again(partial(_second_attempt, boundary, bank)))
+            receipts.append(again(partial(_second_attempt, boundary, bank)))
             first.result = receipts[0]
     assert receipts[0] == receipts[1]
     assert list(bank.requests.values()) == [2]
@@ -212,7 +194,7 @@ def _second_attempt(boundary: Boundary, bank: Bank) -> str:
 
 
 @pytest.mark.parametrize("effects", ["keyed", "external"])
-def test_a_failover_that_loses_a_completion_runs_it_again(
+def test_a_failover_that_loses_a_completion_runs_itagain(
     effects: str, failover: FailoverSet, make: Making, bank: Bank
 ) -> None:
     """37: an external effect happens twice, for the record that knew of it is gone; a keyed one is recognised."""
@@ -221,7 +203,7 @@ def test_a_failover_that_loses_a_completion_runs_it_again(
     failover.cut_off_the_replica()
     receipt = shop.charge("order")
     failover.fail_over()
-    assert _again(partial(shop.charge, "order")) == receipt
+    assert again(partial(shop.charge, "order")) == receipt
     assert shop.ran == ["order", "order"]
     assert list(bank.requests.values()) == [2]
     assert len(bank.charges) == 1

@@ -13,13 +13,25 @@ import pytest
 
 import retrysafe.executors.asyncpg as asyncpg_executor
 import retrysafe.executors.own as own
-from retrysafe import InProgress, OutcomeUnknown, StoreUnavailable, current
+from retrysafe import OutcomeUnknown, StoreUnavailable, current
 from retrysafe.connect import connect
 from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Bank, Cluster, Told, driven, records_of, rows_of, seeded, unique, until
+from tests.faults.helpers import (
+    DEADLINE,
+    NOT_NOW,
+    Bank,
+    Told,
+    again,
+    driven,
+    records_of,
+    rows_of,
+    seeded,
+    unique,
+    until,
+)
+from tests.faults.servers import Cluster
 
 KEYS = [f"order-{i}" for i in range(40)]
-NOT_NOW = (StoreUnavailable, InProgress)
 
 
 @pytest.fixture
@@ -97,22 +109,7 @@ def test_transactions_over_kills_of_the_server(server: Cluster, shop: str, make:
     rows = dict(rows_of(server.url, shop))
     assert len(rows_of(server.url, shop)) == len(rows) == len(KEYS)
     assert rows == answers
-    assert {key: _again(partial(charge, key)) for key in KEYS} == answers
-
-
-def _again(operation: Callable[[], Any]) -> Any:
-    """The answer; a pool may first have to find out that its connections are dead."""
-    found: list[Any] = []
-
-    def tried() -> bool:
-        try:
-            found.append(operation())
-        except NOT_NOW:
-            return False
-        return True
-
-    until(tried)
-    return found[-1]
+    assert {key: again(partial(charge, key)) for key in KEYS} == answers
 
 
 @pytest.mark.parametrize("effects", ["keyed", "external"])
@@ -135,7 +132,7 @@ def test_a_store_that_is_gone_at_completion_returns_the_value(
     _refuses(lambda: charge("k"))
     server.start()
     if effects == "keyed":
-        assert _again(lambda: charge("k")) == receipt  # taken over after the lease, under the same derived key
+        assert again(lambda: charge("k")) == receipt  # taken over after the lease, under the same derived key
         assert told.names["takeover"] == 1
         assert len(bank.charges) == 1
         return

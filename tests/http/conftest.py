@@ -27,6 +27,11 @@ class Place:
     boundaries: list[Boundary] = field(default_factory=list)
     seen: Recorder = field(default_factory=Recorder)
 
+    @property
+    def serial(self) -> bool:
+        """Whether one transaction excludes every other, so that nothing can be asked while it is open."""
+        return self.transactional and self.store.startswith("sqlite")
+
     def boundary(self, **terms: Any) -> Boundary:
         terms.setdefault("effects", "transactional" if self.transactional else "keyed")
         made = Boundary(f"http-{secrets.token_hex(8)}", store=self.store, observers=[self.seen], **terms)

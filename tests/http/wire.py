@@ -28,7 +28,7 @@ class Exchanged:
 
     @property
     def lines(self) -> list[tuple[str, str]]:
-        return [(name.decode(), value.decode()) for name, value in self.started[0]["headers"]]
+        return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.started[0]["headers"]]
 
     def header(self, name: str) -> str | None:
         found = [value for field, value in self.lines if field == name]

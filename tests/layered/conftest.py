@@ -26,7 +26,7 @@ from retrysafe.stores.redis_cache import RedisCache
 from retrysafe.types import Record
 from tests.conftest import require
 from tests.faults.helpers import Told, unique, until
-from tests.stores.harnesses import INSTANTS
+from tests.stores.ageing import INSTANTS
 
 NAME = "the truth of this test"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe import Boundary, ConfigurationError, InProgress, KeyReused, StoredFailure, layered
+from retrysafe import Boundary, ConfigurationError, InProgress, KeyReused, Keyring, StoredFailure, layered
 from retrysafe.core.decisions import Decision
 from retrysafe.programs.claiming import NotWon
 from retrysafe.types import Standing
@@ -302,3 +302,17 @@ def test_a_random_history_shows_only_what_the_truth_allows(layers: Layers, seed:
     for _ in range(150):
         model.step()
     assert model.counts["call"] > 30
+
+
+def test_an_encrypted_answer_is_encrypted_in_the_fast_store_too(fast: Fast, tmp_path: Path) -> None:
+    layers = Layers(fast, tmp_path, encryption=Keyring({"k": bytes(32)}))
+    first = layers.do("k")
+    assert [layers.do("k") for _ in range(2)] == [first, first]
+    (entry,) = layers.fast.entries()
+    record = layers.fast.client.hget(entry.name, "record")
+    assert isinstance(record, bytes)
+    assert b"vnd.retrysafe.encrypted" in record
+    assert first.encode() not in record
+    layers.lose("k")
+    assert layers.do("k") == first
+    layers.close()

@@ -5,29 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from retrysafe.backend import Backend
 from retrysafe.connect import connect, leave
-from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient, wall_clock
+from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
 from retrysafe.ports import Query, Steps, Store
 from retrysafe.programs.drivers import arun, run
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.mysql import MysqlStore
-from retrysafe.stores.redis import name_of
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
-
-INSTANTS = ("lease_until", "created", "updated", "expires", "forget")
-_SHIFT = ", ".join(f"{name} = {name} - {{micros}}" for name in INSTANTS)
+from tests.stores.ageing import Age, age_dynamodb, age_mysql, age_postgresql, age_redis, age_sqlite, dynamodb_client
 
 
 class FakeClock:
@@ -48,7 +42,7 @@ class SyncHarness:
     """Programs on a sync client, races on threads."""
 
     backend: Backend
-    age: Callable[[bytes, int], None]
+    age: Age
 
     @property
     def store(self) -> Store:
@@ -79,7 +73,7 @@ class AsyncHarness:
     """Programs on an async client, races as tasks of one loop."""
 
     backend: Backend
-    age: Callable[[bytes, int], None]
+    age: Age
     loop: asyncio.AbstractEventLoop
 
     @property
@@ -104,97 +98,6 @@ class AsyncHarness:
     def close(self) -> None:
         self.loop.run_until_complete(self.backend.aclose())
         self.loop.close()
-
-
-# ---------------------------------------------------------------- letting time pass
-
-
-def age_sqlite(path: str) -> Callable[[bytes, int], None]:
-    def age(key: bytes, micros: int) -> None:
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute(
-                f"UPDATE retrysafe_records SET {_SHIFT.format(micros=micros)} WHERE key_hash = ?", (key,)
-            )
-
-    return age
-
-
-def age_postgresql(url: str) -> Callable[[bytes, int], None]:
-    def age(key: bytes, micros: int) -> None:
-        import psycopg
-
-        with psycopg.connect(url, autocommit=True) as connection:
-            sql = f"UPDATE retrysafe_records SET {_SHIFT.format(micros=micros)} WHERE key_hash = %s"
-            connection.execute(sql.encode(), (key,))
-
-    return age
-
-
-def age_mysql(url: str) -> Callable[[bytes, int], None]:
-    def age(key: bytes, micros: int) -> None:
-        with closing(mysql_connection(url, autocommit=True)) as connection:
-            sql = f"UPDATE retrysafe_records SET {_SHIFT.format(micros=micros)} WHERE key_hash = UNHEX(%s)"
-            connection.cursor().execute(sql, (key.hex(),))
-
-    return age
-
-
-def mysql_connection(url: str, **options: Any) -> Any:
-    """A PyMySQL connection of a test's own."""
-    import pymysql
-
-    parts = urlsplit(url)
-    return pymysql.connect(
-        host=parts.hostname, port=parts.port, user=parts.username, database=parts.path[1:], charset="utf8mb4", **options
-    )
-
-
-_AGE_SCRIPT = """
-if redis.call('EXISTS', KEYS[1]) == 0 then return end
-for _, name in ipairs({'lease_until', 'created', 'updated', 'expires', 'forget'}) do
-  redis.call('HINCRBY', KEYS[1], name, string.format('%.0f', 0 - ARGV[1]))
-end
-if redis.call('PEXPIRETIME', KEYS[1]) > 0 then
-  redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', redis.call('HGET', KEYS[1], 'forget') / 1000))
-end"""
-
-
-@cache
-def redis_masters(url: str) -> Any:
-    """What leads to the master that has a key; the test's own."""
-    from retrysafe.executors import redis_url
-
-    return redis_url.sync(redis_url.parse(url))
-
-
-def age_redis(url: str) -> Callable[[bytes, int], None]:
-    def age(key: bytes, micros: int) -> None:
-        name = name_of(key)
-        redis_masters(url).of_key(name).eval(_AGE_SCRIPT, 1, name, micros)
-
-    return age
-
-
-def age_dynamodb(table: str, endpoint: str) -> Callable[[bytes, int], None]:
-    def age(key: bytes, micros: int) -> None:
-        import boto3
-
-        client = boto3.client("dynamodb", endpoint_url=endpoint, region_name="us-east-1")
-        where: dict[str, Any] = {"TableName": table, "Key": {"key_hash": {"B": key}}}
-        item = client.get_item(**where, ConsistentRead=True).get("Item")
-        if item is None:
-            return
-        updated = client.update_item(
-            **where,
-            UpdateExpression="SET " + ", ".join(f"#{name} = #{name} - :by" for name in INSTANTS),
-            ExpressionAttributeNames={f"#{name}": name for name in INSTANTS},
-            ExpressionAttributeValues={":by": {"N": str(micros)}},
-            ReturnValues="ALL_NEW",
-        )["Attributes"]
-        if "ttl" in item and int(updated["forget"]["N"]) <= wall_clock():  # as the service does, some day
-            client.delete_item(**where)
-
-    return age
 
 
 # ---------------------------------------------------------------- the matrix
@@ -318,7 +221,7 @@ class DjangoHarness(SyncHarness):
         remove_alias(self.alias)
 
 
-def _django(kind: str, age: Callable[[bytes, int], None], **settings: Any) -> DjangoHarness:
+def _django(kind: str, age: Age, **settings: Any) -> DjangoHarness:
     alias = add_alias(kind, **settings)
     backend = connect(alias)
     with blocking_allowed():
@@ -490,9 +393,7 @@ def dynamodb_url(table: str = DYNAMODB_TABLE) -> str:
 
 def drop_dynamodb_table() -> None:
     """Drop the table of this process, if it has made one."""
-    import boto3
-
-    client: Any = boto3.client("dynamodb", endpoint_url=dynamodb_endpoint(), region_name="us-east-1")
+    client = dynamodb_client(dynamodb_endpoint())
     with suppress(client.exceptions.ResourceNotFoundException):
         client.delete_table(TableName=DYNAMODB_TABLE)
     client.close()

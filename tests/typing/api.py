@@ -15,12 +15,16 @@ from retrysafe import (
     JSONCodec,
     KeyExpired,
     KeyReused,
+    Keyring,
     LeaseLost,
     LoggingObserver,
     Observer,
     Occurrence,
     OutcomeUnknown,
+    Quota,
+    QuotaExceeded,
     ResultNotEncodable,
+    ResultUnreadable,
     RetrysafeError,
     RetryTransaction,
     SchemaOutdated,
@@ -85,6 +89,11 @@ charges = Boundary(
     secret="pepper",
 )
 assert_type(reject(), Reject)
+keyring = Keyring({"2026-11": Keyring.generate(), "2026-05": bytes(32)}, unencrypted="read")
+assert_type(keyring.ids, tuple[str, ...])
+assert_type(Keyring.from_env().current, str)
+assert_type(Keyring.from_text("a:b"), Keyring)
+Boundary("safe", store="sqlite:///shop.db", quota=Quota(rate="100/1m", outstanding=1000), encryption=keyring)
 Boundary("layers", store=layered("redis://fast", "postgresql://truth", name="shop", at_most="5m"))
 
 
@@ -141,6 +150,9 @@ def errors(error: RetrysafeError) -> None:
             assert_type(error.retry_after, float)
         case KeyReused():
             assert_type(error.differing, tuple[str, ...])
+        case QuotaExceeded():
+            assert_type(error.limit, str)
+            assert_type(error.retry_after, float)
         case StoredFailure():
             assert_type(error.type, str)
             assert_type(error.message, str)
@@ -152,6 +164,7 @@ def errors(error: RetrysafeError) -> None:
             | LeaseLost()
             | OutcomeUnknown()
             | ResultNotEncodable()
+            | ResultUnreadable()
             | RetryTransaction()
             | SchemaOutdated()
             | StoreUnavailable()

@@ -114,6 +114,12 @@ def _add_resolve(verbs: Any) -> None:
         metavar="JSON",
         help="completed: what retries get, as the operation returns it (null for nothing); failed: the message",
     )
+    parser.add_argument(
+        "--encryption-keys-env",
+        metavar="NAME",
+        help="the environment variable with the boundary's encryption keys, if it has encryption=: "
+        "without them, retries could not read what you say",
+    )
     add_audit(parser)
     parser.set_defaults(run=run_resolve)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrysafe.auditing import AuditFile
+from retrysafe.encryption import Keyring
 from retrysafe.errors import ConfigurationError
 from retrysafe.operating import Operator
 from retrysafe.terms import layered
@@ -45,7 +46,15 @@ def open_operator(options: argparse.Namespace, audit: AuditLog | None = None) ->
     if bool(fast) != bool(name):
         raise ConfigurationError("--fast and --fast-name go together: both as given to layered(…, name=…).")
     store = layered(fast, store_of(options), name=name) if fast and name else store_of(options)
-    return Operator(store, actor=actor, observers=(), secret=_secret_of(options), audit=audit)
+    return Operator(
+        store, actor=actor, observers=(), secret=_secret_of(options), encryption=_keyring_of(options), audit=audit
+    )
+
+
+def _keyring_of(options: argparse.Namespace) -> Keyring | None:
+    """Only where it is named: an answer that is encrypted for a boundary which does not encrypt cannot be read."""
+    named: str | None = getattr(options, "encryption_keys_env", None)
+    return None if named is None else Keyring.from_env(named)
 
 
 def _secret_of(options: argparse.Namespace) -> str | None:

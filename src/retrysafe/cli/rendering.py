@@ -12,6 +12,8 @@ from retrysafe.core import fingerprint, keys
 from retrysafe.core.decisions import Decision
 from retrysafe.core.prospects import ANSWERS, WITHHELD, possible, retry
 from retrysafe.core.transitions import Event
+from retrysafe.encryption import MEDIA_TYPE, label_of
+from retrysafe.errors import ResultUnreadable
 from retrysafe.types import Micros, Record, Standing, Stored
 
 LONGEST_RESULT = 65_536
@@ -107,12 +109,24 @@ def result(stored: Stored) -> dict[str, Any]:
     shown: dict[str, Any] = {"media_type": stored.media_type, "codec_version": stored.codec_version}
     if stored.body is None:
         return {**shown, "withheld": True}
+    if stored.media_type == MEDIA_TYPE:
+        return shown | _encrypted(stored)
     body = stored.body[:LONGEST_RESULT]
     shown |= {"bytes": len(stored.body), "truncated": len(stored.body) > len(body)}
     try:
         return {**shown, "text": body.decode()}
     except UnicodeDecodeError:
         return {**shown, "base64": base64.b64encode(body).decode()}
+
+
+def _encrypted(stored: Stored) -> dict[str, Any]:
+    """What can be said of an encrypted result without its key."""
+    shown: dict[str, Any] = {"bytes": len(stored.body or b"")}
+    try:
+        label = label_of(stored)
+    except ResultUnreadable as unreadable:
+        return {**shown, "encrypted": unreadable.detail}
+    return {**shown, "encrypted_with": label.key_id, "encrypted_media_type": label.media_type}
 
 
 _IN_SECONDS = ("age", "lease_left", "window_left")

@@ -19,6 +19,7 @@ class Decision(StrEnum):
     BUSY = "another attempt is running"
     DOUBT = "the outcome is unknown"
     EXPIRED = "refuse: the key was used before its window ended"
+    REFUSED = "refuse: the key is new, and the quota of its scope has no room"
 
 
 _BY_STANDING: dict[Standing, Decision] = {

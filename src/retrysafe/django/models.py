@@ -32,6 +32,7 @@ class Record(models.Model):
     result: Any = models.BinaryField(null=True)
     media_type: Any = models.TextField(null=True)
     codec_version: Any = models.IntegerField(null=True)
+    quota: Any = models.BinaryField(null=True)
 
     class Meta:
         db_table = "retrysafe_records"

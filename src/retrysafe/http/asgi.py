@@ -20,6 +20,7 @@ from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, lower
 from retrysafe.http.policy import Options
 from retrysafe.http.problems import Refusal
+from retrysafe.http.traps import Phase, Watch, watch
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -161,6 +162,7 @@ class Exchange:
         self.error: Exception | None = None
         """What the handler raised, for frameworks that make a response of it before we can see it."""
         self._tried: Claim | None = None
+        self._watch: Watch | None = None
         self._unread: Iterator[bytes] | None = self._body.chunks()
         self._given = 0
         self._status = 0
@@ -208,9 +210,12 @@ class Exchange:
             if self._instead is None and self.claim is not None and not self._settled:
                 raise RuntimeError("The application ended without a complete response.")
         except BaseException as error:
+            if self._instead is not None:
+                if not isinstance(error, Exception):  # cancelled from outside
+                    raise
+                return
+            await self._fail(error)
             if self._instead is None:
-                await self._fail(error)
-            if self._instead is None or not isinstance(error, Exception):
                 raise
         finally:
             self._audible.set()
@@ -239,6 +244,8 @@ class Exchange:
             await leave(claim, None, self.guard.boundary)
             self._preempt(self.guard.replay(claim))
         self.claim = claim
+        if self.guard.transactional:
+            self._watch = watch(claim, self.guard.boundary.address)
 
     def _preempt(self, instead: Response | Refusal | RetryTransaction) -> NoReturn:
         self._instead = instead
@@ -248,15 +255,25 @@ class Exchange:
         """The handler raised, or was cancelled, before there was a complete response."""
         if self.claim is None or self._settled:
             return
-        self._settled = True
         try:
-            await leave(self.claim, error, self.guard.boundary)
+            await self._leave(self.claim, error)
         except RetryTransaction as again:
             self._instead = again
         except RetrysafeError as failure:
             if self._sent:
                 raise
             self._instead = self.guard.refusal(failure)
+
+    async def _leave(self, claim: Claim, error: BaseException | None) -> None:
+        """Record how it ended, once."""
+        self._settled = True
+        if self._watch is not None:
+            self._watch.phase = Phase.SETTLING
+        try:
+            await leave(claim, error, self.guard.boundary)
+        finally:
+            if self._watch is not None:
+                self._watch.phase = Phase.OVER
 
     async def _answer_instead(self) -> None:
         """Answer in place of the application; when its response has begun, only an abort can keep it from success."""
@@ -325,9 +342,10 @@ class Exchange:
         if not self._status:
             raise RuntimeError("The application sent a body before the start of its response.")
         body = message.get("body", b"")
-        if self._captured is not None:
-            self._captured += body
-            if len(self._captured) > self.guard.policy.response_limit:
+        captured = self._captured
+        if captured is not None:
+            captured += body
+            if len(captured) > self.guard.policy.response_limit:
                 await self._overflow()
         if not message.get("more_body", False):
             await self._settle()
@@ -371,9 +389,8 @@ class Exchange:
             await self._give_up_for(error)
         body = None if self._captured is None else bytes(self._captured)
         self.guard.judge(claim, Response(self._status, tuple(self._headers), body))
-        self._settled = True
         try:
-            await leave(claim, None, self.guard.boundary)
+            await self._leave(claim, None)
         except RetryTransaction as again:
             self._preempt(again)
         except RetrysafeError as failure:

@@ -92,7 +92,7 @@ class Reader(io.RawIOBase):
     """One reader of a body, with a position of its own; to close it is no end of the body."""
 
     def __init__(self, body: Body) -> None:
-        self._body = body
+        self.body = body
         self._at = 0
 
     def readable(self) -> bool:
@@ -101,7 +101,7 @@ class Reader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read into the buffer; how much was read is returned."""
-        chunk = self._body.part(self._at, len(buffer))
+        chunk = self.body.part(self._at, len(buffer))
         buffer[: len(chunk)] = chunk
         self._at += len(chunk)
         return len(chunk)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -62,4 +63,5 @@ async def leave(claim: Claim, error: BaseException | None, boundary: Boundary) -
 
 async def _in(threads: ThreadPoolExecutor | None, function: Callable[..., Any], *args: Any) -> None:
     context = contextvars.copy_context()
-    await asyncio.get_running_loop().run_in_executor(threads, context.run, function, *args)
+    work = functools.partial(context.run, function, *args)
+    await asyncio.get_running_loop().run_in_executor(threads, work)

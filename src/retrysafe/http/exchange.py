@@ -92,11 +92,14 @@ class Exchange:
                 return instead
             if isinstance(instead, Refusal):
                 raise instead
-            pause = None if self.claim is None else self.claim.restart_pause(self.restarts)
+            pause = self._restart_pause()
             if pause is None:
                 raise self.guard.refusal(instead) from instead
             self.restarts += 1
             time.sleep(pause)
+
+    def _restart_pause(self) -> float | None:
+        return None if self.claim is None else self.claim.restart_pause(self.restarts)
 
     def begin_for(self, principal: object) -> None:
         """`begin` for a principal that was found by the handler itself."""

@@ -24,12 +24,13 @@ from retrysafe.http import keys
 from retrysafe.http.bodies import Body, without_boundary
 from retrysafe.http.messages import Request, Response, kept, replayed
 from retrysafe.http.policy import Options, policy_of
-from retrysafe.http.problems import Refusal, refusal_of, render
+from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render
+from retrysafe.http.routes import Need
 from retrysafe.http.snapshots import ResponseCodec
 from retrysafe.observers import logger
 
 OPERATION = "http"
-_FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
+FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
 _JSON = (b"application/json", b"+json")
 _PREFIXED = re.compile(r"\d+:")
 _CODEC = ResponseCodec()
@@ -42,8 +43,15 @@ class Guard:
 
     def __init__(self, boundary: Boundary, options: Options, principal: Callable[..., Any] | None = None) -> None:
         self.boundary = boundary
+        self.options = options
         self.policy = policy_of(options)
         self.principal = principal
+
+    def under(self, need: Need, options: Options) -> Guard:
+        """The guard of one route: this one's boundary and principal, its options but for ``options``."""
+        routes: dict[str, Need] = {"/**": need}
+        merged: Options = {**self.options, **options, "required": need == "required", "routes": routes}
+        return Guard(self.boundary, merged, self.principal)
 
     @property
     def transactional(self) -> bool:
@@ -100,7 +108,7 @@ class Guard:
     def _parts(self, request: Request, body: Body) -> dict[str, bytes]:
         """What must be the same on a retry, by name."""
         parts = {"method": request.method.encode(), "path": request.path, "query": request.query}
-        for field in _FIELDS:
+        for field in FIELDS:
             lines = request.lines(field)
             if lines:
                 parts[field.decode()] = without_boundary(b"\n".join(lines))
@@ -139,8 +147,12 @@ class Guard:
 
     def answer(self, refusal: Refusal) -> Response:
         """The response to a refusal."""
-        status = {"key-reused": self.policy.mismatch_status, "in-progress": self.policy.concurrent_status}
-        return render(refusal, status.get(refusal.code), self.policy.problem_base)
+        return render(refusal, self.status(refusal.code), self.policy.problem_base)
+
+    def status(self, code: str) -> int:
+        """The status of the answer of this code."""
+        chosen = {"key-reused": self.policy.mismatch_status, "in-progress": self.policy.concurrent_status}
+        return chosen.get(code) or PROBLEMS[code].status
 
     def refusal(self, error: RetrysafeError) -> Refusal:
         """What is answered to an error of the claim; raises it again when only a developer can mend it."""

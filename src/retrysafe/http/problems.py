@@ -13,7 +13,9 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
+    QuotaExceeded,
     ResultNotEncodable,
+    ResultUnreadable,
     RetrysafeError,
     RetryTransaction,
     SchemaOutdated,
@@ -90,7 +92,11 @@ PROBLEMS: dict[str, Problem] = {
         retry_after=1,
     ),
     "quota-exceeded": Problem(
-        429, "Too many idempotency keys", "Nothing was done. Ask again later.", safe_new_key=True, retry_after=1
+        429,
+        "Too many idempotency keys",
+        "Nothing was done. Ask again later, with the same key.",
+        safe_new_key=False,
+        retry_after=1,
     ),
 }
 """Every answer that the layer gives by itself, by its stable code."""
@@ -104,6 +110,8 @@ _CODES: tuple[tuple[type[RetrysafeError], str], ...] = (
     (OutcomeUnknown, "outcome-unknown"),
     (StoredFailure, "result-unavailable"),
     (ResultNotEncodable, "result-unavailable"),
+    (ResultUnreadable, "result-unavailable"),
+    (QuotaExceeded, "quota-exceeded"),
     (StoreUnavailable, "store-unavailable"),
     (SchemaOutdated, "store-unavailable"),
     (RetryTransaction, "store-unavailable"),

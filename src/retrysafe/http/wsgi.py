@@ -163,7 +163,7 @@ class Input(Reader):
 
     def readinto(self, buffer: Any) -> int:
         """Read into the buffer, from the server if need be."""
-        if self._at == self._body.length:
+        if self._at == self.body.length:
             self._fetch(len(buffer))
         return super().readinto(buffer)
 
@@ -180,7 +180,7 @@ class Input(Reader):
             raise Refusal("request-invalid", f"Nothing was done. The body ended {self._left} bytes before its end.")
         if self._left is not None:
             self._left -= len(chunk)
-        self._body.add(chunk)
+        self.body.add(chunk)
         return bool(chunk)
 
 
@@ -233,8 +233,8 @@ class Run:
         self._returned: Iterable[bytes] | None = None
         self._chunks: Iterator[bytes] = iter(())
         self._first = b""
-        self._written: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(max(1, memory))  # noqa: SIM115 - by close()
-        self._wrote = False
+        self._memory = max(1, memory)
+        self._written: SpooledTemporaryFile[bytes] | None = None
         self._over = False
 
     def begin(self, app: App, environ: Environ) -> Live:
@@ -271,12 +271,13 @@ class Run:
         """Take data; it leaves when the application has returned."""
         if self._over:
             raise RuntimeError("write() was called after the application had returned; yield the data instead.")
-        self._sent = self._sent or bool(data)
-        self._wrote = True
+        if self._written is None:
+            self._written = SpooledTemporaryFile(self._memory)  # noqa: SIM115 - closed by close()
         self._written.write(data)
+        self._sent = self._sent or bool(data)
 
     def __iter__(self) -> Iterator[bytes]:
-        if self._wrote:
+        if self._written is not None:
             self._written.seek(0)
             while chunk := self._written.read(CHUNK):
                 yield chunk
@@ -286,7 +287,8 @@ class Run:
     def close(self) -> None:
         """Close what the application returned, once."""
         returned, self._returned = self._returned, None
-        self._written.close()
+        if self._written is not None:
+            self._written.close()
         close = getattr(returned, "close", None)
         if close is not None:
             close()

@@ -8,7 +8,7 @@ from retrysafe.core.decisions import Decision, decide
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Steps, Store
 from retrysafe.programs.drivers import ask
-from retrysafe.types import Held, Record, Want
+from retrysafe.types import Held, Record, Refusal, Want
 
 ROUNDS = 4
 """How often a claim looks again after losing a race before it calls the key busy."""
@@ -23,10 +23,11 @@ class Won(NamedTuple):
 
 
 class NotWon(NamedTuple):
-    """The key is not this attempt's, and why; no record when somebody else's claim is not committed."""
+    """The key is not this attempt's, and why; no record when somebody else's claim is not committed, or refused."""
 
     decision: Decision
     record: Record | None
+    refusal: Refusal | None = None
 
 
 Outcome = Won | NotWon
@@ -36,10 +37,15 @@ def claim(store: Store, want: Want) -> Steps[Outcome]:
     """Claim the key, or find out why not. A lost reply is recognised by the attempt id."""
     again = not want.transactional
     seen: Record | None = None
+    refusal = None if want.quota is None else (yield from _refused(store, want))
+    if refusal is not None:
+        return NotWon(Decision.REFUSED, None, refusal)
     for _ in range(ROUNDS):
         record = yield from ask(store.claim(want), again=again)
         if record is None:
             break
+        if isinstance(record, Refusal):
+            return NotWon(Decision.REFUSED, None, record)
         decision = decide(record, want)
         if decision is Decision.MINE:
             return _won(want, record, seen)
@@ -53,6 +59,15 @@ def claim(store: Store, want: Want) -> Steps[Outcome]:
         else:
             return NotWon(decision, record)
     return NotWon(Decision.BUSY, None)
+
+
+def _refused(store: Store, want: Want) -> Steps[Refusal | None]:
+    """Ask for room where the claim itself cannot; a key that has a record needs none, whatever was counted."""
+    for request in store.admit(want):
+        refusal = yield from ask(request, again=True)
+        if refusal is not None and (yield from ask(store.read(want.key), again=True)) is None:
+            return refusal
+    return None
 
 
 def _won(want: Want, record: Record, seen: Record | None) -> Won:

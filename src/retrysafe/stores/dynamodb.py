@@ -25,6 +25,7 @@ from retrysafe.types import (
     Micros,
     Page,
     Record,
+    Refusal,
     Standing,
     State,
     Stored,
@@ -109,7 +110,11 @@ class DynamodbStore:
 
     # ------------------------------------------------------------ claims
 
-    def claim(self, want: Want) -> Ask[Record | None]:
+    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+        """Nothing: items of a scope cannot be counted without reading the whole table."""
+        return []
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
         """Write a first record, or return the one that is there."""
         record = self._safely(first_claim(want, self._clock()))
         update = _Update("attribute_not_exists(key_hash)")

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from retrysafe.core import transitions
+from retrysafe.core import quotas, transitions
 from retrysafe.core.transitions import Event
 from retrysafe.errors import IllegalTransition
 from retrysafe.ports import Ask, Capabilities, Step
-from retrysafe.types import Clocks, Filter, Finding, Held, Micros, Page, Record, Stored, Tally, Want
+from retrysafe.types import (
+    Allowance,
+    Clocks,
+    Filter,
+    Finding,
+    Held,
+    Micros,
+    Page,
+    Record,
+    Refusal,
+    Standing,
+    State,
+    Stored,
+    Tally,
+    Want,
+)
 
 Records = dict[bytes, Record]
 
@@ -26,15 +41,23 @@ class MemoryStore:
         failover="everything",
         cannot_survive=("the end of the process", "a second process: each has records of its own"),
         choose_when="in tests",
+        quotas="exactly; every new key is counted by looking at all records",
     )
 
-    def claim(self, want: Want) -> Ask[Record | None]:
+    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+        """Nothing: `claim` judges."""
+        return []
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
         """Write a first record, or return the one that is there."""
 
-        def step(records: Records, now: Micros) -> Record:
+        def step(records: Records, now: Micros) -> Record | Refusal:
             record = records.get(want.key)
             if record is not None:
                 return record._replace(now=now)
+            refusal = None if want.quota is None else _refused(records, want.quota, now)
+            if refusal is not None:
+                return refusal
             record = records[want.key] = transitions.first_claim(want, now)
             return record
 
@@ -144,6 +167,19 @@ class MemoryStore:
     def examine(self) -> list[Ask[list[Finding]]]:
         """There is no server."""
         return []
+
+
+def _refused(records: Records, allowance: Allowance, now: Micros) -> Refusal | None:
+    kept = [
+        record
+        for record in records.values()
+        if quotas.holder(record.boundary, record.scope) == allowance.holder
+        and record.standing_at(now) is not Standing.FORGOTTEN
+    ]
+    made = sorted((record.created for record in kept), reverse=True)
+    filling = made[allowance.rate - 1] if allowance.rate is not None and len(made) >= allowance.rate else None
+    settled = [record.forget for record in kept if record.state not in (State.RUNNING, State.UNKNOWN)]
+    return quotas.judge(allowance, now, filling, len(kept), min(settled, default=None))
 
 
 def _ask(step: Step) -> Ask[Any]:

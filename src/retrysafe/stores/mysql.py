@@ -14,15 +14,15 @@ from typing import Any
 
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Ask, Capabilities, Query, Rows
-from retrysafe.stores.sql import TABLE, SqlStore, allowed, any_of, columns
-from retrysafe.types import Finding, Held, Record, Standing, Stored, Want
+from retrysafe.stores.sql import TABLE, SqlStore, _limited, _quota_params, allowed, any_of, columns
+from retrysafe.types import Allowance, Finding, Held, Record, Standing, Stored, Want
 
 LARGEST_RESULT = 7 * 1024 * 1024
 """Bytes: sent in hexadecimal digits, it still fits MariaDB's default ``max_allowed_packet`` of 16 MiB."""
 
 _PACKET = 16 * 1024 * 1024
 _GATES = 0x10000
-_BYTES = ("key", "fingerprint", "result")
+_BYTES = ("key", "fingerprint", "result", "quota")
 _LOCKED, _NO_SAVEPOINT = "55P03", "3B001"
 _AT_ONCE = "/*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ "
 _ISOLATION = "/*!80019 @@transaction_isolation */ /*M!100600 @@tx_isolation */"
@@ -62,6 +62,10 @@ class MysqlStore(SqlStore):
             "and nothing else has to run"
         ),
         largest_result=LARGEST_RESULT,
+        quotas=(
+            "but for claims at the same moment, which do not see each other: as many may be let through too many. With "
+            "tx= a key counts as new if its first claim is not committed yet, or came after your transaction's snapshot"
+        ),
     )
     NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     BEGIN = "START TRANSACTION"
@@ -75,9 +79,21 @@ class MysqlStore(SqlStore):
         super().__init__()
         row = self.read_sql
         answer = f"{_ISOLATION} <> 'READ-UNCOMMITTED' AND {any_of((Standing.COMPLETED, Standing.FAILED))}"
-        self._gated_insert_sql = _AT_ONCE + self._insert(
-            self.clock, "/*!80019 retrysafe_gates AS g WHERE g.gate = :gate FOR UPDATE SKIP LOCKED */"
+        self._gated_insert_sql, self._gated_counted_insert_sql = (
+            _AT_ONCE
+            + self._insert(
+                self.clock,
+                "/*!80019 retrysafe_gates AS g WHERE g.gate = :gate FOR UPDATE SKIP LOCKED */",
+                counted=counted,
+            )
+            for counted in (False, True)
         )
+        self._free_insert_sql = self._insert(self.clock, counted=True)
+        unknown = f"NOT EXISTS (SELECT 1 FROM {TABLE} AS k WHERE k.key_hash = {self.p('key')})"
+        self._used_up_sql = {
+            limited: self._usage(self.clock, limited, f"{unknown} AND NOT ({room})")
+            for limited, room in self._room_sql.items()
+        }
         self._own_sql = f"{row} AND r.attempt = {self.p('attempt')}"
         self._answer_sql = f"{_AT_ONCE}{row} AND {answer}"
         self._own_or_answer_sql = f"{row} AND (r.attempt = {self.p('attempt')} OR {answer})"
@@ -89,13 +105,31 @@ class MysqlStore(SqlStore):
         """Leased: read, insert, read again. In a transaction: insert at once or not at all, then read."""
         if not want.transactional:
             return super().claim_query(want)
-        params = {**self._want_params(want), "gate": int.from_bytes(want.key[:2]) % _GATES}
+        params = self._want_params(want)
+        return Query(f"SAVEPOINT {_savepoint(want)}", {}, self._at_once(want, self._gated_insert_sql, params))
+
+    def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
+        """Look whether there is room, then insert.
+
+        Not in one statement: an INSERT locks what it selects, and two claims of a scope would wait for each other.
+        """
+        params = self._want_params(want) | _quota_params(allowance)
+        used_up = self.query(self._used_up_sql[_limited(allowance)], params, writes=False)
+        if want.transactional:
+            insert = self._at_once(want, self._gated_counted_insert_sql, params)
+            return Query(f"SAVEPOINT {_savepoint(want)}", {}, used_up._replace(otherwise=insert))
+        read = self.query(self.read_sql, params, writes=False)
+        insert = self.query(self._free_insert_sql, params, read)
+        return read._replace(otherwise=used_up._replace(otherwise=insert))
+
+    def _at_once(self, want: Want, insert_sql: str, params: Mapping[str, Any]) -> Query:
+        """Insert in a transaction if that needs no waiting, and read what is there."""
+        params = {**params, "gate": int.from_bytes(want.key[:2]) % _GATES}
         # The snapshot of the transaction may be old; only an answer in it is good for ever.
         answer = self.query(self._answer_sql, params, writes=False)._replace(refusals={_LOCKED: None})
         current = self.query(self._current_sql, params)._replace(refusals={_LOCKED: None})
         own = self.query(self._own_or_answer_sql, params, current, writes=False)._replace(refusals={_LOCKED: None})
-        insert = self.query(self._gated_insert_sql, params, own)._replace(refusals={_LOCKED: answer})
-        return Query(f"SAVEPOINT {_savepoint(want)}", {}, insert)
+        return self.query(insert_sql, params, own)._replace(refusals={_LOCKED: answer})
 
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable, and read it back."""
@@ -150,8 +184,8 @@ class MysqlStore(SqlStore):
         """A parameter, made bytes again where it was bytes."""
         return f"UNHEX(:{name or kind})" if kind in _BYTES else f":{name or kind}"
 
-    def _insert(self, clock: str, gate: str = "") -> str:
-        insert, _, _ = super()._insert(clock).partition(" FROM ")
+    def _insert(self, clock: str, gate: str = "", *, counted: bool = False) -> str:
+        insert, _, _ = super()._insert(clock, counted=counted).partition(" FROM ")
         return (
             f"{insert} FROM {gate or '/*!80019 DUAL */'} /*M!100600 DUAL */ "
             f"ON DUPLICATE KEY UPDATE {TABLE}.key_hash = {TABLE}.key_hash /*M!100600 RETURNING {columns()}, t.now */"

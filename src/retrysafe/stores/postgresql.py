@@ -6,8 +6,18 @@ from typing import BinaryIO, ClassVar
 
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Ask, Capabilities, Copy, Query, Rows
-from retrysafe.stores.sql import TABLE, SqlStore, _count, _first_value, _nothing, allowed, columns
-from retrysafe.types import Finding, Partition, Want
+from retrysafe.stores.sql import (
+    TABLE,
+    SqlStore,
+    _count,
+    _first_value,
+    _limited,
+    _nothing,
+    _quota_params,
+    allowed,
+    columns,
+)
+from retrysafe.types import Allowance, Finding, Partition, Want
 
 _SAMPLE = 8 << 20
 """How many bytes of a partition are looked at to judge how much of it is forgotten."""
@@ -40,12 +50,15 @@ class PostgresqlStore(SqlStore):
             "when your data is in PostgreSQL: record, business write and outbox row commit together, "
             "and nothing else has to run"
         ),
+        quotas="but for claims at the same moment, which do not see each other: as many may be let through too many",
     )
     NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
     CASTS: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(("key", "fingerprint", "result"), "bytea"),
+        **dict.fromkeys(("key", "fingerprint", "result", "quota"), "bytea"),
         **dict.fromkeys(("boundary", "scope", "operation", "attempt", "effects", "media_type"), "text"),
-        **dict.fromkeys(("lease", "window", "memory", "token", "version", "limit"), "bigint"),
+        **dict.fromkeys(
+            ("lease", "window", "memory", "token", "version", "limit", "period", "rate_before", "kept_before"), "bigint"
+        ),
         **dict.fromkeys(("attempts", "codec_version"), "integer"),
     }
     STAMP = "pg_current_xact_id()"
@@ -58,15 +71,27 @@ class PostgresqlStore(SqlStore):
         super().__init__()
         self._gated_claim_sql = self._claim(gated=True)
         self._claim_sql = self._claim(gated=False)
+        self._counted_claim_sql = {
+            (gated, limited): self._claim(gated=gated, room=room)
+            for limited, room in self._room_sql.items()
+            for gated in (False, True)
+        }
 
-    def _claim(self, *, gated: bool) -> str:
-        """Insert if there is no record, and return the record there is, in one statement."""
-        lock, go = (_LOCK, "gate.open") if gated else ("true", "true")
-        insert = self._insert("t, gate", f" WHERE {go}").rsplit(" RETURNING ", 1)[0]
+    def _claim(self, *, gated: bool, room: str = "") -> str:
+        """Insert if there is no record, and return the record there is, in one statement.
+
+        ``room``: insert only if that is true, under the holder of a quota.
+        """
+        lock, source, go = (_LOCK, "gate", "gate.open") if gated else ("true", "gate", "true")
+        looked = ""
+        if room:  # looked for only behind an open gate: a key with a record needs none
+            looked = f"room AS MATERIALIZED (SELECT {room} AS free FROM t, gate WHERE gate.open), "
+            source, go = "room", "room.free"
+        insert = self._insert(f"t, {source}", f" WHERE {go}", counted=bool(room)).rsplit(" RETURNING ", 1)[0]
         return (
             f"WITH t AS MATERIALIZED (SELECT {self.NOW} AS now), "
             f"old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r WHERE r.key_hash = {self.p('key')}), "
-            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), "
+            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), {looked}"
             f"new AS ({insert} RETURNING {columns()}) "
             f"SELECT {columns('f.')}, t.now FROM t "
             f"LEFT JOIN (SELECT * FROM new UNION ALL SELECT * FROM old) AS f ON true "
@@ -78,6 +103,13 @@ class PostgresqlStore(SqlStore):
         params = self._want_params(want)
         sql = self._gated_claim_sql if want.transactional else self._claim_sql
         return Query(sql, params, Query(self.read_sql, params, writes=False))
+
+    def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
+        """The same; no row to the read either means that there was no room. A closed gate is judged first."""
+        limited, params = _limited(allowance), self._want_params(want) | _quota_params(allowance)
+        usage = Query(self._usage_sql[limited], params, writes=False)
+        read = Query(self.read_sql, params, usage, writes=False)
+        return Query(self._counted_claim_sql[want.transactional, limited], params, read)
 
     def _sweep(self, clock: str) -> str:
         locked = (

@@ -10,10 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from retrysafe.core import quotas
 from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before
 from retrysafe.ports import Ask, Capabilities, Scan, Scanned, Script, Settings
 from retrysafe.stores.sql import COLUMNS
-from retrysafe.types import Clocks, Filter, Finding, Held, Page, Record, State, Stored, Tally, Want
+from retrysafe.types import (
+    Allowance,
+    Clocks,
+    Filter,
+    Finding,
+    Held,
+    Page,
+    Record,
+    Refusal,
+    State,
+    Stored,
+    Tally,
+    Want,
+)
 
 _FIELDS = tuple(column for column in COLUMNS if column != "key_hash")  # the key is the hash's own name
 _TEXTS = ("boundary", "scope", "operation", "attempt", "effects")
@@ -79,6 +93,32 @@ end
 """
 )
 
+# A scope's keys, by when they were made and by when they are forgotten; both are in one slot, which is not the
+# records' own, so that what becomes of a record later is not seen here.
+_ADMIT = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local function text(number) return string.format('%.0f', number) end
+local made, kept, key, rate, period, outstanding, memory = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]),
+  tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+redis.call('ZREMRANGEBYSCORE', made, '-inf', text(now - period))
+redis.call('ZREMRANGEBYSCORE', kept, '-inf', text(now))
+if redis.call('ZSCORE', kept, key) then return false end
+local filling, full = false, redis.call('ZCARD', kept)
+if rate > 0 then filling = redis.call('ZREVRANGE', made, rate - 1, rate - 1, 'WITHSCORES')[2] or false end
+if filling or (outstanding > 0 and full >= outstanding) then
+  local first = redis.call('ZRANGE', kept, 0, 0, 'WITHSCORES')[2] or false
+  return {text(now), filling and text(tonumber(filling)), full, first and text(tonumber(first))}
+end
+if rate > 0 then
+  redis.call('ZADD', made, text(now), key)
+  redis.call('PEXPIRE', made, text(math.ceil(period / 1000)))
+end
+redis.call('ZADD', kept, text(now + memory), key)
+local last = redis.call('ZRANGE', kept, -1, -1, 'WITHSCORES')[2]
+redis.call('PEXPIREAT', kept, text(math.ceil(tonumber(last) / 1000)))
+return false"""
+
 _SCRIPTS = {
     "claim": """
 if standing(load()) == 'absent' then claimed(ARGV, now, now, 1, text(now)) end
@@ -137,9 +177,23 @@ class RedisStore:
             "a loss of power with appendfsync everysec, or a crash with snapshots only: the last writes are gone",
         ),
         choose_when="when duplicates are recognised downstream anyway, or rare doubt is bearable, and latency counts",
+        quotas=(
+            "about: keys are counted beside their records, in one more request, and as kept from their first claim to "
+            "the end of memory=, whatever becomes of the record; a claim that then fails is counted too"
+        ),
     )
 
-    def claim(self, want: Want) -> Ask[Record | None]:
+    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+        """Count the key in the slot of its scope, which a cluster may have on another server than its record."""
+        allowance = want.quota
+        if allowance is None:
+            return []
+        made, kept = (b"retrysafe:quota:{" + allowance.holder.hex().encode() + b"}:" + name for name in _COUNTED)
+        args = (want.key, allowance.rate or 0, allowance.period, allowance.outstanding or 0, want.clocks.memory)
+        script = Script("admit", _ADMIT, (made, kept), args)
+        return [Ask(script, lambda answer: _refusal(allowance, answer))]
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
         """Write a first record, or return the one that is there."""
         return Ask(_script("claim", want.key, _want_args(want)), _reader(want.key))
 
@@ -257,6 +311,16 @@ def _result_args(result: Stored | None) -> tuple[Any, ...]:
     if result is None:
         return ("", "", "")
     return (b"" if result.body is None else b"+" + result.body, result.media_type, result.codec_version)
+
+
+_COUNTED = (b"made", b"kept")
+
+
+def _refusal(allowance: Allowance, answer: Any) -> Refusal | None:
+    if not answer:
+        return None
+    now, filling, kept, first = (None if value is None else int(value) for value in answer)
+    return quotas.judge(allowance, now or 0, filling, kept or 0, first) or quotas.room_again(allowance)
 
 
 def _is_one(answer: Any) -> bool:

@@ -9,9 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from retrysafe.core import quotas
 from retrysafe.core.transitions import RULES, Event, Guard, kept_fingerprint, started_before
 from retrysafe.ports import Ask, Capabilities, Query, Rows
-from retrysafe.types import Clocks, Filter, Finding, Held, Page, Record, Standing, State, Stored, Tally, Want
+from retrysafe.types import (
+    Allowance,
+    Clocks,
+    Filter,
+    Finding,
+    Held,
+    Page,
+    Record,
+    Refusal,
+    Standing,
+    State,
+    Stored,
+    Tally,
+    Want,
+)
 
 TABLE = "retrysafe_records"
 COLUMNS = (
@@ -36,11 +51,18 @@ COLUMNS = (
     "codec_version",
 )
 
+Limited = tuple[bool, bool]
+"""Which limits a quota has: a rate, and a number of outstanding keys."""
+LIMITED: tuple[Limited, ...] = ((True, False), (False, True), (True, True))
+
 AT_ONCE = 1000
 """How many archived records one statement removes."""
 
 _UNREAD = ("result", "media_type", "codec_version")
 """Columns that an operator's list leaves out."""
+
+_KEPT = "(q.state IN ('running', 'unknown') OR q.forget > t.now)"
+"""The SQL condition for a record ``q`` not to be forgotten."""
 
 _SETTLED = "r.state IN ('completed', 'failed', 'released')"
 _STANDING: dict[Standing, str] = {
@@ -88,6 +110,11 @@ class SqlStore:
         clock = self.clock = f"(SELECT {self.NOW} AS now) AS t"
         self.read_sql = f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {clock} WHERE r.key_hash = {self.p('key')}"
         self.insert_sql = self._insert(clock)
+        self._room_sql = {limited: self._room(limited) for limited in LIMITED}
+        self._usage_sql = {limited: self._usage(clock, limited) for limited in LIMITED}
+        self._counted_insert_sql = {
+            limited: self._insert(clock, f" WHERE {room}", counted=True) for limited, room in self._room_sql.items()
+        }
         self._take_sql = {gated: self._take(clock, self.GATE if gated else "") for gated in (False, True)}
         self._settle_sql = {
             (event, own): self._settle(clock, event, own)
@@ -107,15 +134,30 @@ class SqlStore:
 
     # ------------------------------------------------------------ asks
 
-    def claim(self, want: Want) -> Ask[Record | None]:
-        """Insert a first record, or return the record that is there."""
-        return Ask(self.claim_query(want), _record)
+    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+        """Nothing: `claim` judges."""
+        return []
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+        """Insert a first record if its quota has room, or return the record that is there."""
+        allowance = want.quota
+        if allowance is None:
+            return Ask(self.claim_query(want), _record)
+        return Ask(self.counted_claim_query(want, allowance), lambda answer: _counted(answer, allowance))
 
     def claim_query(self, want: Want) -> Query:
         """Read first when leased, so that a replay writes nothing; write first inside a transaction."""
         params = self._want_params(want)
         read = self.query(self.read_sql, params, writes=False)
         insert = self.query(self.insert_sql, params, read)
+        return insert if want.transactional else read._replace(otherwise=insert)
+
+    def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
+        """The same, inserting only while there is room: where there is no record then, there was none."""
+        limited, params = _limited(allowance), self._want_params(want) | _quota_params(allowance)
+        usage = self.query(self._usage_sql[limited], params, writes=False)
+        read = self.query(self.read_sql, params, usage, writes=False)
+        insert = self.query(self._counted_insert_sql[limited], params, read)
         return insert if want.transactional else read._replace(otherwise=insert)
 
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
@@ -290,14 +332,37 @@ class SqlStore:
         cast = self.CASTS.get(kind)
         return f":{name or kind}" if cast is None else f"CAST(:{name or kind} AS {cast})"
 
-    def _insert(self, clock: str, gate: str = "") -> str:
-        xact, stamp = (", xact", f", {self._stamp_value()}") if self.STAMP else ("", "")
+    def _insert(self, clock: str, gate: str = "", *, counted: bool = False) -> str:
+        """``counted``: under the holder of a quota; other records are not in its index."""
+        more, values = (", xact", f", {self._stamp_value()}") if self.STAMP else ("", "")
+        if counted:
+            more, values = f"{more}, quota", f"{values}, {self.p('quota')}"
         return (
-            f"INSERT INTO {TABLE} ({columns()}{xact}) SELECT {self.p('key')}, {self.p('boundary')}, "
+            f"INSERT INTO {TABLE} ({columns()}{more}) SELECT {self.p('key')}, {self.p('boundary')}, "
             f"{self.p('scope')}, {self.p('operation')}, {self.p('fingerprint')}, 'running', {self.p('attempt')}, "
             f"t.now, 1, {self.p('effects')}, t.now + {self.p('lease')}, t.now, t.now, t.now + {self.p('window')}, "
-            f"t.now + {self.p('memory')}, t.now, NULL, NULL, NULL{stamp} FROM {clock}{gate or ' WHERE true'} "
+            f"t.now + {self.p('memory')}, t.now, NULL, NULL, NULL{values} FROM {clock}{gate or ' WHERE true'} "
             f"ON CONFLICT (key_hash) DO NOTHING RETURNING {columns()}, updated"
+        )
+
+    def _room(self, limited: Limited) -> str:
+        """The condition for one more key not to be too many: the key that would fill the quota is not there."""
+        ours = f"(SELECT q.created FROM {TABLE} AS q WHERE q.quota = {self.p('quota')}"
+        recent = f"q.created > t.now - {self.p('period')} ORDER BY q.created DESC"
+        rate = f"{ours} AND {recent} LIMIT 1 OFFSET {self.p('rate_before')}) IS NULL"
+        outstanding = f"{ours} AND {_KEPT} LIMIT 1 OFFSET {self.p('kept_before')}) IS NULL"
+        return " AND ".join(part for part, has in zip((rate, outstanding), limited, strict=True) if has)
+
+    def _usage(self, clock: str, limited: Limited, condition: str = "true") -> str:
+        """How a quota is used: the time, when the key was made that fills the rate, how many keys are kept, and when
+        the next of them is forgotten."""
+        ours = f"FROM {TABLE} AS q WHERE q.quota = {self.p('quota')}"
+        filling = f"(SELECT q.created {ours} ORDER BY q.created DESC LIMIT 1 OFFSET {self.p('rate_before')})"
+        kept = f"(SELECT count(*) {ours} AND {_KEPT})"
+        forgotten = f"(SELECT min(q.forget) {ours} AND q.state NOT IN ('running', 'unknown') AND q.forget > t.now)"
+        return (
+            f"SELECT t.now, {filling if limited[0] else 'NULL'}, {kept if limited[1] else '0'}, "
+            f"{forgotten if limited[1] else 'NULL'} FROM {clock} WHERE {condition}"
         )
 
     def _take(self, clock: str, gate: str) -> str:
@@ -404,6 +469,17 @@ _RESOLVING: tuple[Event, ...] = tuple(
 )
 
 
+def _limited(allowance: Allowance) -> Limited:
+    return allowance.rate is not None, allowance.outstanding is not None
+
+
+def _quota_params(allowance: Allowance) -> dict[str, Any]:
+    """The key that would fill a limit has so many before it."""
+    before = {"rate_before": allowance.rate, "kept_before": allowance.outstanding}
+    params: dict[str, Any] = {name: limit - 1 for name, limit in before.items() if limit is not None}
+    return params | {"quota": allowance.holder, "period": allowance.period}
+
+
 def _seen_params(seen: Record) -> dict[str, Any]:
     return {"key": seen.key, "seen_attempt": seen.attempt, "seen_version": seen.version}
 
@@ -417,6 +493,19 @@ def _record(answer: Rows) -> Record | None:
     if not answer.rows or answer.rows[0][0] is None:
         return None
     return _record_of(answer.rows[0])
+
+
+def _counted(answer: Rows, allowance: Allowance) -> Record | Refusal | None:
+    """A record, or how the quota is used: if there is room by now, there was none a moment ago."""
+    if not answer.rows or len(answer.rows[0]) > _USAGE:
+        return _record(answer)
+    now, filling, kept, forgotten = answer.rows[0]
+    used = (None if value is None else int(value) for value in (filling, forgotten))
+    return quotas.judge(allowance, int(now), next(used), int(kept), next(used)) or quotas.room_again(allowance)
+
+
+_USAGE = 4
+"""How many columns tell how a quota is used; a record has more."""
 
 
 def _records(answer: Rows) -> list[Record]:

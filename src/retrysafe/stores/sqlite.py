@@ -22,6 +22,7 @@ class SqliteStore(SqlStore):
             "a host clock that is set: leases and windows end early or late, never two holders of one token",
         ),
         choose_when="when one machine does the work, or you begin: nothing to install, transactions with your tables",
+        quotas="exactly: writers are serial",
     )
     NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
     GREATEST = "max"

@@ -148,7 +148,7 @@ def call(stage: Stage, actor: Actor, key: bytes, payload: bytes) -> Generator[As
         return False
     finally:
         actor.end_attempt()
-    decision, record = outcome
+    decision, record, _ = outcome
     if decision in (Decision.REPLAY, Decision.REPLAY_FAILURE):
         assert record is not None
         stage.judge.seen["replayed"] += 1

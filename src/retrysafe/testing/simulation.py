@@ -26,7 +26,7 @@ from retrysafe.programs.drivers import run
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.acting import Actor, Acts, Cancelled, Parts, Stage, late_worker, operator, worker
 from retrysafe.testing.judging import Check, Judge, Message, Violation
-from retrysafe.types import Clocks, Effects, Held, Micros, Record, Stored, Want
+from retrysafe.types import Clocks, Effects, Held, Micros, Record, Refusal, Stored, Want
 
 _EPOCH = 1_000_000
 
@@ -160,7 +160,10 @@ class _Watched:
     def capabilities(self) -> Capabilities:
         return self._store.capabilities
 
-    def claim(self, want: Want) -> Ask[Record | None]:
+    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+        return self._store.admit(want)
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
         return _named("claim", want.key, want, Event.CLAIM, self._store.claim(want))
 
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:

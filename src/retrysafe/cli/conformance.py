@@ -1,0 +1,93 @@
+"""`retrysafe conformance http`: check whether a server, whatever it is written in, keeps the HTTP contract.
+
+The server has to offer the conformance fixture, about 60 lines: see the reference page "The conformance fixture".
+Exit code: 0 if no rule failed; 1 if one did; 2 if the server could not be checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from retrysafe.conformance.capabilities import MODES, Capabilities
+from retrysafe.errors import ConfigurationError
+
+_FORMATS = ("markdown", "json", "junit")
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb and the verbs below it to the command line."""
+    parser = verbs.add_parser(
+        "conformance",
+        help="check whether a server keeps the HTTP contract",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _add_http(below)
+
+
+def _add_http(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "http", help="check an HTTP server", description="Check an HTTP server, rule by rule, over real connections."
+    )
+    parser.add_argument("url", metavar="URL", help="where the server offers the fixture: http://HOST:PORT/PREFIX")
+    parser.add_argument(
+        "--mode", choices=MODES, metavar="MODE", help="leased or transactional (default: as the server says)"
+    )
+    parser.add_argument("--only", metavar="IDS", help="only these rules: K1,K2,R8 (default: all)")
+    parser.add_argument(
+        "--capabilities", metavar="FILE", type=Path, help="what the server is and can (default: its own GET /fixture)"
+    )
+    parser.add_argument(
+        "--format", choices=_FORMATS, default="markdown", metavar="FORMAT", help="markdown (default), json or junit"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", type=Path, help="write the report to FILE (default: standard output)"
+    )
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=10.0, help="how long one step may take (default: 10)"
+    )
+    parser.set_defaults(run=run_http)
+
+
+def run_http(options: argparse.Namespace) -> int:
+    """Check a server."""
+    from retrysafe.conformance.rendering import FORMATS
+    from retrysafe.conformance.running import run
+
+    if options.timeout <= 0:
+        raise ConfigurationError(f"--timeout {options.timeout:g}: it is a number of seconds above 0")
+    if options.output is not None and not options.output.absolute().parent.is_dir():
+        raise ConfigurationError(f"--output {options.output}: there is no such folder")
+    only = [part.strip() for part in (options.only or "").split(",") if part.strip()]
+    able = None if options.capabilities is None else _capabilities(options.capabilities)
+    report = run(options.url, able, mode=options.mode, only=only, timeout=options.timeout)
+    text = FORMATS[options.format](report)
+    if options.output is None:
+        sys.stdout.write(text)
+    else:
+        _write(options.output, text)
+        print(f"{report.address}: " + ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items()))
+    return 0 if report.passed else 1
+
+
+def _capabilities(path: Path) -> Capabilities:
+    from retrysafe.conformance.capabilities import parse
+
+    try:
+        return parse(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigurationError(f"--capabilities {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"--capabilities {path}: this is not JSON: {error}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--output {path}: {error.strerror or error}") from error

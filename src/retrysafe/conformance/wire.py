@@ -1,0 +1,242 @@
+"""A small HTTP/1.1 client on bare sockets: what goes out is byte for byte what a case says, however malformed.
+
+No library is used on purpose: each of them would merge, order, encode or refuse what a case must send, and
+hide what a case must see (RFC 9112).
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from retrysafe.errors import ConfigurationError
+
+Fields = tuple[tuple[str, str], ...]
+_MOST_HEAD = 65_536
+_WITHOUT_BODY = (204, 304)
+
+
+class Silent(Exception):
+    """The server sent nothing, or did not go on, within the time that it was given."""
+
+
+class Address(NamedTuple):
+    """Where a server listens, and the prefix of all its paths."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str
+
+    @property
+    def authority(self) -> str:
+        """The value of the Host field."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        """The address as a URL."""
+        return f"{self.scheme}://{self.authority}{self.prefix}"
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def address(url: str) -> Address:
+    """Read an ``http`` or ``https`` URL; `ConfigurationError` if it is none."""
+    try:
+        found = urlsplit(url)
+        port = found.port
+    except ValueError as error:
+        raise ConfigurationError(f"{url!r} is not a URL: {error}") from error
+    if found.scheme not in _PORTS or not found.hostname:
+        raise ConfigurationError(f"{url!r} is not the URL of an HTTP server: write http://HOST:PORT or https://HOST")
+    if found.query or found.fragment or found.username:
+        raise ConfigurationError(f"{url!r}: a user, a query or a fragment can't be part of a server's address")
+    return Address(found.scheme, found.hostname, port or _PORTS[found.scheme], found.path.rstrip("/"))
+
+
+class Request(NamedTuple):
+    """A request as it goes over the wire. Field values are latin-1."""
+
+    method: str
+    target: str
+    fields: Fields = ()
+    body: bytes = b""
+
+    def encode(self, host: str) -> bytes:
+        """The bytes, with Host and, where there is a body or the method expects one, Content-Length."""
+        lines = [("Host", host), *self.fields]
+        if self.body or self.method not in ("GET", "HEAD", "OPTIONS", "TRACE"):
+            lines.append(("Content-Length", str(len(self.body))))
+        return head(self.method, self.target, lines) + self.body
+
+
+def head(method: str, target: str, fields: Iterable[tuple[str, str]]) -> bytes:
+    """A request line and field lines, nothing added."""
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields), "", ""]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+class Response(NamedTuple):
+    """A response as it came: field lines in their order, none merged; ``whole`` unless the body broke off."""
+
+    status: int
+    fields: Fields
+    body: bytes
+    whole: bool = True
+
+    def all(self, name: str) -> list[str]:
+        """The values of every line of a field."""
+        return [value for found, value in self.fields if found.lower() == name.lower()]
+
+    def one(self, name: str) -> str | None:
+        """The value of a field: its lines joined as RFC 9110 §5.3 allows; None if there are none."""
+        values = self.all(name)
+        return ", ".join(values) if values else None
+
+    def tokens(self, name: str) -> set[str]:
+        """The members of a comma-separated field, in lower case."""
+        return {token.strip().lower() for token in (self.one(name) or "").split(",") if token.strip()}
+
+
+class Connection:
+    """One connection to a server; requests follow each other on it.
+
+    Every read raises `Silent` when the server takes longer than ``timeout`` seconds, `ConnectionError` when it broke
+    off before a response began.
+    """
+
+    def __init__(self, to: Address, timeout: float) -> None:
+        self._socket = socket.create_connection((to.host, to.port), timeout)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if to.scheme == "https":
+            self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=to.host)
+        self._read = b""
+        self._pieces: Iterator[bytes] = iter(())
+        self._whole = True
+        self.host = to.authority
+
+    def send(self, data: bytes) -> None:
+        """Send bytes."""
+        try:
+            self._socket.sendall(data)
+        except TimeoutError as error:
+            raise Silent("the server stopped reading") from error
+
+    def ask(self, request: Request) -> Response:
+        """Send a request and read its whole response.
+
+        A server may answer and close before it has read everything (RFC 9112 §9.5); the answer is still read.
+        """
+        with suppress(ConnectionError):
+            self.send(request.encode(self.host))
+        return self.receive(request.method)
+
+    def receive(self, method: str = "POST") -> Response:
+        """Read a response to its end."""
+        begun = self.begin(method)
+        return begun._replace(body=b"".join(self.pieces()), whole=self._whole)
+
+    def begin(self, method: str = "POST") -> Response:
+        """Read the head of a response, past interim ones (1xx); the body is then in `pieces`."""
+        status, fields = self._head()
+        while 100 <= status < 200:
+            status, fields = self._head()
+        response = Response(status, fields, b"")
+        self._whole = True
+        self._pieces = self._framed(response, method)
+        return response
+
+    def pieces(self) -> Iterator[bytes]:
+        """The rest of the body, piece by piece as it arrives."""
+        return self._pieces
+
+    @property
+    def whole(self) -> bool:
+        """Whether what was read of the body did not break off."""
+        return self._whole
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def abort(self) -> None:
+        """Close it with a reset, as a client that dies."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
+
+    def _more(self) -> bool:
+        try:
+            data = self._socket.recv(65_536)
+        except TimeoutError as error:
+            raise Silent("no answer came") from error
+        self._read += data
+        return bool(data)
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._read:
+            if len(self._read) > _MOST_HEAD or not self._more():
+                raise ConnectionError("the connection broke off")
+        line, _, self._read = self._read.partition(b"\n")
+        return line.rstrip(b"\r")
+
+    def _head(self) -> tuple[int, Fields]:
+        line = self._line().split(b" ", 2)
+        if len(line) < 2 or not line[0].startswith(b"HTTP/1.") or not line[1].isdigit():
+            raise ConnectionError(f"this is not HTTP/1.1: {line!r}")
+        fields: list[tuple[str, str]] = []
+        while text := self._line():
+            name, _, value = text.decode("latin-1").partition(":")
+            fields.append((name, value.strip(" \t")))
+        return int(line[1]), tuple(fields)
+
+    def _framed(self, response: Response, method: str) -> Iterator[bytes]:
+        """The body, by the rules of RFC 9112 §6.3."""
+        if method == "HEAD" or response.status in _WITHOUT_BODY:
+            return iter(())
+        if "chunked" in response.tokens("transfer-encoding"):
+            return self._chunks()
+        length = response.all("content-length")
+        return self._counted(int(length[0])) if length and length[0].isdigit() else self._to_the_end()
+
+    def _counted(self, left: int) -> Iterator[bytes]:
+        while left:
+            if not self._read and not self._received():
+                return
+            piece, self._read = self._read[:left], self._read[left:]
+            left -= len(piece)
+            yield piece
+
+    def _chunks(self) -> Iterator[bytes]:
+        try:
+            while size := int(self._line().split(b";")[0], 16):
+                piece = b"".join(self._counted(size))
+                if not self._whole:
+                    return
+                self._line()
+                yield piece
+            while self._line():
+                pass
+        except (ConnectionError, ValueError):
+            self._whole = False
+
+    def _to_the_end(self) -> Iterator[bytes]:
+        while self._read or self._received(expected=True):
+            piece, self._read = self._read, b""
+            yield piece
+
+    def _received(self, *, expected: bool = False) -> bool:
+        """Read on; the end of the connection is the end of the body, whether ``expected`` here or too early."""
+        try:
+            more = self._more()
+        except ConnectionError:
+            more = expected = False
+        if not more:
+            self._whole = expected
+        return more

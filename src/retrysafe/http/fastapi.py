@@ -1,0 +1,166 @@
+"""FastAPI: routers whose routes run once per key, with the principal, claim and session as dependencies.
+
+    idempotency = Idempotency(orders, principal=account)
+    router = APIRouter(route_class=idempotency.route_class)
+
+The key is claimed by a dependency that comes after those of the application, the router and the route itself: who is
+not let in by them has met no key.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Unpack
+
+from fastapi import Depends, Request
+from fastapi.routing import APIRoute, iter_route_contexts
+
+from retrysafe.boundary import Boundary
+from retrysafe.claim import Claim
+from retrysafe.errors import ConfigurationError
+from retrysafe.http import openapi, starlette
+from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, Whose, guarded
+from retrysafe.http.declared import guard_for, policy
+from retrysafe.http.doors import refuse_bound_to_threads
+from retrysafe.http.guard import Guard
+from retrysafe.http.policy import Options
+
+__all__ = ["Idempotency", "IdempotencyMiddleware", "policy"]
+
+
+class Idempotency:
+    """Guards the routes of a router: ``APIRouter(route_class=Idempotency(boundary).route_class)``.
+
+    Arguments:
+        boundary: where the guarantee holds. With ``effects="transactional"`` the handler's work, the record and the
+            response commit together.
+        principal: a dependency that returns whose request it is (text, an int or a UUID): keys of two principals
+            never meet. What it raises is answered as ever, and no key is claimed; for None there is 403.
+        options: see `retrysafe.http.policy.Options`; ``required`` is True unless you say otherwise.
+
+    A handler's own choice is `policy`: ``@policy("optional")`` under ``@router.post(…)``.
+
+    Attributes:
+        route_class: for ``APIRouter(route_class=…)`` or ``app.router.route_class``.
+        claim: a dependency: the `Claim` of the request; None for a request without a key, where that is allowed.
+        session: a dependency: the transaction of the request, ``claim.tx``: with a sessionmaker as ``store=``, its
+            session. It is committed by the layer, with the record and before the response leaves.
+
+    Raises `ConfigurationError` for choices that cannot be kept.
+    """
+
+    def __init__(
+        self, boundary: Boundary, *, principal: Callable[..., Any] | None = None, **options: Unpack[Options]
+    ) -> None:
+        refuse_bound_to_threads(boundary)
+        merged: Options = {"required": True, **options}
+        self.guard = Guard(boundary, merged, principal)
+        self.begin = _beginning(principal or _nobody)
+        self.route_class: type[APIRoute] = type("IdempotentRoute", (_Route,), {"idempotency": self})
+        self.claim, self.session = _claiming(self.begin)
+
+
+async def _nobody() -> None:
+    """The principal where none is asked for."""
+
+
+def _beginning(principal: Callable[..., Any]) -> Callable[..., Any]:
+    """The dependency that claims the key."""
+
+    async def begin(request: Request, found: Any = Depends(principal)) -> None:
+        exchange: Exchange | None = request.scope.get(HELD)
+        if exchange is not None:
+            await exchange.begin_for(found)
+
+    return begin
+
+
+def _claiming(begin: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    async def claim(request: Request, _: None = Depends(begin)) -> Claim | None:
+        exchange: Exchange | None = request.scope.get(HELD)
+        return None if exchange is None else exchange.claim
+
+    async def session(found: Claim | None = Depends(claim)) -> Any:
+        if found is None:
+            raise ConfigurationError(
+                "The request has no key, so there is no transaction to share: keep keys required, or open a session "
+                "of your own where the claim is None."
+            )
+        if found.tx is None:
+            raise ConfigurationError(
+                f"Boundary {found.boundary!r} has no transaction to share: give it effects='transactional'."
+            )
+        return found.tx
+
+    return claim, session
+
+
+class _Route(APIRoute):
+    """A route that runs once per key."""
+
+    idempotency: ClassVar[Idempotency]
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
+        self._guard = guard_for(self.idempotency.guard, endpoint)
+        chosen = self._guard.policy
+        methods = {method.upper() for method in kwargs.get("methods") or ("GET",)} & chosen.methods
+        needs = {chosen.need(method, path) for method in methods} - {"off"}
+        if needs:
+            begin = self.idempotency.begin
+            given: Sequence[Any] = kwargs.get("dependencies") or ()
+            kwargs["dependencies"] = [*(one for one in given if one.dependency is not begin), Depends(begin)]
+            kwargs["openapi_extra"] = _documented(
+                kwargs.get("openapi_extra"), openapi.extra(self._guard, required=needs == {"required"})
+            )
+        super().__init__(path, endpoint, **kwargs)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if HELD in scope or scope["method"] not in (self.methods or ()):
+            await super().handle(scope, receive, send)
+            return
+        whose: Whose | None = _of_nobody if self._guard.principal is None else None
+        await guarded(self._guard, super().handle, scope, receive, send, whose)
+
+
+async def _of_nobody(scope: Scope) -> str | None:
+    return None
+
+
+def _documented(given: dict[str, Any] | None, made: dict[str, Any]) -> dict[str, Any]:
+    """What the user says of a route, over what we say of it."""
+    given = given or {}
+    if openapi.EXTENSION in given:
+        return given
+    for name, value in copy.deepcopy(given).items():
+        if isinstance(value, dict):
+            made[name] = {**made.get(name, {}), **value}
+        else:
+            made[name] = [*made.get(name, []), *value] if isinstance(value, list) else value
+    return made
+
+
+class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
+    """Guards a whole FastAPI application: ``app.add_middleware(IdempotencyMiddleware, boundary=…)``.
+
+    As `retrysafe.http.starlette.IdempotencyMiddleware`: routes decorated with `policy`, and those of `Idempotency`,
+    keep their own policy.
+    """
+
+    def endpoints(self, scope: Scope) -> Iterator[tuple[object, object]]:
+        """The route that serves a request, and its handler."""
+        for context in iter_route_contexts(scope["app"].routes):
+            if isinstance(context.original_route, APIRoute):
+                if starlette.matches(context, scope):
+                    yield context.original_route, context.endpoint
+                    return
+            else:
+                found = next(starlette.found_in([context.original_route], scope), None)
+                if found is not None:
+                    yield found
+                    return
+
+    def guards_itself(self, route: object, endpoint: object) -> bool:
+        """Whether a route is guarded on its own."""
+        return isinstance(route, _Route) or super().guards_itself(route, endpoint)

@@ -1,0 +1,386 @@
+"""The extension for Flask: views behind authentication, errors and sessions as Flask's users write them.
+
+It works around views, not around the WSGI application: whose request it is, Flask knows only when its
+``before_request`` functions have run, and a replay must not be given to anybody whom they would have refused. What
+``after_request`` functions do (CORS, compression, the session's cookie) they do to replays too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import wraps
+from io import BufferedReader
+from typing import Any, TypeVar, Unpack, cast, overload
+
+from flask import Blueprint, Flask, Request, Response, current_app, request, request_started
+
+from retrysafe.boundary import Boundary
+from retrysafe.errors import ConfigurationError
+from retrysafe.http import messages
+from retrysafe.http.bodies import Body
+from retrysafe.http.exchange import Capture, Exchange, Live
+from retrysafe.http.guard import Guard
+from retrysafe.http.messages import latin
+from retrysafe.http.policy import Options, policy_of
+from retrysafe.http.problems import Refusal
+from retrysafe.http.routes import NEEDS, Need
+from retrysafe.http.wsgi import HELD, Environ, Input, StartResponse, request_of
+
+Principal = Callable[[Request], Any]
+View = TypeVar("View", bound=Callable[..., Any])
+Guarded = TypeVar("Guarded", bound="Callable[..., Any] | Blueprint")
+
+_EXTENSION, _BLUEPRINTS = "retrysafe", "retrysafe.blueprints"
+_MARK = "__retrysafe__"
+_INPUT, _OPEN = "retrysafe.input", "retrysafe.open"
+_UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
+_PARSED = ("stream", "data", "form", "files", "values", "_cached_data", "_cached_json")
+"""What a Flask request remembers of a body that it has read."""
+
+
+class Rule:
+    """What was said of one view or blueprint."""
+
+    def __init__(self, need: Need, boundary: Boundary | None, principal: Principal | None, options: Options) -> None:
+        if need not in NEEDS:
+            raise ConfigurationError(f"idempotent({need!r}): expected one of {', '.join(NEEDS)}.")
+        policy_of(options)
+        self.need = need
+        self.boundary = boundary
+        self.principal = principal
+        self.options = options
+
+
+class Idempotency:
+    """Lets the requests of a Flask application that carry an ``Idempotency-Key`` run once.
+
+    Arguments:
+        app: the application; without it, call `init_app`.
+        boundary: where the guarantee holds. With ``effects="transactional"`` the view's work, the record and the
+            response commit together: the view finds the transaction as ``current().tx``.
+        principal: called with Flask's request when the ``before_request`` functions have run, it returns whose request
+            it is (text, an int or a UUID): keys of two principals never meet, and a request of nobody is refused with
+            403. With Flask-Login: ``lambda request: current_user.get_id()``.
+        session: the application's `scoped_session`, such as Flask-SQLAlchemy's ``db.session``: during a transactional
+            request it is ``current().tx``. The boundary's ``store`` is then a `sessionmaker`.
+        options: see `retrysafe.http.policy.Options`. They hold for every view; `idempotent` says otherwise for a view
+            or a blueprint.
+
+    Raises `ConfigurationError` for choices that cannot be kept.
+    """
+
+    def __init__(
+        self,
+        app: Flask | None = None,
+        boundary: Boundary | None = None,
+        *,
+        principal: Principal | None = None,
+        session: Any = None,
+        **options: Unpack[Options],
+    ) -> None:
+        policy_of(options)
+        self._boundary = boundary
+        self._principal = principal
+        self._session = session
+        self._options = options
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask, boundary: Boundary | None = None) -> None:
+        """Guard the views of ``app``, including those that are registered later."""
+        boundary = boundary or self._boundary
+        if boundary is None:
+            raise ConfigurationError("Idempotency() has no boundary=: give it there, or to init_app().")
+        if _EXTENSION in app.extensions:
+            raise ConfigurationError("The application has an Idempotency() already; a view may name its own boundary=.")
+        Installed(app, boundary, self._principal, self._session, self._options)
+
+
+class Installed:
+    """The extension in one application."""
+
+    def __init__(
+        self, app: Flask, boundary: Boundary, principal: Principal | None, session: Any, options: Options
+    ) -> None:
+        self._app = app
+        self._boundary = boundary
+        self._principal = principal
+        self._session = session
+        self._options = options
+        self._guard = Guard(boundary, options, principal)
+        self._guards: dict[Rule, Guard] = {}
+        self._wsgi_app = app.wsgi_app
+        self._dispatch_request = app.dispatch_request
+        app.extensions[_EXTENSION] = self
+        app.wsgi_app = self._serve_wsgi  # type: ignore[method-assign]
+        app.dispatch_request = self._dispatch  # type: ignore[method-assign]
+        app.register_error_handler(Refusal, self._refused)
+        request_started.connect(self._keep_body, app, weak=False)
+
+    # ------------------------------------------------------------ which guard
+
+    def guard(self, rule: Rule | None) -> Guard:
+        """The guard by which a rule is kept."""
+        if rule is None:
+            return self._guard
+        if rule not in self._guards:
+            options: dict[str, Any] = {**self._options, **rule.options, "required": rule.need == "required"}
+            options.pop("routes", None)
+            self._guards[rule] = Guard(
+                rule.boundary or self._boundary, cast("Options", options), rule.principal or self._principal
+            )
+        return self._guards[rule]
+
+    def _rule(self) -> Rule | None:
+        """What was said of the view that was asked for, or of the innermost blueprint of which something was said."""
+        marked = _mark_of(self._app.view_functions.get(request.endpoint or ""))
+        if marked is not None:
+            return marked
+        rules: dict[str, Rule] = self._app.extensions.get(_BLUEPRINTS, {})
+        return next((rules[name] for name in request.blueprints if name in rules), None)
+
+    # ------------------------------------------------------------ where Flask is met
+
+    def _serve_wsgi(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """What is opened for a request is closed with it, whatever became of its response."""
+        stack = environ[_OPEN] = ExitStack()
+        try:
+            chunks = self._wsgi_app(environ, start_response)
+        except BaseException:
+            stack.close()
+            raise
+        stack.callback(getattr(chunks, "close", lambda: None))
+        return _Closing(chunks, stack)
+
+    def _keep_body(self, app: Flask, **signal: Any) -> None:
+        """Before anybody reads the body, begin to keep what is read of it."""
+        rule = self._rule()
+        guard = self.guard(rule)
+        guarded = request.method in guard.policy.methods and not (rule is not None and rule.need == "off")
+        if guarded and "HTTP_IDEMPOTENCY_KEY" in request.environ and HELD not in request.environ:
+            _input_of(request.environ, guard)
+
+    def _dispatch(self, *args: Any) -> Any:
+        """A decorated view is guarded beneath the decorators that stand above; every other one here."""
+        marked = _mark_of(self._app.view_functions.get(request.endpoint or ""))
+        if marked is not None or request.routing_exception is not None:
+            return self._dispatch_request(*args)
+        return self.serve(self._rule(), lambda: self._dispatch_request(*args))
+
+    def _refused(self, refusal: Refusal) -> Response:
+        """A body that is refused while a ``before_request`` function reads it."""
+        return self._ours(self.guard(self._rule()).answer(refusal))
+
+    def _ours(self, answer: messages.Response) -> Response:
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers]
+        return self._app.response_class(answer.body or b"", answer.status, headers)
+
+    # ------------------------------------------------------------ the course of a request
+
+    def serve(self, rule: Rule | None, view: Callable[[], Any]) -> Any:
+        """Answer the request with ``view``, or in its place."""
+        if HELD in request.environ or (rule is not None and rule.need == "off"):
+            return view()
+        guard = self.guard(rule)
+        try:
+            exchange = self._admit(guard)
+        except Refusal as refusal:
+            return self._ours(guard.answer(refusal))
+        return view() if exchange is None else self._exchanged(exchange, view)
+
+    def _admit(self, guard: Guard) -> Exchange | None:
+        """Read the request, its body last; None when it passes untouched. Raises `Refusal`."""
+        asked = request_of(request.environ)
+        key = guard.admit(asked)
+        if key is None:
+            return None
+        whose = guard.scope(None if guard.principal is None else guard.principal(request))
+        source = _input_of(request.environ, guard)
+        source.finish()
+        return Exchange(guard, asked, key, source.body, whose)
+
+    def _exchanged(self, exchange: Exchange, view: Callable[[], Any]) -> Response:
+        environ = request.environ
+        environ[HELD] = exchange
+        response = self._app.response_class()
+
+        def handler() -> Live:
+            nonlocal response
+            if exchange.restarts:
+                _forget_body(exchange.body)
+            swapped.use(None if exchange.claim is None else exchange.claim.tx)
+            response = self._response(exchange, view)
+            return Live(response.status_code, latin(response.headers), _Chunks(response))
+
+        with _Swapped(self._session) as swapped:
+            answer = exchange.serve(handler)
+        if isinstance(answer, messages.Response):
+            return self._ours(answer)
+        if isinstance(answer.chunks, Capture):
+            environ[_OPEN].callback(answer.chunks.close)
+            response.response = list(answer.chunks) if answer.chunks.settled else answer.chunks
+        return response
+
+    def _response(self, exchange: Exchange, view: Callable[[], Any]) -> Response:
+        """What the view answers, or the error handler for what it raises."""
+        guard = exchange.guard
+        try:
+            returned = view()
+        except Exception as error:
+            if guard.transactional and guard.boundary.restarts(error):
+                raise
+            returned = self._app.handle_user_exception(error)
+        return self._app.make_response(returned)
+
+
+class _Chunks:
+    """The chunks of a response as the view made it."""
+
+    def __init__(self, response: Response) -> None:
+        self._chunks = response.iter_encoded()
+        self._close = getattr(response.response, "close", None)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._chunks
+
+    def close(self) -> None:
+        if self._close is not None:
+            self._close()
+
+
+class _Closing:
+    """A response with what is open for its request."""
+
+    def __init__(self, chunks: Iterable[bytes], stack: ExitStack) -> None:
+        self._chunks = chunks
+        self.close = stack.close
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._chunks)
+
+
+class _Swapped:
+    """Lets the application's scoped session be the transaction's, and puts its own back in the end."""
+
+    def __init__(self, session: Any) -> None:
+        self._registry = None if session is None else session.registry
+        self._own: list[Any] = []
+
+    def __enter__(self) -> _Swapped:
+        if self._registry is not None and self._registry.has():
+            self._own.append(self._registry())
+        return self
+
+    def use(self, tx: Any) -> None:
+        """Make ``tx`` the session of this request."""
+        if self._registry is None or tx is None:
+            return
+        if not hasattr(tx, "get_bind"):
+            raise ConfigurationError(
+                f"session= was given, but current().tx is a {type(tx).__name__}: make the boundary with "
+                "store=sessionmaker(engine)."
+            )
+        self._registry.set(tx)
+
+    def __exit__(self, *error: object) -> None:
+        if self._registry is None:
+            return
+        if self._own:
+            self._registry.set(self._own[0])
+        elif self._registry.has():
+            self._registry.clear()
+
+
+# ------------------------------------------------------------ the body
+
+
+def _input_of(environ: Environ, guard: Guard) -> Input:
+    """The body, kept from the first time that this is asked."""
+    found: Input | None = environ.get(_INPUT)
+    if found is None:
+        body = Body(request_of(environ), guard.policy)
+        environ.setdefault(_OPEN, ExitStack()).callback(body.close)
+        found = environ[_INPUT] = Input(environ, body)
+        environ["wsgi.input"] = BufferedReader(found)
+    return found
+
+
+def _forget_body(body: Body) -> None:
+    """Let the view read the body again."""
+    request.close()
+    request.environ["wsgi.input"] = body.open()
+    for name in _PARSED:
+        request.__dict__.pop(name, None)
+
+
+# ------------------------------------------------------------ what is said of views and blueprints
+
+
+@overload
+def idempotent(view: View, /) -> View: ...
+
+
+@overload
+def idempotent(
+    need: Need = "required",
+    /,
+    *,
+    boundary: Boundary | None = None,
+    principal: Principal | None = None,
+    **options: Unpack[Options],
+) -> Callable[[Guarded], Guarded]: ...
+
+
+def idempotent(
+    need: Any = "required",
+    /,
+    *,
+    boundary: Boundary | None = None,
+    principal: Principal | None = None,
+    **options: Unpack[Options],
+) -> Any:
+    """Say of one view, or of a blueprint, whether its requests need a key: "required", "optional" or "off".
+
+    On a view it stands directly above the function, beneath ``@login_required`` and the like, which so are asked
+    before a response is replayed; POST, PUT, PATCH and DELETE are guarded, unless ``methods`` says otherwise. A
+    blueprint is given to it before it is registered: ``idempotent("off")(blueprint)``. ``boundary``, ``principal`` and
+    ``options`` hold instead of those of `Idempotency`.
+    """
+    if not isinstance(need, str):
+        return idempotent()(need)
+    if "required" in options or "routes" in options:
+        raise ConfigurationError("idempotent() says itself what is required: 'required', 'optional' or 'off'.")
+
+    def decorate(guarded: Any) -> Any:
+        if isinstance(guarded, Blueprint):
+            _mark_blueprint(guarded, Rule(cast("Need", need), boundary, principal, options))
+            return guarded
+        chosen: Options = {"methods": _UNSAFE, **options}
+        return _guarded_view(guarded, Rule(cast("Need", need), boundary, principal, chosen))
+
+    return decorate
+
+
+def _mark_blueprint(blueprint: Blueprint, rule: Rule) -> None:
+    def remember(state: Any) -> None:
+        name = f"{state.name_prefix}.{state.name}".lstrip(".")
+        state.app.extensions.setdefault(_BLUEPRINTS, {})[name] = rule
+
+    blueprint.record(remember)
+
+
+def _guarded_view(view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
+    @wraps(view)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        installed: Installed | None = current_app.extensions.get(_EXTENSION)
+        if installed is None:
+            raise ConfigurationError("@idempotent needs Idempotency(app, boundary), which this application has not.")
+        return installed.serve(rule, lambda: current_app.ensure_sync(view)(*args, **kwargs))
+
+    setattr(guarded, _MARK, rule)
+    return guarded
+
+
+def _mark_of(view: object) -> Rule | None:
+    return getattr(view, _MARK, None)

@@ -1,0 +1,166 @@
+"""Litestar: a plugin for the whole application, with each handler's own choice in ``opt``.
+
+    app = Litestar([create], plugins=[IdempotencyPlugin(orders, principal=lambda request: request.user.id)])
+
+The middleware stands inside those of the application, authentication among them, and outside the guards, dependencies
+and exception handlers of the route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Unpack
+
+from litestar.config.app import AppConfig
+from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
+from litestar.middleware import DefineMiddleware
+from litestar.openapi.spec import Operation
+from litestar.plugins import InitPlugin
+from litestar.plugins.base import ReceiveRoutePlugin
+from litestar.routes import BaseRoute, HTTPRoute
+
+from retrysafe.boundary import Boundary
+from retrysafe.errors import ConfigurationError
+from retrysafe.http import asgi, openapi
+from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, whose_of
+from retrysafe.http.doors import refuse_bound_to_threads
+from retrysafe.http.guard import Guard
+from retrysafe.http.policy import Options
+from retrysafe.http.routes import NEEDS
+
+__all__ = ["IdempotencyMiddleware", "IdempotencyPlugin"]
+
+OPT = "idempotency"
+"""The key in a handler's ``opt``: "required", "optional", "off", or a mapping of options with ``need``."""
+
+
+class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
+    """Lets the requests of an application, router, controller or handler run once per key.
+
+    For ``middleware=[DefineMiddleware(IdempotencyMiddleware, boundary=orders)]``; `IdempotencyPlugin` adds it for you,
+    and tells OpenAPI. ``principal`` is called with the `Request`.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        boundary: Boundary,
+        *,
+        principal: Callable[[Any], Any] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(app, boundary, principal=principal, **options)
+        self.guards = _Guards(self.guard)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or HELD in scope:
+            await self.app(scope, receive, send)
+        else:
+            await guarded(self.guards.of(scope["route_handler"]), self.app, scope, receive, send, self.whose)
+
+    async def whose(self, scope: Scope) -> str | None:
+        """The scope of the request's keys."""
+        request: Any = Request(scope)  # type: ignore[arg-type]
+        return await whose_of(self.guard, request)
+
+
+class _Guards:
+    """The guard of every handler: that of the application, or with the options of its own."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._found: dict[object, Guard] = {}
+
+    def of(self, handler: Any) -> Guard:
+        found = self._found.get(handler)
+        if found is None:
+            found = self._found[handler] = self._made(handler.opt.get(OPT))
+        return found
+
+    def _made(self, said: object) -> Guard:
+        if said is None:
+            return self._guard
+        options: dict[str, Any] = dict(said) if isinstance(said, Mapping) else {"need": said}
+        need = options.pop("need", "required")
+        if need not in NEEDS:
+            raise ConfigurationError(f"opt {OPT}={said!r}: expected one of {', '.join(NEEDS)}.")
+        return self._guard.under(need, Options(**options))  # type: ignore[typeddict-item]
+
+
+class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
+    """Guards a Litestar application: ``Litestar(…, plugins=[IdempotencyPlugin(boundary)])``.
+
+    Arguments:
+        boundary: where the guarantee holds. With ``effects="transactional"`` the handler's work, the record and the
+            response commit together.
+        principal: called with the `Request`, it returns whose request it is (text, an int or a UUID; also a
+            coroutine): keys of two principals never meet, and a request of nobody is refused with 403.
+        options: see `retrysafe.http.policy.Options`.
+
+    A handler, controller or router chooses by ``opt={"idempotency": "required"}``, "optional" or "off", or by a
+    mapping of options: ``{"need": "required", "key_policy": "uuid"}``.
+
+    Raises `ConfigurationError` for choices that cannot be kept.
+    """
+
+    def __init__(
+        self, boundary: Boundary, *, principal: Callable[[Any], Any] | None = None, **options: Unpack[Options]
+    ) -> None:
+        refuse_bound_to_threads(boundary)
+        self._guards = _Guards(Guard(boundary, options, principal))
+        middleware: Any = IdempotencyMiddleware
+        self._middleware = DefineMiddleware(middleware, boundary=boundary, principal=principal, **options)
+
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        """Add the middleware, innermost of the application's."""
+        app_config.middleware.append(self._middleware)
+        app_config.after_exception.append(_note)
+        return app_config
+
+    def receive_route(self, route: BaseRoute) -> None:
+        """Let OpenAPI tell of the route."""
+        if not isinstance(route, HTTPRoute):
+            return
+        for handler in route.route_handlers:
+            guard = self._guards.of(handler)
+            needs = {guard.policy.need(method, route.path) for method in handler.http_methods & guard.policy.methods}
+            if needs - {"off"} and not issubclass(handler.operation_class, _Guarded):
+                handler.operation_class = _operation(handler, guard, required=needs == {"required"})
+
+
+async def _note(error: Exception, scope: Any) -> None:
+    """Litestar makes a response of an error before it could reach us."""
+    exchange: asgi.Exchange | None = scope.get(HELD)
+    if exchange is not None:
+        exchange.error = error
+
+
+@dataclass
+class _Guarded(Operation):
+    """An operation with what we say of it."""
+
+    retrysafe: ClassVar[dict[str, Any]]
+    idempotency: dict[str, Any] | None = field(default=None, metadata={"alias": openapi.EXTENSION})
+
+    def to_schema(self) -> dict[str, Any]:
+        """The operation, as it is shown."""
+        shown = super().to_schema()
+        ours = self.retrysafe
+        shown["parameters"] = [*shown.get("parameters", []), *ours["parameters"]]
+        responses = shown.setdefault("responses", {})
+        for status, response in ours["responses"].items():
+            there = responses.get(status)
+            if there is None:
+                responses[status] = response
+            else:
+                there["description"] = f"{there['description']}. {response['description']}"
+                there["content"] = {**there.get("content", {}), **response["content"]}
+        return {**shown, openapi.EXTENSION: ours[openapi.EXTENSION]}
+
+
+def _operation(handler: HTTPRouteHandler, guard: Guard, *, required: bool) -> type[Operation]:
+    made = openapi.extra(guard, required=required)
+    return type("GuardedOperation", (_Guarded, handler.operation_class), {"retrysafe": made})

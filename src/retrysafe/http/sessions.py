@@ -1,0 +1,53 @@
+"""Sessions of SQLAlchemy, watched while transactional requests are served."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, InvalidRequestError
+from sqlalchemy.orm import Session
+
+from retrysafe.http.traps import watched
+
+
+@cache
+def listen() -> None:
+    """Be told of what every session does, once per process; outside of such requests that costs a look-up."""
+    event.listen(Session, "before_commit", _before_commit)
+    event.listen(Session, "after_commit", _after_commit)
+    event.listen(Session, "after_begin", _after_begin)
+
+
+def _before_commit(session: Session) -> None:
+    watch = watched()
+    if watch is not None and not session.in_nested_transaction() and watch.owns(session):
+        watch.committing_own()
+
+
+def _after_commit(session: Session) -> None:
+    watch = watched()
+    if watch is None or session.in_nested_transaction() or watch.owns(session):
+        return
+    if _same_database(session, watch.address):
+        watch.committed_other()
+
+
+def _after_begin(session: Session, transaction: Any, connection: Any) -> None:
+    watch = watched()
+    if watch is not None and watch.owns(session):
+        watch.beginning_own()
+
+
+def _same_database(session: Session, address: str) -> bool:
+    try:
+        ours, theirs = make_url(address), session.get_bind().engine.url
+    except (ArgumentError, InvalidRequestError):  # spread over several databases: not to be told
+        return False
+    return _place(ours) == _place(theirs)
+
+
+def _place(url: URL) -> tuple[str, str, int | None, str | None]:
+    return url.get_backend_name(), url.host or "localhost", url.port, url.database

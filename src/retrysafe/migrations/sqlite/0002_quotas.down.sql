@@ -1,0 +1,2 @@
+DROP INDEX retrysafe_records_quota;
+ALTER TABLE retrysafe_records DROP COLUMN quota;

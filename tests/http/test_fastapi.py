@@ -1,0 +1,547 @@
+"""FastAPI: routers, routes, dependencies, OpenAPI; the shared session; on sync and async sessionmakers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import sqlalchemy
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from retrysafe import Boundary, Claim, ConfigurationError, current
+from retrysafe.connect import connect
+from retrysafe.http.fastapi import Idempotency, IdempotencyMiddleware, policy
+from retrysafe.http.problems import PROBLEMS
+from tests.http.conftest import Place
+from tests.http.observing import Recorder
+from tests.http.wire import Exchanged, post
+
+
+class Order(BaseModel):
+    item: str
+
+
+ORDER = b'{"item": "tea"}'
+
+
+async def account(x_user: Annotated[str | None, Header()] = None) -> str:
+    if x_user is None:
+        raise HTTPException(401, "who are you?")
+    return x_user
+
+
+ANN = [("x-user", "ann")]
+
+
+class Shop:
+    """An application with one guarded router, which counts what its handlers do."""
+
+    def __init__(self, boundary: Boundary, *, principal: Any = account, prefix: str = "/shop", **options: Any) -> None:
+        self.runs: list[str] = []
+        self.idempotency = Idempotency(boundary, principal=principal, **options)
+        self.router = router = APIRouter(route_class=self.idempotency.route_class)
+
+        @router.post("/orders", status_code=201)
+        async def create(order: Order, claim: Claim = Depends(self.idempotency.claim)) -> dict[str, Any]:
+            self.runs.append(order.item)
+            assert claim is current()
+            if order.item == "none":
+                raise HTTPException(404, "there is none")
+            if order.item == "broken":
+                raise LookupError("broken")
+            return {"item": order.item, "run": len(self.runs)}
+
+        @router.post("/sync")
+        def create_sync(order: Order) -> dict[str, Any]:
+            self.runs.append(current().key_for("bank"))
+            return {"run": len(self.runs)}
+
+        @router.get("/orders")
+        async def orders() -> list[str]:
+            return self.runs
+
+        @router.post("/off")
+        @policy("off")
+        async def off() -> int:
+            self.runs.append("off")
+            return len(self.runs)
+
+        @router.post("/optional")
+        @policy("optional", key_policy="uuid")
+        async def optional(request: Request) -> int:
+            self.runs.append("optional")
+            return len(self.runs)
+
+        self.app = FastAPI()
+        self.app.include_router(router, prefix=prefix)
+
+    async def post(self, path: str, key: str | None = "k", **request: Any) -> Exchanged:
+        request.setdefault("headers", ANN)
+        request.setdefault("body", ORDER)
+        return await post(self.app, key, path=f"/shop{path}", **request)
+
+
+# ---------------------------------------------------------------- routes
+
+
+@pytest.mark.parametrize("path", ["/orders", "/sync"])
+async def test_r2_a_retry_gets_the_same_response(place: Place, path: str) -> None:
+    shop = Shop(place.boundary())
+    first, again = await shop.post(path), await shop.post(path)
+    assert (again.status, again.body, again.replayed, len(shop.runs)) == (first.status, first.body, True, 1)
+    assert first.header("idempotent-replayed") is None
+
+
+async def test_k6_a_declared_route_wants_a_key(place: Place) -> None:
+    shop = Shop(place.boundary())
+    assert (await shop.post("/orders", None)).code == "key-missing"
+    assert shop.runs == []
+
+
+async def test_k7_other_methods_of_the_router_pass(place: Place) -> None:
+    shop = Shop(place.boundary())
+    assert (await shop.post("/orders", None, method="GET")).status == 200
+    assert (await shop.post("/orders", None, method="PATCH")).status == 405
+
+
+async def test_k8_the_principal_is_a_dependency(place: Place) -> None:
+    shop = Shop(place.boundary())
+    ann, bob = await shop.post("/orders"), await shop.post("/orders", headers=[("x-user", "bob")])
+    assert (ann.status, bob.status, len(shop.runs)) == (201, 201, 2)
+    assert (await shop.post("/orders")).body == ann.body
+
+
+async def test_r26_who_is_not_let_in_meets_no_key(place: Place) -> None:
+    shop = Shop(place.boundary())
+    for _ in range(2):
+        answer = await shop.post("/orders", headers=[])
+        assert (answer.status, answer.body) == (401, b'{"detail":"who are you?"}')
+    assert (place.seen.told, shop.runs) == ([], [])
+
+
+async def test_k8_a_principal_of_nobody_is_refused(place: Place) -> None:
+    async def nobody() -> None: ...
+
+    shop = Shop(place.boundary(), principal=nobody)
+    assert (await shop.post("/orders")).code == "principal-missing"
+
+
+async def test_without_a_principal_the_key_is_claimed_at_once(place: Place) -> None:
+    shop = Shop(place.boundary(), principal=None)
+    assert (await shop.post("/orders", headers=[])).status == 201
+    assert (await shop.post("/orders", headers=[])).replayed
+
+
+async def test_an_overridden_principal_counts(place: Place) -> None:
+    shop = Shop(place.boundary())
+    shop.app.dependency_overrides[account] = lambda: "tester"
+    assert (await shop.post("/orders", headers=[])).status == 201
+
+
+async def test_f6_a_mismatch_is_refused(place: Place) -> None:
+    shop = Shop(place.boundary())
+    await shop.post("/orders")
+    answer = await shop.post("/orders", body=b'{"item": "rum"}')
+    assert (answer.status, answer.code) == (422, "key-reused")
+    assert (await shop.post("/sync")).code == "key-reused"
+
+
+@pytest.mark.parametrize(("body", "status"), [(b'{"item": "none"}', 404), (b"{}", 422)], ids=["raised", "invalid"])
+async def test_a_4xx_is_stored_whoever_made_it(place: Place, body: bytes, status: int) -> None:
+    shop = Shop(place.boundary())
+    first, again = await shop.post("/orders", body=body), await shop.post("/orders", body=body)
+    assert (first.status, again.status, again.body, again.replayed) == (status, status, first.body, True)
+
+
+async def test_r16_an_exception_frees_the_key(place: Place) -> None:
+    shop = Shop(place.boundary())
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            await shop.post("/orders", body=b'{"item": "broken"}')
+    assert len(shop.runs) == 2
+
+
+async def test_a_handlers_own_policy_wins_over_its_router(place: Place) -> None:
+    shop = Shop(place.boundary())
+    assert [(await shop.post("/off")).body for _ in range(2)] == [b"1", b"2"]
+    assert [(await shop.post("/optional", None)).body for _ in range(2)] == [b"3", b"4"]
+    assert (await shop.post("/optional", "guessable")).code == "key-invalid"
+    key = "0b8f7a1e-6a3c-4c57-8d5f-2f1f0e9b7c11"
+    assert [(await shop.post("/optional", key)).body for _ in range(2)] == [b"5", b"5"]
+
+
+async def test_a_handlers_own_policy_wins_over_the_middleware(place: Place) -> None:
+    shop = Shop(place.boundary())
+
+    @shop.app.post("/shop/plain")
+    async def plain() -> int:
+        shop.runs.append("plain")
+        return len(shop.runs)
+
+    @shop.app.post("/shop/unguarded")
+    @policy("off")
+    async def unguarded() -> int:
+        shop.runs.append("unguarded")
+        return len(shop.runs)
+
+    boundary = place.boundary()
+    shop.app.add_middleware(
+        IdempotencyMiddleware, boundary=boundary, principal=lambda request: request.headers.get("x-user"), required=True
+    )
+    assert [(await shop.post("/plain")).body for _ in range(2)] == [b"1", b"1"]
+    assert (await shop.post("/plain", None)).code == "key-missing"
+    assert [(await shop.post("/unguarded")).body for _ in range(2)] == [b"2", b"3"]
+    assert [(await shop.post("/off")).body for _ in range(2)] == [b"4", b"5"]
+    await shop.post("/orders")
+    assert (await shop.post("/orders")).replayed
+    assert place.seen.told[-1].boundary != boundary.name
+
+
+async def test_a_dependency_that_swallows_errors_cannot_hide_a_replay(place: Place) -> None:
+    idempotency = Idempotency(place.boundary(), principal=account)
+    runs: list[int] = []
+
+    async def swallowing() -> AsyncIterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise HTTPException(500) from error
+
+    router = APIRouter(route_class=idempotency.route_class, dependencies=[Depends(swallowing)])
+
+    @router.post("/orders")
+    async def create() -> int:
+        runs.append(1)
+        return len(runs)
+
+    app = FastAPI()
+    app.include_router(router)
+    answers = [await post(app, headers=ANN) for _ in range(2)]
+    assert [(answer.status, answer.body) for answer in answers] == [(200, b"1"), (200, b"1")]
+
+
+async def test_a_router_in_a_router_in_a_mounted_application(place: Place) -> None:
+    shop = Shop(place.boundary())
+    outer = APIRouter(prefix="/outer")
+    outer.include_router(shop.router, prefix="/inner")
+    mounted, app = FastAPI(), FastAPI()
+    mounted.include_router(outer)
+    app.mount("/mounted", mounted)
+    answers = [await post(app, path="/mounted/outer/inner/orders", headers=ANN, body=ORDER) for _ in range(2)]
+    assert [answer.status for answer in answers] == [201, 201]
+    assert len(shop.runs) == 1
+
+
+async def test_r11_a_stream_is_kept_without_its_body(place: Place) -> None:
+    idempotency = Idempotency(place.boundary())
+    router = APIRouter(route_class=idempotency.route_class)
+
+    @router.post("/orders")
+    async def stream() -> StreamingResponse:
+        async def events() -> AsyncIterator[str]:
+            yield "data: 1\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    app = FastAPI()
+    app.include_router(router)
+    first, again = await post(app), await post(app)
+    if place.transactional:
+        assert (first.code, again.code) == ("response-unsupported",) * 2
+    else:
+        assert (first.body, again.body, again.header("idempotency-replay")) == (b"data: 1\n\n", b"", "omitted")
+
+
+# ---------------------------------------------------------------- OpenAPI
+
+
+def test_e4_openapi_shows_the_header_and_the_errors() -> None:
+    shop = Shop(Boundary("shop", store="memory://", window="36h"))
+    paths = shop.app.openapi()["paths"]
+    operation = paths["/shop/orders"]["post"]
+    [header] = [one for one in operation["parameters"] if one["name"] == "Idempotency-Key"]
+    assert (header["in"], header["required"], header["schema"]["maxLength"]) == ("header", True, 255)
+    assert "36 hours" in header["description"]
+    assert {"201", "400", "403", "409", "422", "503"} <= operation["responses"].keys()
+    for status in ("400", "409", "422", "503"):
+        schema = operation["responses"][status]["content"]["application/problem+json"]["schema"]
+        for code in schema["properties"]["code"]["enum"]:
+            assert PROBLEMS[code].status == int(status)
+    assert "HTTPValidationError" in str(operation["responses"]["422"]["content"]["application/json"])
+    assert operation["responses"]["409"]["headers"].keys() == {"Retry-After"}
+
+
+def test_r29_openapi_tells_the_window_and_the_fingerprint() -> None:
+    shop = Shop(Boundary("shop", store="memory://", window="36h"))
+    told = shop.app.openapi()["paths"]["/shop/orders"]["post"]["x-idempotency"]
+    assert (told["window"], told["effects"], told["required"]) == (36 * 3600, "keyed", True)
+    assert {"method", "path", "query", "body", "if-match"} <= set(told["fingerprint"])
+
+
+def test_e4_only_guarded_routes_show_it() -> None:
+    paths = Shop(Boundary("shop", store="memory://")).app.openapi()["paths"]
+    assert "x-idempotency" not in str(paths["/shop/orders"]["get"])
+    assert "x-idempotency" not in paths["/shop/off"]["post"]
+    optional = paths["/shop/optional"]["post"]
+    assert optional["x-idempotency"]["required"] is False
+    assert optional["parameters"][-1]["schema"]["format"] == "uuid"
+
+
+def test_e4_what_the_user_says_stays() -> None:
+    idempotency = Idempotency(Boundary("shop", store="memory://"))
+    router = APIRouter(route_class=idempotency.route_class)
+
+    @router.post("/x", openapi_extra={"x-mine": 1, "responses": {"409": {"description": "mine"}}})
+    async def handle() -> None: ...
+
+    app = FastAPI()
+    app.include_router(router)
+    operation = app.openapi()["paths"]["/x"]["post"]
+    assert (operation["x-mine"], operation["responses"]["409"]["description"]) == (1, "mine")
+    assert "x-idempotency" in operation
+
+
+# ---------------------------------------------------------------- the shared session
+
+
+@dataclass
+class Database:
+    """A database with goods, behind a sessionmaker of one colour."""
+
+    sessions: Any
+    asynchronous: bool
+    look: Callable[[], list[str]]
+    seen: Recorder
+
+    def __post_init__(self) -> None:
+        self.boundary = Boundary(
+            "shop", store=self.sessions, effects="transactional", observers=[self.seen]
+        )
+
+
+DATABASES = ["sqlite", "sqlite+aiosqlite", "postgresql+psycopg", "postgresql+asyncpg"]
+
+
+@pytest.fixture(params=DATABASES)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """Sync and async sessionmakers on SQLite and PostgreSQL."""
+    scheme: str = request.param
+    if scheme.startswith("sqlite"):
+        url = f"sqlite:///{tmp_path / 'shop.db'}"
+        connect(url)
+    else:
+        url = request.getfixturevalue("postgresql")
+        connect(url).migrate()
+    plain = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with plain.begin() as connection:
+        connection.execute(text("DROP TABLE IF EXISTS goods"))
+        connection.execute(text("DELETE FROM retrysafe_records"))
+        connection.execute(text("CREATE TABLE goods (value TEXT PRIMARY KEY)"))
+
+    def look() -> list[str]:
+        with plain.connect() as connection:
+            return [row[0] for row in connection.execute(text("SELECT value FROM goods ORDER BY value"))]
+
+    target = f"{scheme}:{url.partition(':')[2]}"
+    asynchronous = scheme in ("sqlite+aiosqlite", "postgresql+asyncpg")
+    if asynchronous:
+        aengine = create_async_engine(target, poolclass=sqlalchemy.NullPool)
+        yield Database(async_sessionmaker(aengine), True, look, Recorder())
+    else:
+        engine = sqlalchemy.create_engine(target)
+        yield Database(sessionmaker(engine), False, look, Recorder())
+        engine.dispose()
+    plain.dispose()
+
+
+INSERT = text("INSERT INTO goods VALUES (:value)")
+
+
+def shared(database: Database, **hooks: Any) -> FastAPI:
+    """An application that adds goods through the request's session, and then does what ``hooks`` say."""
+    idempotency = Idempotency(database.boundary)
+    router = APIRouter(route_class=idempotency.route_class)
+    after: Callable[..., Any] | None = hooks.get("after")
+    dependencies = hooks.get("dependencies", [])
+
+    if database.asynchronous:
+
+        @router.post("/goods", dependencies=dependencies)
+        async def add(
+            request: Request, tasks: BackgroundTasks, session: AsyncSession = Depends(idempotency.session)
+        ) -> str:
+            value = (await request.body()).decode()
+            await session.execute(INSERT, {"value": value})
+            if after is not None:
+                answer = after(session, tasks)
+                if answer is not None:
+                    await answer
+            return value
+    else:
+
+        @router.post("/goods", dependencies=dependencies)
+        def add_sync(
+            tasks: BackgroundTasks,
+            x_item: Annotated[str, Header()],
+            session: Session = Depends(idempotency.session),
+        ) -> str:
+            session.execute(INSERT, {"value": x_item})
+            if after is not None:
+                after(session, tasks)
+            return x_item
+
+    app = FastAPI()
+    app.include_router(router)
+    return app
+
+
+async def add(app: FastAPI, value: str, key: str | None = None) -> Exchanged:
+    return await post(app, key or f"key-{value}", path="/goods", body=value.encode(), headers=[("x-item", value)])
+
+
+async def test_the_session_commits_with_the_record(database: Database) -> None:
+    app = shared(database)
+    first, again = await add(app, "tea"), await add(app, "tea")
+    assert (first.status, again.body, again.replayed, database.look()) == (200, b'"tea"', True, ["tea"])
+
+
+async def test_a_4xx_keeps_nothing_but_the_answer(database: Database) -> None:
+    def refuse(session: Any, tasks: Any) -> None:
+        raise HTTPException(409, "sold out")
+
+    app = shared(database, after=refuse)
+    first, again = await add(app, "tea"), await add(app, "tea")
+    assert (first.status, again.status, again.replayed, database.look()) == (409, 409, True, [])
+
+
+@pytest.mark.parametrize("kind", ["exception", "5xx"])
+async def test_a_failure_rolls_back(database: Database, kind: str) -> None:
+    failing = [True]
+
+    def fail(session: Any, tasks: Any) -> None:
+        if failing[0]:
+            raise LookupError if kind == "exception" else HTTPException(503)
+
+    app = shared(database, after=fail)
+    if kind == "exception":
+        with pytest.raises(LookupError):
+            await add(app, "tea")
+    else:
+        assert (await add(app, "tea")).status == 503
+    assert database.look() == []
+    failing[0] = False
+    assert (await add(app, "tea")).status == 200
+    assert database.look() == ["tea"]
+
+
+async def test_a_cancelled_request_rolls_back(database: Database) -> None:
+    if not database.asynchronous:
+        pytest.skip("a sync handler in a thread runs to its end")
+    began = asyncio.Event()
+
+    async def hang(session: Any, tasks: Any) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.ensure_future(add(shared(database, after=hang), "tea"))
+    await began.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert database.look() == []
+    assert (await add(shared(database), "tea")).status == 200
+
+
+# ---------------------------------------------------------------- traps
+
+
+async def test_trap_a_commit_in_the_handler_is_refused_and_undone(database: Database) -> None:
+    app = shared(database, after=lambda session, tasks: session.commit())
+    with pytest.raises(ConfigurationError, match="committed by the handler"):
+        await add(app, "tea")
+    assert database.look() == []
+    assert (await add(shared(database), "tea")).status == 200
+
+
+async def test_a_savepoint_in_the_handler_is_no_trap(database: Database) -> None:
+    if database.asynchronous:
+
+        async def nested(session: Any, tasks: Any) -> None:
+            async with session.begin_nested():
+                await session.execute(INSERT, {"value": "cup"})
+    else:
+
+        def nested(session: Any, tasks: Any) -> None:  # type: ignore[misc]
+            with session.begin_nested():
+                session.execute(INSERT, {"value": "cup"})
+
+    assert (await add(shared(database, after=nested), "tea")).status == 200
+    assert database.look() == ["cup", "tea"]
+    assert "outside_commit" not in database.seen.names
+
+
+async def test_trap_a_background_task_on_the_session_is_refused_by_name(database: Database) -> None:
+    def later(session: Any, tasks: BackgroundTasks) -> None:
+        tasks.add_task(session.execute, INSERT, {"value": "late"})
+
+    app = shared(database, after=later)
+    with pytest.raises(ConfigurationError, match="after its response had been committed"):
+        await add(app, "tea")
+    assert database.look() == ["tea"]
+    assert (await add(app, "tea")).replayed
+
+
+@pytest.mark.parametrize("scope", ["request", "function"])
+async def test_trap_a_dependency_that_commits_a_session_of_its_own_is_told(database: Database, scope: Any) -> None:
+    if not database.asynchronous or "sqlite" in str(database.sessions.kw["bind"].url):
+        pytest.skip("one colour will do, and SQLite lets nobody else write")
+
+    async def own() -> AsyncIterator[None]:
+        async with database.sessions() as session:
+            yield
+            await session.execute(INSERT, {"value": "own"})
+            await session.commit()
+
+    app = shared(database, dependencies=[Depends(own, scope=scope)])
+    assert (await add(app, "tea")).status == 200
+    assert database.look() == ["own", "tea"]
+    when = "after the response" if scope == "request" else "before the response"
+    assert database.seen.fields("outside_commit") == {"when": when}
+
+
+async def test_a_commit_to_another_database_is_no_trap(database: Database, tmp_path: Path) -> None:
+    other = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'other.db'}")
+
+    def elsewhere(session: Any, tasks: Any) -> None:
+        with sessionmaker(other).begin() as mine:
+            mine.execute(text("CREATE TABLE notes (value TEXT)"))
+
+    assert (await add(shared(database, after=elsewhere), "tea")).status == 200
+    assert "outside_commit" not in database.seen.names
+    other.dispose()
+
+
+async def test_the_session_needs_a_key_and_a_transaction(database: Database, place: Place) -> None:
+    idempotency = Idempotency(place.boundary(), required=False)
+    router = APIRouter(route_class=idempotency.route_class)
+
+    @router.post("/goods")
+    async def handle(session: Any = Depends(idempotency.session)) -> None: ...
+
+    app = FastAPI()
+    app.include_router(router)
+    with pytest.raises(ConfigurationError, match="no key"):
+        await post(app, None, path="/goods")
+    if not place.transactional:
+        with pytest.raises(ConfigurationError, match="no transaction"):
+            await post(app, path="/goods")

@@ -1,0 +1,208 @@
+"""Starlette: the middleware, the decorator, routes with a policy of their own, the principal from ``request.user``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser, requires
+from starlette.endpoints import HTTPEndpoint
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+
+from retrysafe import ConfigurationError, current
+from retrysafe.http.starlette import IdempotencyMiddleware, idempotent, policy, user
+from tests.http.conftest import Place
+from tests.http.wire import Exchanged, post
+
+ANN, BOB = [("x-user", "ann")], [("x-user", "bob")]
+
+
+class Named(SimpleUser):
+    @property
+    def identity(self) -> str:
+        return self.username
+
+
+class ByHeader(AuthenticationBackend):
+    async def authenticate(self, conn: Any) -> tuple[AuthCredentials, BaseUser] | None:
+        name = conn.headers.get("x-user")
+        return None if name is None else (AuthCredentials(["authenticated"]), Named(name))
+
+
+AUTHENTICATION = Middleware(AuthenticationMiddleware, backend=ByHeader())
+
+
+class Runs:
+    """Handlers that count."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def next(self) -> Response:
+        self.count += 1
+        return PlainTextResponse(str(self.count))
+
+    async def plain(self, request: Request) -> Response:
+        return self.next()
+
+    def sync(self, request: Request) -> Response:
+        current().key_for("bank")
+        return self.next()
+
+
+def routes_of(runs: Runs) -> list[Any]:
+    async def off(request: Request) -> Response:
+        return runs.next()
+
+    async def strict(request: Request) -> Response:
+        return runs.next()
+
+    async def teapot(request: Request) -> Response:
+        runs.count += 1
+        raise HTTPException(418)
+
+    return [
+        Route("/plain", runs.plain, methods=["POST"]),
+        Route("/sync", runs.sync, methods=["POST"]),
+        Route("/off", policy("off")(off), methods=["POST"]),
+        Mount("/sub", routes=[Route("/strict/{name}", policy("required", key_policy="uuid")(strict), methods=["POST"])]),
+        Route("/teapot", teapot, methods=["POST"]),
+    ]
+
+
+async def bodies(app: Any, path: str, key: str | None = "k", times: int = 2, **request: Any) -> list[bytes]:
+    return [(await post(app, key, path=path, **request)).body for _ in range(times)]
+
+
+@pytest.mark.parametrize("path", ["/plain", "/sync"])
+async def test_r2_the_whole_application(place: Place, path: str) -> None:
+    app = Starlette(
+        routes=routes_of(Runs()), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())]
+    )
+    assert await bodies(app, path) == [b"1", b"1"]
+
+
+async def test_a_routes_policy_wins_over_the_middleware(place: Place) -> None:
+    app = Starlette(
+        routes=routes_of(Runs()), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())]
+    )
+    assert await bodies(app, "/off") == [b"1", b"2"]
+    assert (await post(app, None, path="/sub/strict/a")).code == "key-missing"
+    assert (await post(app, "guessable", path="/sub/strict/a")).code == "key-invalid"
+    key = "0b8f7a1e-6a3c-4c57-8d5f-2f1f0e9b7c11"
+    assert await bodies(app, "/sub/strict/a", key) == [b"3", b"3"]
+
+
+async def test_a_4xx_that_was_raised_is_stored(place: Place) -> None:
+    runs = Runs()
+    app = Starlette(
+        routes=routes_of(runs), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())]
+    )
+    first, again = await post(app, path="/teapot"), await post(app, path="/teapot")
+    assert (first.status, again.status, again.replayed, runs.count) == (418, 418, True, 1)
+
+
+async def test_k8_the_principal_is_the_user(place: Place) -> None:
+    guard = Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal=user)
+    app = Starlette(routes=routes_of(Runs()), middleware=[AUTHENTICATION, guard])
+    assert await bodies(app, "/plain", headers=ANN) == [b"1", b"1"]
+    assert await bodies(app, "/plain", headers=BOB) == [b"2", b"2"]
+    assert (await post(app, path="/plain")).code == "principal-missing"
+
+
+def decorated(place: Place, runs: Runs) -> Starlette:
+    guard = idempotent(place.boundary(), principal=user)
+
+    @guard
+    @requires("authenticated", status_code=401)
+    async def create(request: Request) -> Response:
+        """Create."""
+        assert request.user.identity
+        current()
+        return runs.next()
+
+    @guard
+    class Endpoint(HTTPEndpoint):
+        async def post(self, request: Request) -> Response:
+            return runs.next()
+
+    assert (create.__name__, create.__doc__) == ("create", "Create.")  # type: ignore[attr-defined]
+    return Starlette(
+        routes=[
+            Route("/orders", create, methods=["POST"]),
+            Route("/endpoint", Endpoint),
+            Route(
+                "/wrapped",
+                runs.plain,
+                methods=["POST"],
+                middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary(), required=True)],
+            ),
+            Route("/free", runs.plain, methods=["POST"]),
+        ],
+        middleware=[AUTHENTICATION],
+    )
+
+
+async def test_k6_a_decorated_route(place: Place) -> None:
+    app = decorated(place, Runs())
+    assert (await post(app, None, path="/orders", headers=ANN)).code == "key-missing"
+    assert await bodies(app, "/orders", headers=ANN) == [b"1", b"1"]
+    assert await bodies(app, "/orders", headers=BOB) == [b"2", b"2"]
+    assert await bodies(app, "/endpoint", "other", headers=ANN) == [b"3", b"3"]
+    assert (await post(app, None, path="/wrapped")).code == "key-missing"
+    assert await bodies(app, "/wrapped") == [b"4", b"4"]
+    assert await bodies(app, "/free") == [b"5", b"6"]
+
+
+async def test_routes_that_guard_themselves_win_over_the_middleware(place: Place) -> None:
+    app = decorated(place, Runs())
+    outer = place.boundary()
+    app.add_middleware(IdempotencyMiddleware, boundary=outer)
+    for path in ("/orders", "/wrapped", "/endpoint"):
+        await bodies(app, path, f"key of {path}".replace(" ", "-"), headers=ANN)
+    assert outer.name not in {occurrence.boundary for occurrence in place.seen.told}
+    assert await bodies(app, "/free") == [b"4", b"4"]
+
+
+async def test_r26_r27_the_order_of_middleware_and_what_browsers_see(place: Place) -> None:
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=["https://shop.example"],
+        allow_methods=["POST"],
+        allow_headers=["Idempotency-Key"],
+        expose_headers=["Idempotent-Replayed", "Idempotency-Replay", "Retry-After"],
+    )
+    guard = Middleware(IdempotencyMiddleware, boundary=place.boundary(), required=True, principal=user)
+    app = Starlette(routes=routes_of(Runs()), middleware=[cors, AUTHENTICATION, guard])
+    origin = ("origin", "https://shop.example")
+    asked = [origin, ("access-control-request-method", "POST"), ("access-control-request-headers", "idempotency-key")]
+    preflight = await post(app, None, path="/plain", method="OPTIONS", headers=asked)
+    assert preflight.status == 200
+    assert "Idempotency-Key" in (preflight.header("access-control-allow-headers") or "")
+    for answer in [await post(app, path="/plain", headers=[*ANN, origin]) for _ in range(2)]:
+        assert "Idempotent-Replayed" in (answer.header("access-control-expose-headers") or "")
+        assert answer.header("access-control-allow-origin") == "https://shop.example"
+    refused = await post(app, None, path="/plain", headers=[*ANN, origin])
+    assert refused.header("access-control-allow-origin") == "https://shop.example"
+
+
+@pytest.mark.parametrize("mark", [lambda: policy("never"), lambda: policy("off", required=True)])  # type: ignore[arg-type]
+def test_a_policy_that_cannot_be_kept_is_refused(mark: Any) -> None:
+    with pytest.raises(ConfigurationError, match="policy"):
+        mark()
+
+
+async def test_json_of_a_decorated_route_alone(place: Place) -> None:
+    @idempotent(place.boundary())
+    async def create(request: Request) -> Response:
+        return JSONResponse(await request.json())
+
+    answers: list[Exchanged] = [await post(create, body=b'{"a": 1}') for _ in range(2)]
+    assert [answer.body for answer in answers] == [b'{"a":1}', b'{"a":1}']
