@@ -7,7 +7,7 @@ import gzip
 import io
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from retrysafe import Boundary, ConfigurationError, current
 from tests.http.django_site import AUTHENTICATION, MIDDLEWARE, PLACES, SQL, Site, code, opened, post, replayed
 
 from django.core.files.uploadedfile import SimpleUploadedFile  # isort: skip
-from django.core.handlers.asgi import ASGIHandler  # isort: skip
 from django.db import connections, transaction  # isort: skip
-from django.http import FileResponse, Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse  # isort: skip
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse  # isort: skip
 from django.template import engines  # isort: skip
 from django.template.response import TemplateResponse  # isort: skip
 from django.test import AsyncClient, Client  # isort: skip
@@ -148,10 +147,8 @@ def test_f4_a_new_multipart_boundary_is_the_same_request(small: Site, door: str)
     client = small.guarded(door, upload)
     answers = []
     for boundary in ("aaa", "bbbbb"):
-        body = (
-            f'--{boundary}\r\nContent-Disposition: form-data; name="name"\r\n\r\nlamp\r\n'
-            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nbytes\r\n--{boundary}--\r\n'
-        )
+        part = f"--{boundary}\r\nContent-Disposition: form-data; "
+        body = f'{part}name="name"\r\n\r\nlamp\r\n{part}name="file"; filename="a"\r\n\r\nbytes\r\n--{boundary}--\r\n'
         answers.append(post(client, body=body, type=f"multipart/form-data; boundary={boundary}"))
     assert [answer.content for answer in answers] == [b"byteslamp"] * 2
     assert (replayed(answers[1]), small.runs) == (True, 1)
@@ -247,7 +244,9 @@ def test_r6_cookies_are_dropped_or_kept_to_the_letter(site: Site, door: str) -> 
 
 @door
 def test_r7_empty_and_binary_bodies(site: Site, door: str) -> None:
-    given = iter([HttpResponse(status=204), HttpResponse(b"\x00\xff"), HttpResponse(status=303, headers={"Location": "/"})])
+    given = iter(
+        [HttpResponse(status=204), HttpResponse(b"\x00\xff"), HttpResponse(status=303, headers={"Location": "/"})]
+    )
     client = site.guarded(door, lambda request: next(given))
     for key in "abc":
         first, second = post(client, key), post(client, key)
@@ -766,9 +765,7 @@ async def test_under_asgi(site: Site, door: str, kind: str) -> None:
         return  # refused
     await asyncio.to_thread(site.guarded, door, view if kind == "async" else None)
     client = AsyncClient(raise_request_exception=False)
-    answers = [
-        await client.generic("POST", "/orders", "lamp", headers={"Idempotency-Key": "k"}) for _ in range(2)
-    ]
+    answers = [await client.generic("POST", "/orders", "lamp", headers={"Idempotency-Key": "k"}) for _ in range(2)]
     assert answers[0].status_code in (200, 201), answers[0].content
     assert [replayed(answer) for answer in answers] == [False, True]
     assert answers[0].content == answers[1].content

@@ -16,14 +16,16 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse  # isor
 from django.urls import include, path  # isort: skip
 from rest_framework import exceptions, mixins, renderers, serializers, viewsets  # isort: skip
 from rest_framework.authentication import BaseAuthentication  # isort: skip
-from rest_framework.decorators import action, api_view, authentication_classes, throttle_classes  # isort: skip
+from rest_framework.decorators import action, api_view, authentication_classes  # isort: skip
 from rest_framework.permissions import BasePermission  # isort: skip
 from rest_framework.response import Response  # isort: skip
 from rest_framework.routers import SimpleRouter  # isort: skip
 from rest_framework.throttling import BaseThrottle  # isort: skip
 from rest_framework.views import APIView  # isort: skip
 
-from retrysafe.http.drf import Idempotency, IdempotentMixin, idempotent  # isort: skip
+from drf_spectacular.openapi import AutoSchema as SpectacularSchema  # isort: skip
+
+from retrysafe.http.drf import AutoSchema, Idempotency, IdempotentMixin, IdempotentSchema, idempotent  # isort: skip
 
 REST = {"UNAUTHENTICATED_USER": None}
 LEASED = [name for name in PLACES if name not in SQL]
@@ -213,9 +215,7 @@ def test_view_sets_with_a_policy_for_each_action(site: Site) -> None:
     class Set(IdempotentMixin, mixins.CreateModelMixin, viewsets.GenericViewSet):  # type: ignore[misc]
         authentication_classes = (Header,)
         serializer_class = Order
-        idempotency = Idempotency(
-            site.boundary(), actions={"destroy": "required", "pay": "optional", "free": "off"}
-        )
+        idempotency = Idempotency(site.boundary(), actions={"destroy": "required", "pay": "optional", "free": "off"})
 
         def perform_create(self, serializer: Any) -> None:
             site.work()
@@ -285,9 +285,7 @@ def test_what_is_no_view_of_rest_framework_is_refused(small: Site) -> None:
 
 
 def test_inside_the_middleware_the_view_claims_nothing_more(site: Site) -> None:
-    client = site.serve(
-        guarded(site).as_view(), MIDDLEWARE=[MIDDLEWARE], RETRYSAFE={"BOUNDARY": site.boundary()}
-    )
+    client = site.serve(guarded(site).as_view(), MIDDLEWARE=[MIDDLEWARE], RETRYSAFE={"BOUNDARY": site.boundary()})
     assert [replayed(send(client)) for _ in "12"] == [False, True]
     assert site.seen.names.count("completed") == 1
     assert code(send(client, None)) == "key-missing"
@@ -347,6 +345,42 @@ def test_atomic_requests_end_before_the_record(name: str, tmp_path: Path) -> Non
         assert send(client, method="GET").status_code == 200
         assert (site.rows(), inside) == (2, [True] * 3)
 
-        exempt = site.serve(transaction.non_atomic_requests(using=site.alias)(guarded(site, namespace={"post": handle}).as_view()))
+        exempt = site.serve(
+            transaction.non_atomic_requests(using=site.alias)(guarded(site, namespace={"post": handle}).as_view())
+        )
         send(exempt)
         assert inside[3:] == [site.transactional]
+
+
+# ------------------------------------------------------------ documents
+
+
+@pytest.mark.parametrize("generator", ["rest_framework", "drf_spectacular"])
+def test_r29_documents_show_the_header_and_the_answers(small: Site, generator: str) -> None:
+    from drf_spectacular.generators import SchemaGenerator as Spectacular
+    from rest_framework.schemas.openapi import SchemaGenerator
+
+    class Set(IdempotentMixin, mixins.CreateModelMixin, viewsets.GenericViewSet):  # type: ignore[misc]
+        serializer_class = Order
+        idempotency = Idempotency(small.boundary(window="48h"), actions={"destroy": "optional", "pay": "off"})
+        schema = Spectacled() if generator == "drf_spectacular" else AutoSchema()
+
+        def destroy(self, request: Any, pk: str) -> None: ...
+
+        @action(detail=True, methods=["post"])
+        def pay(self, request: Any, pk: str) -> None: ...
+
+    router = SimpleRouter()
+    router.register("set", Set, basename="order")
+    made = Spectacular if generator == "drf_spectacular" else SchemaGenerator
+    paths = made(patterns=router.urls, title="Shop").get_schema(public=True)["paths"]
+    create, destroy, pay = paths["/set/"]["post"], paths["/set/{id}/"]["delete"], paths["/set/{id}/pay/"]["post"]
+    headers = [[p for p in operation["parameters"] if p["in"] == "header"] for operation in (create, destroy, pay)]
+    assert [[header["required"] for header in found] for found in headers] == [[True], [False], []]
+    assert set(create["responses"]) == {"201", "400", "403", "409", "422", "503"}
+    assert create["x-idempotency"]["window"] == 48 * 3600
+    assert "x-idempotency" not in pay
+
+
+class Spectacled(IdempotentSchema, SpectacularSchema):  # type: ignore[misc]
+    """As users of drf-spectacular write it."""

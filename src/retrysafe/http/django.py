@@ -70,7 +70,8 @@ def idempotent(
     guard = guard_of(boundary, principal, {"required": True, **options})
 
     def decorate(view: V) -> V:
-        return _guarded(guard, view)
+        guarded: V = _guarded(guard, view)
+        return guarded
 
     return decorate
 
@@ -104,9 +105,9 @@ def _guarded_async(guard: Guard, view: Any) -> Any:
 
 
 ASYNC_VIEW = (
-    "{view!r} is an async view (or in sync_to_async), and its boundary is transactional on the alias {alias!r}: Django's "
-    "transactions belong to one thread and cannot be kept to it there. Make the view sync, or use a boundary with "
-    "effects='keyed'."
+    "{view!r} is an async view (or in sync_to_async), and its boundary is transactional on the alias {alias!r}: "
+    "Django's transactions belong to one thread and cannot be kept to it there. Make the view sync, or use a boundary "
+    "with effects='keyed'."
 )
 
 
@@ -126,17 +127,19 @@ class TakenOver(set[str]):
 
 
 def take_over_atomic_requests(view: Any) -> TakenOver:
-    """Keep Django from opening the transactions of ``ATOMIC_REQUESTS`` around a view: they would end after the record."""
-    view._non_atomic_requests = TakenOver(getattr(view, "_non_atomic_requests", ()))
-    return view._non_atomic_requests  # type: ignore[no-any-return]
+    """Keep Django from opening the transactions of ``ATOMIC_REQUESTS`` around a view: they end after the record."""
+    taken_over = view._non_atomic_requests = TakenOver(getattr(view, "_non_atomic_requests", ()))
+    return taken_over
 
 
 def atomic_requests(exempt: TakenOver, besides: str | None = None) -> ExitStack:
     """The transactions that ``ATOMIC_REQUESTS`` wants around a view, but for the alias ``besides``."""
     stack = ExitStack()
-    for alias, configured in connections.settings.items():
+    databases: Any = connections.settings
+    for alias, configured in databases.items():
         if configured["ATOMIC_REQUESTS"] and alias != besides and alias not in set(exempt):
-            stack.enter_context(transaction.atomic(using=alias))
+            block: Any = transaction.atomic(using=alias)
+            stack.enter_context(block)
     return stack
 
 
@@ -176,9 +179,7 @@ class IdempotencyMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         """Serve one request."""
-        return serve(
-            self.guard, request, partial(self._get_response, request), partial(self._passing, request)
-        )
+        return serve(self.guard, request, partial(self._get_response, request), partial(self._passing, request))
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> None:
         """Refuse views that would leave the thread of the transaction."""
@@ -221,11 +222,10 @@ def to_its_end(get_response: Any) -> Any:
     """``get_response`` so that async code behind it comes to its end although the client leaves: its retry wants it."""
     if not isinstance(get_response, AsyncToSync):
         return get_response
-    behind = get_response.awaitable
+    behind: Any = get_response.awaitable
 
     async def whole(*args: Any, **kwargs: Any) -> Any:
-        answer, _ = await finish(behind(*args, **kwargs))
-        return answer
+        return (await finish(behind(*args, **kwargs)))[0]
 
     return async_to_sync(whole)
 
