@@ -16,6 +16,7 @@ import pytest
 from retrysafe import Boundary, ConfigurationError, current
 from tests.http.django_site import AUTHENTICATION, MIDDLEWARE, PLACES, SQL, Site, code, opened, post, replayed
 
+from django.core.exceptions import PermissionDenied  # isort: skip
 from django.core.files.uploadedfile import SimpleUploadedFile  # isort: skip
 from django.db import connections, transaction  # isort: skip
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse  # isort: skip
@@ -395,15 +396,19 @@ def test_statuses_4xx_are_kept_5xx_and_403_are_not(site: Site, door: str) -> Non
     assert site.rows() == (0 if site.transactional else 5)
 
 
-def test_a_404_that_is_raised_is_kept_by_the_middleware(site: Site) -> None:
+@door
+def test_a_refusal_that_is_raised_is_an_answer_like_others(site: Site, door: str) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         site.work()
-        raise Http404
+        raise Http404 if request.body == b"404" else PermissionDenied
 
-    client = site.guarded("middleware", view)
-    first, second = post(client), post(client)
+    client = site.guarded(door, view)
+    first, second = post(client, body="404"), post(client, body="404")
     assert (first.status_code, second.status_code, replayed(second)) == (404, 404, True)
     assert site.rows() == (0 if site.transactional else 1)
+    denied = [post(client, "l", body="403") for _ in "12"]
+    assert [(answer.status_code, replayed(answer)) for answer in denied] == [(403, False)] * 2
+    assert site.runs == 3
 
 
 def test_r16_an_exception_of_a_middleware_inside_counts(site: Site) -> None:

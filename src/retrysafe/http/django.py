@@ -16,9 +16,12 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from asgiref.sync import AsyncToSync, async_to_sync, iscoroutinefunction, sync_to_async
 from django.conf import settings
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.core.handlers.exception import response_for_exception
 from django.core.signals import got_request_exception
 from django.db import connections, transaction
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
+from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
@@ -84,7 +87,7 @@ def _guarded(guard: Guard, view: Any) -> Any:
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         run = partial(view, request, *args, **kwargs)
         inside = partial(in_atomic_requests, guarded, run, besides=own_alias(guard))
-        return serve(guard, request, inside, partial(in_atomic_requests, guarded, run))
+        return serve(guard, request, partial(_answered, request, inside), partial(in_atomic_requests, guarded, run))
 
     take_over_atomic_requests(guarded)
     return guarded
@@ -98,10 +101,23 @@ def _guarded_async(guard: Guard, view: Any) -> Any:
     @wraps(view)
     async def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         run = partial(to_its_end(async_to_sync(view)), request, *args, **kwargs)
-        response: HttpResponseBase = await sync_to_async(serve)(guard, request, run)
+        inside = partial(_answered, request, run)
+        response: HttpResponseBase = await sync_to_async(serve)(guard, request, inside, run)
         return response
 
     return guarded
+
+
+_REFUSALS = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
+"""What a view raises to refuse a request, and Django answers by a 4xx."""
+
+
+def _answered(request: HttpRequest, run: Callable[[], HttpResponseBase]) -> Any:
+    """Run a view; its refusals become responses as Django makes them, so that they are kept like others."""
+    try:
+        return run()
+    except _REFUSALS as error:
+        return response_for_exception(request, error)
 
 
 ASYNC_VIEW = (
