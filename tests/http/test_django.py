@@ -28,6 +28,8 @@ from django.utils.decorators import method_decorator  # isort: skip
 from django.views import View  # isort: skip
 
 from retrysafe.http.django import idempotent  # isort: skip
+from retrysafe.http.django_serving import response_of  # isort: skip
+from retrysafe.http.messages import Response  # isort: skip
 
 DOORS = ("decorator", "middleware")
 LEASED = [name for name in PLACES if name not in SQL]
@@ -241,6 +243,14 @@ def test_r6_cookies_are_dropped_or_kept_to_the_letter(site: Site, door: str) -> 
     assert replayed(second)
     lines = [[morsel.output(header="").strip() for morsel in answer.cookies.values()] for answer in (first, second)]
     assert lines[0] == lines[1]
+
+
+def test_r4_r6_lines_that_django_would_not_write_are_kept_to_the_letter() -> None:
+    cookies = [b"a=1; Path=/x; Priority=High", b"a=2; Path=/y", b"not a cookie"]
+    headers = [(b"set-cookie", line) for line in cookies] + [(b"link", b"<a>"), (b"link", b"<b>")]
+    made = response_of(Response(200, tuple(headers), b""))
+    assert [morsel.output(header="").strip().encode() for morsel in made.cookies.values()] == cookies
+    assert dict(made.items()) == {"Link": "<a>, <b>"}
 
 
 @door
@@ -612,8 +622,10 @@ def test_a_transaction_that_the_database_wants_again(
 ) -> None:
     with opened(f"{kind}-transactional", tmp_path) as site:
         items: list[str] = []
+        handlers: list[Any] = []
 
         def view(request: HttpRequest) -> HttpResponse:
+            handlers.extend(request.upload_handlers)
             items.append(request.POST["item"] + request.FILES["file"].read().decode())
             site.work()
             if site.runs < 3:
@@ -626,6 +638,7 @@ def test_a_transaction_that_the_database_wants_again(
             answer = client.post("/orders", form, headers={"Idempotency-Key": "k"})
         assert (answer.status_code, answer.content) == (200, b"lamp"), answer.content
         assert items == ["lampbytes"] * 3
+        assert len(handlers) == len({id(handler) for handler in handlers})
         assert (site.rows(), site.seen.names.count("restarted")) == (1, 2)
         assert "Internal Server Error" not in caplog.text
 
