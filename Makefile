@@ -7,11 +7,11 @@ SERVICES := scripts/services
 TYPED := src $(wildcard tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench kills services clean
+.PHONY: help venv demo test check bench fuzz kills services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo 'ARGS="..." is handed on by demo, test, bench and kills.'
+	@echo 'ARGS="..." is handed on by demo, test, bench, fuzz and kills.'
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -50,11 +50,18 @@ check: $(VENV)/.dev-stamp ## Check format, style, types and the layers of import
 	$(BIN)/basedpyright $(TYPED)
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev-stamp ## Run the benchmarks against real services
+$(VENV)/.rivals-stamp: $(VENV)/.dev-stamp
+	$(BIN)/python -m pip install --quiet --editable '.[rivals]'
+	@touch $@
+
+bench: $(VENV)/.rivals-stamp ## Run the benchmarks against real services
 	@trap '$(SERVICES) stop' EXIT; \
 	$(START_SERVICES); \
 	eval "$$($(SERVICES) env)"; \
 	$(BIN)/python -m benchmarks $(ARGS)
+
+fuzz: $(VENV)/.dev-stamp ## Fuzz a guarded API for minutes (make test does so for seconds)
+	RETRYSAFE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),120) $(BIN)/python -m pytest -s tests/http/test_fuzz.py $(ARGS)
 
 kills: $(VENV)/.dev-stamp ## Send 10,000 requests while a worker is killed every second, on every store
 	@trap '$(SERVICES) stop' EXIT; \

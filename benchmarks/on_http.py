@@ -42,9 +42,7 @@ def compared(
     ]
 
 
-def _both(
-    name: str, layer: str, store: Store, replay: bool, aim: float | None, added: float | None
-) -> Iterator[Row]:
+def _both(name: str, layer: str, store: Store, replay: bool, aim: float | None, added: float | None) -> Iterator[Row]:
     ours = layer == "retrysafe"
     yield Row(f"{name}, uvicorn", partial(_sides, web.served, layer, store), RATIO, aim if ours else None, replay)
     cost = added if ours and not replay else None

@@ -141,7 +141,9 @@ def _call(app: App) -> Work:
 def main() -> None:
     """Serve until terminated."""
     layer, store, fd = sys.argv[1:]
-    config = uvicorn.Config(LAYERS[layer](store), loop="uvloop", http="httptools", access_log=False, log_level="warning")
+    config = uvicorn.Config(
+        LAYERS[layer](store), loop="uvloop", http="httptools", access_log=False, log_level="warning"
+    )
     uvicorn.Server(config).run([socket.socket(fileno=int(fd))])
 
 

@@ -137,6 +137,8 @@ class Boundary:
             encryption=encryption,
             quota=quota,
         )
+        self._entry = self._terms
+        """The same for the entry point that claimed last."""
 
     @property
     def name(self) -> str:
@@ -261,7 +263,7 @@ class Boundary:
 
         The codec is the boundary's unless one is given; ``annotation`` is handed to it.
         """
-        terms = self._terms if codec is None else self._terms._replace(codec=codec)
+        terms = self._terms if codec is None else self._with(codec)
         if self._closed:
             raise ConfigurationError(f"Boundary {self.name!r} has been closed.")
         if tx is not None and terms.effects != "transactional":
@@ -286,6 +288,13 @@ class Boundary:
             quota=None if terms.quota is None else terms.quota.allowance(terms.name, scope_text),
         )
         return Claim(terms, want, operation, tx, annotation)
+
+    def _with(self, codec: Codec) -> Terms:
+        """The terms with the codec of an entry point, which is the same one for every claim."""
+        terms = self._entry
+        if terms.codec is not codec:
+            terms = self._entry = self._terms._replace(codec=codec)
+        return terms
 
     # ------------------------------------------------------------ settling doubt
 

@@ -544,7 +544,7 @@ class Claim:
         end = self._judge(error)
         try:
             settled = self._standing_ground().settle(
-                self._required_hold(), end.word, end.stored, failing=error is not None
+                self._hold_to_settle(), end.word, end.stored, failing=error is not None
             )
         except Exception as failure:
             self._not_settled(failure)
@@ -556,12 +556,20 @@ class Claim:
         end = self._judge(error)
         try:
             settled = await self._standing_ground().asettle(
-                self._required_hold(), end.word, end.stored, failing=error is not None
+                self._hold_to_settle(), end.word, end.stored, failing=error is not None
             )
         except Exception as failure:
             self._not_settled(failure)
             raise
         self._conclude(settled, end, error)
+
+    def _hold_to_settle(self) -> Held:
+        """The hold, with the clocks of what it leaves: a key that is to be used elsewhere is free for any request."""
+        held = self._required_hold()
+        if self._said.answered[0] is not Answered.ELSEWHERE:
+            return held
+        memory = 0 if self._required_want().on_expired == "refuse" else held.clocks.memory
+        return held._replace(clocks=held.clocks._replace(window=0, memory=memory))
 
     def _judge(self, error: BaseException | None) -> End:
         end = end_of(self._said, error, self._standing_ground().kind, self._terms, self.result, self._annotation)

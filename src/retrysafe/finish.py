@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from asyncio import CancelledError
+    from asyncio import CancelledError, Task
 
 R = TypeVar("R")
 
@@ -17,22 +17,40 @@ async def finish(work: Coroutine[Any, Any, R]) -> tuple[R, CancelledError | None
     """Run ``work`` to its end in a task of its own; return its result and the first cancellation, if any.
 
     Cancellation arrives in two ways: `Task.cancel` once per call, which the loop below survives, and
-    anyio's cancel scopes again at every await, which its shield stops. The caller decides what to do
-    with the result and must raise the cancellation afterwards; it is never taken back here.
+    anyio's cancel scopes again at every await, which its shield stops from the first one on. The caller
+    decides what to do with the result and must raise the cancellation afterwards; it is never taken back here.
     """
     import asyncio
 
     task = asyncio.ensure_future(work)
-    cancelled: CancelledError | None = None
-    with _shield():
-        while not task.done():
-            try:
-                await asyncio.wait((task,))
-            except asyncio.CancelledError as error:
-                cancelled = cancelled or error
+    cancelled = await _ended_or_cancelled(task)
+    if cancelled is not None:
+        with _shield():
+            while not task.done():
+                await _ended_or_cancelled(task)
     if cancelled is not None and not task.cancelled() and (failure := task.exception()) is not None:
         raise cancelled from failure
     return task.result(), cancelled
+
+
+async def _ended_or_cancelled(task: Task[Any]) -> CancelledError | None:
+    """Wait for the end of ``task``; a cancellation of the caller ends the wait, not the task, and is returned."""
+    import asyncio
+
+    ended = task.get_loop().create_future()
+
+    def end(_: object) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    task.add_done_callback(end)
+    try:
+        await ended
+    except asyncio.CancelledError as error:
+        return error
+    finally:
+        task.remove_done_callback(end)
+    return None
 
 
 def _shield() -> AbstractContextManager[Any]:

@@ -218,7 +218,9 @@ class LoopHeartbeat:
         self._loop = weakref.ref(loop)
         self._client: AsyncClient | None = None
         self._schedule = _Schedule()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._fires = 0.0
+        """When it does, on the loop's clock. Not every handle says so: uvloop's does not for what is due at once."""
         self._beating: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -252,10 +254,10 @@ class LoopHeartbeat:
             return
         when = loop.time() + max(0.0, upcoming - clock())
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._fires <= when:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._fire)
+        self._timer, self._fires = loop.call_at(when, self._fire), when
 
     def _fire(self) -> None:
         self._timer = None

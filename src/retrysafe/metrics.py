@@ -91,8 +91,8 @@ COUNTERS = (
     Counter(
         "retrysafe.warnings",
         "{warning}",
-        "Settings of a server, and isolation levels, that weaken a promise.",
-        ("store_warning", "frozen_snapshot"),
+        "Settings of a server, isolation levels and commits outside a guarded request that weaken a promise.",
+        ("store_warning", "frozen_snapshot", "outside_commit"),
         outcome=True,
     ),
     Counter("idempotency.cache.hits", "{hit}", "The literature's name for replays.", ANSWERS),

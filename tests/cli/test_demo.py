@@ -16,6 +16,7 @@ import pytest
 from tests.faults.conftest import dynamodb, migrated, mysql_migrated, server_of  # noqa: F401 - fixtures
 from tests.faults.helpers import until
 
+FORMS = [pytest.param([], id="http"), pytest.param(["--functions"], id="functions")]
 COMMAND = [sys.executable, "-m", "retrysafe", "demo"]
 
 
@@ -30,7 +31,7 @@ def audited(folder: Path, seed: int, *arguments: str, payments: int = 5) -> dict
     assert (done.returncode, done.stderr) == (0, ""), done
     written: dict[str, Any] = json.loads(file.read_text())
     lanes: dict[str, dict[str, int]] = written["lanes"]
-    assert written["seed"] == seed
+    assert (written["seed"], written["form"]) == (seed, "functions" if "--functions" in arguments else "http")
     assert list(lanes) == ["unsafe", "naive", "retrysafe"]
     for count in lanes.values():
         assert count["intents"] == payments
@@ -43,23 +44,39 @@ def audited(folder: Path, seed: int, *arguments: str, payments: int = 5) -> dict
     return lanes
 
 
-@pytest.mark.parametrize("seed", [11, 12])
-def test_retrysafe_charges_once_where_the_others_charge_twice(tmp_path: Path, seed: int) -> None:
-    lanes = audited(tmp_path, seed)
+@pytest.mark.parametrize("form", FORMS)
+def test_retrysafe_charges_once_where_the_others_charge_twice(tmp_path: Path, form: list[str]) -> None:
+    lanes = audited(tmp_path, 11, *form)
     assert lanes["retrysafe"]["charged_once"] == 5
     assert lanes["retrysafe"]["uncertain"] == 0
     assert lanes["retrysafe"]["replayed"] > 0
 
 
-def test_a_bank_without_keys_ends_in_doubt_never_in_a_second_charge(tmp_path: Path) -> None:
-    assert audited(tmp_path, 13, "--bank-without-keys")["retrysafe"]["uncertain"] > 0
+@pytest.mark.parametrize("form", FORMS)
+def test_a_bank_without_keys_ends_in_doubt_never_in_a_second_charge(tmp_path: Path, form: list[str]) -> None:
+    assert audited(tmp_path, 13, "--bank-without-keys", *form)["retrysafe"]["uncertain"] > 0
 
 
-def test_one_payment_with_every_fault_that_fits(tmp_path: Path) -> None:
-    assert audited(tmp_path, 14, payments=1)["retrysafe"]["charged_once"] == 1
+@pytest.mark.parametrize("form", FORMS)
+def test_one_payment_with_every_fault_that_fits(tmp_path: Path, form: list[str]) -> None:
+    assert audited(tmp_path, 14, *form, payments=1)["retrysafe"]["charged_once"] == 1
 
 
-@pytest.mark.parametrize("options", [[], ["--bank-without-keys"]], ids=["keyed", "external"])
+@pytest.mark.parametrize("package", ["uvicorn", "starlette"])
+def test_without_a_server_the_demo_says_so_and_calls_functions(tmp_path: Path, package: str) -> None:
+    file = tmp_path / "audit.json"
+    without = f"import sys; sys.modules[{package!r}] = None; from retrysafe.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", without, "demo", "--payments", "1", "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == (
+        f"Without {package} (pip install 'retrysafe[demo]') there is no API: the demo calls functions, as with "
+        "--functions."
+    )
+    assert json.loads(file.read_text())["form"] == "functions"
+
+
+@pytest.mark.parametrize("options", [[], ["--bank-without-keys", "--functions"]], ids=["keyed", "external"])
 @pytest.mark.parametrize("kind", ["psycopg", "pymysql", "redis", "redis-cluster", "redis-sentinel", "dynamodb"])
 def test_on_every_store(tmp_path: Path, kind: str, options: list[str], request: pytest.FixtureRequest) -> None:
     lanes = audited(tmp_path, 15, "--store", server_of(kind, request), *options)
@@ -101,8 +118,8 @@ def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals) -> None:
     long_enough = [*COMMAND, "--payments", "3000"]  # it must still be at work when the signal comes
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(long_enough, preexec_fn=_hear_interrupts, **quiet) as process:
-        # three banks, twelve supervisors, and most of their workers
-        until(lambda: len(descendants_of(process.pid)) >= 24)
+        # three banks, three supervisors, and most of their twelve workers
+        until(lambda: len(descendants_of(process.pid)) >= 15)
         descendants = descendants_of(process.pid)
         watched = [os.pidfd_open(pid) for pid in descendants if Path(f"/proc/{pid}").exists()]
         process.send_signal(end)

@@ -110,7 +110,7 @@ def test_how_an_answer_ends_the_work(answered: Answered, *, committed: bool, not
         assert ending is Ending.RETURNED
     elif committed:
         assert ending is (Ending.REFUSED if answered is Answered.REFUSED else Ending.COMMITTED)
-    elif not_executed or answered is Answered.UNEXECUTED:
+    elif not_executed or answered in (Answered.UNEXECUTED, Answered.ELSEWHERE):
         assert ending is Ending.NOT_EXECUTED
     else:
         assert ending is (Ending.REFUSED if answered is Answered.REFUSED else Ending.TRANSIENT)

@@ -92,7 +92,7 @@ def test_the_report_for_people_and_for_programs(tmp_path: Path) -> None:
     file = tmp_path / "audit.json"
     write_json(found, file)
     written = json.loads(file.read_text())
-    assert written["seed"] == 1
+    assert (written["seed"], written["form"]) == (1, "http")
     assert list(written["lanes"]) == ["unsafe", "naive", "retrysafe"]
     assert written["lanes"]["naive"] == audit(PAYMENTS, ONCE_EACH)._asdict()
     assert len(table(found)) == 4

@@ -22,7 +22,7 @@ def test_a_payment_is_delivered_until_somebody_is_done() -> None:
     queue = broker(a=())
     (delivery,) = take(queue)
     assert take(queue) == []
-    for how in (How.RETRY, How.FENCED):
+    for how in (How.RETRY, How.BROKEN, How.TIMEOUT):
         queue.ended(delivery, Ending(how), 0.0)
         assert take(queue) == [delivery]
     queue.again("a")
@@ -89,7 +89,7 @@ def test_doubt_gives_way_to_knowledge_and_not_the_other_way_round() -> None:
     (delivery,) = take(queue)
     queue.ended(delivery, Ending(How.UNCERTAIN), 0.0)
     assert (queue.uncertain, queue.settled) == ({"a"}, 1)
-    queue.ended(delivery, Ending(How.FENCED), 0.0)
+    queue.ended(delivery, Ending(How.BROKEN), 0.0)
     assert queue.is_empty
     for how in (How.DONE, How.UNCERTAIN):
         queue.ended(delivery, Ending(how), 0.0)

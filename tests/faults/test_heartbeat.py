@@ -7,10 +7,11 @@ import threading
 from typing import Any
 
 import pytest
+import uvloop
 
 import retrysafe.executors.own as own
 import retrysafe.executors.psycopg as psycopg_executor
-from retrysafe import Boundary, InProgress, LeaseLost
+from retrysafe import Boundary, InProgress, LeaseLost, heartbeat
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import (
     DEADLINE,
@@ -294,3 +295,23 @@ def test_closing_a_boundary_ends_its_heartbeat(sqlite_url: str, make: Making) ->
             pass
         boundary.close()
     until(lambda: threading.active_count() <= before)
+
+
+def test_on_uvloop_a_renewal_that_is_due_at_once_takes_no_other_claim_with_it(
+    make: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A timer of uvloop's that fires at once is a plain handle, which does not say when; asyncio's does."""
+    now = heartbeat.clock()
+    monkeypatch.setattr(heartbeat, "clock", lambda: now)
+
+    async def claims() -> None:
+        nonlocal now
+        boundary = make("memory://", lease="30s")
+        async with boundary.claim("a"):
+            now += 29  # as long as the loop was busy
+            async with boundary.claim("b"), boundary.claim("c"):
+                pass
+        await boundary.aclose()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(claims())

@@ -47,6 +47,7 @@ class Fleet:
         self.address: tuple[str, int] = self._listening.getsockname()
         self._workers: dict[ForkServerProcess, Connection] = {}
         self._serving: list[ForkServerProcess] = []
+        self._failed = False
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Fleet:
@@ -88,11 +89,16 @@ class Fleet:
 
     def _told(self, process: ForkServerProcess, ready: Connection) -> None:
         asyncio.get_running_loop().remove_reader(ready.fileno())
-        ready.recv()  # raises EOFError when a worker could not start
-        self._serving.append(process)
+        try:
+            ready.recv()
+            self._serving.append(process)
+        except EOFError:
+            self._failed = True
         self._changed.set()
 
     async def _until_serving(self, number: int) -> None:
         while len(self._serving) < number:
             self._changed.clear()
             await self._changed.wait()
+            if self._failed:
+                raise RuntimeError("A worker ended before it served; it has said why on standard error.")

@@ -19,7 +19,6 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -302,7 +301,10 @@ def main() -> None:
     options = parser.parse_args()
     with _stores(options.stores) as stores:
         for store, bank in stores:
-            print(asyncio.run(judge(store, every_seconds(options.every), bank=bank, requests=options.requests)), flush=True)
+            print(
+                asyncio.run(judge(store, every_seconds(options.every), bank=bank, requests=options.requests)),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

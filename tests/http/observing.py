@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,9 +15,21 @@ class Recorder:
 
     def __init__(self) -> None:
         self.told: list[Occurrence] = []
+        self.waited = threading.Event()
+        """Set once somebody waits; for tests whose claims are made in threads."""
+        self._more = asyncio.Event()
 
     def __call__(self, occurrence: Occurrence, /) -> None:
         self.told.append(occurrence)
+        if occurrence.name == "waited":
+            self.waited.set()
+        self._more.set()
+
+    async def until(self, name: str) -> None:
+        """Wait until an occurrence of this name was told on the running loop."""
+        while name not in self.names:
+            self._more.clear()
+            await self._more.wait()
 
     @property
     def names(self) -> list[str]:

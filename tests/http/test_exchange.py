@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Boundary
+from retrysafe import Boundary, current
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import Capture, Exchange, Live, Unsettled
 from retrysafe.http.guard import Guard
@@ -219,6 +219,18 @@ def test_r20_a_lost_lease_is_not_sent_as_success(leased: Boundary) -> None:
         return Live(200, (), [b"a"])
 
     answer = asked.serve(handler)
+    assert isinstance(answer, Response)
+    assert answer.status == 409
+
+
+def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(leased: Boundary) -> None:
+    def handler() -> Live:
+        claim = current()
+        claim._lease.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
+        claim.ensure_held()
+        return Live(200, (), [b"a"])
+
+    answer = exchange(leased).serve(handler)
     assert isinstance(answer, Response)
     assert answer.status == 409
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -324,9 +323,7 @@ class Database:
     seen: Recorder
 
     def __post_init__(self) -> None:
-        self.boundary = Boundary(
-            "shop", store=self.sessions, effects="transactional", observers=[self.seen]
-        )
+        self.boundary = Boundary("shop", store=self.sessions, effects="transactional", observers=[self.seen])
 
 
 DATABASES = ["sqlite", "sqlite+aiosqlite", "postgresql+psycopg", "postgresql+asyncpg"]
@@ -491,13 +488,17 @@ async def test_a_savepoint_in_the_handler_is_no_trap(database: Database) -> None
 
 
 async def test_trap_a_background_task_on_the_session_is_refused_by_name(database: Database) -> None:
+    sessions: list[Any] = []
+
     def later(session: Any, tasks: BackgroundTasks) -> None:
+        sessions.append(session)
         tasks.add_task(session.execute, INSERT, {"value": "late"})
 
     app = shared(database, after=later)
     with pytest.raises(ConfigurationError, match="after its response had been committed"):
         await add(app, "tea")
     assert database.look() == ["tea"]
+    assert not sessions[0].in_transaction(), "no connection is kept by what was refused"
     assert (await add(app, "tea")).replayed
 
 

@@ -20,6 +20,7 @@ from retrysafe.connect import connect
 from retrysafe.http.flask import Idempotency, idempotent
 from tests.http.conftest import Place
 from tests.http.gateway import Served
+from tests.http.observing import Recorder
 
 SQL = ["sqlite-transactional", "postgresql-transactional"]
 LEASED = ["memory", "sqlite", "postgresql", "redis"]
@@ -597,19 +598,62 @@ def test_a_transaction_is_one_with_the_views_work(books: Books, through: str) ->
 
 
 @pytest.mark.parametrize("place", SQL, indirect=True)
-def test_a_view_that_commits_by_itself_is_found_out(books: Books) -> None:
+def test_a_view_that_commits_by_itself_is_found_out_and_nothing_is_committed(books: Books) -> None:
     shop = books.shop
 
     @shop.view()
     def order() -> str:
         books.add(current().tx)
-        current().tx.commit()
+        if shop.runs == 1:
+            current().tx.commit()
         return "done"
 
     Idempotency(shop.app, books.boundary)
-    assert post(shop).json["code"] == "outcome-unknown"
-    assert post(shop).json["code"] == "outcome-unknown"
-    assert shop.runs == 1
+    assert (post(shop).status_code, books.count()) == (500, 0)
+    assert (post(shop).text, books.count()) == ("done", 1)
+
+
+@pytest.mark.parametrize("place", ["postgresql-transactional"], indirect=True)
+def test_a_commit_beside_the_transaction_is_told_and_one_outside_of_requests_is_not(books: Books) -> None:
+    shop, seen = books.shop, Recorder()
+    sessions = sessionmaker(books.engine)
+    boundary = Boundary("books", store=sessions, effects="transactional", observers=[seen])
+
+    @shop.view()
+    def order() -> str:
+        if request.args:
+            with sessions.begin() as other:
+                books.add(other)
+        return "done"
+
+    Idempotency(shop.app, boundary)
+    post(shop)
+    with sessions.begin() as other:
+        books.add(other)
+    assert "outside_commit" not in seen.names
+    post(shop, "other", query_string={"beside": 1})
+    assert "outside_commit" in seen.names
+    boundary.close()
+
+
+@pytest.mark.parametrize("place", SQL, indirect=True)
+def test_a_session_that_is_used_after_the_commit_is_found_out(books: Books) -> None:
+    shop = books.shop
+
+    @shop.view()
+    def order() -> str:
+        g.tx = current().tx
+        return "done"
+
+    @shop.app.after_request
+    def late(response: Response) -> Response:
+        if "tx" in g:
+            books.add(g.tx)
+        return response
+
+    Idempotency(shop.app, books.boundary)
+    assert post(shop).status_code == 500
+    assert (post(shop).text, books.count()) == ("done", 0)
 
 
 @pytest.mark.parametrize("place", SQL, indirect=True)

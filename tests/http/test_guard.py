@@ -217,3 +217,26 @@ def served(boundary: Boundary, statuses: list[int], key: str = "k", **options: A
                 guard.judge(claim, Response(status, (), b""))
         got.append(claim.result.status)
     return got
+
+
+@pytest.mark.parametrize("status", [307, 308])
+@pytest.mark.parametrize("on_expired", ["new", "refuse"])
+def test_a_redirected_request_may_use_its_key_at_the_other_place(status: int, on_expired: str) -> None:
+    boundary = Boundary("moved", store="memory://", on_expired=on_expired, window="1h", memory="2h")  # type: ignore[arg-type]
+    guard = Guard(boundary, {})
+    for path, answer in ((b"/orders/", status), (b"/orders/", status), (b"/orders", 201), (b"/orders", 500)):
+        asked = request(path=path)
+        claim = guard.claim(asked, "k", Body(asked, guard.policy), None)
+        with claim:
+            if not claim.replayed:
+                guard.judge(claim, Response(answer, (), b""))
+    assert claim.replayed
+    assert claim.result.status == 201
+    with pytest.raises(KeyReused):
+        run(guard, request(path=b"/orders/"))
+    boundary.close()
+
+
+def test_other_redirects_are_answers(boundary: Boundary) -> None:
+    for status in (301, 302, 303):
+        assert served(boundary, [status, 200], key=str(status)) == [status, status]

@@ -72,7 +72,9 @@ def routes_of(runs: Runs) -> list[Any]:
         Route("/plain", runs.plain, methods=["POST"]),
         Route("/sync", runs.sync, methods=["POST"]),
         Route("/off", policy("off")(off), methods=["POST"]),
-        Mount("/sub", routes=[Route("/strict/{name}", policy("required", key_policy="uuid")(strict), methods=["POST"])]),
+        Mount(
+            "/sub", routes=[Route("/strict/{name}", policy("required", key_policy="uuid")(strict), methods=["POST"])]
+        ),
         Route("/teapot", teapot, methods=["POST"]),
     ]
 
@@ -83,16 +85,12 @@ async def bodies(app: Any, path: str, key: str | None = "k", times: int = 2, **r
 
 @pytest.mark.parametrize("path", ["/plain", "/sync"])
 async def test_r2_the_whole_application(place: Place, path: str) -> None:
-    app = Starlette(
-        routes=routes_of(Runs()), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())]
-    )
+    app = Starlette(routes=routes_of(Runs()), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())])
     assert await bodies(app, path) == [b"1", b"1"]
 
 
 async def test_a_routes_policy_wins_over_the_middleware(place: Place) -> None:
-    app = Starlette(
-        routes=routes_of(Runs()), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())]
-    )
+    app = Starlette(routes=routes_of(Runs()), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())])
     assert await bodies(app, "/off") == [b"1", b"2"]
     assert (await post(app, None, path="/sub/strict/a")).code == "key-missing"
     assert (await post(app, "guessable", path="/sub/strict/a")).code == "key-invalid"
@@ -102,9 +100,7 @@ async def test_a_routes_policy_wins_over_the_middleware(place: Place) -> None:
 
 async def test_a_4xx_that_was_raised_is_stored(place: Place) -> None:
     runs = Runs()
-    app = Starlette(
-        routes=routes_of(runs), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())]
-    )
+    app = Starlette(routes=routes_of(runs), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())])
     first, again = await post(app, path="/teapot"), await post(app, path="/teapot")
     assert (first.status, again.status, again.replayed, runs.count) == (418, 418, True, 1)
 

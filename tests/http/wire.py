@@ -76,6 +76,7 @@ class Connection:
         self.app = app
         self.answer = Exchanged()
         self.left = asyncio.Event()
+        self.gone: Exception = OSError("the client has gone")
         self.sent = asyncio.Event()
         self.on_send: Callable[[Message], Awaitable[None] | None] | None = None
         self.chunks = [body] if isinstance(body, bytes) else list(body)
@@ -114,13 +115,19 @@ class Connection:
 
     async def send(self, message: Message) -> None:
         if self.left.is_set():
-            raise OSError("the client has gone")
+            raise self.gone
         if self.on_send is not None:
             waited = self.on_send(message)
             if waited is not None:
                 await waited
         self.answer.messages.append(message)
         self.sent.set()
+
+    async def until(self, enough: Callable[[], bool]) -> None:
+        """Wait until what was sent is enough."""
+        while not enough():
+            self.sent.clear()
+            await self.sent.wait()
 
     async def run(self) -> Exchanged:
         await self.app(self.scope, self.receive, self.send)

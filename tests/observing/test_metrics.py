@@ -296,7 +296,7 @@ VALUES: dict[str, Any] = {
     "effects": "keyed", "store": "memory", "step": "claim", "seconds": 0.1, "answered": True, "token": 987654321,
     "attempts": 987654321, "differing": ("secretfield",), "error": "secrettext", "error_type": "ValueError",
     "text": "secrettext", "setting": "fsync", "outcome": "completed", "retry_after": 987654321.0, "restarts": 987654321,
-    "pause": 987654321.0, "isolation": "REPEATABLE READ", "forgotten": True, "ending": "returned",
+    "pause": 987654321.0, "isolation": "REPEATABLE READ", "forgotten": True, "ending": "returned", "limit": "rate",
 }  # fmt: skip
 
 

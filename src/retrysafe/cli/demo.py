@@ -1,7 +1,8 @@
 """`retrysafe demo`: see what retries do to payments, with and without retrysafe.
 
-Four workers per lane charge a mock bank while replies are lost, workers are killed, stopped and started
-twice, by one schedule made from the seed. Then the bank's ledger is compared with what was intended.
+Three APIs, each with four uvicorn workers, charge a mock bank for clients that retry, while answers are lost, workers
+are killed and stopped, and requests come twice, by one schedule made from the seed. Then the bank's ledger is
+compared with what was intended.
 Exit code: 0 if retrysafe charged nothing twice, lost nothing and altered nothing; 1 if it did; 2 if the
 demo could not be run.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,11 @@ def add_to(verbs: Any) -> None:
         action="store_true",
         help="a bank that knows no idempotency keys: doubt ends in 'uncertain'",
     )
+    parser.add_argument(
+        "--functions",
+        action="store_true",
+        help="workers that take payments from a queue and call a guarded function, instead of an API",
+    )
     parser.add_argument("--store", metavar="URL", help="where retrysafe keeps its records (default: a new SQLite file)")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the audit to FILE")
     parser.add_argument(
@@ -67,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from retrysafe.demo.posts import Form
     from retrysafe.demo.report import write_json
     from retrysafe.demo.run import Options
     from retrysafe.demo.run import run as run_demo
@@ -76,17 +84,33 @@ def _run(options: argparse.Namespace) -> int:
     seed = secrets.randbelow(100_000) if options.seed is None else options.seed
     bank = "with" if not options.bank_without_keys else "without"
     again = "" if options.seed is not None else f" (--seed {seed} runs it again)"
-    print(
-        f"{len(payments)} payments, 3 lanes of 4 workers, a bank {bank} idempotency keys, seed {seed}{again}",
-        flush=True,
-    )
-    asked = Options(seed, payments, not options.bank_without_keys, options.store, options.keep)
+    form = _form(functions=options.functions)
+    lanes = "3 APIs of 4 uvicorn workers" if form is Form.HTTP else "3 lanes of 4 workers"
+    print(f"{len(payments)} payments, {lanes}, a bank {bank} idempotency keys, seed {seed}{again}", flush=True)
+    asked = Options(seed, payments, not options.bank_without_keys, options.store, options.keep, form)
     findings = run_demo(asked, choose(plain=options.plain))
     for complaint in findings.complaints[:MOST_COMPLAINTS]:
         print(f"retrysafe demo: not scheduled: {complaint}", file=sys.stderr)
     if options.json is not None:
         write_json(findings, options.json)
     return findings.exit_code
+
+
+def _form(*, functions: bool) -> Any:
+    """What the workers do: an API needs two packages that may not be there."""
+    from retrysafe.demo.posts import Form
+
+    if functions:
+        return Form.FUNCTIONS
+    missing = [name for name in ("uvicorn", "starlette") if find_spec(name) is None]
+    if not missing:
+        return Form.HTTP
+    print(
+        f"Without {' and '.join(missing)} (pip install 'retrysafe[demo]') there is no API: the demo calls functions, "
+        "as with --functions.",
+        flush=True,
+    )
+    return Form.FUNCTIONS
 
 
 def _payments(options: argparse.Namespace) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from retrysafe.core import canonical
@@ -79,11 +80,15 @@ def of_parts(parts: Mapping[str, bytes]) -> bytes:
     """Return the fingerprint of named parts: version byte, then name length, name, digest for each, by name."""
     out = bytearray((VERSION,))
     for name in sorted(parts):
-        encoded = name.encode()
-        out += len(encoded).to_bytes(2, "big")
-        out += encoded
+        out += _prefixed(name)
         out += hashlib.sha256(parts[name]).digest()
     return bytes(out)
+
+
+@lru_cache(maxsize=256)
+def _prefixed(name: str) -> bytes:
+    encoded = name.encode()
+    return len(encoded).to_bytes(2, "big") + encoded
 
 
 def differing(one: bytes, other: bytes) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ class Answered(StrEnum):
     REFUSED = "the work was refused, and the answer is to be stored"
     FAILED = "the work failed, as if it had raised"
     UNEXECUTED = "the work was not begun, and a retry may fare better"
+    ELSEWHERE = "the work was not begun, and is to be asked for elsewhere, as another request with the same key"
 
 
 class Transaction(StrEnum):
@@ -100,5 +101,5 @@ def ending_of_answer(answered: Answered, *, committed: bool, not_executed: bool)
             return Ending.NOT_EXECUTED if not_executed and not committed else Ending.REFUSED
         case Answered.FAILED:
             return ending_of_error(permanent=False, committed=committed, not_executed=not_executed)
-        case Answered.UNEXECUTED:
+        case Answered.UNEXECUTED | Answered.ELSEWHERE:
             return Ending.COMMITTED if committed else Ending.NOT_EXECUTED

@@ -91,7 +91,7 @@ class Broker:
         self._reached[name] = max(self._reached[name], delivery.number + 1)
 
     def ended(self, delivery: Delivery, ending: Ending, now: float) -> None:
-        """A worker has given its last word."""
+        """An attempt has been answered, or will not be."""
         name = delivery.payment.id
         match ending.how:
             case How.DONE:
@@ -102,7 +102,7 @@ class Broker:
                     self.uncertain.add(name)
             case How.CONFLICT:
                 self.put_off(name, now + ending.retry_after)
-            case How.RETRY | How.FENCED:
+            case How.RETRY | How.BROKEN | How.TIMEOUT:
                 self.again(name)
             case How.UNAVAILABLE:
                 self.put_off(name, now + BUSY_RETRY)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Protocol
 
 from retrysafe.demo.payments import Payment
 from retrysafe.demo.schedule import Fault
 
-KEY, FAULT, RECOGNISED = "Idempotency-Key", "Demo-Fault", "Idempotency-Replayed"
+KEY, RECOGNISED = "Idempotency-Key", "Idempotent-Replayed"
+FAULT, ATTEMPT = "Demo-Fault", "Demo-Attempt"
+"""Fields by which the coordinator says what is to go wrong; they have no say in what is charged."""
 PATIENCE = 10.0
 """Seconds that a client waits for the bank."""
 IMPATIENCE = 0.25
@@ -26,21 +28,20 @@ class Refused(Exception):
     """The bank answered, and did not charge."""
 
 
-class Mishaps(Protocol):
-    """What befalls one delivery."""
+class Mishaps:
+    """What befalls one delivery: nothing, unless a schedule says so."""
 
-    @property
-    def fault(self) -> Fault | None:
-        """What is scheduled for it."""
-        ...
+    fault: Fault | None = None
 
     def before_charge(self) -> None:
         """The request is ready, and the bank has not been called."""
-        ...
 
     def after_charge(self, *, recognised: bool) -> None:
         """The bank has answered; ``recognised``: with an earlier charge under the same key."""
-        ...
+
+
+mishaps: ContextVar[Mishaps] = ContextVar("retrysafe_demo_mishaps", default=Mishaps())  # noqa: B039 - has no state
+"""What befalls the delivery that this thread or task is busy with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +61,20 @@ class Order(bytes):
 class Bank:
     """Calls the bank at ``port`` of this machine."""
 
-    def __init__(self, port: int, mishaps: Mishaps) -> None:
+    def __init__(self, port: int) -> None:
         self._port = port
-        self._mishaps = mishaps
 
     def prepare(self, payment: Payment) -> Order:
         """Write the request. A worker that dies or is stopped before the charge does so at its end."""
         plain = payment.as_json()
         plain["payment"] = plain.pop("id")
         order = Order(json.dumps(plain).encode())
-        self._mishaps.before_charge()
+        mishaps.get().before_charge()
         return order
 
     def charge(self, order: Order, key: str | None = None) -> Receipt:
         """Send the request; raises `Unanswered` when the bank may have charged and nobody knows."""
-        fault = self._mishaps.fault
+        fault = mishaps.get().fault
         headers = {"Content-Type": "application/json"}
         if key is not None:
             headers[KEY] = key
@@ -94,5 +94,5 @@ class Bank:
             connection.close()
         if response.status != http.client.CREATED:
             raise Refused(body["error"])
-        self._mishaps.after_charge(recognised=response.headers[RECOGNISED] == "true")
+        mishaps.get().after_charge(recognised=response.headers[RECOGNISED] == "true")
         return Receipt(body["charge"], body["account"], Decimal(body["amount"]), body["currency"])

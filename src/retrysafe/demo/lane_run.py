@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
-import signal
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from retrysafe.demo import talk
+from retrysafe.demo.attempts import Attempt, Stage
 from retrysafe.demo.broker import Broker, Delivery
+from retrysafe.demo.connections import Connections
 from retrysafe.demo.lanes import LEASE, Lane, Setting, keys_table
 from retrysafe.demo.payments import Payment
+from retrysafe.demo.posts import Form, Pipes, Post
 from retrysafe.demo.processes import STARTING, Child, DemoError
-from retrysafe.demo.schedule import KILLS, PAUSES, Fault, Schedule
-from retrysafe.demo.talk import Ending, How, Lines, Say
+from retrysafe.demo.schedule import PAUSES, Fault, Schedule
+from retrysafe.demo.talk import Ending, How, Message, Say
+from retrysafe.demo.workers import Worker, Workers
 
-WORKERS = 4
 MOST_PAUSED = 2
 """How many workers may be stopped at once; the others keep the lane going."""
-LONGEST_PAUSE = 30.0
-LONGEST_SILENCE = 20.0
-"""Seconds after which a stopped worker goes on in any case, and a silent one is replaced."""
-MOST_STILLBORN = 3
 LAST_EVENTS = 50
+Hear = Callable[[float], None]
 
 
 class Event(NamedTuple):
@@ -36,32 +37,15 @@ class Event(NamedTuple):
     at: float
     lane: Lane
     payment: str
-    worker: int
+    who: str
     what: str
-
-
-class Worker:
-    """A worker as the coordinator sees it."""
-
-    def __init__(self, number: int, child: Child, now: float) -> None:
-        self.number = number
-        self.child = child
-        self.lines = Lines()
-        self.delivery: Delivery | None = None
-        self.state = "starting"
-        self.since = now
-
-    def turn(self, state: str, now: float) -> None:
-        """Change the state."""
-        self.state = state
-        self.since = now
 
 
 class LaneRun:
     """Runs one lane from its first delivery to its last answer. Never blocks, except to start the bank."""
 
     def __init__(
-        self, lane: Lane, payments: Sequence[Payment], faults: Schedule, folder: Path, setting: Setting
+        self, lane: Lane, payments: Sequence[Payment], faults: Schedule, folder: Path, setting: Setting, form: Form
     ) -> None:
         folder.mkdir(parents=True)
         self.lane = lane
@@ -70,141 +54,150 @@ class LaneRun:
         self.counts: Counter[str] = Counter()
         self.events: deque[Event] = deque(maxlen=LAST_EVENTS)
         self.broker = Broker(payments, faults)
-        self.workers: list[Worker] = []
         self.complaints: list[str] = []
+        self._workers = Workers(lane, self._complain)
+        self._post: Post = Pipes(self._workers)
+        self._numbers = itertools.count(1)
+        self._attempts: dict[int, Attempt] = {}
+        self._cared_for: dict[int, Attempt] = {}
         self._folder = folder
-        self._stillborn = 0
-        keys_file = str(folder / "naive-keys.db") if lane is Lane.NAIVE else ""
-        if keys_file:
-            keys_table(keys_file).close()
-        self._setting = setting._replace(lane=lane, keys_file=keys_file)
+        self._setting = setting._replace(lane=lane)
+        if lane is Lane.NAIVE:
+            self._setting = self._setting._replace(keys_file=str(folder / "naive-keys.db"))
+            keys_table(self._setting.keys_file).close()
+        if form is Form.HTTP:
+            self._post = clients = Connections(self._workers, f"{setting.run} {lane}")
+            self._setting = self._setting._replace(listener=clients.listener)
         without = [] if setting.bank_has_keys else ["--without-keys"]
         self.bank = Child("bank", "--ledger", str(self.ledger), *without, log=folder / "bank.log")
 
-    def open(self, now: float) -> None:
+    @property
+    def processes(self) -> list[int]:
+        """The processes of the lane: of the bank, of the supervisor and of its workers."""
+        supervisor = self._workers.supervisor
+        started = [self.bank] if supervisor is None else [self.bank, supervisor]
+        return [child.process.pid for child in started] + [w.process for w in self._workers.all if w.is_ready]
+
+    def open(self) -> None:
         """Wait until the bank serves, and start the workers."""
         ready, _, _ = select.select([self.bank.pipe], [], [], STARTING)
         line = os.read(self.bank.pipe, 100) if ready else b""
         if not line.strip().isdigit():
             raise DemoError(f"the bank did not start: {self.bank.last_words()}")
-        self._setting = self._setting._replace(bank_port=int(line))
-        for number in range(1, WORKERS + 1):
-            self.workers.append(self._start(number, now))
+        self._workers.open(self._setting._replace(bank_port=int(line)), self._folder / "workers.log")
 
-    def _start(self, number: int, now: float) -> Worker:
-        worker = Worker(number, Child("worker", log=self._folder / f"worker-{number}.log"), now)
-        worker.child.tell(talk.pack(self._setting._asdict()))
-        return worker
+    # ------------------------------------------------------------ what workers and connections say
 
-    # ------------------------------------------------------------ what the workers say
+    def sources(self) -> dict[int, Hear]:
+        """Descriptors to listen to, and who hears them.
 
-    def hear(self, worker: Worker, now: float) -> None:
-        """Read what a worker has said; the end of its pipe means that it is dead, and it is replaced."""
-        data = os.read(worker.child.pipe, 65536)
-        for message in worker.lines.feed(data):
-            self._heard(worker, message, now)
-        if not data:
-            self._replace(worker, now)
+        The workers come first: what one has said of an attempt is heard before the answer that it sent afterwards.
+        """
+        workers: dict[int, Hear] = {worker.pipe: partial(self._hear, worker) for worker in self._workers.all}
+        return workers | {pipe: partial(self._read, attempt) for pipe, attempt in self._post.sources().items()}
 
-    def _heard(self, worker: Worker, message: dict[str, Any], now: float) -> None:
+    def _hear(self, worker: Worker, now: float) -> None:
+        for message in self._workers.hear(worker):
+            if message["say"] == Say.KILLED:
+                self._lost(worker, now)
+                continue
+            attempt = self._attempts.get(message["attempt"])
+            if attempt is None:
+                raise DemoError(f"worker {worker.number} spoke of an attempt that was never made")
+            attempt.worker = worker.number
+            self._heard(attempt, message, now)
+            self._care(attempt)
+
+    def _read(self, attempt: Attempt, now: float) -> None:
+        ending = self._post.read(attempt)
+        if ending is not None:
+            self._ended(attempt, ending, now)
+
+    def _heard(self, attempt: Attempt, message: Message, now: float) -> None:
         match message["say"]:
-            case Say.READY:
-                self._stillborn = 0
-                worker.turn("idle", now)
             case Say.REACHED:
-                self._reached(worker, now)
+                self._reached(attempt, now)
             case Say.PAUSING:
-                delivery = self._at_work(worker)
-                worker.turn("paused", now)
+                attempt.turn(Stage.PAUSED, now)
                 self.counts["pauses"] += 1
-                self.broker.put_off(delivery.payment.id, now + LEASE)
-                self._note(worker, delivery, delivery.fault.value if delivery.fault else "the worker is stopped")
+                self.broker.put_off(attempt.name, now + LEASE)
+                self._note(attempt, attempt.fault or "the worker is stopped")
             case Say.RESUMED:
-                worker.turn("working", now)
-                self._note(worker, self._at_work(worker), "the stopped worker goes on")
-            case Say.KILLED:
-                self._killed(worker, now)
+                attempt.turn(Stage.WORKING, now)
+                self._note(attempt, "the stopped worker goes on")
+            case Say.DYING:
+                self.counts["kills"] += 1
+                self._note(attempt, attempt.fault or "the worker dies")
+            case Say.RECOGNISED:
+                self.counts["recognised"] += 1
+                self._note(attempt, "the bank recognised the key and did not charge again")
+            case Say.TAKEOVER:
+                self.counts["takeovers"] += 1
+                self._note(attempt, "taken over from an attempt that had died or stalled")
+            case Say.FENCED:
+                self.counts["fenced"] += 1
+                self._note(attempt, "came back too late: the key is another's by now")
             case Say.ENDED:
-                self._ended(worker, talk.ending_of(message), now)
+                self._ended(attempt, talk.ending_of(message), now)
 
-    def _reached(self, worker: Worker, now: float) -> None:
-        delivery = self._at_work(worker)
-        self.broker.reached(delivery)
+    def _reached(self, attempt: Attempt, now: float) -> None:
+        attempt.reached = True
+        self.broker.reached(attempt.delivery)
         self.counts["attempts"] += 1
-        if delivery.fault is Fault.CONCURRENT:
-            worker.turn("at the gate", now)
+        if attempt.fault is Fault.CONCURRENT:
+            attempt.turn(Stage.AT_THE_GATE, now)
 
-    def _ended(self, worker: Worker, ending: Ending, now: float) -> None:
-        delivery = self._at_work(worker)
-        worker.delivery = None
-        worker.turn("idle", now)
-        self.broker.ended(delivery, ending, now)
-        self._count(worker, delivery, ending)
-
-    def _count(self, worker: Worker, delivery: Delivery, ending: Ending) -> None:
+    def _ended(self, attempt: Attempt, ending: Ending, now: float) -> None:
+        attempt.ended = True
+        self._care(attempt)
+        self.broker.ended(attempt.delivery, ending, now)
         if ending.how is How.DONE:
             if ending.replayed:
                 self.counts["replays"] += 1
-                self._note(worker, delivery, "answered from the record")
+                self._note(attempt, "answered from the record")
         else:
             self.counts[ending.how.name.lower()] += 1
-            self._note(worker, delivery, ending.how.value)
-        if "takeover" in ending.told:
-            self.counts["takeovers"] += 1
-            self._note(worker, delivery, "taken over from an attempt that had died or stalled")
-        if ending.recognised:
-            self.counts["recognised"] += 1
-            self._note(worker, delivery, "the bank recognised the key and did not charge again")
-        if ending.how in (How.FAILED, How.UNAVAILABLE):
-            self._complain(worker, f"{delivery.payment.id}: {ending.how.value}: {ending.why}")
+            self._note(attempt, ending.how.value)
+        if ending.how is How.FAILED or (ending.how is How.UNAVAILABLE and not self._pauses()):
+            self._complain(attempt.who, f"{attempt.name}: {ending.how.value}: {ending.why}")
 
-    def _killed(self, worker: Worker, now: float) -> None:
-        """What a killed worker was busy with is delivered again; its supervisor has forked another."""
-        delivery, worker.delivery = worker.delivery, None
-        worker.turn("starting", now)
-        if delivery is None:
-            return
-        self.counts["kills"] += 1
-        if delivery.fault not in KILLS:
-            self._complain(worker, f"{delivery.payment.id}: died by itself: {worker.child.last_words()}")
-        self._note(worker, delivery, delivery.fault.value if delivery.fault else "the worker died")
-        self.broker.again(delivery.payment.id)
+    def _lost(self, worker: Worker, now: float) -> None:
+        """What a killed worker was busy with will not be answered; its supervisor has forked another."""
+        for attempt in [found for found in self._cared_for.values() if found.worker == worker.number]:
+            attempt.turn(Stage.LOST, now)
+            ending = None if attempt.ended else self._post.broken(attempt)
+            if ending is not None:
+                self._ended(attempt, ending, now)
+            self._care(attempt)
 
-    def _replace(self, worker: Worker, now: float) -> None:
-        """The supervisor is gone too: start another."""
-        worker.child.remove()
-        if worker.state == "starting":
-            self._stillborn += 1
-            if self._stillborn >= MOST_STILLBORN:
-                raise DemoError(f"the workers of lane {self.lane} do not start: {worker.child.last_words()}")
-        self._killed(worker, now)
-        self.workers[self.workers.index(worker)] = self._start(worker.number, now)
+    def _care(self, attempt: Attempt) -> None:
+        """Keep the attempts at hand that need it."""
+        if attempt.needs_care:
+            self._cared_for[attempt.number] = attempt
+        else:
+            self._cared_for.pop(attempt.number, None)
 
-    @staticmethod
-    def _at_work(worker: Worker) -> Delivery:
-        if worker.delivery is None:
-            raise DemoError(f"worker {worker.number} spoke of a delivery that it has not got")
-        return worker.delivery
-
-    def _complain(self, worker: Worker, what: str) -> None:
+    def _complain(self, who: str, what: str) -> None:
         """Keep what no schedule has asked for; it is shown after the audit."""
-        self.complaints.append(f"{self.lane}, worker {worker.number}: {what}")
+        self.complaints.append(f"{self.lane}, {who}: {what}")
 
-    def _note(self, worker: Worker, delivery: Delivery, what: str) -> None:
-        self.events.append(Event(time.monotonic(), self.lane, delivery.payment.id, worker.number, what))
+    def _note(self, attempt: Attempt, what: str) -> None:
+        self.events.append(Event(time.monotonic(), self.lane, attempt.name, attempt.who, what))
 
     # ------------------------------------------------------------ what the workers are told
 
     def turn(self, now: float) -> None:
-        """Hand out deliveries, open gates, let stopped workers go on, replace silent ones."""
-        for worker in self.workers:
-            quiet = now - worker.since
-            if worker.state == "paused" and (self._is_over(worker) or quiet > LONGEST_PAUSE):
-                worker.child.signal(signal.SIGCONT)  # again at every turn until it says that it goes on
-            elif worker.state in ("starting", "working", "past the gate") and quiet > LONGEST_SILENCE:
-                self._complain(worker, f"silent for {LONGEST_SILENCE:.0f} s and replaced")
-                worker.turn(worker.state, now)
-                worker.child.signal(signal.SIGKILL)
+        """Hand out deliveries, open gates, let stopped workers go on, wait for none too long."""
+        for attempt in list(self._cared_for.values()):
+            quiet = now - attempt.since
+            if attempt.stage is Stage.PAUSED:
+                if self.broker.is_settled(attempt.name) or quiet > self._post.longest_pause:
+                    self._workers.wake(attempt.worker)  # again at every turn until it says that it goes on
+            elif attempt.stage is not Stage.AT_THE_GATE and quiet > self._post.patience:
+                attempt.since = now
+                ending = self._post.give_up(attempt)
+                if ending is not None:
+                    self._ended(attempt, ending, now)
         self._open_gates(now)
         self._hand_out(now)
         if self.bank.process.poll() is not None:
@@ -212,51 +205,54 @@ class LaneRun:
 
     def _open_gates(self, now: float) -> None:
         """Let those before the charge go on together, once nobody is on the way to join them."""
-        waiting = [worker for worker in self.workers if worker.state == "at the gate"]
-        on_the_way = [worker.delivery for worker in self.workers if worker.state == "working"]
-        for worker in waiting:
-            if worker.delivery not in on_the_way:
-                worker.turn("past the gate", now)
-                worker.child.tell(talk.pack({"go": True}))
+        attempts = list(self._cared_for.values())
+        on_the_way = [attempt.delivery for attempt in attempts if attempt.stage is Stage.WORKING]
+        for attempt in attempts:
+            if attempt.stage is Stage.AT_THE_GATE and attempt.delivery not in on_the_way:
+                attempt.turn(Stage.PAST_THE_GATE, now)
+                self._workers.tell(attempt.worker, {"go": attempt.number})
+                self._care(attempt)
 
     def _hand_out(self, now: float) -> None:
-        while idle := [worker for worker in self.workers if worker.state == "idle"]:
-            paused = sum(
-                worker.state == "paused" or (worker.delivery is not None and worker.delivery.fault in PAUSES)
-                for worker in self.workers
-            )
-            deliveries = self.broker.take(now, idle=len(idle), may_pause=paused < MOST_PAUSED)
+        while True:
+            waited_for = [attempt for attempt in self._cared_for.values() if not attempt.ended]
+            seats = self._post.free({attempt.seat for attempt in waited_for})
+            may_pause = self._pauses() < MOST_PAUSED
+            deliveries = self.broker.take(now, idle=len(seats), may_pause=may_pause) if seats else []
             if not deliveries:
                 return
             self.counts["duplicates"] += len(deliveries) - 1
-            for worker, delivery in zip(idle, deliveries, strict=False):
-                worker.delivery = delivery
-                worker.turn("working", now)
-                fault = delivery.fault.name if delivery.fault else None
-                worker.child.tell(talk.pack({"payment": delivery.payment.as_json(), "fault": fault}))
+            for seat, delivery in zip(seats, deliveries, strict=False):
+                self._hand(seat, delivery, now)
 
-    def _is_over(self, paused: Worker) -> bool:
-        return self.broker.is_settled(self._at_work(paused).payment.id)
+    def _pauses(self) -> int:
+        """How many workers are stopped, or will be; a store may have to wait for what one was about to write."""
+        return sum(a.stage is Stage.PAUSED or a.fault in PAUSES for a in self._cared_for.values())
+
+    def _hand(self, seat: int, delivery: Delivery, now: float) -> None:
+        attempt = Attempt(next(self._numbers), seat, delivery, now)
+        self._attempts[attempt.number] = attempt
+        self._care(attempt)
+        self._post.hand(attempt)
 
     # ------------------------------------------------------------ the end
 
     @property
     def is_over(self) -> bool:
-        """Whether every payment is settled and every worker has nothing more to say."""
-        return self.broker.is_empty and all(worker.state in ("idle", "starting") for worker in self.workers)
+        """Whether every payment is settled and nobody waits for anything."""
+        return self.broker.is_empty and not self._cared_for
 
     def close(self) -> None:
         """Let workers and bank end by themselves; the bank first finishes what it has begun."""
-        for worker in self.workers:
-            worker.child.hang_up()
-        for worker in self.workers:
-            worker.child.finish()
+        self._workers.close()
         self.bank.hang_up()
         if not self.bank.finish():
             raise DemoError(f"the bank of lane {self.lane} did not end: {self.bank.last_words()}")
 
     def remove(self) -> None:
         """Leave no process behind, whatever has happened."""
-        for child in [*(worker.child for worker in self.workers), self.bank]:
-            with contextlib.suppress(OSError):
-                child.remove()
+        self._post.close()
+        with contextlib.suppress(OSError):
+            self._workers.remove()
+        with contextlib.suppress(OSError):
+            self.bank.remove()

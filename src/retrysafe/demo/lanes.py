@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from retrysafe import Boundary, Occurrence, current
+from retrysafe import Boundary, Observer, current
 from retrysafe.demo.client import Bank, Receipt
 from retrysafe.demo.payments import Payment
+from retrysafe.types import Effects
 
 LEASE = 1.0
 """Seconds for which an attempt is believed to be alive without a renewal."""
-Pay = Callable[[Payment], bool]
-"""Charges a payment; True means that it was answered from a record and the bank was not called."""
+Charge = Callable[[Payment], Receipt]
+"""Charges a payment at the bank."""
+Pay = Callable[[Payment], object]
+"""Charges a payment, unless its lane finds that this was done."""
 
 
 class Lane(StrEnum):
@@ -26,7 +29,7 @@ class Lane(StrEnum):
 
 
 class Setting(NamedTuple):
-    """What a worker is told when it starts."""
+    """What a worker is told when it starts. ``listener``: the descriptor of its API's socket, if it serves one."""
 
     lane: str
     bank_port: int
@@ -34,52 +37,23 @@ class Setting(NamedTuple):
     store: str
     run: str
     bank_has_keys: bool
+    listener: int | None = None
 
 
-def unsafe(bank: Bank) -> Pay:
-    """Charge whenever asked."""
-
-    def pay(payment: Payment) -> bool:
-        bank.charge(bank.prepare(payment))
-        return False
-
-    return pay
+# ------------------------------------------------------------ the charge itself
 
 
-def naive(bank: Bank, keys_file: str) -> Pay:
-    """Check a key, charge, set the key: right until two check at once, or one dies in between."""
-    table = keys_table(keys_file)
+def bare(bank: Bank) -> Charge:
+    """Charge without a key, as most code does."""
 
-    def pay(payment: Payment) -> bool:
-        if table.execute("SELECT 1 FROM keys WHERE key = ?", [payment.id]).fetchone():
-            return True
-        bank.charge(bank.prepare(payment))
-        table.execute("INSERT OR IGNORE INTO keys (key) VALUES (?)", [payment.id])
-        return False
+    def charge(payment: Payment) -> Receipt:
+        return bank.charge(bank.prepare(payment))
 
-    return pay
+    return charge
 
 
-def keys_table(path: str) -> sqlite3.Connection:
-    """The table of the naive lane, made if it is missing; every statement commits by itself."""
-    table = sqlite3.connect(path, timeout=30.0, isolation_level=None)
-    table.execute("CREATE TABLE IF NOT EXISTS keys (key TEXT PRIMARY KEY)")
-    return table
-
-
-class Told:
-    """An observer: the names of what the boundary has told about one delivery."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def __call__(self, occurrence: Occurrence, /) -> None:
-        """Take note."""
-        self.names.append(occurrence.name)
-
-
-def retrysafe(bank: Bank, setting: Setting, told: Told) -> tuple[Pay, Boundary]:
-    """Guard the charge with a boundary.
+def guarded(bank: Bank, *, bank_has_keys: bool) -> Charge:
+    """Charge inside a claim.
 
     If the bank knows keys, an attempt that died is run again under the same derived key, and one that was
     stopped and comes back late gets the first charge from the bank. If it does not, an attempt that ended
@@ -87,25 +61,47 @@ def retrysafe(bank: Bank, setting: Setting, told: Told) -> tuple[Pay, Boundary]:
     charges. A worker that is stopped between that question and the bank's door still charges, once, while
     its key is already called unknown: only the bank could refuse it. Nobody else charges in its place.
     """
-    payments = Boundary(
-        "payments",
-        store=setting.store,
-        scope=setting.run,
-        lease=LEASE,
-        effects="keyed" if setting.bank_has_keys else "external",
-        observers=[told],
-    )
 
-    @payments.once(key="payment.id", operation="charge")
     def charge(payment: Payment) -> Receipt:
         order = bank.prepare(payment)
-        if setting.bank_has_keys:
+        if bank_has_keys:
             return bank.charge(order, key=current().key_for("bank"))
         current().ensure_held()
         return bank.charge(order)
 
-    def pay(payment: Payment) -> bool:
-        charge(payment)
-        return "replayed" in told.names
+    return charge
 
-    return pay, payments
+
+def boundary(store: str, *, run: str, bank_has_keys: bool, observers: Sequence[Observer] | None = None) -> Boundary:
+    """Where the guarantee of the third lane holds; keys of two runs never meet."""
+    effects: Effects = "keyed" if bank_has_keys else "external"
+    return Boundary("payments", store=store, scope=run or None, lease=LEASE, effects=effects, observers=observers)
+
+
+def keys_table(path: str) -> sqlite3.Connection:
+    """The table of the naive lane, made if it is missing; every statement commits by itself."""
+    table = sqlite3.connect(path, timeout=30.0, isolation_level=None)
+    table.execute("PRAGMA journal_mode = WAL")
+    table.execute("PRAGMA synchronous = NORMAL")
+    table.execute("CREATE TABLE IF NOT EXISTS keys (key TEXT PRIMARY KEY, status INTEGER, body BLOB)")
+    return table
+
+
+# ------------------------------------------------------------ as functions; `api` has the same lanes over HTTP
+
+
+def naive(charge: Charge, keys_file: str) -> Pay:
+    """Check a key, charge, set the key: right until two check at once, or one dies in between."""
+    table = keys_table(keys_file)
+
+    def pay(payment: Payment) -> None:
+        if not table.execute("SELECT 1 FROM keys WHERE key = ?", [payment.id]).fetchone():
+            charge(payment)
+            table.execute("INSERT OR IGNORE INTO keys (key) VALUES (?)", [payment.id])
+
+    return pay
+
+
+def retrysafe(charge: Charge, payments: Boundary) -> Pay:
+    """Guard the charge with a boundary."""
+    return payments.once(key="payment.id", operation="charge")(charge)

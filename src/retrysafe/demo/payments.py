@@ -64,7 +64,7 @@ def parse(text: str, source: str) -> list[Payment]:
         if missing:
             raise InputError(f"{source}: column {missing[0]!r} is missing; the columns are {', '.join(COLUMNS)}")
         for row in reader:
-            payment = _payment(row, f"{source}, line {reader.line_num}")
+            payment = checked(row, f"{source}, line {reader.line_num}")
             if payment.id in found:
                 raise InputError(f"{source}, line {reader.line_num}: id {payment.id!r} stands twice")
             found[payment.id] = payment
@@ -75,7 +75,8 @@ def parse(text: str, source: str) -> list[Payment]:
     return list(found.values())
 
 
-def _payment(row: Mapping[str, str | None], where: str) -> Payment:
+def checked(row: Mapping[str, str | None], where: str) -> Payment:
+    """The payment of one row of text; raises `InputError` that begins with ``where``."""
     cells = {column: (row[column] or "").strip() for column in COLUMNS}
     empty = [column for column, cell in cells.items() if not cell]
     if empty:

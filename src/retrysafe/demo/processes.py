@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import retrysafe
@@ -25,9 +26,9 @@ class DemoError(Exception):
 
 
 class Child:
-    """One child process running a module of the demo."""
+    """One child process running a module of the demo. It inherits the descriptors ``inherited`` and no others."""
 
-    def __init__(self, module: str, *arguments: str, log: Path) -> None:
+    def __init__(self, module: str, *arguments: str, log: Path, inherited: Sequence[int] = ()) -> None:
         self.log = log
         root = str(Path(retrysafe.__file__).parent.parent)
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -39,6 +40,7 @@ class Child:
                 stderr=errors,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 process_group=0,
+                pass_fds=inherited,
                 bufsize=0,
             )
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from retrysafe.demo.audit import Count
 from retrysafe.demo.lanes import Lane
+from retrysafe.demo.posts import Form
 from retrysafe.demo.processes import DemoError
 
 COLUMNS = ("intents", "charged once", "charged twice", "lost", "wrong amount", "uncertain", "replayed")
@@ -22,6 +23,7 @@ class Findings(NamedTuple):
     charged_in_doubt: int
     seconds: float
     complaints: Sequence[str] = ()
+    form: Form = Form.HTTP
 
     @property
     def exit_code(self) -> int:
@@ -32,8 +34,9 @@ class Findings(NamedTuple):
 def write_json(findings: Findings, path: Path) -> None:
     """Write the findings as JSON."""
     lanes = {lane.value: count._asdict() for lane, count in findings.counts.items()}
+    found = {"seed": findings.seed, "form": findings.form, "lanes": lanes}
     try:
-        path.write_text(json.dumps({"seed": findings.seed, "lanes": lanes}, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise DemoError(f"{path}: {error.strerror or error}") from error
 

@@ -17,6 +17,7 @@ from retrysafe.demo.audit import audit, charged_in_doubt, read_ledger
 from retrysafe.demo.lane_run import LaneRun
 from retrysafe.demo.lanes import Lane, Setting
 from retrysafe.demo.payments import Payment
+from retrysafe.demo.posts import Form
 from retrysafe.demo.processes import DemoError
 from retrysafe.demo.report import Findings
 from retrysafe.demo.schedule import schedule
@@ -34,6 +35,7 @@ class Options(NamedTuple):
     bank_has_keys: bool = True
     store: str | None = None
     keep: Path | None = None
+    form: Form = Form.HTTP
 
     @property
     def deadline(self) -> float:
@@ -49,7 +51,7 @@ def run(options: Options, view: View) -> Findings:
     with _terminable(), ExitStack() as stack:
         lanes = _lanes(options, _folder(options, stack), stack)
         for lane in lanes:
-            lane.open(time.monotonic())
+            lane.open()
         with view:
             _work(lanes, view, began + options.deadline)
             for lane in lanes:
@@ -77,7 +79,7 @@ def _lanes(options: Options, folder: Path, stack: ExitStack) -> list[LaneRun]:
     setting = Setting("", 0, "", store, f"demo {secrets.token_hex(8)}", options.bank_has_keys)
     lanes = []
     for lane in Lane:
-        lanes.append(LaneRun(lane, options.payments, faults, folder / lane, setting))
+        lanes.append(LaneRun(lane, options.payments, faults, folder / lane, setting, options.form))
         stack.callback(lanes[-1].remove)
     return lanes
 
@@ -112,11 +114,10 @@ def _pause(lanes: Sequence[LaneRun], now: float) -> float:
 
 
 def _listen(lanes: Sequence[LaneRun], seconds: float) -> None:
-    speakers = {worker.child.pipe: (lane, worker) for lane in lanes for worker in lane.workers}
-    ready, _, _ = select.select(list(speakers), [], [], seconds)
-    for pipe in ready:
-        lane, worker = speakers[pipe]
-        lane.hear(worker, time.monotonic())
+    sources = {pipe: hear for lane in lanes for pipe, hear in lane.sources().items()}
+    ready, _, _ = select.select(list(sources), [], [], seconds)
+    for pipe in ready:  # in the order in which they were named
+        sources[pipe](time.monotonic())
 
 
 def _audited(options: Options, lanes: Sequence[LaneRun], began: float) -> Findings:
@@ -127,7 +128,7 @@ def _audited(options: Options, lanes: Sequence[LaneRun], began: float) -> Findin
         counts[lane.lane] = audit(options.payments, ledger, uncertain, lane.counts["replays"])
         in_doubt += charged_in_doubt(ledger, uncertain)
     complaints = [complaint for lane in lanes for complaint in lane.complaints]
-    return Findings(options.seed, counts, in_doubt, time.monotonic() - began, complaints)
+    return Findings(options.seed, counts, in_doubt, time.monotonic() - began, complaints, options.form)
 
 
 @contextmanager

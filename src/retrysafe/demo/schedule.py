@@ -11,7 +11,7 @@ class Fault(StrEnum):
     """One thing that goes wrong with one delivery of a payment."""
 
     TIMEOUT = "the worker gives up waiting while the bank is about to charge"
-    LOST_REPLY = "the bank charges and the connection breaks"
+    LOST_REPLY = "the charge is made and the connection breaks before the answer"
     KILL_BEFORE_CHARGE = "the worker is killed before the charge"
     KILL_AFTER_CHARGE = "the worker is killed after the charge, before it has noted it"
     CONCURRENT = "two workers get the payment and stand before the charge together"
@@ -39,8 +39,8 @@ Schedule = Mapping[str, Sequence[Fault]]
 def schedule(seed: int, ids: Iterable[str]) -> Schedule:
     """Every kind of fault strikes at least once if there are four payments or more.
 
-    With fewer, there is no room for all of `LAST`; those of `REPEATABLE` are always there. A lost reply
-    alone makes the unsafe and the naive lane charge twice, whatever the seed.
+    With fewer, there is no room for all of `LAST`; those of `REPEATABLE` are always there. A worker killed after the
+    charge alone makes the unsafe and the naive lane charge twice, whatever the seed.
     """
     chance = random.Random(f"retrysafe demo {seed}")
     order = list(ids)

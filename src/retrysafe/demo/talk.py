@@ -1,6 +1,7 @@
 """What coordinator and workers tell each other: lines of JSON over two pipes per worker.
 
-Every worker has pipes of its own, so one that is killed in the middle of a line breaks nobody else's.
+Every worker has pipes of its own, so one that is killed in the middle of a line breaks nobody else's. What a worker
+says of an attempt carries the attempt's number; so a worker may be busy with several, as one that serves an API is.
 """
 
 from __future__ import annotations
@@ -9,55 +10,56 @@ import json
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+Message = dict[str, Any]
+
 
 class Say(StrEnum):
-    """What a worker tells while it works."""
+    """What a worker tells while it works; the first and the last are of no attempt."""
 
     READY = "ready"
     REACHED = "reached"
     PAUSING = "pausing"
     RESUMED = "resumed"
+    DYING = "dying"
+    RECOGNISED = "recognised"
+    TAKEOVER = "takeover"
+    FENCED = "fenced"
     ENDED = "ended"
     KILLED = "killed"
 
 
 class How(StrEnum):
-    """How a delivery ended."""
+    """How an attempt ended for who asked for it."""
 
     DONE = "done"
     RETRY = "the bank did not answer"
+    BROKEN = "the connection broke"
+    TIMEOUT = "no answer in time"
     CONFLICT = "another attempt is running"
-    FENCED = "another attempt has taken over"
     UNCERTAIN = "the outcome of an earlier attempt is unknown"
     UNAVAILABLE = "the store did not answer"
     FAILED = "unexpected error"
 
 
 class Ending(NamedTuple):
-    """A worker's last word on one delivery."""
+    """The answer to an attempt, or that there was none."""
 
     how: How
     replayed: bool = False
-    recognised: bool = False
     retry_after: float = 0.0
     why: str = ""
-    told: tuple[str, ...] = ()
 
 
-def pack(message: dict[str, Any]) -> bytes:
+def pack(message: Message) -> bytes:
     """A message as one line."""
     return json.dumps(message).encode() + b"\n"
 
 
-def packed_ending(ending: Ending) -> bytes:
-    """An ending as one line."""
-    return pack({"say": Say.ENDED, **ending._asdict()})
-
-
-def ending_of(message: dict[str, Any]) -> Ending:
+def ending_of(message: Message) -> Ending:
     """The ending in a message."""
-    fields = {name: message[name] for name in Ending._fields}
-    return Ending(**fields | {"how": How(fields["how"]), "told": tuple(fields["told"])})
+    fields: Message = {name: message[name] for name in Ending._fields}
+    fields["how"] = How(fields["how"])
+    return Ending(**fields)
 
 
 class Lines:
@@ -66,7 +68,7 @@ class Lines:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[dict[str, Any]]:
+    def feed(self, data: bytes) -> list[Message]:
         """The messages that are complete now."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         return [json.loads(line) for line in whole]

@@ -15,7 +15,7 @@ EVERY = 3.0
 """Seconds between two plain progress lines of a lane."""
 SHOWN_EVENTS = 8
 SHOWN = ("attempts", "kills", "pauses", "duplicates", "takeovers", "fenced", "recognised", "replays")
-"""attempts: came as far as the charge; duplicates: given to two workers at once; takeovers: from an attempt
+"""attempts: came as far as the charge; duplicates: given out twice at once; takeovers: from an attempt
 whose lease had lapsed; fenced: came back too late; recognised: the bank answered with its first charge."""
 COLOURS = {Lane.UNSAFE: "red", Lane.NAIVE: "yellow", Lane.RETRYSAFE: "green"}
 
@@ -133,7 +133,7 @@ class RichView:
         last = sorted(event for run in lanes for event in run.events)[-SHOWN_EVENTS:]
         rows = Table.grid(padding=(0, 2))
         for event in last:
-            lane, who = Text(event.lane.value, style=COLOURS[event.lane]), Text(f"worker {event.worker}", style="dim")
+            lane, who = Text(event.lane.value, style=COLOURS[event.lane]), Text(event.who, style="dim")
             rows.add_row(lane, event.payment, who, Text(event.what, no_wrap=True, overflow="ellipsis"))
         for _ in range(SHOWN_EVENTS - len(last)):
             rows.add_row("")

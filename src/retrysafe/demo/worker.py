@@ -1,152 +1,121 @@
-"""A worker process: it charges what it is handed, and dies or stops where the schedule says so."""
+"""A worker process: it charges what it is asked for, and dies or stops where the schedule says so.
+
+It takes deliveries over its pipe and calls a function, or it serves the API of its lane (`serving`).
+"""
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
-import signal
 import sqlite3
 import sys
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from retrysafe import InProgress, LeaseLost, OutcomeUnknown, RetrysafeError, StoreUnavailable
 from retrysafe.connect import connect
 from retrysafe.demo import lanes
-from retrysafe.demo.client import Bank, Refused, Unanswered
-from retrysafe.demo.lanes import Lane, Pay, Setting, Told
+from retrysafe.demo.client import Bank, Refused, Unanswered, mishaps
+from retrysafe.demo.lanes import Lane, Pay, Setting
 from retrysafe.demo.payments import Payment
 from retrysafe.demo.schedule import Fault
-from retrysafe.demo.talk import Ending, How, Say, pack, packed_ending
-
-
-def hear() -> dict[str, Any] | None:
-    """The coordinator's next message; None when there will be no more."""
-    line = sys.stdin.buffer.readline()
-    return json.loads(line) if line.endswith(b"\n") else None
-
-
-def say(line: bytes) -> None:
-    """Tell the coordinator; a short line reaches a pipe whole or not at all."""
-    os.write(1, line)
-
-
-def die() -> None:
-    """Be killed, as by the kernel when memory runs out: nothing is closed and nothing cleaned up."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def stop() -> None:
-    """Be stopped, every thread of the process, until the coordinator lets it go on."""
-    say(pack({"say": Say.PAUSING}))
-    os.kill(os.getpid(), signal.SIGSTOP)
-    say(pack({"say": Say.RESUMED}))
-
-
-class Scheduled:
-    """The mishaps of the delivery that this worker is busy with."""
-
-    def __init__(self) -> None:
-        self.fault: Fault | None = None
-        self.recognised = False
-        self._reached = False
-
-    def begin(self, fault: Fault | None) -> None:
-        """Take up a delivery."""
-        self.fault = fault
-        self.recognised = False
-        self._reached = False
-
-    def before_charge(self) -> None:
-        """The bank has not been called yet."""
-        self._reached = True
-        say(pack({"say": Say.REACHED}))
-        match self.fault:
-            case Fault.CONCURRENT:
-                if hear() is None:
-                    sys.exit()
-            case Fault.KILL_BEFORE_CHARGE:
-                die()
-            case Fault.PAUSE_BEFORE_CHARGE:
-                stop()
-
-    def after_charge(self, *, recognised: bool) -> None:
-        """The bank has answered."""
-        self.recognised = recognised
-        match self.fault:
-            case Fault.KILL_AFTER_CHARGE:
-                die()
-            case Fault.PAUSE_AFTER_CHARGE:
-                stop()
-
-    def before_answer(self) -> None:
-        """All is noted, and the coordinator has not been told."""
-        if self.fault is Fault.KILL_BEFORE_ANSWER and self._reached:
-            die()
+from retrysafe.demo.scheduled import Scheduled, Telling, hear, say, say_ready
+from retrysafe.demo.talk import Ending, How, Say, pack
 
 
 def ending(pay: Pay, payment: Payment) -> Ending:
     """Charge one payment, and say how it ended."""
     try:
-        return Ending(How.DONE, replayed=pay(payment))
+        pay(payment)
+        return Ending(How.DONE)
     except Unanswered as error:
         return Ending(How.RETRY, why=str(error))
     except InProgress as error:
         return Ending(How.CONFLICT, retry_after=error.retry_after)
+    except LeaseLost:
+        return Ending(How.CONFLICT)
     except OutcomeUnknown:
         return Ending(How.UNCERTAIN)
-    except LeaseLost:
-        return Ending(How.FENCED)
     except StoreUnavailable as error:
         return Ending(How.UNAVAILABLE, why=error.detail)
     except (RetrysafeError, Refused, sqlite3.Error) as error:
         return Ending(How.FAILED, why=f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
-def work(pay: Pay, mishaps: Scheduled, told: Told) -> None:
+def work(pay: Pay) -> None:
     """Take deliveries until there are no more."""
-    say(pack({"say": Say.READY}))
+    say_ready()
     while (message := hear()) is not None:
-        mishaps.begin(Fault[message["fault"]] if message["fault"] else None)
-        told.names.clear()
+        fault = Fault[message["fault"]] if message["fault"] else None
+        scheduled = Scheduled(message["attempt"], fault, _wait_for_a_word)
+        mishaps.set(scheduled)
         end = ending(pay, Payment.from_json(message["payment"]))
         if end.how is How.DONE:
-            mishaps.before_answer()
-        say(packed_ending(end._replace(recognised=mishaps.recognised, told=tuple(told.names))))
+            scheduled.before_answer()
+            end = end._replace(replayed=not scheduled.reached)
+        say(Say.ENDED, attempt=scheduled.number, **end._asdict())
+
+
+def _wait_for_a_word(number: int) -> None:
+    if hear() is None:
+        sys.exit()
 
 
 def serve(setting: Setting) -> None:
     """Work in the lane of the setting."""
-    mishaps, told = Scheduled(), Told()
-    bank = Bank(setting.bank_port, mishaps)
-    if setting.lane != Lane.RETRYSAFE:
-        pay = lanes.unsafe(bank) if setting.lane == Lane.UNSAFE else lanes.naive(bank, setting.keys_file)
-        work(pay, mishaps, told)
-        return
-    pay, boundary = lanes.retrysafe(bank, setting, told)
-    try:
-        work(pay, mishaps, told)
-    finally:
-        boundary.close()
+    bank, keys = Bank(setting.bank_port), setting.bank_has_keys
+    if setting.lane == Lane.UNSAFE:
+        work(lanes.bare(bank))
+    elif setting.lane == Lane.NAIVE:
+        work(lanes.naive(lanes.bare(bank), setting.keys_file))
+    else:
+        payments = lanes.boundary(setting.store, run=setting.run, bank_has_keys=keys, observers=[Telling()])
+        try:
+            work(lanes.retrysafe(lanes.guarded(bank, bank_has_keys=keys), payments))
+        finally:
+            payments.close()
 
 
 def main() -> None:
-    """Supervise one worker: fork it, and fork it again when it was killed.
-
-    The supervisor has everything imported and nothing open, so a new worker is there at once. The first
-    line on standard input is the setting; all further lines are for the worker.
-    """
+    """Supervise the workers of a lane. The line on standard input says which, and which pipes are whose."""
     first = hear()
     if first is None:
         return
-    setting = Setting(**first)
+    setting = Setting(**first["setting"])
     if setting.lane == Lane.RETRYSAFE:
         connect(setting.store).close()  # imports the store's library
-    while pid := os.fork():
-        _, status = os.waitpid(pid, 0)
-        if not os.WIFSIGNALED(status):
-            sys.exit(os.waitstatus_to_exitcode(status))
-        say(pack({"say": Say.KILLED}))
-    serve(setting)
+    begin = serve
+    if setting.listener is not None:
+        from retrysafe.demo import serving
+
+        serving.prepare()
+        begin = serving.serve
+    supervise(first["pipes"], lambda: begin(setting))
+
+
+def supervise(pipes: Sequence[tuple[int, int]], begin: Callable[[], None]) -> None:
+    """Fork a worker for each pair of pipes, and again when it was killed.
+
+    The supervisor has everything imported and nothing open, so a new worker is there at once.
+    """
+    workers = {_fork(pair, pipes, begin): pair for pair in pipes}
+    while workers:
+        process, status = os.wait()
+        pair = workers.pop(process)
+        if status != 0:
+            os.write(pair[1], pack({"say": Say.KILLED}))
+            workers[_fork(pair, pipes, begin)] = pair
+
+
+def _fork(pair: tuple[int, int], pipes: Sequence[tuple[int, int]], begin: Callable[[], None]) -> int:
+    process = os.fork()
+    if process == 0:
+        os.dup2(pair[0], 0)
+        os.dup2(pair[1], 1)
+        for end in itertools.chain(*pipes):
+            os.close(end)
+        begin()
+        sys.exit()
+    return process
 
 
 if __name__ == "__main__":

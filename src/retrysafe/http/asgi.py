@@ -34,6 +34,8 @@ HELD = "retrysafe.exchange"
 """Where the scope of a guarded request has its `Exchange`."""
 _REMOVED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
 """Extensions by which a response could pass around us."""
+_GONE = (OSError, RuntimeError)
+"""What servers raise when a message can no longer be sent; RuntimeError is uvloop's, whose transport was closed."""
 _START, _BODY, _DISCONNECT = "http.response.start", "http.response.body", "http.disconnect"
 
 
@@ -170,6 +172,7 @@ class Exchange:
         self._captured: bytearray | None = bytearray()
         self._held: list[Message] = []
         self._sent = False
+        self._endless = False
         self._settled = False
         self._audible = asyncio.Event()
         self._instead: Response | Refusal | RetryTransaction | None = None
@@ -263,6 +266,8 @@ class Exchange:
             if self._sent:
                 raise
             self._instead = self.guard.refusal(failure)
+        else:
+            self._instead = None if self._sent else self.guard.lost(error)
 
     async def _leave(self, claim: Claim, error: BaseException | None) -> None:
         """Record how it ended, once."""
@@ -292,8 +297,8 @@ class Exchange:
     async def receive(self) -> Message:
         """The body that was read, then what the server has to tell; a disconnect only when the response is over.
 
-        The client's retry wants the response, so the handler comes to its end without the client. A response that is
-        not kept is for the client alone: then the application hears of it at once.
+        The client's retry wants the response, so the handler comes to its end without the client. Only an event
+        stream may have no end: then the application hears of it at once.
         """
         if self._unread is not None:
             chunk = next(self._unread, b"")
@@ -335,7 +340,11 @@ class Exchange:
         self._status = message["status"]
         self._headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
         self._held.append({"type": _START, "status": self._status, "headers": list(self._headers)})
-        if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._headers):
+        self._endless = any(
+            name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._headers
+        )
+        if self._endless:
+            self._audible.set()
             await self._overflow()
 
     async def _chunk(self, message: Message) -> None:
@@ -372,7 +381,6 @@ class Exchange:
         if self._holds_all:
             await self._give_up(Refusal("response-unsupported"))
         self._captured = None
-        self._audible.set()
         await self._release()
 
     async def _give_up(self, refusal: Refusal) -> None:
@@ -415,8 +423,8 @@ class Exchange:
         self._sent = self._sent or message["type"] == _START
         try:
             await self._send(message)
-        except OSError:
-            if self._settled or self.claim is None or self._live:
+        except _GONE:
+            if self._settled or self.claim is None or self._endless:
                 raise
             self._gone = True
 

@@ -17,6 +17,7 @@ from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response
 from retrysafe.http.problems import Refusal
+from retrysafe.http.traps import Phase, Watch, forget, watch
 
 
 class Live(NamedTuple):
@@ -65,6 +66,7 @@ class Exchange:
         self._key = key
         self._whose = whose
         self._deferred = deferred
+        self._watch: Watch | None = None
 
     def serve(self, handler: Handler) -> Live | Response:
         """`attempt`, with the layer's own answer as a response."""
@@ -124,6 +126,8 @@ class Exchange:
             claim.__exit__(None, None, None)
             _preempt(self.guard.replay(claim))
         self.claim = claim
+        if self.guard.transactional:
+            self._watch = watch(claim, self.guard.boundary.address)
 
     def _attempt(self, handler: Handler) -> Live:
         if not self._deferred:
@@ -132,10 +136,11 @@ class Exchange:
             live = handler()
             if self.claim is None:  # passed over, because the store does not answer, or never asked for
                 return live
-            capture = Capture(self.guard, self.claim, live)
+            capture = Capture(self, self.claim, live)
         except BaseException as error:
             if self.claim is not None:
-                _leave(self.guard, self.claim, error)
+                self.leave(self.claim, error)
+                forget()
             raise
         try:
             capture.begin()
@@ -143,6 +148,25 @@ class Exchange:
             capture.abort(error)
             raise
         return live._replace(chunks=capture)
+
+    def leave(self, claim: Claim, error: BaseException | None) -> None:
+        """Leave the claim; raises `RetryTransaction`, or `Refusal` for what the client must be told instead."""
+        if self._watch is not None:
+            self._watch.phase = Phase.SETTLING
+        try:
+            claim.__exit__(
+                None if error is None else type(error), error, None if error is None else error.__traceback__
+            )
+        except RetryTransaction:
+            raise
+        except RetrysafeError as failure:
+            raise self.guard.refusal(failure) from failure
+        finally:
+            if self._watch is not None:
+                self._watch.phase = Phase.OVER
+        lost = self.guard.lost(error)
+        if lost is not None:
+            raise lost from error
 
 
 class Capture:
@@ -155,8 +179,10 @@ class Capture:
         settled: whether the outcome is recorded, or has failed; the chunks that are left then are all held here.
     """
 
-    def __init__(self, guard: Guard, claim: Claim, live: Live) -> None:
+    def __init__(self, exchange: Exchange, claim: Claim, live: Live) -> None:
+        guard = exchange.guard
         self.settled = False
+        self._exchange = exchange
         self._guard = guard
         self._claim = claim
         self._live = live
@@ -225,6 +251,7 @@ class Capture:
             self._close_chunks()
 
     def _close_chunks(self) -> None:
+        forget()
         close = getattr(self._live.chunks, "close", None)
         if close is not None:
             close()
@@ -277,18 +304,8 @@ class Capture:
 
     def _end(self, error: BaseException | None) -> None:
         self.settled = True
-        _leave(self._guard, self._claim, error)
+        self._exchange.leave(self._claim, error)
 
 
 def _preempt(instead: Response | Refusal | RetryTransaction) -> NoReturn:
     raise Preempted(instead) from (instead if isinstance(instead, Exception) else None)
-
-
-def _leave(guard: Guard, claim: Claim, error: BaseException | None) -> None:
-    """Leave the claim; raises `RetryTransaction`, or `Refusal` for what the client must be told instead."""
-    try:
-        claim.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
-    except RetryTransaction:
-        raise
-    except RetrysafeError as failure:
-        raise guard.refusal(failure) from failure

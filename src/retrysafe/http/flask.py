@@ -210,8 +210,8 @@ class Installed:
             if exchange.restarts:
                 _forget_body(exchange.body)
             swapped.use(None if exchange.claim is None else exchange.claim.tx)
-            response = self._response(exchange, view)
-            return Live(response.status_code, latin(response.headers), _Chunks(response))
+            response, error = self._response(view)
+            return Live(response.status_code, latin(response.headers), _Chunks(response), error)
 
         with _Swapped(self._session) as swapped:
             answer = exchange.serve(handler)
@@ -222,16 +222,13 @@ class Installed:
             response.response = list(answer.chunks) if answer.chunks.settled else answer.chunks
         return response
 
-    def _response(self, exchange: Exchange, view: Callable[[], Any]) -> Response:
-        """What the view answers, or the error handler for what it raises."""
-        guard = exchange.guard
+    def _response(self, view: Callable[[], Any]) -> tuple[Response, Exception | None]:
+        """What the view answers; or what the error handler answers to what it raises, and that."""
         try:
-            returned = view()
-        except Exception as error:
-            if guard.transactional and guard.boundary.restarts(error):
-                raise
-            returned = self._app.handle_user_exception(error)
-        return self._app.make_response(returned)
+            returned, raised = view(), None
+        except Exception as error:  # noqa: BLE001 - raised again where there is no handler
+            returned, raised = self._app.handle_user_exception(error), error
+        return self._app.make_response(returned), raised
 
 
 class _Chunks:

@@ -19,7 +19,7 @@ from retrysafe.core import canonical, fingerprint
 from retrysafe.core.canonical import NotCanonical
 from retrysafe.core.keys import LONGEST
 from retrysafe.core.outcomes import Answered
-from retrysafe.errors import InvalidKey, RetrysafeError, StoreUnavailable
+from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.http import keys
 from retrysafe.http.bodies import Body, without_boundary
 from retrysafe.http.messages import Request, Response, kept, replayed
@@ -33,6 +33,8 @@ OPERATION = "http"
 FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
 _JSON = (b"application/json", b"+json")
 _PREFIXED = re.compile(r"\d+:")
+_REPEATED_ELSEWHERE = frozenset({307, 308})
+"""Redirects after which a client sends the same request, and key, to another place (RFC 9110 section 15.4)."""
 _CODEC = ResponseCodec()
 _OURS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"})
 """Refusals whose cause is on the server: their client is not told more, so the log must be."""
@@ -65,7 +67,8 @@ class Guard:
         policy = self.policy
         if request.method not in policy.methods:
             return None
-        need = policy.need(request.method, unquote(request.path.decode("latin-1")))  # as the application routes it
+        path = "" if policy.routes is None else unquote(request.path.decode("latin-1"))  # as the application routes it
+        need = policy.need(request.method, path)
         if need == "off":
             return None
         try:
@@ -112,13 +115,16 @@ class Guard:
             lines = request.lines(field)
             if lines:
                 parts[field.decode()] = without_boundary(b"\n".join(lines))
-        whole = body.whole
-        if self.policy.canonical_json and whole and _is_json(request):
-            try:
-                return parts | {"body": canonical.of_json(whole)}
-            except NotCanonical as error:
-                raise Refusal("request-invalid", f"Nothing was done. {error}") from error
-        return parts | {"body": body.digest()}
+        parts["body"] = self._canonical(request, body) or body.digest()
+        return parts
+
+    def _canonical(self, request: Request, body: Body) -> bytes | None:
+        """The canonical form of a JSON body, where that is compared and it is held in memory."""
+        whole = body.whole if self.policy.canonical_json and _is_json(request) else None
+        try:
+            return canonical.of_json(whole) if whole else None
+        except NotCanonical as error:
+            raise Refusal("request-invalid", f"Nothing was done. {error}") from error
 
     # ------------------------------------------------------------ what came of it
 
@@ -128,6 +134,8 @@ class Guard:
         answered = Answered.DONE
         if response.status >= 500:
             answered = Answered.FAILED if self.policy.on_5xx == "effects" else Answered.REFUSED
+        elif response.status in _REPEATED_ELSEWHERE:
+            answered = Answered.ELSEWHERE
         elif response.status >= 400:
             answered = Answered.REFUSED if response.status in self.policy.store_statuses else Answered.UNEXECUTED
         claim.answered(answered, stored, f"HTTP {response.status}")
@@ -162,6 +170,10 @@ class Guard:
         if found.code in _OURS:
             logger().warning("A request was refused as %s: %s", found.code, error)
         return found
+
+    def lost(self, error: BaseException | None) -> Refusal | None:
+        """What is answered when the handler has found, by ``ensure_held()``, that another attempt has its key."""
+        return self.refusal(error) if isinstance(error, LeaseLost) else None
 
     def passes(self, error: RetrysafeError) -> bool:
         """Whether the handler runs although its key could not be claimed, as ``on_store_error="open"`` wants it."""

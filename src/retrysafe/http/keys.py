@@ -21,6 +21,7 @@ _STRING = re.compile(rb'"((?:[ !#-\[\]-~]|\\["\\])*)"')
 _VALUE = rb'"(?:[ !#-\[\]-~]|\\["\\])*"|[!#$%&\'*+./0-9:<>?@A-Z^_`a-z|~-]+|:[A-Za-z0-9+/=]*:'
 _PARAMETER = rb"[ ]*;[ ]*[a-z*][a-z0-9_.*-]*(?:=(?:" + _VALUE + rb"))?"
 _ITEM = re.compile(_STRING.pattern + rb"(?:" + _PARAMETER + rb")*")
+_ESCAPED = re.compile(rb'\\(["\\])')
 _BARE = re.compile(rb"[!-~]+")
 _SHORTEST_STRONG = 16
 _FEWEST_CHARACTERS = 8
@@ -41,7 +42,7 @@ def parse(lines: Sequence[bytes], syntax: KeySyntax) -> str | None:
         matched = _ITEM.fullmatch(value)
         if matched is None:
             raise InvalidKey('The Idempotency-Key begins with a quote but is no structured string, such as "k-1".')
-        key = re.sub(rb'\\(["\\])', rb"\1", matched[1])
+        key = _ESCAPED.sub(rb"\1", matched[1])
     else:
         key = _bare(value, syntax)
     if not 1 <= len(key) <= LONGEST:

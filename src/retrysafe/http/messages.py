@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -23,17 +24,26 @@ MARKER = b"idempotent-replayed"
 OMITTED = b"idempotency-replay"
 
 
-class Request(NamedTuple):
+class Request:
     """The head of a request: its method, the path and query as they were on the wire, and its field lines."""
 
-    method: str
-    path: bytes
-    query: bytes
-    headers: Headers
+    __slots__ = ("_lines", "headers", "method", "path", "query")
 
-    def lines(self, name: bytes) -> list[bytes]:
+    def __init__(self, method: str, path: bytes, query: bytes, headers: Headers) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self._lines: dict[bytes, list[bytes]] = {}
+        for name, value in headers:
+            if name in self._lines:
+                self._lines[name].append(value)
+            else:
+                self._lines[name] = [value]
+
+    def lines(self, name: bytes) -> Sequence[bytes]:
         """The values of the lines named ``name``, in their order."""
-        return [value for field, value in self.headers if field == name]
+        return self._lines.get(name, ())
 
 
 class Response(NamedTuple):
@@ -60,19 +70,21 @@ def kept(response: Response, allowed: frozenset[bytes] | None, secrets: frozense
     That is what concerns one connection only, what is made anew, secrets other than ``secrets``, and if there is
     an allow-list what is not on it.
     """
-    named = {
-        token.strip().lower()
-        for name, value in response.headers
-        if name == b"connection"
-        for token in value.split(b",")
-    }
-    dropped = HOP_BY_HOP | RENEWED | named | (SECRETS - secrets)
+    dropped = _dropped(secrets)
+    for name, value in response.headers:
+        if name == b"connection":
+            dropped |= {token.strip().lower() for token in value.split(b",")}
     headers = tuple(
         (name, value)
         for name, value in response.headers
         if name not in dropped and (allowed is None or name in allowed)
     )
     return response._replace(headers=headers)
+
+
+@lru_cache(maxsize=8)
+def _dropped(secrets: frozenset[bytes]) -> frozenset[bytes]:
+    return HOP_BY_HOP | RENEWED | (SECRETS - secrets)
 
 
 def replayed(stored: Response) -> Response:

@@ -83,11 +83,12 @@ def _schema(codes: list[str]) -> dict[str, Any]:
 
 
 def extension(guard: Guard, *, required: bool) -> dict[str, Any]:
-    """How long a retry is recognised, and what must be the same on it (section 2.5 of the draft)."""
+    """How long a retry is recognised, in seconds, and what must be the same on it (section 2.5 of the draft)."""
+    window = guard.boundary.window
     return {
         "header": "Idempotency-Key",
         "required": required,
-        "window": round(guard.boundary.window, 6),
+        "window": int(window) if window.is_integer() else window,
         "effects": guard.boundary.effects,
         "fingerprint": ["method", "path", "query", *(field.decode() for field in FIELDS), "body"],
         "body": "canonical JSON" if guard.policy.canonical_json else "bytes",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, InvalidRequestError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.http.traps import watched
 
 
@@ -18,7 +18,7 @@ def listen() -> None:
     """Be told of what every session does, once per process; outside of such requests that costs a look-up."""
     event.listen(Session, "before_commit", _before_commit)
     event.listen(Session, "after_commit", _after_commit)
-    event.listen(Session, "after_begin", _after_begin)
+    event.listen(Session, "after_transaction_create", _after_transaction_create)
 
 
 def _before_commit(session: Session) -> None:
@@ -35,10 +35,14 @@ def _after_commit(session: Session) -> None:
         watch.committed_other()
 
 
-def _after_begin(session: Session, transaction: Any, connection: Any) -> None:
+def _after_transaction_create(session: Session, transaction: SessionTransaction) -> None:
     watch = watched()
     if watch is not None and watch.owns(session):
-        watch.beginning_own()
+        try:
+            watch.beginning_own()
+        except ConfigurationError:
+            transaction.close()  # it has no connection yet: nothing is left behind, and the next use is refused too
+            raise
 
 
 def _same_database(session: Session, address: str) -> bool:

@@ -11,6 +11,7 @@ from retrysafe.types import Stored
 
 MEDIA_TYPE = "application/vnd.retrysafe.http-response"
 VERSION = 1
+_line = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class ResponseCodec:
@@ -24,8 +25,7 @@ class ResponseCodec:
             "headers": [[name.decode("latin-1"), text.decode("latin-1")] for name, text in response.headers],
             "omitted": response.body is None,
         }
-        line = json.dumps(head, separators=(",", ":")).encode() + b"\n"
-        return Stored(line + (response.body or b""), MEDIA_TYPE, VERSION)
+        return Stored(b"%b\n%b" % (_line(head).encode(), response.body or b""), MEDIA_TYPE, VERSION)
 
     def decode(self, stored: Stored, annotation: Any) -> Response:
         """Decode; raises `ResultNotEncodable` for what is no response, or of a version that we do not know."""

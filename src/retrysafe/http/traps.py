@@ -80,3 +80,8 @@ def watch(claim: Claim, address: str) -> Watch | None:
     made = Watch(claim, address)
     _watch.set(made)
     return made
+
+
+def forget() -> None:
+    """The request around the running code has ended: a thread goes on to serve another one."""
+    _watch.set(None)

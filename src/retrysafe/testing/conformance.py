@@ -276,6 +276,19 @@ def release_keeps_the_row_and_tokens_only_rise(bench: Bench) -> None:
 
 
 @case
+def release_without_a_window_frees_the_key_for_any_payload(bench: Bench) -> None:
+    """A redirected request comes again as another one, with the same key."""
+    held = bench.won()
+    bare = held._replace(clocks=held.clocks._replace(window=0))
+    assert bench.settle(bare, Event.RELEASE)
+    again = bench.won(bench.want(b"other"))
+    assert again.token > held.token
+    bare = again._replace(clocks=again.clocks._replace(window=0, memory=0))
+    assert bench.settle(bare, Event.RELEASE)
+    assert isinstance(bench.claim(bench.want(b"another", on_expired="refuse")), Won)
+
+
+@case
 def renewal_extends_a_live_lease_and_never_revives_a_lapsed_one(bench: Bench) -> None:
     held = bench.won()
     bench.elapse(LEASE - 10)

@@ -1,0 +1,97 @@
+"""Stores that serve sync code only, behind an ASGI application: asked in threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+from retrysafe import Boundary, ConfigurationError, current, wait
+from retrysafe.connect import connect
+from retrysafe.http.asgi import IdempotencyMiddleware
+from tests.django.aliases import add_alias, remove_alias
+from tests.http.observing import Recorder
+from tests.http.wire import post
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[sqlalchemy.Engine]:
+    connect(f"sqlite:///{tmp_path / 'sync.db'}")
+    made = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'sync.db'}")
+    yield made
+    made.dispose()
+
+
+class Slow:
+    """An application that answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.began = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.runs += 1
+        self.began.set()
+        assert current().boundary == "sync"
+        assert await asyncio.to_thread(lambda: current().boundary) == "sync"
+        await self.go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+        with pytest.raises(ConfigurationError):
+            current()
+
+
+async def test_a_sync_store_is_asked_in_threads(engine: sqlalchemy.Engine) -> None:
+    app = Slow()
+    middleware = IdempotencyMiddleware(app, Boundary("sync", store=engine))
+    first = asyncio.ensure_future(post(middleware))
+    await app.began.wait()
+    assert (await post(middleware)).code == "in-progress"
+    app.go.set()
+    assert (await first).body == b"done"
+    assert (await post(middleware)).replayed
+    assert app.runs == 1
+
+
+async def test_more_may_wait_than_there_are_threads_to_leave_by(engine: sqlalchemy.Engine) -> None:
+    app, seen = Slow(), Recorder()
+    boundary = Boundary("sync", store=engine, concurrency=wait(30), observers=[seen])
+    middleware = IdempotencyMiddleware(app, boundary)
+    first = asyncio.ensure_future(post(middleware))
+    await app.began.wait()
+    others = [asyncio.ensure_future(post(middleware)) for _ in range(50)]
+    await asyncio.to_thread(seen.waited.wait)
+    app.go.set()
+    assert [answer.body for answer in await asyncio.gather(first, *others)] == [b"done"] * 51
+    assert app.runs == 1
+
+
+@pytest.mark.parametrize("awaits", range(6))
+async def test_r18_a_cancelled_request_leaves_the_key_free(engine: sqlalchemy.Engine, awaits: int) -> None:
+    app = Slow()
+    middleware = IdempotencyMiddleware(app, Boundary("sync", store=engine))
+    running = asyncio.ensure_future(post(middleware))
+    for _ in range(awaits):
+        await asyncio.sleep(0)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    app.go.set()
+    assert (await post(middleware)).status == 200
+
+
+def test_a_transaction_that_belongs_to_a_thread_is_refused() -> None:
+    alias = add_alias("sqlite", NAME=":memory:")
+    try:
+        boundary = Boundary("django", store=alias, effects="transactional")
+        with pytest.raises(ConfigurationError, match=r"retrysafe\.http\.django"):
+            IdempotencyMiddleware(Slow(), boundary)
+        IdempotencyMiddleware(Slow(), Boundary("keyed", store=alias))
+    finally:
+        remove_alias(alias)
