@@ -177,7 +177,8 @@ def request_of(request: Any) -> Request:
     """The head of a Django request: path, query and headers as they were on the wire, where the server tells."""
     method = request.method or ""
     if is_on_a_loop(request):
-        return request_of_scope(request.scope)._replace(method=method, query=request.META["QUERY_STRING"].encode())
+        query = request.META["QUERY_STRING"].encode()  # Django's test client has text in its scope
+        return request_of_scope({**request.scope, "method": method, "query_string": query})
     return request_of_environ({"PATH_INFO": request.path, **request.META, "REQUEST_METHOD": method})
 
 
@@ -230,7 +231,7 @@ class Inlet:
         if self._input is not None:
             self._input.finish()
             if not hasattr(self._request, "_body"):
-                self._reopen()
+                self._reopen()  # what was read can be read again, and Django reads a plain file faster
 
     def rewind(self) -> None:
         """Let the request be read and parsed once more."""
