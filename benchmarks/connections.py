@@ -79,10 +79,11 @@ def _read(connection: socket.socket) -> None:
     while True:
         head = data.find(b"\r\n\r\n")
         if head >= 0:
-            length = _LENGTH.search(data, 0, head + 2)
-            if not data.startswith(b"HTTP/1.1 201") or length is None:
+            if not data.startswith(b"HTTP/1.1 201"):
                 raise RuntimeError(f"the server answered {data!r}")
-            if len(data) >= head + 4 + int(length[1]):
+            length = _LENGTH.search(data, 0, head + 2)
+            whole = data.endswith(b"0\r\n\r\n") if length is None else len(data) >= head + 4 + int(length[1])
+            if whole:
                 return
         more = connection.recv(65536)
         if not more:

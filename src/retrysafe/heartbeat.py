@@ -219,15 +219,16 @@ class LoopHeartbeat:
         self._client: AsyncClient | None = None
         self._schedule = _Schedule()
         self._timer: asyncio.Handle | None = None
-        self._fires = 0.0
-        """When it does, on the loop's clock. Not every handle says so: uvloop's does not for what is due at once."""
+        self._due = 0.0
+        """When the timer fires, on `clock`. Not every loop's handle says so: uvloop's does not when that is at once."""
         self._beating: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
 
     def add(self, lease: Lease) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
-        self._schedule.add(lease)
-        self._set_timer()
+        due = self._schedule.add(lease)
+        if self._timer is None or due < self._due:
+            self._set_timer()
 
     def drop(self, lease: Lease) -> None:
         """Let ``lease`` go."""
@@ -252,12 +253,12 @@ class LoopHeartbeat:
         loop, upcoming = self._loop(), self._schedule.beats.next_due()
         if loop is None or upcoming is None or self._beating is not None:
             return
-        when = loop.time() + max(0.0, upcoming - clock())
         if self._timer is not None:
-            if self._fires <= when:
+            if self._due <= upcoming:
                 return
             self._timer.cancel()
-        self._timer, self._fires = loop.call_at(when, self._fire), when
+        self._due = upcoming
+        self._timer = loop.call_later(max(0.0, upcoming - clock()), self._fire)
 
     def _fire(self) -> None:
         self._timer = None

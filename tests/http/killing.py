@@ -114,17 +114,20 @@ async def run(store: str, pace: Pace, *, bank: bool, requests: int) -> Report:
     report = Report(f"{urlsplit(store).scheme} {'keyed' if bank else 'transactional'}", requests)
     name = f"ledger {secrets.token_hex(4)}"
     waiting = schedule(requests, random.Random(requests))[::-1]
-    async with _bank(report) as address:
-        async with Fleet(WORKERS, ledger.guarded, name, store, address if bank else None) as fleet:
-            began = time.monotonic()
-            clients = asyncio.gather(*(_client(fleet.address, waiting, report) for _ in range(CLIENTS)))
-            killing = asyncio.ensure_future(_kill(fleet, pace, report))
-            try:
-                await clients
-            finally:
-                killing.cancel()
-                await asyncio.wait((killing,))
-            report.seconds, report.kills = time.monotonic() - began, fleet.kills
+    async with (
+        _bank(report) as address,
+        Fleet(WORKERS, ledger.guarded, name, store, address if bank else None) as fleet,
+    ):
+        began = time.monotonic()
+        clients = asyncio.gather(*(_client(fleet.address, waiting, report) for _ in range(CLIENTS)))
+        killing = asyncio.ensure_future(_kill(fleet, pace, report))
+        ended, others = await asyncio.wait((clients, killing), return_when=asyncio.FIRST_COMPLETED)
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for one in ended:
+            await one  # the killer ends only by an error
+        report.seconds, report.kills = time.monotonic() - began, fleet.kills
     with Operator(store, observers=()) as operator:
         report.takeovers = sum(record.attempts - 1 for record in operator.each(Filter(name)))
     return report

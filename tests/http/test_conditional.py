@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.conditional import ETag, Unmet, etag_of, evaluate, tags
+from retrysafe.http.conditional import ETag, Unmet, Version, etag_of, evaluate, tags
 from retrysafe.http.messages import Headers, Request
 
 V1, V2, WEAK = ETag("v1"), ETag("v2"), ETag("v1", weak=True)
@@ -62,6 +62,10 @@ def test_if_match_is_compared_strongly_and_a_star_means_that_it_exists(
         ("PUT", '"v1"', V1, 412),
         ("PUT", 'W/"v1"', V1, 412),
         ("PUT", '"v2"', V1, None),
+        ("PUT", "v2", V1, 412),
+        ("PUT", '"v2', V1, 412),
+        ("PUT", "v2", None, None),
+        ("GET", "v1", V1, None),
         ("GET", '"v1"', V1, 304),
         ("HEAD", 'W/"v1"', V1, 304),
         ("GET", '"v0", "v1"', WEAK, 304),
@@ -83,6 +87,19 @@ def test_a_required_precondition() -> None:
     assert status(asked(), V1) is None
     assert status(asked(if_match='"v1"'), V1, required=True) is None
     assert status(asked(if_none_match="*"), None, required=True) is None
+    assert status(asked(), None, required=True) == 428
+    assert status(asked("GET"), V1, required=True) is None
+
+
+def test_to_name_a_version_that_is_not_there_is_no_leave_to_overwrite_what_is() -> None:
+    assert status(asked(if_none_match='"v0"'), V1, required=True) == 428
+    assert status(asked(if_none_match='"v0"'), V1) is None
+
+
+@pytest.mark.parametrize("version", [ETag("17"), 17, "17"])
+def test_the_current_version_is_a_tag_or_what_makes_one(version: Version) -> None:
+    assert evaluate(asked(if_match='"17"'), version) is None
+    assert evaluate(asked(if_match='"18"'), version) is not None
 
 
 def test_what_the_client_is_told() -> None:

@@ -105,6 +105,20 @@ async def test_a_4xx_that_was_raised_is_stored(place: Place) -> None:
     assert (first.status, again.status, again.replayed, runs.count) == (418, 418, True, 1)
 
 
+async def test_a_4xx_that_a_class_of_handlers_raised_is_stored(place: Place) -> None:
+    runs = Runs()
+
+    @idempotent(place.boundary())
+    class Endpoint(HTTPEndpoint):
+        async def post(self, request: Request) -> Response:
+            runs.next()
+            raise HTTPException(412)
+
+    app = Starlette(routes=[Route("/orders", Endpoint)])
+    first, again = await post(app), await post(app)
+    assert (first.status, again.status, again.replayed, runs.count) == (412, 412, True, 1)
+
+
 async def test_k8_the_principal_is_the_user(place: Place) -> None:
     guard = Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal=user)
     app = Starlette(routes=routes_of(Runs()), middleware=[AUTHENTICATION, guard])

@@ -118,10 +118,45 @@ class State:
         self._gates: dict[str, Gate] = {}
         self._lock = threading.Lock()
 
-    def begin(self, id: str) -> None:
-        """Count an execution."""
+    def run(self, script: Script, effect: Callable[[str], object] | None = None) -> None:
+        """Do what comes before the response, in a thread: count, write the effect, wait at the gate, raise."""
+        self._begin(script)
+        if effect is not None:
+            effect(script.id)
+        if script.gate == "before":
+            self.gate(script.id).wait()
+        _raise("before", script)
+
+    async def arun(self, script: Script, effect: Callable[[str], Awaitable[object]] | None = None) -> None:
+        """The same in a task."""
+        self._begin(script)
+        if effect is not None:
+            await effect(script.id)
+        if script.gate == "before":
+            await self.gate(script.id).passed()
+        _raise("before", script)
+
+    def pieces(self, script: Script, piece: bytes) -> Iterator[bytes]:
+        """The body of a response that is streamed, in a thread."""
+        for number in range(script.repeat):
+            if number == 1 and script.gate == "between":
+                self.gate(script.id).wait()
+            if number == 1:
+                _raise("between", script)
+            yield piece
+
+    async def apieces(self, script: Script, piece: bytes) -> AsyncIterator[bytes]:
+        """The same in a task."""
+        for number in range(script.repeat):
+            if number == 1 and script.gate == "between":
+                await self.gate(script.id).passed()
+            if number == 1:
+                _raise("between", script)
+            yield piece
+
+    def _begin(self, script: Script) -> None:
         with self._lock:
-            self._executions[id] += 1
+            self._executions[script.id] += 1
 
     def work_after(self, script: Script) -> None:
         """The work in the background: counted; raises if told to."""
@@ -167,6 +202,11 @@ class State:
             gate.open()
 
 
+def _raise(where: str, script: Script) -> None:
+    if script.raises == where:
+        raise Told(f"told to raise {where} the response")
+
+
 def _told(value: Any) -> tuple[int, bytes]:
     return 200, json.dumps(value).encode()
 
@@ -193,7 +233,11 @@ def asgi(
         effect: Writes an effect for an id into the transaction of the layer.
         effects: Counts the committed effects of an id.
     """
-    state = State(capabilities, controls, effects)
+    return asgi_on(State(capabilities, controls, effects), effect)
+
+
+def asgi_on(state: State, effect: Callable[[str], Awaitable[None]] | None = None) -> AsgiApp:
+    """The same on a `State` of the caller's."""
 
     async def app(scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -222,16 +266,10 @@ async def _act(state: State, effect: Any, scope: Any, receive: Receive, send: Se
     fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     script = Script.read(fields.get("fixture-script", ""))
     body = await _body(receive)
-    state.begin(script.id)
-    if effect is not None:
-        await effect(script.id)
-    if script.gate == "before":
-        await _opened(state, script)
-    if script.raises == "before":
-        raise Told("told to raise before the response")
+    await state.arun(script, effect)
     lines, piece = script.answer(body, fields.get("content-type", ""))
     if script.stream:
-        await _stream(send, script, lines, _pieces(state, script, piece))
+        await _stream(send, script, lines, state.apieces(script, piece))
     else:
         await _send(send, script.status, lines, [piece * script.repeat], scope["method"])
     if script.background:
@@ -248,19 +286,6 @@ async def _body(receive: Receive) -> bytes:
         parts.append(message.get("body", b""))
         more = message.get("more_body", False)
     return b"".join(parts)
-
-
-async def _opened(state: State, script: Script) -> None:
-    await state.gate(script.id).passed()
-
-
-async def _pieces(state: State, script: Script, piece: bytes) -> AsyncIterator[bytes]:
-    for number in range(script.repeat):
-        if number == 1 and script.gate == "between":
-            await _opened(state, script)
-        if number == 1 and script.raises == "between":
-            raise Told("told to raise within the response")
-        yield piece
 
 
 async def _stream(send: Send, script: Script, lines: Lines, pieces: AsyncIterator[bytes]) -> None:
@@ -284,6 +309,8 @@ def _start(status: int, lines: Lines) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- WSGI
 
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
 
 def wsgi(
     capabilities: Mapping[str, Any],
@@ -291,9 +318,13 @@ def wsgi(
     controls: Controls | None = None,
     effect: Callable[[str], None] | None = None,
     effects: Callable[[str], int] | None = None,
-) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
+) -> WsgiApp:
     """The fixture as a WSGI application; the arguments are those of `asgi`, and `WSGI_FEATURES` its features."""
-    state = State(capabilities, controls, effects)
+    return wsgi_on(State(capabilities, controls, effects), effect)
+
+
+def wsgi_on(state: State, effect: Callable[[str], None] | None = None) -> WsgiApp:
+    """The same on a `State` of the caller's."""
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
@@ -311,27 +342,12 @@ def _act_in_wsgi(
 ) -> Iterable[bytes]:
     script = Script.read(environ.get("HTTP_FIXTURE_SCRIPT", ""))
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-    state.begin(script.id)
-    if effect is not None:
-        effect(script.id)
-    if script.gate == "before":
-        state.gate(script.id).wait()
-    if script.raises == "before":
-        raise Told("told to raise before the response")
+    state.run(script, effect)
     lines, piece = script.answer(body, environ.get("CONTENT_TYPE", ""))
     bodyless = script.status in (204, 304)
     if script.stream:
         start_response(f"{script.status} -", lines)
-        return _pieces_in_wsgi(state, script, piece)
+        return state.pieces(script, piece)
     whole = b"" if bodyless else piece * script.repeat
     start_response(f"{script.status} -", lines if bodyless else [*lines, ("Content-Length", str(len(whole)))])
     return [] if environ["REQUEST_METHOD"] == "HEAD" else [whole]
-
-
-def _pieces_in_wsgi(state: State, script: Script, piece: bytes) -> Iterator[bytes]:
-    for number in range(script.repeat):
-        if number == 1 and script.gate == "between":
-            state.gate(script.id).wait()
-        if number == 1 and script.raises == "between":
-            raise Told("told to raise within the response")
-        yield piece

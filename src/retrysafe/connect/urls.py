@@ -49,13 +49,14 @@ def memory(url: str) -> Backend:
 
 
 def sqlite(url: str) -> Backend:
+    from retrysafe.core import durations
     from retrysafe.executors.sql import url_options
     from retrysafe.executors.sqlite import RENEWAL_BUSY, SqliteClient, SqliteFile
     from retrysafe.stores.sqlite import SqliteStore
 
     location, _, query = url.removeprefix("sqlite://").partition("?")
     options = dict(parse_qsl(query))
-    url_options(options, ("synchronous",), "sqlite")
+    url_options(options, ("synchronous", "busy"), "sqlite")
     path = location[1:]
     if not location.startswith("/") or path in ("", ":memory:"):
         raise ConfigurationError(
@@ -65,7 +66,9 @@ def sqlite(url: str) -> Backend:
     if synchronous not in ("FULL", "NORMAL", "EXTRA"):
         raise ConfigurationError(f"store={url!r}: synchronous is FULL, NORMAL or EXTRA.")
     file = SqliteFile(path, synchronous)
-    impatient = file._replace(busy=RENEWAL_BUSY)
+    if "busy" in options:
+        file = file._replace(busy=durations.seconds(options["busy"], "busy"))
+    impatient = file._replace(busy=min(RENEWAL_BUSY, file.busy))
 
     def asynchronous(file: SqliteFile = file) -> AsyncClient:
         from retrysafe.executors.sqlite_async import AsyncSqliteClient

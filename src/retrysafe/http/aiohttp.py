@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 
 from retrysafe.boundary import Boundary
 from retrysafe.http.bodies import Body
+from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response, lower
 from retrysafe.http.policy import Options
@@ -157,3 +158,16 @@ def _rendered(response: Response) -> web.Response:
         if name != b"content-length":
             headers.add(name.decode(), value.decode("utf-8", "surrogateescape"))
     return web.Response(status=response.status, headers=headers, body=response.body)
+
+
+_UNMET = {304: web.HTTPNotModified, 412: web.HTTPPreconditionFailed, 428: web.HTTPPreconditionRequired}
+
+
+def check_preconditions(request: web.Request, current: Version | None, *, required: bool = False) -> None:
+    """Raise the exception of 304, 412 or 428 unless If-Match and If-None-Match allow the request.
+
+    See `conditional.evaluate`. The exception has the current ETag, and its text is a problem (RFC 9457).
+    """
+    unmet = evaluate(_request(request), current, required=required)
+    if unmet is not None:
+        raise _UNMET[unmet.status](headers=unmet.fields, text=unmet.problem or None)

@@ -80,7 +80,9 @@ class IdempotencyMiddleware:
 
 async def whose_of(guard: Guard, request: Any) -> str | None:
     """The scope of a request's keys, by the principal that ``guard`` finds for it. Raises `Refusal` for nobody."""
-    principal = None if guard.principal is None else guard.principal(request)
+    if guard.principal is None:
+        return guard.scope(None)
+    principal = guard.principal(request)
     return guard.scope(await principal if inspect.isawaitable(principal) else principal)
 
 

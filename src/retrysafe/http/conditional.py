@@ -1,22 +1,25 @@
 """Conditional requests: entity tags, and the preconditions that keep one update from undoing another.
 
-Source: RFC 9110 sections 8.8.3 and 13; RFC 6585 section 3 (428). Each integration has a ``check_preconditions`` that
-calls `evaluate` with its request and raises, or returns, its own kind of response.
+Source: RFC 9110 sections 8.8.3 and 13; RFC 6585 section 3 (428). Each integration has a
+``check_preconditions(request, current, required=False)`` that calls `evaluate` with its request and raises, or returns,
+its own kind of response.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.messages import Request, Response
+from retrysafe.http.messages import Request, Response, latin
 
 _TAG = re.compile(rb'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 _LIST = re.compile(rb'[ \t]*(?:,[ \t]*)*((?:W/)?"[\x21\x23-\x7e\x80-\xff]*")?[ \t]*(?:,|$)')
-_NOT_MODIFIED_FOR = ("GET", "HEAD")
+_READING = ("GET", "HEAD")
 
 
 class ETag(NamedTuple):
@@ -38,11 +41,17 @@ class ETag(NamedTuple):
         return self.opaque == other.opaque
 
 
+Version = ETag | int | str | bytes | UUID
+"""What names a version of a resource: its tag; a number, text or id of the version; the bytes of its contents."""
+
+
 def etag_of(version: object) -> ETag:
-    """A strong tag for a version number or the like; for bytes, their hash.
+    """A strong tag for a version number or the like; for bytes, their hash; a tag stays what it is.
 
     Raises `ConfigurationError` for text that cannot stand in a tag.
     """
+    if isinstance(version, ETag):
+        return version
     if isinstance(version, bytes):
         return ETag(hashlib.sha256(version).hexdigest()[:32])
     tag = ETag(str(version))
@@ -59,48 +68,63 @@ class Unmet(NamedTuple):
     etag: ETag | None
 
     @property
-    def response(self) -> Response:
-        """The response: 304 without a body, 412 and 428 with a problem (RFC 9457)."""
-        tag = () if self.etag is None else ((b"etag", str(self.etag).encode("latin-1")),)
+    def fields(self) -> dict[str, str]:
+        """The fields of the response: the current tag, and the type of the body if there is one."""
+        tag = {} if self.etag is None else {"ETag": str(self.etag)}
+        return tag if self.status == 304 else {"Content-Type": "application/problem+json", **tag}
+
+    @property
+    def problem(self) -> str:
+        """The body: a problem (RFC 9457) for 412 and 428, nothing for 304."""
         if self.status == 304:
-            return Response(304, tag, b"")
-        text = b'{"type": "about:blank", "title": "%s", "status": %d, "detail": "%s"}'
-        body = text % (_TITLES[self.status].encode(), self.status, self.detail.encode())
-        headers = ((b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode()))
-        return Response(self.status, headers + tag, body)
+            return ""
+        members = {"type": "about:blank", "title": _TITLES[self.status], "status": self.status, "detail": self.detail}
+        return json.dumps(members)
+
+    @property
+    def response(self) -> Response:
+        """The whole response."""
+        body = self.problem.encode()
+        length = ((b"content-length", str(len(body)).encode()),) if body else ()
+        return Response(self.status, latin(self.fields.items()) + length, body)
 
 
 _TITLES = {412: "Precondition Failed", 428: "Precondition Required"}
 
 
-def evaluate(request: Request, current: ETag | None, *, required: bool = False) -> Unmet | None:
+def evaluate(request: Request, current: Version | None, *, required: bool = False) -> Unmet | None:
     """Check If-Match, then If-None-Match, against the ``current`` version; None for a resource that does not exist.
 
     Call it when the request would succeed otherwise: who may not, or sent nonsense, is told so first. With
-    ``required``, a request that has neither field is refused with 428: it would overwrite what it has not seen.
+    ``required``, a request other than GET and HEAD that does not say what it has seen is refused with 428: it needs
+    If-Match, or If-None-Match for what does not exist. A field that cannot be read never lets a write through.
     The check and the write must be one: in a transaction that locks the row, or by ``UPDATE … WHERE version = …``.
     """
+    tag = None if current is None else etag_of(current)
     if_match, if_none_match = request.lines(b"if-match"), request.lines(b"if-none-match")
-    if if_match and not _matches(if_match, current, strong=True):
-        return Unmet(412, "The resource is not the version that If-Match names.", current)
-    if if_none_match and _matches(if_none_match, current, strong=False):
-        if request.method in _NOT_MODIFIED_FOR:
-            return Unmet(304, "", current)
-        return Unmet(412, "The resource exists in a version that If-None-Match excludes.", current)
-    if required and not if_match and not if_none_match:
-        return Unmet(428, "Send If-Match with the ETag of the version that you have seen.", current)
+    reads = request.method in _READING
+    if if_match and not _matches(if_match, tag, strong=True):
+        return Unmet(412, "The resource is not the version that If-Match names.", tag)
+    if if_none_match and _matches(if_none_match, tag, strong=False, nonsense=not reads):
+        if reads:
+            return Unmet(304, "", tag)
+        return Unmet(412, "The resource exists in a version that If-None-Match excludes.", tag)
+    if required and not reads and not if_match and (tag is not None or not if_none_match):
+        field = "If-None-Match: *" if tag is None else "If-Match with the ETag of the version that you have seen"
+        return Unmet(428, f"Send {field}.", tag)
     return None
 
 
-def _matches(lines: Sequence[bytes], current: ETag | None, *, strong: bool) -> bool:
-    """Whether ``current`` is among the tags of a field; ``*`` stands for whatever exists. Nonsense matches nothing."""
+def _matches(lines: Sequence[bytes], current: ETag | None, *, strong: bool, nonsense: bool = False) -> bool:
+    """Whether ``current`` is among the tags of a field, ``*`` being whatever exists; ``nonsense`` if it has no tags."""
     value = b",".join(lines).strip(b" \t")
     if current is None:
         return False
     if value == b"*":
         return True
     same = current.strongly_equals if strong else current.weakly_equals
-    return any(same(tag) for tag in tags(value))
+    listed = tags(value)
+    return any(same(tag) for tag in listed) if listed else nonsense
 
 
 def tags(value: bytes) -> list[ETag]:

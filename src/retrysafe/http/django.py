@@ -20,7 +20,7 @@ from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOpera
 from django.core.handlers.exception import response_for_exception
 from django.core.signals import got_request_exception
 from django.db import connections, transaction
-from django.http import Http404, HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
@@ -28,7 +28,8 @@ from django.utils.module_loading import import_string
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.finish import finish
-from retrysafe.http.django_serving import Again, of_user, serve, visit_of
+from retrysafe.http.conditional import Version, evaluate
+from retrysafe.http.django_serving import Again, of_user, request_of, response_of, serve, visit_of
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
 
@@ -267,3 +268,18 @@ def _imported(found: Any) -> Any:
         return import_string(found)
     except ImportError as error:
         raise ConfigurationError(f"{found!r} in the settings of retrysafe cannot be imported: {error}") from error
+
+
+# ------------------------------------------------------------ conditional requests
+
+
+def check_preconditions(
+    request: HttpRequest, current: Version | None, *, required: bool = False
+) -> HttpResponse | None:
+    """The response to return if If-Match or If-None-Match forbid the request, else None; see `conditional.evaluate`.
+
+    It is 304, 412 or 428, has the current ETag, and is a problem (RFC 9457). Unlike the decorators of
+    ``django.views.decorators.http`` it stands in the view, where the row is locked, and knows 428.
+    """
+    unmet = evaluate(request_of(request), current, required=required)
+    return None if unmet is None else response_of(unmet.response)

@@ -12,14 +12,17 @@ from typing import Any, TypeVar, Unpack
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from rest_framework.exceptions import APIException
+from rest_framework.renderers import JSONRenderer
 from rest_framework.schemas.openapi import AutoSchema as _AutoSchema
 from rest_framework.views import APIView
 
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi
+from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.django import Principal, TakenOver, atomic_requests, guard_of, own_alias
-from retrysafe.http.django_serving import Visit, admit, response_of
+from retrysafe.http.django_serving import Visit, admit, request_of, response_of
 from retrysafe.http.exchange import Preempted
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
@@ -210,3 +213,41 @@ def _guard_of(view: Any, method: str) -> Guard | None:
 
 class AutoSchema(IdempotentSchema, _AutoSchema):
     """`IdempotentSchema` for REST framework's own generator: ``DEFAULT_SCHEMA_CLASS`` names it."""
+
+
+# ------------------------------------------------------------ conditional requests
+
+
+class PreconditionUnmet(APIException):
+    """A precondition of the request does not hold: 304, 412 or 428."""
+
+    def __init__(self, unmet: Unmet) -> None:
+        super().__init__(unmet.detail, "precondition")
+        self.status_code = unmet.status
+
+
+class _Shown(JSONRenderer):
+    """What the exception handler says of it; 304 has no body."""
+
+    media_type = "application/problem+json"
+
+    def render(self, data: Any, accepted_media_type: Any = None, renderer_context: Any = None) -> bytes:
+        context = renderer_context or {}
+        if context["response"].status_code == 304:
+            return b""
+        return bytes(super().render(data, accepted_media_type, context))
+
+
+def check_preconditions(request: Any, current: Version | None, *, required: bool = False) -> None:
+    """Raise `PreconditionUnmet` unless If-Match and If-None-Match allow the request; see `conditional.evaluate`.
+
+    The response has the current ETag. It is what the exception handler makes of it: with REST framework's own, a
+    problem (RFC 9457) that has the member ``detail`` alone.
+    """
+    unmet = evaluate(request_of(request._request), current, required=required)
+    if unmet is None:
+        return
+    request.accepted_renderer = _Shown()
+    if unmet.etag is not None:
+        request.parser_context["view"].headers["ETag"] = str(unmet.etag)
+    raise PreconditionUnmet(unmet)

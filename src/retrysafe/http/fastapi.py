@@ -13,20 +13,21 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Unpack
 
-from fastapi import Depends, Request
+from fastapi import Depends, HTTPException, Request
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi, starlette
-from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, Whose, guarded
+from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, Whose, guarded, request_of
+from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.declared import guard_for, policy
 from retrysafe.http.doors import refuse_bound_to_threads
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
 
-__all__ = ["Idempotency", "IdempotencyMiddleware", "policy"]
+__all__ = ["Idempotency", "IdempotencyMiddleware", "check_preconditions", "policy"]
 
 
 class Idempotency:
@@ -164,3 +165,13 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
     def guards_itself(self, route: object, endpoint: object) -> bool:
         """Whether a route is guarded on its own."""
         return isinstance(route, _Route) or super().guards_itself(route, endpoint)
+
+
+def check_preconditions(request: Request, current: Version | None, *, required: bool = False) -> None:
+    """Raise `HTTPException` unless If-Match and If-None-Match allow the request; see `conditional.evaluate`.
+
+    Its status is 304, 412 or 428. FastAPI makes of it a problem (RFC 9457) that has the member ``detail`` alone.
+    """
+    unmet = evaluate(request_of(request.scope), current, required=required)
+    if unmet is not None:
+        raise HTTPException(unmet.status, unmet.detail, unmet.fields)

@@ -13,12 +13,13 @@ from functools import wraps
 from io import BufferedReader
 from typing import Any, TypeVar, Unpack, cast, overload
 
-from flask import Blueprint, Flask, Request, Response, current_app, request, request_started
+from flask import Blueprint, Flask, Request, Response, abort, current_app, request, request_started
 
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import messages
 from retrysafe.http.bodies import Body
+from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.exchange import Capture, Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import latin
@@ -381,3 +382,20 @@ def _guarded_view(view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
 
 def _mark_of(view: object) -> Rule | None:
     return getattr(view, _MARK, None)
+
+
+# ------------------------------------------------------------ conditional requests
+
+
+def check_preconditions(request: Request, current: Version | None, *, required: bool = False) -> None:
+    """Abort with 304, 412 or 428 unless If-Match and If-None-Match allow the request; see `conditional.evaluate`.
+
+    The response has the current ETag and is a problem (RFC 9457); error handlers find it as ``error.response``.
+    """
+    unmet = evaluate(request_of(request.environ), current, required=required)
+    if unmet is None:
+        return
+    response = current_app.response_class(unmet.problem, unmet.status, unmet.fields)
+    if unmet.status == 304:
+        abort(response)
+    abort(unmet.status, unmet.detail, response)

@@ -14,23 +14,26 @@ from typing import Any, ClassVar, Unpack
 
 from litestar.config.app import AppConfig
 from litestar.connection import Request
+from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 from litestar.middleware import DefineMiddleware
 from litestar.openapi.spec import Operation
 from litestar.plugins import InitPlugin
 from litestar.plugins.base import ReceiveRoutePlugin
+from litestar.response import Response
 from litestar.routes import BaseRoute, HTTPRoute
 
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import asgi, openapi
-from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, whose_of
+from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, request_of, whose_of
+from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.doors import refuse_bound_to_threads
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
 from retrysafe.http.routes import NEEDS
 
-__all__ = ["IdempotencyMiddleware", "IdempotencyPlugin"]
+__all__ = ["IdempotencyMiddleware", "IdempotencyPlugin", "PreconditionUnmet", "check_preconditions", "show_unmet"]
 
 OPT = "idempotency"
 """The key in a handler's ``opt``: "required", "optional", "off", or a mapping of options with ``need``."""
@@ -118,6 +121,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
         """Add the middleware, innermost of the application's."""
         app_config.middleware.append(self._middleware)
         app_config.after_exception.append(_note)
+        app_config.exception_handlers.setdefault(PreconditionUnmet, show_unmet)
         return app_config
 
     def receive_route(self, route: BaseRoute) -> None:
@@ -164,3 +168,31 @@ class _Guarded(Operation):
 def _operation(handler: HTTPRouteHandler, guard: Guard, *, required: bool) -> type[Operation]:
     made = openapi.extra(guard, required=required)
     return type("GuardedOperation", (_Guarded, handler.operation_class), {"retrysafe": made})
+
+
+# ------------------------------------------------------------ conditional requests
+
+
+class PreconditionUnmet(HTTPException):
+    """A precondition of the request does not hold. `show_unmet` makes its response.
+
+    `IdempotencyPlugin` registers that; without the plugin, ``exception_handlers={PreconditionUnmet: show_unmet}``.
+    Litestar's own handler cannot answer 304, for it writes a body.
+    """
+
+    def __init__(self, unmet: Unmet) -> None:
+        super().__init__(detail=unmet.detail, status_code=unmet.status, headers=unmet.fields)
+        self.unmet = unmet
+
+
+def show_unmet(request: Request[Any, Any, Any], error: PreconditionUnmet) -> Response[Any]:
+    """The response: 304 without a body, 412 and 428 with a problem (RFC 9457)."""
+    unmet = error.unmet
+    return Response(unmet.problem.encode(), status_code=unmet.status, headers=unmet.fields)
+
+
+def check_preconditions(request: Request[Any, Any, Any], current: Version | None, *, required: bool = False) -> None:
+    """Raise `PreconditionUnmet` unless If-Match and If-None-Match allow the request; see `conditional.evaluate`."""
+    unmet = evaluate(request_of(request.scope), current, required=required)  # type: ignore[arg-type]
+    if unmet is not None:
+        raise PreconditionUnmet(unmet)

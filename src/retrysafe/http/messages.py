@@ -79,7 +79,7 @@ def kept(response: Response, allowed: frozenset[bytes] | None, secrets: frozense
         for name, value in response.headers
         if name not in dropped and (allowed is None or name in allowed)
     )
-    return response._replace(headers=headers)
+    return Response(response.status, headers, response.body)
 
 
 @lru_cache(maxsize=8)

@@ -13,17 +13,19 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Unpack
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Match, request_response
 
 from retrysafe.boundary import Boundary
 from retrysafe.http import asgi
-from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, whose_of
+from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, request_of, whose_of
+from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
 
-__all__ = ["IdempotencyMiddleware", "idempotent", "policy", "user"]
+__all__ = ["IdempotencyMiddleware", "check_preconditions", "idempotent", "policy", "user"]
 
 
 def user(request: Request) -> str | None:
@@ -122,7 +124,26 @@ def idempotent(
     merged: Options = {"required": True, **options}
 
     def decorate(handler: Callable[..., Any]) -> App:
-        app: Any = handler if inspect.isclass(handler) else request_response(handler)
+        app: Any = request_response(_called(handler) if inspect.isclass(handler) else handler)
         return functools.update_wrapper(_Guarded(app, boundary, principal=principal, **merged), handler, updated=())
 
     return decorate
+
+
+def _called(endpoint: Any) -> Callable[[Request], Any]:
+    """A class of handlers as a function, so that what it raises is made a response inside the claim."""
+
+    async def handler(request: Request) -> Any:
+        return endpoint
+
+    return handler
+
+
+def check_preconditions(request: Request, current: Version | None, *, required: bool = False) -> None:
+    """Raise `HTTPException` unless If-Match and If-None-Match allow the request; see `conditional.evaluate`.
+
+    Its status is 304, 412 or 428, its ``detail`` the body, a problem (RFC 9457), and its headers have the current ETag.
+    """
+    unmet = evaluate(request_of(request.scope), current, required=required)
+    if unmet is not None:
+        raise HTTPException(unmet.status, unmet.problem, unmet.fields)

@@ -1,0 +1,1 @@
+"""The HTTP contract, over real connections: every rule on every integration, on every store, in every mode."""

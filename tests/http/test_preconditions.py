@@ -1,0 +1,194 @@
+"""Conditional requests in every framework, over its own client or server; and two writers of one row on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from retrysafe import Boundary, current
+from retrysafe.connect import connect
+from retrysafe.http.starlette import IdempotencyMiddleware, check_preconditions
+from tests.http.apps.versioned import FRAMEWORKS, Ask, Stock, over_asgi
+
+
+class Shop:
+    """An application in some framework."""
+
+    def __init__(self, stock: Stock, ask: Ask) -> None:
+        self.stock = stock
+        self.ask = ask
+
+
+@pytest_asyncio.fixture(params=FRAMEWORKS)
+async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Shop]:
+    stock, boundary = Stock(), Boundary("preconditions", store="memory://")
+    async with FRAMEWORKS[request.param](stock, boundary, tmp_path) as ask:
+        yield Shop(stock, ask)
+    boundary.close()
+
+
+async def test_a_client_that_owns_the_id_creates_once(shop: Shop) -> None:
+    created, again = await shop.ask("PUT", if_none_match="*"), await shop.ask("PUT", if_none_match="*")
+    assert (created.status, created.fields["etag"]) == (201, '"1"')
+    assert (again.status, again.fields["etag"], shop.stock.writes) == (412, '"1"', 1)
+
+
+async def test_what_the_client_has_seen_it_replaces_and_nothing_else(shop: Shop) -> None:
+    shop.stock.versions["a"] = 4
+    stale, fresh = await shop.ask("PUT", if_match='"3"'), await shop.ask("PUT", if_match='"4"')
+    assert (stale.status, stale.fields["etag"]) == (412, '"4"')
+    assert (fresh.status, fresh.fields["etag"], shop.stock.writes) == (200, '"5"', 1)
+    assert (await shop.ask("PUT", "gone", if_match='"1"')).status == 412
+
+
+async def test_a_missing_precondition_is_asked_for(shop: Shop) -> None:
+    shop.stock.versions["a"] = 1
+    for name in ("a", "new"):
+        assert ((await shop.ask("PUT", name)).status, shop.stock.writes) == (428, 0)
+
+
+@pytest.mark.parametrize(("fields", "status"), [({"if_match": '"3"'}, 412), ({}, 428)])
+async def test_a_refusal_is_a_problem(shop: Shop, fields: dict[str, str], status: int) -> None:
+    shop.stock.versions["a"] = 4
+    refused = await shop.ask("PUT", **fields)
+    assert (refused.status, refused.fields["content-type"].split(";")[0]) == (status, "application/problem+json")
+    problem = json.loads(refused.body)
+    assert "If-Match" in problem["detail"]
+    assert problem.get("status", status) == status
+    assert int(refused.fields.get("content-length", len(refused.body))) == len(refused.body)
+
+
+async def test_what_a_reader_has_is_not_sent_again(shop: Shop) -> None:
+    shop.stock.versions["a"] = 4
+    full = await shop.ask("GET")
+    same = await shop.ask("GET", if_none_match=full.fields["etag"])
+    assert (same.status, same.body, same.fields["etag"]) == (304, b"", '"4"')
+    assert "content-type" not in same.fields
+    assert (await shop.ask("GET", if_none_match='"3"')).body == full.body != b""
+
+
+async def test_only_what_was_seen_is_deleted(shop: Shop) -> None:
+    shop.stock.versions["a"] = 2
+    stale, deleted, again = [await shop.ask("DELETE", if_match=tag) for tag in ('"1"', '"2"', '"2"')]
+    assert (stale.status, deleted.status, again.status, shop.stock.writes) == (412, 204, 404, 1)
+
+
+async def test_r23_a_retry_that_carries_if_match_is_a_replay(shop: Shop) -> None:
+    shop.stock.versions["a"] = 1
+    first, again = [await shop.ask("PUT", idempotency_key="k", if_match='"1"') for _ in "12"]
+    assert (first.status, first.fields["etag"], first.replayed) == (200, '"2"', False)
+    assert (again.status, again.fields["etag"], again.replayed) == (200, '"2"', True)
+    assert (again.body, shop.stock.writes) == (first.body, 1)
+    assert (await shop.ask("PUT", if_match='"1"')).status == 412
+
+
+async def test_r23_a_retry_of_a_delete_is_a_replay(shop: Shop) -> None:
+    shop.stock.versions["a"] = 1
+    first, again = [await shop.ask("DELETE", idempotency_key="k", if_match='"1"') for _ in "12"]
+    assert (first.status, again.status, again.replayed, shop.stock.writes) == (204, 204, True, 1)
+
+
+async def test_r23_a_refusal_is_replayed_too(shop: Shop) -> None:
+    shop.stock.versions["a"] = 2
+    first = await shop.ask("PUT", idempotency_key="k", if_match='"1"')
+    shop.stock.versions["a"] = 1
+    again = await shop.ask("PUT", idempotency_key="k", if_match='"1"')
+    assert (first.status, first.replayed, again.status, again.replayed) == (412, False, 412, True)
+    assert (again.body, again.fields["etag"], shop.stock.writes) == (first.body, '"2"', 0)
+    assert again.fields["content-type"] == first.fields["content-type"]
+
+
+async def test_r24_a_replay_keeps_status_tag_and_location(shop: Shop) -> None:
+    first = await shop.ask("PUT", idempotency_key="k", if_none_match="*")
+    await shop.ask("PUT", if_match='"1"')
+    again = await shop.ask("PUT", idempotency_key="k", if_none_match="*")
+    assert (again.status, again.replayed, again.body) == (first.status, True, first.body)
+    assert (again.fields["etag"], again.fields["location"]) == ('"1"', "/orders/a")
+
+
+async def test_r24_a_replay_never_turns_into_304(shop: Shop) -> None:
+    first, again = [await shop.ask("POST", idempotency_key="k", if_none_match='"1"') for _ in "12"]
+    assert (first.status, first.fields["etag"]) == (201, '"1"')
+    assert (again.status, again.body, again.replayed) == (201, first.body, True)
+    assert (again.fields["etag"], again.fields["location"]) == ('"1"', "/orders/a")
+
+
+# ------------------------------------------------------------ two writers
+
+
+class Race:
+    """One row on PostgreSQL, and two writers that have both begun before either writes."""
+
+    def __init__(self, table: str, how: str) -> None:
+        self.table = table
+        self.how = how
+        self.both = asyncio.Barrier(2)
+        self.read = 0
+
+    async def put(self, request: Request) -> Response:
+        """Replace the row, in the transaction of the claim."""
+        await self.both.wait()
+        version = await (self.locked if self.how == "lock" else self.seen)()
+        check_preconditions(request, version, required=True)
+        sql, values = f"UPDATE {self.table} SET version = version + 1, writer = %s", [request.headers["x-writer"]]
+        if self.how == "where":
+            await self.both.wait()
+            sql, values = f"{sql} WHERE version = %s", [*values, version]
+        changed = await current().tx.execute(sql, values)
+        if not changed.rowcount:
+            check_preconditions(request, await self.seen(), required=True)
+            raise AssertionError("The version is the one that was not found.")
+        return Response(status_code=204, headers={"ETag": f'"{version + 1}"'})
+
+    async def seen(self, lock: str = "") -> int:
+        row = await (await current().tx.execute(f"SELECT version FROM {self.table} {lock}")).fetchone()
+        self.read += 1
+        return int(row[0])
+
+    async def locked(self) -> int:
+        """The version, locked; the first to have it waits until the other one waits for it (or has it, too)."""
+        version = await self.seen("FOR UPDATE")
+        waiting = f"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{self.table}%'"
+        while self.read < 2 and not (await (await current().tx.execute(waiting)).fetchall()):
+            await current().tx.execute("SELECT pg_stat_clear_snapshot()")
+        return version
+
+
+@pytest.mark.parametrize("how", ["where", "lock"])
+async def test_of_two_writers_that_have_seen_the_same_one_wins(postgresql: str, how: str) -> None:
+    import psycopg
+
+    connect(postgresql).migrate()
+    race = Race(f"race_{uuid4().hex}", how)
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {race.table} AS SELECT 1 AS version, '' AS writer".encode())
+        boundary = Boundary(race.table, store=postgresql, effects="transactional")
+        guard: Any = Middleware(IdempotencyMiddleware, boundary=boundary, methods=["PUT"])
+        app = Starlette(routes=[Route("/orders/{name}", race.put, methods=["PUT"])], middleware=[guard])
+
+        async with over_asgi(app) as ask:
+
+            async def write(writer: str) -> Any:
+                return await ask("PUT", idempotency_key=writer, if_match='"1"', x_writer=writer)
+
+            answers = await asyncio.gather(write("ann"), write("bob"))
+            assert sorted(answer.status for answer in answers) == [204, 412]
+            assert {answer.fields["etag"] for answer in answers} == {'"2"'}
+            winner = "ann" if answers[0].status == 204 else "bob"
+            assert connection.execute(f"SELECT version, writer FROM {race.table}".encode()).fetchall() == [(2, winner)]
+
+            retried = [await write("ann"), await write("bob")]
+            assert [(one.status, one.replayed) for one in retried] == [(one.status, True) for one in answers]
+        await boundary.aclose()
