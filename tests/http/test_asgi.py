@@ -443,6 +443,23 @@ async def test_r11_large_can_be_an_error(place: Place) -> None:
     assert (answer.status, answer.code) == (501, "response-unsupported")
 
 
+async def test_an_application_that_swallows_a_refusal_still_hears_of_the_disconnect(place: Place) -> None:
+    async def stubborn(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        with suppress(Exception):
+            await send(START)
+            await send(chunk(b"x" * 20, more=False))
+        request.left.set()
+        assert (await receive())["type"] == "http.disconnect"
+        ended.set()
+
+    ended = asyncio.Event()
+    request = Connection(guarded(App(stubborn), place, response_limit=16, on_large="error"), "k")
+    with suppress(OSError):  # the client has gone, so the refusal cannot be sent
+        await asyncio.wait_for(request.run(), 10)
+    assert ended.is_set()
+
+
 # ---------------------------------------------------------------- requests
 
 

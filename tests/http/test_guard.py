@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +18,7 @@ from retrysafe.http.guard import Guard, scoped
 from retrysafe.http.messages import Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.problems import Refusal
+from tests.http.observing import Recorder
 
 
 @pytest.fixture
@@ -93,7 +97,14 @@ def test_k8_two_principals_do_not_meet_and_k9_one_meets_itself(boundary: Boundar
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(("a", "1:b"), ("a:1", "b")), (("", "1:a:b"), ("a", "b")), (("a", "b" * 300), ("a", "b" * 301))]
+    ("one", "other"),
+    [
+        (("a", "1:b"), ("a:1", "b")),
+        (("", "1:a:b"), ("a", "b")),
+        (("a", "b" * 300), ("a", "b" * 301)),
+        (("", "b" * 300), ("", scoped("", "b" * 300))),
+        (("a", "b" * 300), ("", scoped("a", "b" * 300))),
+    ],
 )
 def test_k8_scopes_of_tenant_and_principal_do_not_meet(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert scoped(*one) != scoped(*other)
@@ -150,6 +161,23 @@ def test_f3_a_canonical_form_compares_what_is_meant(boundary: Boundary) -> None:
     run(guard, asked, b'{"b":1.0,"a":0.1}')
     with pytest.raises(KeyReused):
         run(guard, asked, b'{"a": 0.1000000000000000055, "b": 1}')
+
+
+def test_f3_an_encoded_body_is_compared_by_its_bytes(boundary: Boundary) -> None:
+    guard = Guard(boundary, {"canonical_json": True})
+    asked = request(content_type=b"application/json", content_encoding=b"gzip")
+    assert run(guard, asked, b"\x1f\x8b one") == run(guard, asked, b"\x1f\x8b one")
+    with pytest.raises(KeyReused):
+        run(guard, asked, b"\x1f\x8b two")
+
+
+@pytest.mark.parametrize("path", [b"/" + b"x" * 300, b"/\xc3\x84", b"/\x7f"])
+def test_an_endpoint_of_any_bytes_has_keys_of_its_own(boundary: Boundary, path: bytes) -> None:
+    guard = Guard(boundary, {"operation": "endpoint"})
+    assert run(guard, request(path=path)).status == 200
+    assert run(guard, request(path=path + b"/")).status == 200
+    with pytest.raises(KeyReused):
+        run(guard, request(path=path), b"another")
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"a":1,"a":2}', b"NaN", b"\xff"])
@@ -217,6 +245,27 @@ def served(boundary: Boundary, statuses: list[int], key: str = "k", **options: A
                 guard.judge(claim, Response(status, (), b""))
         got.append(claim.result.status)
     return got
+
+
+def test_k10_the_raw_key_is_neither_stored_nor_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen, key = Recorder(), "card-4242424242424242"
+    boundary = Boundary("api", store=f"sqlite:///{tmp_path}/keys.db", observers=[seen])
+    guard = Guard(boundary, {}, principal=str)
+    for path in (b"/pay", b"/pay", b"/other"):
+        asked = request(path=path, idempotency_key=key.encode())
+        admitted = guard.admit(asked)
+        assert admitted == key
+        with contextlib.suppress(KeyReused), guard.claim(asked, key, Body(asked, guard.policy), "ann") as claim:
+            if not claim.replayed:
+                guard.judge(claim, Response(200, (), b"done"))
+    boundary.close()
+    assert {"started", "completed", "replayed", "mismatch"} <= set(seen.names)
+    told = caplog.text + str(seen.told) + str([record.__dict__ for record in caplog.records])
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert key not in told
+    assert key.encode() not in stored
+    assert b"ann" in stored
 
 
 @pytest.mark.parametrize("status", [307, 308])

@@ -90,6 +90,7 @@ def test_no_line_is_no_key() -> None:
 
 UUIDS = ["3f0c8a52-9d7e-4b61-a1c4-5a2f6f1e7d90", "3F0C8A529D7E4B61A1C45A2F6F1E7D90"]
 GUESSABLE = ["1", "order-17", "2026-11-20", "20261120153000123456", "aaaaaaaaaaaaaaaaaaaaaaaa", "0000000000000000000"]
+GUESSABLE += [f"00000000-0000-4000-8000-{end}" for end in ("000000000000", "000000000017")]
 
 
 @pytest.mark.parametrize("key", UUIDS)

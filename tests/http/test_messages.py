@@ -70,6 +70,13 @@ def test_r2_a_replay_is_the_stored_response_marked() -> None:
     assert lines(again, b"location") == [b"/orders/1"]
 
 
+@pytest.mark.parametrize("body", [b"x", None])
+def test_r2_the_marks_of_another_layer_behind_the_application_are_not_doubled(body: bytes | None) -> None:
+    passed_on = ((b"idempotent-replayed", b"true"), (b"idempotency-replay", b"omitted"))
+    names = [name for name, _ in replayed(Response(200, passed_on, body)).headers]
+    assert (names.count(b"idempotent-replayed"), names.count(b"idempotency-replay")) == (1, 1)
+
+
 def test_r30_a_replay_is_not_to_be_cached() -> None:
     assert lines(replayed(kept(FULL, None, NONE)), b"cache-control") == [b"no-store"]
 

@@ -279,6 +279,7 @@ class Exchange:
         try:
             await leave(claim, error, self.guard.boundary)
         finally:
+            self._audible.set()
             if self._watch is not None:
                 self._watch.phase = Phase.OVER
 
@@ -405,7 +406,6 @@ class Exchange:
             self._preempt(again)
         except RetrysafeError as failure:
             self._preempt(self.guard.refusal(failure))
-        self._audible.set()
 
     async def _give_up_for(self, error: Exception) -> None:
         """The response tells of an error after which the whole transaction is to be run again."""

@@ -20,7 +20,7 @@ from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOpera
 from django.core.handlers.exception import response_for_exception
 from django.core.signals import got_request_exception
 from django.db import connections, transaction
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
@@ -275,7 +275,7 @@ def _imported(found: Any) -> Any:
 
 def check_preconditions(
     request: HttpRequest, current: Version | None, *, required: bool = False
-) -> HttpResponse | None:
+) -> HttpResponseBase | None:
     """The response to return if If-Match or If-None-Match forbid the request, else None; see `conditional.evaluate`.
 
     It is 304, 412 or 428, has the current ETag, and is a problem (RFC 9457). Unlike the decorators of

@@ -32,7 +32,7 @@ from retrysafe.observers import logger
 OPERATION = "http"
 FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
 _JSON = (b"application/json", b"+json")
-_PREFIXED = re.compile(r"\d+:")
+_PREFIXED = re.compile(r"\d+:|sha256:")
 _REPEATED_ELSEWHERE = frozenset({307, 308})
 """Redirects after which a client sends the same request, and key, to another place (RFC 9110 section 15.4)."""
 _CODEC = ResponseCodec()
@@ -106,7 +106,7 @@ class Guard:
         if self.policy.operation == "http":
             return OPERATION
         endpoint = f"{OPERATION} {request.method} {request.path.decode('latin-1')}"
-        return endpoint if len(endpoint) <= LONGEST else f"{OPERATION} {_hashed(endpoint)}"
+        return endpoint if _is_name(endpoint) else f"{OPERATION} {_hashed(endpoint)}"
 
     def _parts(self, request: Request, body: Body) -> dict[str, bytes]:
         """What must be the same on a retry, by name."""
@@ -119,8 +119,9 @@ class Guard:
         return parts
 
     def _canonical(self, request: Request, body: Body) -> bytes | None:
-        """The canonical form of a JSON body, where that is compared and it is held in memory."""
-        whole = body.whole if self.policy.canonical_json and _is_json(request) else None
+        """The canonical form of a JSON body, where that is compared, and it is not encoded and held in memory."""
+        readable = _is_json(request) and not request.lines(b"content-encoding")
+        whole = body.whole if self.policy.canonical_json and readable else None
         try:
             return canonical.of_json(whole) if whole else None
         except NotCanonical as error:
@@ -184,7 +185,11 @@ def scoped(tenant: str, principal: str) -> str:
     """One scope of tenant and principal, such that no two pairs meet; plain where there is no tenant."""
     plain = not tenant and _PREFIXED.match(principal) is None
     scope = principal if plain else f"{len(tenant)}:{tenant}:{principal}"
-    return scope if len(scope) <= LONGEST and scope.isprintable() else _hashed(scope)
+    return scope if _is_name(scope) else _hashed(scope)
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= LONGEST and text.isprintable()
 
 
 def _hashed(text: str) -> str:

@@ -25,6 +25,8 @@ _ESCAPED = re.compile(rb'\\(["\\])')
 _BARE = re.compile(rb"[!-~]+")
 _SHORTEST_STRONG = 16
 _FEWEST_CHARACTERS = 8
+_FEWEST_DIGITS = 6
+"""Of how many different digits a UUID is at least: one of 10¹² random ones has fewer, and every small counter."""
 
 
 def parse(lines: Sequence[bytes], syntax: KeySyntax) -> str | None:
@@ -71,8 +73,10 @@ def check(key: str, policy: KeyPolicy) -> None:
 
 
 def _is_uuid(key: str) -> bool:
+    """In one of its two usual forms, and not the nil UUID or a counter dressed up as one."""
     try:
-        return UUID(key).hex == key.replace("-", "").lower() and len(key) in (32, 36)
+        digits = UUID(key).hex
+        return digits == key.replace("-", "").lower() and len(key) in (32, 36) and len(set(digits)) >= _FEWEST_DIGITS
     except ValueError:
         return False
 

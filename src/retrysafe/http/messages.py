@@ -90,10 +90,10 @@ def _dropped(secrets: frozenset[bytes]) -> frozenset[bytes]:
 def replayed(stored: Response) -> Response:
     """What a retry gets: the stored response, marked, not to be cached, and of the right length."""
     body = stored.body or b""
-    headers = [(name, value) for name, value in stored.headers if name != b"cache-control"]
+    headers = [(name, value) for name, value in stored.headers if name not in (b"cache-control", MARKER)]
     headers += [(b"cache-control", b"no-store"), (MARKER, b"true")]
     if stored.body is None:
-        headers = [(name, value) for name, value in headers if name not in _OF_THE_BODY]
+        headers = [(name, value) for name, value in headers if name not in _OF_THE_BODY and name != OMITTED]
         headers.append((OMITTED, b"omitted"))
     if stored.status not in BODYLESS:
         headers.append((b"content-length", str(len(body)).encode()))

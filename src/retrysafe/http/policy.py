@@ -126,6 +126,8 @@ def policy_of(options: Options) -> Policy:
     if "routes" in given:
         given["routes"] = Routes(given["routes"])
     for name in ("headers", "secrets"):
+        if isinstance(given.get(name), str):
+            raise ConfigurationError(f"{name}={given[name]!r}: give a list of the names, such as [{given[name]!r}].")
         if given.get(name) is not None:
             given[name] = frozenset(header.lower().encode("latin-1") for header in given[name])
     if given.get("headers"):

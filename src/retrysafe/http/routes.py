@@ -45,7 +45,7 @@ def _compiled(pattern: str) -> tuple[str | None, re.Pattern[str]]:
         raise ConfigurationError(f'routes=: {pattern!r} is not a pattern such as "POST /payments" or "/internal/**".')
     pieces = re.split(r"(\*\*?)", matched[2])
     wild = {"*": "[^/]*", "**": ".*"}
-    return matched[1], re.compile("".join(wild.get(piece) or re.escape(piece) for piece in pieces))
+    return matched[1], re.compile("".join(wild.get(piece) or re.escape(piece) for piece in pieces), re.DOTALL)
 
 
 def _checked(pattern: str, need: Need) -> Need:
