@@ -51,7 +51,8 @@ class Authentication:
 
     def __call__(self, request: HttpRequest) -> Any:
         name = request.headers.get("X-User")
-        request.user = User(int(name or 0), name is not None)  # type: ignore[attr-defined]
+        known = name is not None and name.isdigit()
+        request.user = User(int(name) if known else 0, known)  # type: ignore[attr-defined,arg-type]
         return self.get_response(request)
 
 

@@ -16,6 +16,7 @@ import pytest
 from retrysafe import Boundary, ConfigurationError, current
 from tests.http.django_site import AUTHENTICATION, MIDDLEWARE, PLACES, SQL, Site, code, opened, post, replayed
 
+from django.core.exceptions import PermissionDenied  # isort: skip
 from django.core.files.uploadedfile import SimpleUploadedFile  # isort: skip
 from django.db import connections, transaction  # isort: skip
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse  # isort: skip
@@ -27,6 +28,8 @@ from django.utils.decorators import method_decorator  # isort: skip
 from django.views import View  # isort: skip
 
 from retrysafe.http.django import idempotent  # isort: skip
+from retrysafe.http.django_serving import response_of  # isort: skip
+from retrysafe.http.messages import Response  # isort: skip
 
 DOORS = ("decorator", "middleware")
 LEASED = [name for name in PLACES if name not in SQL]
@@ -147,10 +150,8 @@ def test_f4_a_new_multipart_boundary_is_the_same_request(small: Site, door: str)
     client = small.guarded(door, upload)
     answers = []
     for boundary in ("aaa", "bbbbb"):
-        body = (
-            f'--{boundary}\r\nContent-Disposition: form-data; name="name"\r\n\r\nlamp\r\n'
-            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nbytes\r\n--{boundary}--\r\n'
-        )
+        part = f"--{boundary}\r\nContent-Disposition: form-data; "
+        body = f'{part}name="name"\r\n\r\nlamp\r\n{part}name="file"; filename="a"\r\n\r\nbytes\r\n--{boundary}--\r\n'
         answers.append(post(client, body=body, type=f"multipart/form-data; boundary={boundary}"))
     assert [answer.content for answer in answers] == [b"byteslamp"] * 2
     assert (replayed(answers[1]), small.runs) == (True, 1)
@@ -242,6 +243,14 @@ def test_r6_cookies_are_dropped_or_kept_to_the_letter(site: Site, door: str) -> 
     assert replayed(second)
     lines = [[morsel.output(header="").strip() for morsel in answer.cookies.values()] for answer in (first, second)]
     assert lines[0] == lines[1]
+
+
+def test_r4_r6_lines_that_django_would_not_write_are_kept_to_the_letter() -> None:
+    cookies = [b"a=1; Path=/x; Priority=High", b"a=2; Path=/y", b"not a cookie"]
+    headers = [(b"set-cookie", line) for line in cookies] + [(b"link", b"<a>"), (b"link", b"<b>")]
+    made = response_of(Response(200, tuple(headers), b""))
+    assert [morsel.output(header="").strip().encode() for morsel in made.cookies.values()] == cookies
+    assert dict(made.items()) == {"Link": "<a>, <b>"}
 
 
 @door
@@ -413,15 +422,19 @@ def test_statuses_4xx_are_kept_5xx_and_403_are_not(site: Site, door: str) -> Non
     assert site.rows() == (0 if site.transactional else 5)
 
 
-def test_a_404_that_is_raised_is_kept_by_the_middleware(site: Site) -> None:
+@door
+def test_a_refusal_that_is_raised_is_an_answer_like_others(site: Site, door: str) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         site.work()
-        raise Http404
+        raise Http404 if request.body == b"404" else PermissionDenied
 
-    client = site.guarded("middleware", view)
-    first, second = post(client), post(client)
+    client = site.guarded(door, view)
+    first, second = post(client, body="404"), post(client, body="404")
     assert (first.status_code, second.status_code, replayed(second)) == (404, 404, True)
     assert site.rows() == (0 if site.transactional else 1)
+    denied = [post(client, "l", body="403") for _ in "12"]
+    assert [(answer.status_code, replayed(answer)) for answer in denied] == [(403, False)] * 2
+    assert site.runs == 3
 
 
 def test_r16_an_exception_of_a_middleware_inside_counts(site: Site) -> None:
@@ -625,8 +638,10 @@ def test_a_transaction_that_the_database_wants_again(
 ) -> None:
     with opened(f"{kind}-transactional", tmp_path) as site:
         items: list[str] = []
+        handlers: list[Any] = []
 
         def view(request: HttpRequest) -> HttpResponse:
+            handlers.extend(request.upload_handlers)
             items.append(request.POST["item"] + request.FILES["file"].read().decode())
             site.work()
             if site.runs < 3:
@@ -639,6 +654,7 @@ def test_a_transaction_that_the_database_wants_again(
             answer = client.post("/orders", form, headers={"Idempotency-Key": "k"})
         assert (answer.status_code, answer.content) == (200, b"lamp"), answer.content
         assert items == ["lampbytes"] * 3
+        assert len(handlers) == len({id(handler) for handler in handlers})
         assert (site.rows(), site.seen.names.count("restarted")) == (1, 2)
         assert "Internal Server Error" not in caplog.text
 

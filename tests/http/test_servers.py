@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import NamedTuple
@@ -70,17 +70,24 @@ def read(response: HTTPResponse) -> Answer:
 @pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     """Every server, with an application of its own."""
+    with running(SERVERS[request.param], tmp_path) as started:
+        yield started
+
+
+@contextmanager
+def running(command: Callable[[int], list[str]], folder: Path) -> Iterator[Server]:
+    """A server with an application whose files are in ``folder``."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
-    environment = {**os.environ, "RETRYSAFE_TEST_FOLDER": str(tmp_path), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    with (tmp_path / "log").open("w") as log:
+    environment = {**os.environ, "RETRYSAFE_TEST_FOLDER": str(folder), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", *SERVERS[request.param](port)], env=environment, cwd=ROOT, stdout=log, stderr=log
+            [sys.executable, "-m", *command(port)], env=environment, cwd=ROOT, stdout=log, stderr=log
         )
         try:
-            _await_port(port, process, tmp_path / "log")
-            yield Server(port, tmp_path)
+            _await_port(port, process, folder / "log")
+            yield Server(port, folder)
         finally:
             process.terminate()
             process.wait(SECONDS)
@@ -117,7 +124,7 @@ def _k3_two_lines_are_refused(server: Server) -> None:
 def _r1_of_many_at_once_one_runs(server: Server) -> None:
     (server.folder / "go").unlink(missing_ok=True)
     with closing(server.send("/slow", "r1")) as first, ThreadPoolExecutor(4) as pool:
-        _await_run(server, "/slow", 1)
+        await_run(server, "/slow", 1)
         for answer in pool.map(lambda _: server.post("/slow", "r1"), range(4)):
             assert answer.status == 409
             assert int(answer.header("retry-after") or 0) >= 1
@@ -153,7 +160,7 @@ def _r17_a_client_that_leaves_finds_the_result(server: Server) -> None:
     (server.folder / "go").unlink()
     before = server.runs.count("/slow")
     server.send("/slow", "r17").close()
-    _await_run(server, "/slow", before + 1)
+    await_run(server, "/slow", before + 1)
     (server.folder / "go").touch()
     until = time.monotonic() + SECONDS
     while (answer := server.post("/slow", "r17")).status == 409 and time.monotonic() < until:
@@ -162,7 +169,7 @@ def _r17_a_client_that_leaves_finds_the_result(server: Server) -> None:
     assert server.runs.count("/slow") == before + 1
 
 
-def _await_run(server: Server, path: str, count: int) -> None:
+def await_run(server: Server, path: str, count: int) -> None:
     until = time.monotonic() + SECONDS
     while server.runs.count(path) < count:
         assert time.monotonic() < until, server.runs

@@ -16,9 +16,12 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from asgiref.sync import AsyncToSync, async_to_sync, iscoroutinefunction, sync_to_async
 from django.conf import settings
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.core.handlers.exception import response_for_exception
 from django.core.signals import got_request_exception
 from django.db import connections, transaction
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
+from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
@@ -71,7 +74,8 @@ def idempotent(
     guard = guard_of(boundary, principal, {"required": True, **options})
 
     def decorate(view: V) -> V:
-        return _guarded(guard, view)
+        guarded: V = _guarded(guard, view)
+        return guarded
 
     return decorate
 
@@ -84,7 +88,7 @@ def _guarded(guard: Guard, view: Any) -> Any:
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         run = partial(view, request, *args, **kwargs)
         inside = partial(in_atomic_requests, guarded, run, besides=own_alias(guard))
-        return serve(guard, request, inside, partial(in_atomic_requests, guarded, run))
+        return serve(guard, request, partial(_answered, request, inside), partial(in_atomic_requests, guarded, run))
 
     take_over_atomic_requests(guarded)
     return guarded
@@ -98,16 +102,29 @@ def _guarded_async(guard: Guard, view: Any) -> Any:
     @wraps(view)
     async def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         run = partial(to_its_end(async_to_sync(view)), request, *args, **kwargs)
-        response: HttpResponseBase = await sync_to_async(serve)(guard, request, run)
+        inside = partial(_answered, request, run)
+        response: HttpResponseBase = await sync_to_async(serve)(guard, request, inside, run)
         return response
 
     return guarded
 
 
+_REFUSALS = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
+"""What a view raises to refuse a request, and Django answers by a 4xx."""
+
+
+def _answered(request: HttpRequest, run: Callable[[], HttpResponseBase]) -> Any:
+    """Run a view; its refusals become responses as Django makes them, so that they are kept like others."""
+    try:
+        return run()
+    except _REFUSALS as error:
+        return response_for_exception(request, error)
+
+
 ASYNC_VIEW = (
-    "{view!r} is an async view (or in sync_to_async), and its boundary is transactional on the alias {alias!r}: Django's "
-    "transactions belong to one thread and cannot be kept to it there. Make the view sync, or use a boundary with "
-    "effects='keyed'."
+    "{view!r} is an async view (or in sync_to_async), and its boundary is transactional on the alias {alias!r}: "
+    "Django's transactions belong to one thread and cannot be kept to it there. Make the view sync, or use a boundary "
+    "with effects='keyed'."
 )
 
 
@@ -127,17 +144,19 @@ class TakenOver(set[str]):
 
 
 def take_over_atomic_requests(view: Any) -> TakenOver:
-    """Keep Django from opening the transactions of ``ATOMIC_REQUESTS`` around a view: they would end after the record."""
-    view._non_atomic_requests = TakenOver(getattr(view, "_non_atomic_requests", ()))
-    return view._non_atomic_requests  # type: ignore[no-any-return]
+    """Keep Django from opening the transactions of ``ATOMIC_REQUESTS`` around a view: they end after the record."""
+    taken_over = view._non_atomic_requests = TakenOver(getattr(view, "_non_atomic_requests", ()))
+    return taken_over
 
 
 def atomic_requests(exempt: TakenOver, besides: str | None = None) -> ExitStack:
     """The transactions that ``ATOMIC_REQUESTS`` wants around a view, but for the alias ``besides``."""
     stack = ExitStack()
-    for alias, configured in connections.settings.items():
+    databases: Any = connections.settings
+    for alias, configured in databases.items():
         if configured["ATOMIC_REQUESTS"] and alias != besides and alias not in set(exempt):
-            stack.enter_context(transaction.atomic(using=alias))
+            block: Any = transaction.atomic(using=alias)
+            stack.enter_context(block)
     return stack
 
 
@@ -220,11 +239,10 @@ def to_its_end(get_response: Any) -> Any:
     """``get_response`` so that async code behind it comes to its end although the client leaves: its retry wants it."""
     if not isinstance(get_response, AsyncToSync):
         return get_response
-    behind = get_response.awaitable
+    behind: Any = get_response.awaitable
 
     async def whole(*args: Any, **kwargs: Any) -> Any:
-        answer, _ = await finish(behind(*args, **kwargs))
-        return answer
+        return (await finish(behind(*args, **kwargs)))[0]
 
     return async_to_sync(whole)
 

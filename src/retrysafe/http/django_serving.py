@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from http.cookies import Morsel
 from typing import Any
 
@@ -24,7 +26,7 @@ from retrysafe.http.wsgi import Input
 from retrysafe.http.wsgi import request_of as request_of_environ
 
 CLAIM = "idempotency"
-"""Where a guarded request has its claim."""
+"""Where a request has its claim; None when it passed without one."""
 _VISIT = "_retrysafe_visit"
 View = Callable[[], HttpResponseBase]
 
@@ -42,13 +44,14 @@ def of_user(request: Any) -> Any:
 
 def visit_of(request: HttpRequest) -> Visit | None:
     """The guarded visit that a request is part of."""
-    return request.__dict__.get(_VISIT)
+    found = request.__dict__.get(_VISIT)
+    return found if isinstance(found, Visit) else None
 
 
 # ------------------------------------------------------------ one guarded request
 
 
-class Again(HttpResponse):
+class Again(HttpResponse):  # type: ignore[misc] # Django ships no types
     """Stands for the response to an error after which the transaction is run again; nobody sees it."""
 
 
@@ -95,18 +98,27 @@ class Visit:
         try:
             answer = self.exchange.serve(lambda: self._run(view))
         except Exception as error:
-            if error is self.uncaught and self._given is not None and not isinstance(self._given, Again):
-                return self._given
+            made = self._made_of(error)
+            if made is not None:
+                return made
             raise
         if isinstance(answer, Response):
             return response_of(answer)
         assert self._given is not None
         return _outgoing(self._given, answer.chunks, on_a_loop=is_on_a_loop(self._request))
 
-    def _run(self, view: View) -> Live:
+    def _made_of(self, error: Exception) -> HttpResponseBase | None:
+        """The response that Django has made of an error."""
+        made = self._given
+        return made if error is self.uncaught and not isinstance(made, Again) else None
+
+    def _begin_anew(self) -> None:
         self.caught = self.uncaught = self._given = None
         if self.restarts:
             self._inlet.rewind()
+
+    def _run(self, view: View) -> Live:
+        self._begin_anew()
         given = self._given = rendered(view())
         if self.uncaught is not None and given.status_code >= 500:
             raise self.uncaught
@@ -117,6 +129,7 @@ def admit(guard: Guard, request: HttpRequest) -> Visit | None:
     """The visit of a request that is to be guarded; None for one that passes. Raises `Refusal`."""
     if getattr(request, CLAIM, None) is not None:
         return None
+    request.__dict__[CLAIM] = None
     key = guard.admit(request_of(request))
     return None if key is None else Visit(guard, request, key)
 
@@ -155,12 +168,12 @@ def refuse_open_transactions() -> None:
 # ------------------------------------------------------------ requests
 
 
-def is_on_a_loop(request: HttpRequest) -> bool:
+def is_on_a_loop(request: Any) -> bool:
     """Whether the request came by ASGI."""
     return hasattr(request, "scope")
 
 
-def request_of(request: HttpRequest) -> Request:
+def request_of(request: Any) -> Request:
     """The head of a Django request: path, query and headers as they were on the wire, where the server tells."""
     method = request.method or ""
     if is_on_a_loop(request):
@@ -184,7 +197,7 @@ def _close_with(request: HttpRequest, body: Body) -> None:
 class Inlet:
     """The body of a Django request: kept in a `Body` by whoever reads it first, and then read from there."""
 
-    def __init__(self, request: HttpRequest, body: Body) -> None:
+    def __init__(self, request: Any, body: Body) -> None:
         self._request = request
         self._body = body
         self._input: Input | None = None
@@ -209,7 +222,7 @@ class Inlet:
         environ = {
             name: request.META[name] for name in ("CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING") if name in request.META
         }
-        environ["wsgi.input"] = getattr(request, "_stream", None) or _Nothing()
+        environ["wsgi.input"] = getattr(request, "_stream", None) or io.BytesIO()
         environ["wsgi.input_terminated"] = is_on_a_loop(request)
         return Input(environ, self._body)
 
@@ -218,14 +231,16 @@ class Inlet:
         if self._input is not None:
             self._input.finish()
             if not hasattr(self._request, "_body"):
-                self._reopen()
+                self._reopen()  # what was read can be read again, and Django reads a plain file faster
 
     def rewind(self) -> None:
         """Let the request be read and parsed once more."""
         request = self._request
-        files = getattr(request, "_files", None) or {}
-        for file in (file for _, found in files.lists() for file in found) if files else ():
-            file.seek(0) if self._parsed else file.close()
+        for file in _files_of(request):
+            if self._parsed:
+                file.seek(0)
+            else:
+                file.close()
         if not self._parsed:
             for name in ("_post", "_files", "_body"):
                 request.__dict__.pop(name, None)
@@ -237,9 +252,10 @@ class Inlet:
         self._request._read_started = False
 
 
-class _Nothing:
-    def read(self, size: int = -1) -> bytes:
-        return b""
+def _files_of(request: HttpRequest) -> list[Any]:
+    """The uploaded files that have been parsed."""
+    parsed = getattr(request, "_files", None)
+    return [] if parsed is None else [file for _, files in parsed.lists() for file in files]
 
 
 def _form(request: HttpRequest) -> Iterator[bytes]:
@@ -262,7 +278,7 @@ def _framed(*texts: object) -> bytes:
 # ------------------------------------------------------------ the view's response
 
 
-def rendered(response: Any) -> HttpResponseBase:
+def rendered(response: Any) -> Any:
     """A view's response with its template rendered. Raises `TypeError` for what is none."""
     if asyncio.iscoroutine(response):
         response.close()
@@ -271,12 +287,11 @@ def rendered(response: Any) -> HttpResponseBase:
         )
     if not isinstance(response, HttpResponseBase):
         raise TypeError(f"The view returned {response!r} instead of an HttpResponse.")
-    if hasattr(response, "render") and not getattr(response, "is_rendered", True):
-        response = response.render()
-    return response
+    unrendered: Any = response
+    return response if getattr(response, "is_rendered", True) else unrendered.render()
 
 
-def _live_of(response: HttpResponseBase, error: Exception | None, *, on_a_loop: bool) -> Live:
+def _live_of(response: Any, error: Exception | None, *, on_a_loop: bool) -> Live:
     headers = latin((str(name), str(value)) for name, value in response.items())
     cookies = latin(("Set-Cookie", morsel.output(header="").strip()) for morsel in response.cookies.values())
     content = Content(response, on_a_loop=on_a_loop)
@@ -286,7 +301,7 @@ def _live_of(response: HttpResponseBase, error: Exception | None, *, on_a_loop: 
 class Content:
     """The body of a response; to close it does what the response would do when it is closed, once."""
 
-    def __init__(self, response: HttpResponseBase, *, on_a_loop: bool) -> None:
+    def __init__(self, response: Any, *, on_a_loop: bool) -> None:
         self._response = response
         self._on_a_loop = on_a_loop
         self._closers: list[Callable[[], Any]] = []
@@ -295,7 +310,7 @@ class Content:
 
     def __iter__(self) -> Iterator[bytes]:
         response = self._response
-        if not isinstance(response, StreamingHttpResponse):
+        if not response.streaming:
             return iter([response.content])
         if response.is_async and self._on_a_loop:
             return self._stepped(response.streaming_content)
@@ -303,7 +318,9 @@ class Content:
 
     def _stepped(self, chunks: AsyncIterator[bytes]) -> Iterator[bytes]:
         """The chunks of an async iterator, one by one, each taken on the server's loop."""
-        self._closers.append(async_to_sync(chunks.aclose))
+        closing = getattr(chunks, "aclose", None)
+        if closing is not None:
+            self._closers.append(async_to_sync(closing))
         take = async_to_sync(_taken)
         while (chunk := take(chunks)) is not None:
             yield chunk
@@ -333,8 +350,8 @@ def _outgoing(response: HttpResponseBase, chunks: Iterable[bytes], *, on_a_loop:
 
 
 async def _from_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    take = sync_to_async(next)
-    while (chunk := await take(chunks, None)) is not None:
+    take = sync_to_async(partial(next, chunks, None))
+    while (chunk := await take()) is not None:
         yield chunk
 
 
@@ -355,7 +372,7 @@ def response_of(response: Response) -> HttpResponse:
     return made
 
 
-class Verbatim(Morsel):
+class Verbatim(Morsel[str]):
     """A stored Set-Cookie line, sent as it was."""
 
     def __init__(self, line: str) -> None:
@@ -366,4 +383,4 @@ class Verbatim(Morsel):
         """The line."""
         return f"{header} {self._line}"
 
-    OutputString = __str__ = lambda self, attrs=None: self._line
+    __str__ = output

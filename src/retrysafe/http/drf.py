@@ -14,10 +14,12 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from rest_framework.exceptions import APIException
 from rest_framework.renderers import JSONRenderer
+from rest_framework.schemas.openapi import AutoSchema as _AutoSchema
 from rest_framework.views import APIView
 
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
+from retrysafe.http import openapi
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.django import Principal, TakenOver, atomic_requests, guard_of, own_alias
 from retrysafe.http.django_serving import Visit, admit, request_of, response_of
@@ -73,7 +75,8 @@ class IdempotentMixin(APIView):
     """Lets the requests of a view or view set that carry an ``Idempotency-Key`` run once.
 
     Put it first among the bases, and set ``idempotency``. The handler finds its claim as ``request.idempotency`` and
-    `retrysafe.current()`. When the database wants a transaction again, the whole view is run again but for its throttles.
+    `retrysafe.current()`. When the database wants a transaction again, the view is run again from its beginning, but
+    for its throttles.
     """
 
     idempotency: Idempotency
@@ -87,7 +90,7 @@ class IdempotentMixin(APIView):
         if not isinstance(getattr(cls, "idempotency", None), Idempotency):
             raise ConfigurationError(f"{cls.__name__} has IdempotentMixin, but no idempotency = Idempotency(boundary).")
         taken_over = TakenOver()
-        view = super().as_view(*args, **initkwargs, _taken_over=taken_over)
+        view: Any = super().as_view(*args, **initkwargs, _taken_over=taken_over)
         taken_over.update(getattr(view, "_non_atomic_requests", ()))
         view._non_atomic_requests = taken_over
         return view
@@ -95,7 +98,7 @@ class IdempotentMixin(APIView):
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Serve one request."""
         guard = self.idempotency.guard(self._action_of(request), request.method or "")
-        dispatch = super().dispatch
+        dispatch: Any = super().dispatch
 
         def run() -> Any:
             with ExitStack() as self._blocks:
@@ -109,12 +112,15 @@ class IdempotentMixin(APIView):
             self._visit = admit(guard, request)
         except Refusal as refusal:
             self._visit = refusal
-        if isinstance(self._visit, Visit):
-            return self._visit.serve(run)
+            return self._refused(guard, refusal, run)
+        return run() if self._visit is None else self._visit.serve(run)
+
+    def _refused(self, guard: Guard, refusal: Refusal, run: Callable[[], HttpResponseBase]) -> HttpResponseBase:
+        """A refusal, to whoever passes authentication, permissions and throttles."""
         try:
             return run()
-        except Preempted as preempted:
-            return response_of(guard.answer(preempted.instead))
+        except Preempted:
+            return response_of(guard.answer(refusal))
 
     def _open_atomic_requests(self, besides: str | None) -> None:
         if self._blocks is not None and self._taken_over is not None:
@@ -145,6 +151,71 @@ class IdempotentMixin(APIView):
         if isinstance(self._visit, Visit):
             self._visit.caught = exc
         return super().handle_exception(exc)
+
+
+def idempotent(
+    boundary: Boundary,
+    *,
+    principal: Principal | None = "user",
+    actions: Mapping[str, Need] | None = None,
+    **options: Unpack[Options],
+) -> Callable[[V], V]:
+    """Decorate what ``@api_view`` or a view's ``as_view()`` makes: put it directly above, or around it in ``urls.py``.
+
+    The arguments are those of `Idempotency`. Raises `ConfigurationError` for choices that cannot be kept, and for what
+    is no view of REST framework.
+    """
+    promised = Idempotency(boundary, principal=principal, actions=actions, **options)
+
+    def decorate(view: V) -> V:
+        found: Any = view
+        cls = getattr(found, "cls", None)
+        if not (isinstance(cls, type) and issubclass(cls, APIView)):
+            raise ConfigurationError(
+                f"{view!r} is no view of REST framework: put @idempotent above @api_view, or around as_view(). "
+                "Views of Django's own have retrysafe.http.django.idempotent."
+            )
+        namespace = {"idempotency": promised, "__module__": cls.__module__, "__doc__": cls.__doc__}
+        guarded: Any = type(cls.__name__, (IdempotentMixin, cls), namespace)
+        of_a_set = () if getattr(found, "actions", None) is None else (found.actions,)
+        return guarded.as_view(*of_a_set, **found.initkwargs)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+class IdempotentSchema:
+    """What a generator of OpenAPI documents says of guarded views: the header, the layer's answers, the window.
+
+    A base in front of the generator's own class of schemas, such as `drf_spectacular.openapi.AutoSchema`.
+    """
+
+    def get_operation(self, *args: Any, **kwargs: Any) -> Any:
+        """The generator's operation, and what is ours; takes the generator's arguments."""
+        operation = super().get_operation(*args, **kwargs)  # type: ignore[misc]
+        view: Any = getattr(self, "view")  # noqa: B009 - the generator's
+        guard = _guard_of(view, str(getattr(self, "method", None) or args[1]).upper())
+        if guard is None or operation is None:
+            return operation
+        more = openapi.extra(guard, required=guard.policy.required)
+        operation["parameters"] = [*operation.get("parameters", ()), *more.pop("parameters")]
+        operation["responses"] = more.pop("responses") | operation["responses"]
+        return operation | more
+
+
+def _guard_of(view: Any, method: str) -> Guard | None:
+    """The guard of a view's method; None where nothing is guarded."""
+    promised = getattr(view, "idempotency", None)
+    if not isinstance(promised, Idempotency):
+        return None
+    guard = promised.guard(getattr(view, "action", None), method)
+    return guard if guard is not None and method in guard.policy.methods else None
+
+
+class AutoSchema(IdempotentSchema, _AutoSchema):
+    """`IdempotentSchema` for REST framework's own generator: ``DEFAULT_SCHEMA_CLASS`` names it."""
+
+
+# ------------------------------------------------------------ conditional requests
 
 
 class PreconditionUnmet(APIException):
@@ -180,33 +251,3 @@ def check_preconditions(request: Any, current: Version | None, *, required: bool
     if unmet.etag is not None:
         request.parser_context["view"].headers["ETag"] = str(unmet.etag)
     raise PreconditionUnmet(unmet)
-
-
-def idempotent(
-    boundary: Boundary,
-    *,
-    principal: Principal | None = "user",
-    actions: Mapping[str, Need] | None = None,
-    **options: Unpack[Options],
-) -> Callable[[V], V]:
-    """Decorate what ``@api_view`` or a view's ``as_view()`` makes: put it directly above, or around it in ``urls.py``.
-
-    The arguments are those of `Idempotency`. Raises `ConfigurationError` for choices that cannot be kept, and for what
-    is no view of REST framework.
-    """
-    promised = Idempotency(boundary, principal=principal, actions=actions, **options)
-
-    def decorate(view: V) -> V:
-        found: Any = view
-        cls = getattr(found, "cls", None)
-        if not (isinstance(cls, type) and issubclass(cls, APIView)):
-            raise ConfigurationError(
-                f"{view!r} is no view of REST framework: put @idempotent above @api_view, or around as_view(). "
-                "Views of Django's own have retrysafe.http.django.idempotent."
-            )
-        namespace = {"idempotency": promised, "__module__": cls.__module__, "__doc__": cls.__doc__}
-        guarded: Any = type(cls.__name__, (IdempotentMixin, cls), namespace)
-        of_a_set = () if getattr(found, "actions", None) is None else (found.actions,)
-        return guarded.as_view(*of_a_set, **found.initkwargs)  # type: ignore[no-any-return]
-
-    return decorate
