@@ -21,7 +21,7 @@ from retrysafe.http import unary
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import Exchange, Live
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Headers, Request, Response
+from retrysafe.http.messages import OMITTED, Headers, Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.problems import PROBLEMS, Refusal
 
@@ -77,7 +77,12 @@ class Answer(NamedTuple):
 
 
 def _answer_of(stored: Response) -> Answer:
-    """A stored response as the answer to a retry."""
+    """A stored response as the answer to a retry. Raises `Refusal` for one whose message was too large to keep.
+
+    In its place no message can stand: one of no bytes is a message, whose fields all have their defaults.
+    """
+    if any(name == OMITTED for name, _ in stored.headers):
+        raise Refusal("result-unavailable")
     code = _BY_NUMBER[next(value for name, value in stored.headers if name == _STATUS)]
     details = next(value for name, value in stored.headers if name == _MESSAGE).decode()
     return Answer(code, details, _metadata(stored.headers), stored.body or b"")
@@ -247,12 +252,12 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
                 return Live(response.status, response.headers, [response.body or b""])
 
             served = Exchange(self.guard, request, key, body, whose).attempt(work)
+            if isinstance(served, Response):
+                return _answer_of(served), True
         except Refusal as refusal:
             return _refused(refusal, self.guard), False
-        if isinstance(served, Live):
-            deque(served.chunks, maxlen=0)
-            return ended[0], False
-        return _answer_of(served), True
+        deque(served.chunks, maxlen=0)
+        return ended[0], False
 
 
 def _perform(handler: Any, raw: bytes, context: _SyncContext) -> Answer:
@@ -298,9 +303,9 @@ class AsyncIdempotencyInterceptor(_Interceptor, grpc.aio.ServerInterceptor):  # 
                 return ended[0].as_response()
 
             stored = await unary.Exchange(self.guard, request, key, body, whose).attempt(work)
+            return (ended[0], False) if stored is None else (_answer_of(stored), True)
         except Refusal as refusal:
             return _refused(refusal, self.guard), False
-        return (ended[0], False) if stored is None else (_answer_of(stored), True)
 
 
 async def _aperform(handler: Any, raw: bytes, context: _AsyncContext) -> Answer:
