@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -361,6 +363,16 @@ def test_r12_r11_limits(build: Build) -> None:
         assert first.body == b"a" * 10 + b" 1"
         assert (again.code, again.body) == (Code.FAILED_PRECONDITION, None), "no bytes are a message, but not this one"
         assert (again.trailing["retrysafe-code"], service.ran) == ("result-unavailable", 1)
+
+
+def test_r12_no_temporary_file_is_left_open(build: Build) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        with build(body_memory=10) as (_, client, _boundary):
+            assert client("a" * 99, idempotency_key="a").code is client("a" * 99, idempotency_key="a").code is Code.OK
+            assert client("b" * 99, idempotency_key="a").code is Code.INVALID_ARGUMENT
+        gc.collect()
+    assert [str(one.message) for one in caught if "TemporaryFile" in str(one.message)] == []
 
 
 def test_an_allow_list_of_trailing_metadata_does_not_drop_the_status(build: Build) -> None:
