@@ -50,6 +50,7 @@ from tests.stores.harnesses import FakeClock, memory_backend
         ({"store": "mongodb://x"}, "unknown kind of URL"),
         ({"store": object()}, "store="),
         ({"store": "sqlite://:memory:"}, "memory://"),
+        ({"store": "sqlite:///x.db?busy=soon"}, "busy='soon' is not a duration"),
         ({"store": "sqlite:///x.db?sychronous=FULL"}, "no option 'sychronous'"),
         ({"store": "mysql://localhost"}, "write mysql://"),
         ({"store": "mysql://u:hunter2@localhost/a/b"}, r"mysql://u:\*\*\*@localhost/a/b"),

@@ -327,6 +327,22 @@ def test_r11_what_cannot_be_kept_streams_or_is_refused(site: Site, door: str, ki
 
 
 @door
+def test_r11_a_response_that_is_there_as_a_whole_is_recorded_too(site: Site, door: str) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        site.work()
+        return HttpResponse(b"x" * 20)
+
+    client = site.guarded(door, view, response_limit=15)
+    first, second = post(client), post(client)
+    if site.transactional:
+        assert (first.status_code, code(first), site.rows()) == (501, "response-unsupported", 0)
+    else:
+        assert (first.status_code, first.content) == (200, b"x" * 20)
+        assert (second.status_code, second.content, second.headers["Idempotency-Replay"]) == (200, b"", "omitted")
+        assert (site.rows(), site.runs) == (1, 1)
+
+
+@door
 def test_r12_bodies_go_to_a_file_or_are_refused(site: Site, door: str) -> None:
     client = site.guarded(door, body_memory=10, body_limit=100_000)
     first, second = post(client, body="x" * 90_000), post(client, body="x" * 90_000)

@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import secrets
 import sqlite3
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,7 @@ from tests.http.fleet import Fleet
 from tests.http.fuzzing import Fuzzer
 
 SECONDS = float(os.environ.get("RETRYSAFE_FUZZ_SECONDS", "0"))
-LEAST = 25
+LEAST = 60
 """Connections, and examples of each operation, that are tried however short the time is."""
 AT_ONCE = 8
 
@@ -81,6 +85,31 @@ async def test_what_the_description_allows_is_answered_below_500_and_has_its_eff
     assert set(target.lines()) == {1}
 
 
+async def test_the_demos_api_charges_once_whatever_its_description_allows(tmp_path: Path) -> None:
+    books = tmp_path / "ledger.jsonl"
+    store = f"sqlite:///{tmp_path / 'keys.db'}"
+    with _bank(books) as port:
+        async with Fleet(4, fuzzed.demo, store, port) as fleet:
+            paid = await asyncio.to_thread(_pay, Target(fleet.address, books))
+    assert len(books.read_text(encoding="utf-8").splitlines()) == len(paid) > 0
+
+
+@contextmanager
+def _bank(books: Path) -> Iterator[int]:
+    """The demo's bank, without keys."""
+    command = [sys.executable, "-m", "retrysafe.demo.bank", "--ledger", str(books), "--without-keys"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+
+
+def _pay(target: Target) -> set[str]:
+    """The keys under which something was charged."""
+    described = json.loads(files("retrysafe.demo").joinpath("openapi.json").read_bytes())
+    schema = schemathesis.openapi.from_dict(described)
+    return _try(target, schema["/payments"]["POST"], SECONDS)
+
+
 def _by_description(target: Target, described: dict[str, Any]) -> None:
     """Every request of schemathesis is sent twice: the second time there must be no further line."""
     schema = schemathesis.openapi.from_dict(described)
@@ -91,8 +120,10 @@ def _by_description(target: Target, described: dict[str, Any]) -> None:
             _try(target, operation, SECONDS / len(operations))
 
 
-def _try(target: Target, operation: Any, seconds: float) -> None:
+def _try(target: Target, operation: Any, seconds: float) -> set[str]:
+    """Try one operation; return the keys that were answered with success."""
     ends = time.monotonic() + seconds
+    done: set[str] = set()
 
     @seed(1)
     @settings(
@@ -110,7 +141,9 @@ def _try(target: Target, operation: Any, seconds: float) -> None:
         assert first.status_code < 500, first.content
         assert again.status_code < 500, again.content
         if first.status_code in (200, 201):
+            done.add(case.headers["Idempotency-Key"].strip('"'))
             assert again.headers.get("idempotent-replayed") == ["true"], (case, again.headers)
             assert (again.status_code, again.content) == (first.status_code, first.content)
 
     each()
+    return done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,7 +18,10 @@ import grpc.aio
 import pytest
 
 from retrysafe import Boundary, current, wait
+from retrysafe.connect import connect
 from retrysafe.http.grpc import AsyncIdempotencyInterceptor, IdempotencyInterceptor
+from tests.conftest import require
+from tests.faults.helpers import unique
 
 Code = grpc.StatusCode
 KEY = "idempotency-key"
@@ -168,25 +172,46 @@ class Setup(NamedTuple):
 Build = Callable[..., Any]
 
 
-@pytest.fixture(params=SERVERS)
+STORES = ("memory", "sqlite", "postgresql", "redis")
+WITHOUT_TRANSACTIONS = ("memory", "redis")
+
+
+@pytest.fixture(params=[(colour, store) for store in STORES for colour in SERVERS], ids="-".join)
 def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
+    colour, kind = request.param
+    if kind in ("postgresql", "redis"):
+        require(kind)
+    url = url_of(kind, tmp_path)
+
     @contextmanager
     def built(
         effects: str = "keyed", terms: dict[str, Any] | None = None, store: str | None = None, **options: Any
     ) -> Iterator[Setup]:
-        boundary = Boundary("shop", store=store or f"sqlite:///{tmp_path}/keys.db", effects=effects, **terms or {})  # type: ignore[arg-type]
+        if effects == "transactional" and kind in WITHOUT_TRANSACTIONS:
+            pytest.skip(f"{kind} has no transactions")
+        boundary = Boundary(unique("shop"), store=store or url, effects=effects, **terms or {})  # type: ignore[arg-type]
         service = Service()
         try:
             with (
-                SERVERS[request.param](service, boundary, **options) as port,
+                SERVERS[colour](service, boundary, **options) as port,
                 grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
             ):
                 yield Setup(service, Client(channel), boundary)
         finally:
             boundary.close()
 
-    built.colour = request.param  # type: ignore[attr-defined]
+    built.colour = colour  # type: ignore[attr-defined]
     return built
+
+
+def url_of(kind: str, folder: Path) -> str:
+    """The URL of a store that can be used at once."""
+    if kind in ("memory", "sqlite"):
+        return "memory://" if kind == "memory" else f"sqlite:///{folder}/keys.db"
+    url = os.environ[f"RETRYSAFE_TEST_{kind.upper()}"]
+    if kind == "postgresql":
+        connect(url).migrate()
+    return url
 
 
 MODES = ["keyed", "transactional", "external"]
@@ -201,6 +226,56 @@ def test_r2_a_retry_gets_the_first_answer(build: Build, effects: str) -> None:
         assert service.ran == 1
 
 
+def test_k1_k2_k9_quoted_bare_and_with_another_token_are_one_key(build: Build) -> None:
+    def who(context: Any) -> str | None:
+        return str(dict(context.invocation_metadata())["authorization"]).partition(".")[0]
+
+    with build(principal=who) as (service, client, _):
+        first = client(idempotency_key='"k"; a=1', authorization="ann.1")
+        for key in ('"k"', "k"):
+            again = client(idempotency_key=key, authorization="ann.2")
+            assert (again.code, again.body, again.replayed) == (Code.OK, first.body, True)
+        assert service.ran == 1
+
+
+def test_k11_a_guessable_key_is_refused_when_asked(build: Build) -> None:
+    with build(key_policy="strong") as (service, client, _):
+        got = client(idempotency_key="1024")
+        assert (got.code, got.trailing["retrysafe-code"], service.ran) == (Code.INVALID_ARGUMENT, "key-invalid", 0)
+        assert client(idempotency_key="0b8f7a1e-6a3c-4c57-8d5f-2f1f0e9b7c11").code is Code.OK
+
+
+def test_f5_metadata_does_not_count(build: Build) -> None:
+    with build() as (service, client, _):
+        client(idempotency_key="k", traceparent="00-1", x_request_id="1")
+        assert client(idempotency_key="k", traceparent="00-2", x_request_id="2").replayed
+        assert service.ran == 1
+
+
+def test_f6_a_mismatch_is_told_while_the_first_still_runs(build: Build) -> None:
+    with build() as (service, client, _):
+        service.do = _holding(build, service)
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(client, idempotency_key="k")
+            assert service.began.wait(10)
+            got = client("other", idempotency_key="k")
+            service.gate.set()
+            assert first.result().body == b"order 1"
+        assert (got.code, got.trailing["retrysafe-code"]) == (Code.INVALID_ARGUMENT, "key-reused")
+        assert client(idempotency_key="k").body == b"order 1"
+
+
+def test_r7_empty_and_binary_messages_are_replayed(build: Build) -> None:
+    with build() as (service, client, _):
+        for text in ("", "\x00\x1f\u00e9"):
+            key = f"k{len(text)}"
+            first, again = client(text, idempotency_key=key), client(text, idempotency_key=key)
+            assert (again.code, again.body, again.replayed) == (Code.OK, first.body, True)
+            assert first.body is not None
+            assert first.body.startswith(text.encode())
+        assert service.ran == 2
+
+
 def test_k6_without_a_key_a_call_passes_unless_it_is_required(build: Build) -> None:
     with build(routes={"/shop.Orders/Place": "required"}) as (service, client, _):
         assert client().code is Code.INVALID_ARGUMENT
@@ -210,8 +285,10 @@ def test_k6_without_a_key_a_call_passes_unless_it_is_required(build: Build) -> N
         assert client(method="Cancel").body == b"order 2"
 
 
-@pytest.mark.parametrize("pairs", [((KEY, "a"), (KEY, "b")), ((KEY, '"a'),), ((KEY, ""),), ((KEY, "a,b"),)])
-def test_k3_k5_a_broken_key_is_refused(build: Build, pairs: tuple[tuple[str, str], ...]) -> None:
+@pytest.mark.parametrize(
+    "pairs", [((KEY, "a"), (KEY, "b")), ((KEY, '"a'),), ((KEY, ""),), ((KEY, "a,b"),), ((KEY, "a" * 256),)]
+)
+def test_k3_k4_k5_a_broken_key_is_refused(build: Build, pairs: tuple[tuple[str, str], ...]) -> None:
     with build() as (service, client, _):
         got = client.raw("order", "Place", pairs)
         assert (got.code, got.trailing["retrysafe-code"]) == (Code.INVALID_ARGUMENT, "key-invalid")
@@ -283,7 +360,7 @@ FREED = [Code.UNAUTHENTICATED, Code.PERMISSION_DENIED, Code.RESOURCE_EXHAUSTED, 
 
 @pytest.mark.parametrize("effects", ["keyed", "transactional"])
 @pytest.mark.parametrize("how", ["abort", "set_code"])
-def test_refusals_are_stored_and_failures_free_the_key(build: Build, effects: str, how: str) -> None:
+def test_d1_refusals_are_stored_and_failures_free_the_key(build: Build, effects: str, how: str) -> None:
     with build(effects) as (service, client, _):
         for code in STORED + FREED:
             before = service.ran
@@ -303,7 +380,7 @@ def test_refusals_are_stored_and_failures_free_the_key(build: Build, effects: st
             assert service.ran - before == (1 if code in STORED else 2), code
 
 
-def test_an_exception_frees_a_keyed_key_and_leaves_an_external_one_unknown(build: Build) -> None:
+def test_r16_an_exception_frees_a_keyed_key_and_leaves_an_external_one_unknown(build: Build) -> None:
     def fail(context: Any) -> None:
         raise RuntimeError("broken")
 
@@ -315,10 +392,15 @@ def test_an_exception_frees_a_keyed_key_and_leaves_an_external_one_unknown(build
             assert client(idempotency_key="k").code is after
 
 
-def test_a_transaction_is_rolled_back_with_a_failure_and_kept_with_the_answer(build: Build) -> None:
+def test_t1_a_transaction_is_rolled_back_with_a_failure_and_kept_with_the_answer(build: Build) -> None:
+    table = unique("orders")
+
     def write(context: Any) -> Any:
         tx = current().tx
-        done = tx.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER)"), tx.execute("INSERT INTO orders VALUES (1)")
+        done = (
+            tx.execute(f"CREATE TABLE IF NOT EXISTS {table} (id INTEGER)"),
+            tx.execute(f"INSERT INTO {table} VALUES (1)"),
+        )
         return _awaited(done) if hasattr(done[0], "__await__") else None
 
     with build("transactional") as (service, client, boundary):
@@ -335,7 +417,7 @@ def test_a_transaction_is_rolled_back_with_a_failure_and_kept_with_the_answer(bu
         assert client(idempotency_key="k").body == b"order 2"
         assert client(idempotency_key="k").body == b"order 2"
         with boundary.claim("count") as claim:
-            assert claim.tx.execute("SELECT count(*) FROM orders").fetchall() == [(1,)]
+            assert claim.tx.execute(f"SELECT count(*) FROM {table}").fetchall() == [(1,)]
 
 
 async def _awaited(steps: tuple[Any, ...]) -> None:
@@ -398,7 +480,7 @@ def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(build: Buil
         assert (got.code, got.trailing["retrysafe-code"]) == (Code.ABORTED, "in-progress")
 
 
-def test_an_unreachable_store_is_unavailable(build: Build) -> None:
+def test_r25_an_unreachable_store_is_unavailable(build: Build) -> None:
     with build(store="postgresql://127.0.0.1:1/nowhere") as (service, client, _):
         got = client(idempotency_key="k")
         assert (got.code, got.trailing["retrysafe-code"]) == (Code.UNAVAILABLE, "store-unavailable")

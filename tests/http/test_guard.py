@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +18,7 @@ from retrysafe.http.guard import Guard, scoped
 from retrysafe.http.messages import Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.problems import Refusal
+from tests.http.observing import Recorder
 
 
 @pytest.fixture
@@ -241,6 +245,27 @@ def served(boundary: Boundary, statuses: list[int], key: str = "k", **options: A
                 guard.judge(claim, Response(status, (), b""))
         got.append(claim.result.status)
     return got
+
+
+def test_k10_the_raw_key_is_neither_stored_nor_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen, key = Recorder(), "card-4242424242424242"
+    boundary = Boundary("api", store=f"sqlite:///{tmp_path}/keys.db", observers=[seen])
+    guard = Guard(boundary, {}, principal=str)
+    for path in (b"/pay", b"/pay", b"/other"):
+        asked = request(path=path, idempotency_key=key.encode())
+        admitted = guard.admit(asked)
+        assert admitted == key
+        with contextlib.suppress(KeyReused), guard.claim(asked, key, Body(asked, guard.policy), "ann") as claim:
+            if not claim.replayed:
+                guard.judge(claim, Response(200, (), b"done"))
+    boundary.close()
+    assert {"started", "completed", "replayed", "mismatch"} <= set(seen.names)
+    told = caplog.text + str(seen.told) + str([record.__dict__ for record in caplog.records])
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert key not in told
+    assert key.encode() not in stored
+    assert b"ann" in stored
 
 
 @pytest.mark.parametrize("status", [307, 308])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any
 
 import pytest
 from litestar import Controller, Litestar, Request, get, post
+from litestar.config.compression import CompressionConfig
 from litestar.connection import ASGIConnection
 from litestar.exceptions import ClientException, NotAuthorizedException
 from litestar.handlers import BaseRouteHandler
@@ -195,3 +197,20 @@ def test_an_option_that_is_none_is_refused_when_the_application_is_made() -> Non
 
     with pytest.raises(ConfigurationError, match="maybe"):
         Litestar([handle], plugins=[IdempotencyPlugin(Boundary("shop", store="memory://"))])
+
+
+async def test_r26_compression_comes_around_the_claim(place: Place) -> None:
+    @post("/text")
+    async def text() -> str:
+        return "x" * 1000
+
+    app = Litestar(
+        [text],
+        plugins=[IdempotencyPlugin(place.boundary())],
+        compression_config=CompressionConfig(backend="gzip"),
+        logging_config=None,
+    )
+    packed = await send(app, "k", path="/text", headers=[("accept-encoding", "gzip")])
+    plain = await send(app, "k", path="/text", headers=[("accept-encoding", "identity")])
+    assert (packed.header("content-encoding"), gzip.decompress(packed.body)) == ("gzip", b"x" * 1000)
+    assert (plain.header("content-encoding"), plain.body, plain.replayed) == (None, b"x" * 1000, True)

@@ -11,6 +11,10 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import NullPool, insert, select
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm.exc import StaleDataError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -19,8 +23,14 @@ from starlette.routing import Route
 
 from retrysafe import Boundary, current
 from retrysafe.connect import connect
+from retrysafe.http.conditional import etag_of
 from retrysafe.http.starlette import IdempotencyMiddleware, check_preconditions
 from tests.http.apps.versioned import FRAMEWORKS, Ask, Stock, over_asgi
+from tests.http.django_site import SQL, opened, replayed
+
+from rest_framework.views import APIView  # isort: skip
+from retrysafe.http import django as of_django  # isort: skip
+from retrysafe.http import drf as of_drf  # isort: skip
 
 
 class Shop:
@@ -125,6 +135,32 @@ async def test_r24_a_replay_never_turns_into_304(shop: Shop) -> None:
     assert (again.fields["etag"], again.fields["location"]) == ('"1"', "/orders/a")
 
 
+@pytest.mark.parametrize("name", SQL)
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("door", ["drf", "django"])
+def test_r23_a_refusal_undoes_the_views_work_and_is_kept(tmp_path: Path, name: str, atomic: bool, door: str) -> None:
+    """Also under ATOMIC_REQUESTS, where REST framework has the transaction rolled back for what is raised."""
+    with opened(name, tmp_path, ATOMIC_REQUESTS=atomic) as site:
+
+        def put(request: Any) -> Any:
+            site.work()
+            return of_django.check_preconditions(request, 2)
+
+        def put_rest(view: Any, request: Any) -> None:
+            site.work()
+            of_drf.check_preconditions(request, 2)
+
+        rest: Any = type("Order", (APIView,), {"authentication_classes": (), "put": put_rest})
+        guard: Any = of_drf.idempotent if door == "drf" else of_django.idempotent
+        view = rest.as_view() if door == "drf" else put
+        guarded = guard(site.boundary(), principal=None, methods=["PUT"])(view)
+        client = site.serve(guarded, MIDDLEWARE=[], REST_FRAMEWORK={"UNAUTHENTICATED_USER": None})
+        headers = {"If-Match": '"1"', "Idempotency-Key": "k"}
+        first, again = [client.generic("PUT", "/orders", headers=headers) for _ in "12"]
+        assert (first.status_code, again.status_code, again.content) == (412, 412, first.content)
+        assert (replayed(first), replayed(again), site.runs, site.rows()) == (False, True, 1, 0)
+
+
 # ------------------------------------------------------------ two writers
 
 
@@ -142,7 +178,8 @@ class Race:
         await self.both.wait()
         version = await (self.locked if self.how == "lock" else self.seen)()
         check_preconditions(request, version, required=True)
-        sql, values = f"UPDATE {self.table} SET version = version + 1, writer = %s", [request.headers["x-writer"]]
+        sql = f"UPDATE {self.table} SET version = version + 1, writer = %s"
+        values: list[Any] = [request.headers["x-writer"]]
         if self.how == "where":
             await self.both.wait()
             sql, values = f"{sql} WHERE version = %s", [*values, version]
@@ -192,3 +229,59 @@ async def test_of_two_writers_that_have_seen_the_same_one_wins(postgresql: str, 
             retried = [await write("ann"), await write("bob")]
             assert [(one.status, one.replayed) for one in retried] == [(one.status, True) for one in answers]
         await boundary.aclose()
+
+
+async def test_of_two_writers_by_version_id_col_one_wins(postgresql: str) -> None:
+    """The session's flush fails; the refusal is recorded nevertheless."""
+    connect(postgresql).migrate()
+    engine = create_async_engine(postgresql.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
+    note = versioned_class()
+    async with engine.begin() as tx:
+        await tx.run_sync(note.metadata.create_all)
+        await tx.execute(insert(note).values(id="a", text="", version=1))
+    both = asyncio.Barrier(2)
+
+    async def put(request: Request) -> Response:
+        session = current().tx
+        found = await session.get(note, "a")
+        check_preconditions(request, found.version, required=True)
+        await both.wait()
+        found.text = request.headers["x-writer"]
+        await session.flush()
+        return Response(status_code=204, headers={"ETag": str(etag_of(found.version))})
+
+    async def stale(request: Request, error: Exception) -> Response:
+        return Response("stale", 412)
+
+    boundary = Boundary(note.__tablename__, store=async_sessionmaker(engine), effects="transactional")
+    guard: Any = Middleware(IdempotencyMiddleware, boundary=boundary, methods=["PUT"])
+    routes = [Route("/orders/{name}", put, methods=["PUT"])]
+    app = Starlette(routes=routes, middleware=[guard], exception_handlers={StaleDataError: stale})
+    async with over_asgi(app) as ask:
+
+        async def write(writer: str) -> Any:
+            return await ask("PUT", idempotency_key=writer, if_match='"1"', x_writer=writer)
+
+        answers = await asyncio.gather(write("ann"), write("bob"))
+        assert sorted(answer.status for answer in answers) == [204, 412]
+        retried = [await write("ann"), await write("bob")]
+        assert [(one.status, one.replayed) for one in retried] == [(one.status, True) for one in answers]
+        winner = "ann" if answers[0].status == 204 else "bob"
+        async with engine.begin() as tx:
+            assert (await tx.execute(select(note.text, note.version))).all() == [(winner, 2)]
+            await tx.run_sync(note.metadata.drop_all)
+    await boundary.aclose()
+    await engine.dispose()
+
+
+def versioned_class() -> Any:
+    class Base(DeclarativeBase): ...
+
+    class Note(Base):
+        __tablename__ = f"notes_{uuid4().hex}"
+        id: Mapped[str] = mapped_column(primary_key=True)
+        text: Mapped[str]
+        version: Mapped[int] = mapped_column()
+        __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 - as SQLAlchemy has it
+
+    return Note

@@ -18,7 +18,7 @@ from asgiref.sync import AsyncToSync, async_to_sync, iscoroutinefunction, sync_t
 from django.conf import settings
 from django.core.signals import got_request_exception
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
@@ -257,7 +257,7 @@ def _imported(found: Any) -> Any:
 
 def check_preconditions(
     request: HttpRequest, current: Version | None, *, required: bool = False
-) -> HttpResponse | None:
+) -> HttpResponseBase | None:
     """The response to return if If-Match or If-None-Match forbid the request, else None; see `conditional.evaluate`.
 
     It is 304, 412 or 428, has the current ETag, and is a problem (RFC 9457). Unlike the decorators of

@@ -164,7 +164,8 @@ def request_of(request: HttpRequest) -> Request:
     """The head of a Django request: path, query and headers as they were on the wire, where the server tells."""
     method = request.method or ""
     if is_on_a_loop(request):
-        return request_of_scope(request.scope)._replace(method=method, query=request.META["QUERY_STRING"].encode())
+        asked = request_of_scope(request.scope)
+        return Request(method, asked.path, request.META["QUERY_STRING"].encode(), asked.headers)
     return request_of_environ({"PATH_INFO": request.path, **request.META, "REQUEST_METHOD": method})
 
 
@@ -278,7 +279,8 @@ def rendered(response: Any) -> HttpResponseBase:
 def _live_of(response: HttpResponseBase, error: Exception | None, *, on_a_loop: bool) -> Live:
     headers = latin((str(name), str(value)) for name, value in response.items())
     cookies = latin(("Set-Cookie", morsel.output(header="").strip()) for morsel in response.cookies.values())
-    return Live(response.status_code, headers + cookies, Content(response, on_a_loop=on_a_loop), error)
+    content = Content(response, on_a_loop=on_a_loop)
+    return Live(response.status_code, headers + cookies, content, error, whole=not response.streaming)
 
 
 class Content:

@@ -147,39 +147,6 @@ class IdempotentMixin(APIView):
         return super().handle_exception(exc)
 
 
-def idempotent(
-    boundary: Boundary,
-    *,
-    principal: Principal | None = "user",
-    actions: Mapping[str, Need] | None = None,
-    **options: Unpack[Options],
-) -> Callable[[V], V]:
-    """Decorate what ``@api_view`` or a view's ``as_view()`` makes: put it directly above, or around it in ``urls.py``.
-
-    The arguments are those of `Idempotency`. Raises `ConfigurationError` for choices that cannot be kept, and for what
-    is no view of REST framework.
-    """
-    promised = Idempotency(boundary, principal=principal, actions=actions, **options)
-
-    def decorate(view: V) -> V:
-        found: Any = view
-        cls = getattr(found, "cls", None)
-        if not (isinstance(cls, type) and issubclass(cls, APIView)):
-            raise ConfigurationError(
-                f"{view!r} is no view of REST framework: put @idempotent above @api_view, or around as_view(). "
-                "Views of Django's own have retrysafe.http.django.idempotent."
-            )
-        namespace = {"idempotency": promised, "__module__": cls.__module__, "__doc__": cls.__doc__}
-        guarded: Any = type(cls.__name__, (IdempotentMixin, cls), namespace)
-        of_a_set = () if getattr(found, "actions", None) is None else (found.actions,)
-        return guarded.as_view(*of_a_set, **found.initkwargs)  # type: ignore[no-any-return]
-
-    return decorate
-
-
-# ------------------------------------------------------------ conditional requests
-
-
 class PreconditionUnmet(APIException):
     """A precondition of the request does not hold: 304, 412 or 428."""
 
@@ -213,3 +180,33 @@ def check_preconditions(request: Any, current: Version | None, *, required: bool
     if unmet.etag is not None:
         request.parser_context["view"].headers["ETag"] = str(unmet.etag)
     raise PreconditionUnmet(unmet)
+
+
+def idempotent(
+    boundary: Boundary,
+    *,
+    principal: Principal | None = "user",
+    actions: Mapping[str, Need] | None = None,
+    **options: Unpack[Options],
+) -> Callable[[V], V]:
+    """Decorate what ``@api_view`` or a view's ``as_view()`` makes: put it directly above, or around it in ``urls.py``.
+
+    The arguments are those of `Idempotency`. Raises `ConfigurationError` for choices that cannot be kept, and for what
+    is no view of REST framework.
+    """
+    promised = Idempotency(boundary, principal=principal, actions=actions, **options)
+
+    def decorate(view: V) -> V:
+        found: Any = view
+        cls = getattr(found, "cls", None)
+        if not (isinstance(cls, type) and issubclass(cls, APIView)):
+            raise ConfigurationError(
+                f"{view!r} is no view of REST framework: put @idempotent above @api_view, or around as_view(). "
+                "Views of Django's own have retrysafe.http.django.idempotent."
+            )
+        namespace = {"idempotency": promised, "__module__": cls.__module__, "__doc__": cls.__doc__}
+        guarded: Any = type(cls.__name__, (IdempotentMixin, cls), namespace)
+        of_a_set = () if getattr(found, "actions", None) is None else (found.actions,)
+        return guarded.as_view(*of_a_set, **found.initkwargs)  # type: ignore[no-any-return]
+
+    return decorate

@@ -28,6 +28,8 @@ class Live(NamedTuple):
     chunks: Iterable[bytes]
     error: Exception | None = None
     """What the handler raised, for frameworks that make a response of it before we can see it."""
+    whole: bool = False
+    """Whether the chunks are all there already and are sent without us: then none leaves before the record."""
 
 
 class Unsettled(Exception):
@@ -202,8 +204,13 @@ class Capture:
         """
         if self._endless:
             self._overflow()
-        while not self.settled and self._captured is not None and (self._holds_all or len(self._held) < 2):
+        while not self.settled and (self._live.whole or self._may_wait):
             self._take()
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether more must be taken, or may be, before anything leaves."""
+        return self._captured is not None and (self._holds_all or len(self._held) < 2)
 
     def __iter__(self) -> Iterator[bytes]:
         return self

@@ -118,7 +118,11 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
         self._middleware = DefineMiddleware(middleware, boundary=boundary, principal=principal, **options)
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
-        """Add the middleware, innermost of the application's."""
+        """Add the middleware, innermost of the application's; compression, which would be inside, comes around it."""
+        compression = app_config.compression_config
+        if compression is not None:
+            app_config.middleware.append(DefineMiddleware(compression.middleware_class, config=compression))
+            app_config.compression_config = None
         app_config.middleware.append(self._middleware)
         app_config.after_exception.append(_note)
         app_config.exception_handlers.setdefault(PreconditionUnmet, show_unmet)

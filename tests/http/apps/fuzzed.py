@@ -9,9 +9,12 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, HTTPException
 from pydantic import BaseModel, Field
+from starlette.applications import Starlette
 from starlette.responses import StreamingResponse
 
 from retrysafe import Boundary, current
+from retrysafe.demo import api, lanes
+from retrysafe.demo.client import Bank
 from retrysafe.http.asgi import IdempotencyMiddleware
 from tests.http.apps.ledger import INSERT
 
@@ -67,3 +70,9 @@ def guarded(store: str, ledger: str) -> IdempotencyMiddleware:
     own = store.startswith("sqlite")
     boundary = Boundary("fuzzed", store=store, effects="transactional" if own else "keyed", observers=())
     return IdempotencyMiddleware(application(ledger), boundary, required=True, body_limit=100_000)
+
+
+def demo(store: str, bank: int) -> Starlette:
+    """The demo's guarded API before a bank that knows no keys, so that every charge counts."""
+    charge = lanes.guarded(Bank(bank), bank_has_keys=False)
+    return api.retrysafe(charge, lanes.boundary(store, run="", bank_has_keys=False))

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import aiohttp
 import httpx
@@ -49,8 +49,8 @@ from django.test import Client  # isort: skip
 from retrysafe.http import django as of_django  # isort: skip
 from retrysafe.http import drf as of_drf  # isort: skip
 
-METHODS = ("POST", "PUT", "DELETE")
-CHOSEN: Options = {"methods": METHODS}
+METHODS: tuple[Literal["POST", "PUT", "DELETE"], ...] = ("POST", "PUT", "DELETE")
+CHOSEN: Options = {"methods": METHODS, "required": False}
 
 
 class Answer(NamedTuple):
@@ -134,7 +134,7 @@ async def starlette(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncIt
 
 @asynccontextmanager
 async def fastapi(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncIterator[Ask]:
-    idempotency = of_fastapi.Idempotency(boundary, required=False, **CHOSEN)
+    idempotency = of_fastapi.Idempotency(boundary, **CHOSEN)
     router = APIRouter(route_class=idempotency.route_class)
 
     @router.api_route("/orders/{name}", methods=["GET", *METHODS])
@@ -211,7 +211,7 @@ async def django(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncItera
             return unmet
         return HttpResponse(body, status=status, headers=fields)
 
-    guarded = of_django.idempotent(boundary, required=False, **CHOSEN)(order)
+    guarded = of_django.idempotent(boundary, **CHOSEN)(order)
     async with over_django(guarded, tmp_path) as ask:
         yield ask
 
@@ -226,8 +226,8 @@ async def drf(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncIterator
         )
         return RestResponse(body or None, status, headers=fields)
 
-    view = type("Order", (APIView,), {name.lower(): order for name in ("GET", *METHODS)})
-    guarded = of_drf.idempotent(boundary, principal=None, required=False, **CHOSEN)(view.as_view())
+    view: Any = type("Order", (APIView,), {name.lower(): order for name in ("GET", *METHODS)})
+    guarded = of_drf.idempotent(boundary, principal=None, **CHOSEN)(view.as_view())
     async with over_django(guarded, tmp_path, REST_FRAMEWORK={"UNAUTHENTICATED_USER": None}) as ask:
         yield ask
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -41,9 +41,9 @@ class Cell(NamedTuple):
         return None
 
 
-def cells() -> Iterator[Cell]:
+def cells(integrations: Iterable[str] = INTEGRATIONS) -> Iterator[Cell]:
     """All cells, those that can't be included."""
-    for integration in INTEGRATIONS:
+    for integration in integrations:
         for store in STORES:
             for mode in MODES:
                 yield Cell(integration, store, mode)

@@ -13,7 +13,7 @@ from retrysafe.conformance.apps import Script, State
 from tests.faults.helpers import unique
 from tests.http.contract.stores import Place
 
-LEASE = 2
+LEASE = 1.5
 WINDOW = 86_400
 LIMITS = {"request_memory": 65_536, "request": 200_000, "response": 50_000}
 OPTIONS: dict[str, Any] = {
@@ -40,6 +40,7 @@ class Fixture:
 
     def __post_init__(self) -> None:
         self.name = unique()
+        self.alias = ""
         self.state = State(self._capabilities(), self._controls(), self._effects)
 
     @property

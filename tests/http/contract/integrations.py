@@ -186,7 +186,7 @@ def fastapi(place: Place) -> Iterator[str]:
     fixture = Fixture(place, features=ALWAYS | apps.ASGI_FEATURES, openapi="/openapi.json")
     boundary = fixture.boundary()
 
-    def account(authorization: str | None = Header(None)) -> str | None:  # noqa: B008 - as its users write it
+    def account(authorization: str | None = Header(None)) -> str | None:
         return principal(authorization)
 
     router = APIRouter(route_class=Idempotency(boundary, principal=account, required=False, **OPTIONS).route_class)
@@ -235,7 +235,7 @@ def litestar(place: Place) -> Iterator[str]:
         }
         if script.stream:
             return ASGIStreamingResponse(iterator=fixture.state.apieces(script, piece), **told)
-        whole = b"" if script.status == 204 else piece * script.repeat
+        whole = b"" if script.status == 204 or request.method == "HEAD" else piece * script.repeat
         return ASGIResponse(body=whole, is_head_response=request.method == "HEAD", **told)
 
     act.__annotations__ |= {"request": Request[Any, Any, Any], "return": ASGIApp}
@@ -306,9 +306,10 @@ def aiohttp(place: Place) -> Iterator[str]:
 
     fixture = Fixture(
         place,
-        features=ALWAYS | {"hop"},
+        features=(ALWAYS | {"hop"}) - {"stream"},
         unsupported={
             "R29": _NO_OPENAPI.format("aiohttp"),
+            "stream": "an aiohttp handler sends a stream by itself: its body is not kept",
             "background": "aiohttp has no work after the response",
         },
     )
@@ -351,6 +352,138 @@ def aiohttp(place: Place) -> Iterator[str]:
         yield address
 
 
+@contextmanager
+def django(place: Place) -> Iterator[str]:
+    """The middleware of a Django project."""
+    with _django(place) as (fixture, act, serve):
+        boundary = fixture.boundary(**_on_alias(fixture))
+        guarded = {"BOUNDARY": boundary, "PRINCIPAL": _of_request, **{k.upper(): v for k, v in OPTIONS.items()}}
+        ours = "retrysafe.http.django.IdempotencyMiddleware"
+        with serve(act, boundary, MIDDLEWARE=[*_DJANGO_AROUND, ours], RETRYSAFE=guarded) as address:
+            yield address
+
+
+@contextmanager
+def django_view(place: Place) -> Iterator[str]:
+    """The decorator on one view of Django's."""
+    with _django(place) as (fixture, act, serve):
+        from retrysafe.http.django import idempotent
+
+        boundary = fixture.boundary(**_on_alias(fixture))
+        view = idempotent(boundary, principal=_of_request, required=False, **OPTIONS)(act)
+        with serve(view, boundary, MIDDLEWARE=_DJANGO_AROUND) as address:
+            yield address
+
+
+@contextmanager
+def drf(place: Place) -> Iterator[str]:
+    """The mixin on a view of REST framework's."""
+    with _django(place) as (fixture, act, serve):
+        from rest_framework.views import APIView
+
+        from retrysafe.http.drf import Idempotency, IdempotentMixin
+
+        boundary = fixture.boundary(**_on_alias(fixture))
+
+        def handler(self: Any, request: Any, rest: str = "") -> Any:
+            return act(request._request, rest)
+
+        promised = Idempotency(boundary, principal=_of_request, required=False, **OPTIONS)
+        methods = {method.lower(): handler for method in METHODS}
+        view = type(
+            "Act",
+            (IdempotentMixin, APIView),
+            {"idempotency": promised, "authentication_classes": [], "permission_classes": [], **methods},
+        )
+        with serve(view.as_view(), boundary, MIDDLEWARE=_DJANGO_AROUND) as address:
+            yield address
+
+
+_DJANGO_SETTINGS: dict[str, Any] = {
+    "DATA_UPLOAD_MAX_MEMORY_SIZE": None,
+    "REST_FRAMEWORK": {"UNAUTHENTICATED_USER": None},
+    "LOGGING_CONFIG": None,
+}
+_DJANGO_AROUND = ["tests.http.contract.neighbours.DjangoCors", "django.middleware.gzip.GZipMiddleware"]
+
+
+def _on_alias(fixture: Fixture) -> dict[str, Any]:
+    """A transactional boundary is on the alias, where the views work; a leased one has a store of its own."""
+    return {"store": fixture.alias} if fixture.place.transactional else {}
+
+
+@contextmanager
+def _django(place: Place) -> Iterator[tuple[Fixture, Any, Any]]:
+    """A project whose view is the fixture's handler, and what serves it."""
+    from tests.django.aliases import add_alias, remove_alias, set_up
+
+    set_up()
+    from django.core.handlers.wsgi import WSGIHandler
+    from django.db import connections
+    from django.http import HttpResponse, StreamingHttpResponse
+    from django.test import override_settings
+    from django.urls import re_path
+
+    fixture = Fixture(
+        place,
+        unsupported={
+            "R29": _NO_OPENAPI.format("Django by itself"),
+            "R4": "a response of Django's has one line for each field",
+            **NO_HOP,
+            **NO_BACKGROUND,
+        },
+    )
+    if place.transactional:
+        fixture.alias = add_alias(place.kind, **place.settings)
+
+    def effect(id: str) -> None:
+        if place.transactional:
+            with connections[fixture.alias].cursor() as cursor:
+                cursor.execute(place.insert, [id])
+
+    def act(request: Any, rest: str = "") -> Any:
+        script = fixture.script(request.headers.get("Fixture-Script"))
+        body = request.body
+        fixture.state.run(script, effect)
+        lines, piece = script.answer(body, request.headers.get("Content-Type", ""))
+        whole = b"" if script.status == 204 else piece * script.repeat
+        response: Any = (
+            StreamingHttpResponse(fixture.state.pieces(script, piece), status=script.status)
+            if script.stream
+            else HttpResponse(whole, status=script.status)
+        )
+        del response.headers["Content-Type"]
+        for name, value in lines:
+            if name == "Set-Cookie":
+                response.set_cookie(*value.split("=", 1))
+            else:
+                response.headers[name] = value
+        return response
+
+    def control(request: Any, rest: str = "") -> Any:
+        status, told = fixture.state.control(rest, request.META.get("QUERY_STRING", ""))
+        return HttpResponse(told, status=status)
+
+    @contextmanager
+    def serve(view: Any, boundary: Any, **settings: Any) -> Iterator[str]:
+        patterns = [re_path(r"^act(?P<rest>.*)$", view), re_path(r"^fixture(?P<rest>.*)$", control)]
+        urls = type("Urls", (), {"urlpatterns": patterns})
+        with (
+            override_settings(ROOT_URLCONF=urls, ALLOWED_HOSTS=["*"], **_DJANGO_SETTINGS, **settings),
+            servers.werkzeug(WSGIHandler(), boundary) as address,
+        ):
+            yield address
+
+    default = connections.settings["default"]
+    atomic, default["ATOMIC_REQUESTS"] = default["ATOMIC_REQUESTS"], False
+    try:
+        yield fixture, act, serve
+    finally:
+        default["ATOMIC_REQUESTS"] = atomic
+        if place.transactional:
+            remove_alias(fixture.alias)
+
+
 INTEGRATIONS: dict[str, Integration] = {
     "asgi": Integration("ASGI", asgi, ("uvicorn",)),
     "wsgi": Integration("WSGI", wsgi, ("werkzeug",)),
@@ -359,5 +492,8 @@ INTEGRATIONS: dict[str, Integration] = {
     "fastapi": Integration("FastAPI", fastapi, ("fastapi", "uvicorn")),
     "litestar": Integration("Litestar", litestar, ("litestar", "uvicorn")),
     "flask": Integration("Flask", flask, ("flask", "werkzeug")),
+    "django": Integration("Django", django, ("django", "werkzeug")),
+    "django_view": Integration("Django, one view", django_view, ("django", "werkzeug")),
+    "drf": Integration("REST framework", drf, ("djangorestframework", "werkzeug")),
     "aiohttp": Integration("aiohttp", aiohttp, ("aiohttp",)),
 }

@@ -47,3 +47,20 @@ def cors_and_gzip(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable
         return [packed]
 
     return around
+
+
+class DjangoCors:
+    """CORS as a middleware of Django's."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        from django.http import HttpResponse
+
+        response = (
+            HttpResponse(status=204, headers=PREFLIGHT) if request.method == "OPTIONS" else self.get_response(request)
+        )
+        for name, value in CORS.items():
+            response.headers[name] = value
+        return response
