@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -250,6 +252,16 @@ async def test_r12_a_body_over_the_limit(tmp_path: Path) -> None:
     async with serving(tmp_path, body_limit=10) as app:
         assert (await app.post(data=b"x" * 11)).status == 413
         assert app.ran == 0
+
+
+async def test_r12_no_temporary_file_is_left_open(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        async with serving(tmp_path, body_memory=10) as app:
+            assert (await app.post(data=b"x" * 99)).status == (await app.post(data=b"x" * 99)).status == 201
+            assert (await app.post(data=b"y" * 99)).status == 422
+        gc.collect()
+    assert [str(one.message) for one in caught if "TemporaryFile" in str(one.message)] == []
 
 
 async def test_r17_a_client_that_leaves_gets_its_response_later(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from starlette.responses import StreamingResponse
 
 from retrysafe import ConfigurationError, current, wait
 from retrysafe.http.asgi import HELD, IdempotencyMiddleware
+from retrysafe.http.asgi import guarded as deferring
+from retrysafe.http.guard import Guard
 from tests.http.conftest import Place
 from tests.http.wire import Connection, Message, post
 
@@ -355,10 +357,10 @@ async def test_r10_a_response_sent_from_another_task(place: Place) -> None:
 
 @pytest.mark.parametrize("kind", ["large", "events"])
 async def test_r11_a_response_that_is_not_kept(place: Place, kind: str) -> None:
-    content_type = b"text/event-stream; charset=utf-8" if kind == "events" else b"text/plain"
+    content_type = b"Text/Event-Stream; charset=utf-8" if kind == "events" else b"text/plain"
     parts = [chunk(b"x" * 10) for _ in range(3)]
     app = sending({**START, "headers": [(b"content-type", content_type)]}, *parts, chunk(b"", more=False))
-    middleware = guarded(app, place, response_limit=16)
+    middleware = guarded(app, place, response_limit=16 if kind == "large" else 100)
     first = await post(middleware)
     if place.transactional:
         assert (first.status, first.code) == (501, "response-unsupported")
@@ -441,6 +443,29 @@ async def test_r11_large_can_be_an_error(place: Place) -> None:
     app = sending(START, chunk(b"x" * 20, more=False))
     answer = await post(guarded(app, place, response_limit=16, on_large="error"))
     assert (answer.status, answer.code) == (501, "response-unsupported")
+
+
+async def test_a_deferred_claim_that_was_refused_is_not_passed_by_asking_again(place: Place) -> None:
+    runs = 0
+
+    async def stubborn(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal runs
+        with suppress(Exception):
+            await scope[HELD].begin_for("ann")
+        await scope[HELD].begin_for("ann")
+        runs += 1
+        await send(START)
+        await send(chunk(b"x", more=False))
+
+    guard = Guard(place.boundary(), {}, lambda scope: None)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await deferring(guard, stubborn, scope, receive, send, None)
+
+    assert (await post(app)).body == b"x"
+    assert (await post(app)).replayed
+    assert (await post(app, body=b"another")).code == "key-reused"
+    assert runs == 1
 
 
 async def test_an_application_that_swallows_a_refusal_still_hears_of_the_disconnect(place: Place) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retrysafe.errors import ResultNotEncodable
-from retrysafe.http.messages import Response, kept, replayed
+from retrysafe.http.messages import Response, is_endless, kept, replayed
 from retrysafe.http.snapshots import MEDIA_TYPE, VERSION, ResponseCodec
 from retrysafe.types import Stored
 
@@ -85,6 +85,13 @@ def test_r30_a_replay_is_not_to_be_cached() -> None:
 def test_r7_bodies_of_every_kind(status: int, body: bytes, length: list[bytes]) -> None:
     again = replayed(Response(status, (), body))
     assert (again.status, again.body, lines(again, b"content-length")) == (status, body, length)
+
+
+@pytest.mark.parametrize("value", [b"text/event-stream", b"Text/Event-Stream; charset=utf-8", b" text/event-stream"])
+def test_r11_a_media_type_is_known_in_any_case(value: bytes) -> None:
+    assert is_endless([(b"content-type", value)])
+    assert not is_endless([(b"x-content-type", value)])
+    assert not is_endless([(b"content-type", b"text/plain, " + value)])
 
 
 def test_r11_a_body_that_was_not_kept() -> None:

@@ -17,7 +17,7 @@ from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http.bodies import Body
 from retrysafe.http.doors import enter, leave, refuse_bound_to_threads
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Request, Response, lower
+from retrysafe.http.messages import Request, Response, is_endless, lower
 from retrysafe.http.policy import Options
 from retrysafe.http.problems import Refusal
 from retrysafe.http.traps import Phase, Watch, watch
@@ -227,6 +227,8 @@ class Exchange:
 
     async def begin_for(self, principal: object) -> None:
         """`begin` for a principal that was found by the application itself; nothing more happens when it has begun."""
+        if self._instead is not None:  # an application that swallowed what ended it must not run the handler after all
+            raise Preempted
         if self._tried is None:
             try:
                 whose = self.guard.scope(principal)
@@ -343,9 +345,7 @@ class Exchange:
         self._status = message["status"]
         self._headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
         self._held.append({"type": _START, "status": self._status, "headers": list(self._headers)})
-        self._endless = any(
-            name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._headers
-        )
+        self._endless = is_endless(self._headers)
         if self._endless:
             self._audible.set()
             await self._overflow()

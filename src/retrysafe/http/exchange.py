@@ -15,7 +15,7 @@ from retrysafe.claim import Claim
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Headers, Request, Response
+from retrysafe.http.messages import Headers, Request, Response, is_endless
 from retrysafe.http.problems import Refusal
 from retrysafe.http.traps import Phase, Watch, forget, watch
 
@@ -193,10 +193,7 @@ class Capture:
         self._held: deque[bytes] = deque()
         self._closed = False
         self._holds_all = guard.transactional or guard.policy.on_large == "error"
-        self._endless = any(
-            name == b"content-type" and value.lstrip().lower().startswith(b"text/event-stream")
-            for name, value in live.headers
-        )
+        self._endless = is_endless(live.headers)
 
     # ------------------------------------------------------------ sending
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import closing
 from typing import Any, NamedTuple, Unpack
 
 import grpc
@@ -21,7 +22,7 @@ from retrysafe.http import unary
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import Exchange, Live
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Headers, Request, Response
+from retrysafe.http.messages import OMITTED, Headers, Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.problems import PROBLEMS, Refusal
 
@@ -77,7 +78,12 @@ class Answer(NamedTuple):
 
 
 def _answer_of(stored: Response) -> Answer:
-    """A stored response as the answer to a retry."""
+    """A stored response as the answer to a retry. Raises `Refusal` for one whose message was too large to keep.
+
+    In its place no message can stand: one of no bytes is a message, whose fields all have their defaults.
+    """
+    if any(name == OMITTED for name, _ in stored.headers):
+        raise Refusal("result-unavailable")
     code = _BY_NUMBER[next(value for name, value in stored.headers if name == _STATUS)]
     details = next(value for name, value in stored.headers if name == _MESSAGE).decode()
     return Answer(code, details, _metadata(stored.headers), stored.body or b"")
@@ -198,14 +204,12 @@ class _Interceptor:
             return False
         return None if handler.request_streaming or handler.response_streaming else True
 
-    def _request(self, details: Any, context: Any, raw: bytes) -> tuple[Request, str, Body]:
+    def _request(self, details: Any, context: Any) -> tuple[Request, str]:
         """The call as a request: raises `Refusal`."""
         request = Request("POST", details.method.encode(), b"", _lines(context.invocation_metadata()))
         key = self.guard.admit(request)
         assert key is not None, "a call without a key was let pass, or refused"
-        body = Body(request, self.guard.policy)
-        body.add(raw)
-        return request, key, body
+        return request, key
 
 
 class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ignore[misc]
@@ -237,7 +241,7 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
     def _call(self, details: Any, handler: Any, raw: bytes, context: Any) -> tuple[Answer, bool]:
         """How the call ends, and whether it is a replay."""
         try:
-            request, key, body = self._request(details, context, raw)
+            request, key = self._request(details, context)
             whose = self.guard.scope(None if self.guard.principal is None else self.guard.principal(context))
             ended: list[Answer] = []
 
@@ -246,13 +250,15 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
                 response = ended[0].as_response()
                 return Live(response.status, response.headers, [response.body or b""])
 
-            served = Exchange(self.guard, request, key, body, whose).attempt(work)
+            with closing(Body(request, self.guard.policy)) as body:
+                body.add(raw)
+                served = Exchange(self.guard, request, key, body, whose).attempt(work)
+            if isinstance(served, Response):
+                return _answer_of(served), True
         except Refusal as refusal:
             return _refused(refusal, self.guard), False
-        if isinstance(served, Live):
-            deque(served.chunks, maxlen=0)
-            return ended[0], False
-        return _answer_of(served), True
+        deque(served.chunks, maxlen=0)
+        return ended[0], False
 
 
 def _perform(handler: Any, raw: bytes, context: _SyncContext) -> Answer:
@@ -286,7 +292,7 @@ class AsyncIdempotencyInterceptor(_Interceptor, grpc.aio.ServerInterceptor):  # 
 
     async def _call(self, details: Any, handler: Any, raw: bytes, context: Any) -> tuple[Answer, bool]:
         try:
-            request, key, body = self._request(details, context, raw)
+            request, key = self._request(details, context)
             principal = None if self.guard.principal is None else self.guard.principal(context)
             if inspect.isawaitable(principal):
                 principal = await principal
@@ -297,10 +303,12 @@ class AsyncIdempotencyInterceptor(_Interceptor, grpc.aio.ServerInterceptor):  # 
                 ended[:] = [await _aperform(handler, raw, _AsyncContext(context))]
                 return ended[0].as_response()
 
-            stored = await unary.Exchange(self.guard, request, key, body, whose).attempt(work)
+            with closing(Body(request, self.guard.policy)) as body:
+                body.add(raw)
+                stored = await unary.Exchange(self.guard, request, key, body, whose).attempt(work)
+            return (ended[0], False) if stored is None else (_answer_of(stored), True)
         except Refusal as refusal:
             return _refused(refusal, self.guard), False
-        return (ended[0], False) if stored is None else (_answer_of(stored), True)
 
 
 async def _aperform(handler: Any, raw: bytes, context: _AsyncContext) -> Answer:

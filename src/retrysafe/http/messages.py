@@ -64,6 +64,13 @@ def latin(headers: Iterable[tuple[str, str]]) -> Headers:
     return tuple((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers)
 
 
+def is_endless(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a response is an event stream, which may have no end."""
+    return any(
+        name == b"content-type" and value.lstrip().lower().startswith(b"text/event-stream") for name, value in headers
+    )
+
+
 def kept(response: Response, allowed: frozenset[bytes] | None, secrets: frozenset[bytes]) -> Response:
     """The response without what must not be stored.
 

@@ -95,3 +95,6 @@ class Exchange:
             raise
         except RetrysafeError as failure:
             raise self.guard.refusal(failure) from failure
+        lost = self.guard.lost(error)
+        if lost is not None:
+            raise lost from error
