@@ -192,6 +192,29 @@ async def strict(request: Request) -> Response:
     return PlainTextResponse("done")
 
 
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+async def test_k6_who_says_itself_that_it_wants_a_key_wants_it_for_every_unsafe_method(
+    place: Place, method: str
+) -> None:
+    async def plain(request: Request) -> Response:
+        return PlainTextResponse("done")
+
+    boundary = place.boundary()
+    app = Starlette(
+        routes=[
+            Route("/declared", strict, methods=[method]),
+            Route("/decorated", idempotent(boundary)(plain), methods=[method]),
+            Route("/plain", plain, methods=[method]),
+        ],
+        middleware=[Middleware(IdempotencyMiddleware, boundary=boundary, required=True)],
+    )
+    for path in ("/declared", "/decorated"):
+        assert (await post(app, None, path=path, method=method)).code == "key-missing"
+        assert (await post(app, path, path=path, method=method)).body == b"done"
+        assert (await post(app, path, path=path, method=method)).replayed
+    assert (await post(app, None, path="/plain", method=method)).body == b"done"
+
+
 @pytest.mark.parametrize("path", ["/strict", "/class"])
 @pytest.mark.parametrize("around", ["application", "outside", "mount", "mounted", "router", "route", "decorator"])
 async def test_a_handlers_policy_counts_wherever_the_middleware_stands(place: Place, around: str, path: str) -> None:

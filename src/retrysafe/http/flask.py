@@ -24,7 +24,7 @@ from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.exchange import Capture, Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import latin
-from retrysafe.http.policy import Options, policy_of
+from retrysafe.http.policy import UNSAFE, Options, policy_of
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
 from retrysafe.http.wsgi import HELD, Environ, Input, StartResponse, request_of
@@ -38,7 +38,6 @@ _MARK, _BARE = "__retrysafe__", "__retrysafe_bare__"
 _KEPT = "retrysafe.rule"
 """Where the environ of a request that is guarded here has the rule that is kept."""
 _INPUT, _OPEN = "retrysafe.input", "retrysafe.open"
-_UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
 _PARSED = ("stream", "data", "form", "files", "values", "_cached_data", "_cached_json")
 """What a Flask request remembers of a body that it has read."""
 
@@ -375,7 +374,7 @@ def idempotent(
         if isinstance(guarded, Blueprint):
             _mark_blueprint(guarded, Rule(cast("Need", need), boundary, principal, options))
             return guarded
-        chosen: Options = {"methods": _UNSAFE, **options}
+        chosen: Options = {"methods": UNSAFE, **options}
         return _guarded_view(guarded, Rule(cast("Need", need), boundary, principal, chosen))
 
     return decorate

@@ -24,7 +24,7 @@ from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, reques
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import Options
+from retrysafe.http.policy import UNSAFE, Options
 
 __all__ = ["IdempotencyMiddleware", "check_preconditions", "idempotent", "policy", "user"]
 
@@ -146,10 +146,10 @@ def idempotent(
     """Decorate the handler of a route, a function or an `HTTPEndpoint`: it runs once per key.
 
     ``principal`` is called with the `Request`; ``options`` are those of `retrysafe.http.policy.Options`, ``required``
-    being True unless you say otherwise. It stands above other decorators, such as ``@requires``, and the route names
-    its methods: ``Route("/orders", create, methods=["POST"])``.
+    being True, and ``methods`` POST, PUT, PATCH and DELETE, unless you say otherwise. It stands above other decorators,
+    such as ``@requires``, and the route names its methods: ``Route("/orders", create, methods=["POST"])``.
     """
-    merged: Options = {"required": True, **options}
+    merged: Options = {"required": True, "methods": UNSAFE, **options}
 
     def decorate(handler: Callable[..., Any]) -> App:
         app: Any = request_response(_called(handler) if inspect.isclass(handler) else handler)
