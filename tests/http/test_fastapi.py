@@ -135,10 +135,65 @@ async def test_k8_a_principal_of_nobody_is_refused(place: Place) -> None:
     assert (await shop.post("/orders")).code == "principal-missing"
 
 
-async def test_without_a_principal_the_key_is_claimed_at_once(place: Place) -> None:
+async def test_without_a_principal_all_keys_are_one_space(place: Place) -> None:
     shop = Shop(place.boundary(), principal=None)
     assert (await shop.post("/orders", headers=[])).status == 201
     assert (await shop.post("/orders", headers=[])).replayed
+
+
+@pytest.mark.parametrize("principal", [None, account])
+@pytest.mark.parametrize("where", ["route", "router", "include", "outer", "outer include", "application"])
+async def test_r26_a_replay_too_is_given_only_to_whom_every_dependency_lets_in(
+    place: Place, where: str, principal: Any
+) -> None:
+    def here(name: str) -> list[Any] | None:
+        return [Depends(account)] if name == where else None
+
+    async def anybody() -> str:
+        return "anybody"
+
+    idempotency = Idempotency(place.boundary(), principal=principal and anybody)
+    router = APIRouter(route_class=idempotency.route_class, dependencies=here("router"))
+
+    @router.post("/orders", dependencies=here("route"))
+    async def create() -> int:
+        return 1
+
+    outer, app = APIRouter(dependencies=here("outer")), FastAPI(dependencies=here("application"))
+    outer.include_router(router, dependencies=here("include"))
+    app.include_router(outer, dependencies=here("outer include"))
+    assert [(await post(app, headers=headers)).status for headers in (ANN, ANN, [])] == [200, 200, 401]
+
+
+async def test_routes_of_an_idempotency_are_compared_with_the_whole_path(place: Place) -> None:
+    idempotency = Idempotency(place.boundary(), routes={"POST /v1/orders": "required", "/**": "off"})
+    router = APIRouter(route_class=idempotency.route_class)
+    runs: list[int] = []
+
+    @router.post("/orders")
+    async def create() -> int:
+        runs.append(1)
+        return len(runs)
+
+    app = FastAPI()
+    app.include_router(router, prefix="/v1")
+    assert (await post(app, None, path="/v1/orders")).code == "key-missing"
+    assert [(await post(app, path="/v1/orders")).body for _ in range(2)] == [b"1", b"1"]
+
+
+async def test_a_policy_above_the_decorator_of_the_router_is_refused(place: Place) -> None:
+    idempotency = Idempotency(place.boundary(), required=False)
+    router = APIRouter(route_class=idempotency.route_class)
+
+    @policy("required")
+    @router.post("/orders")
+    async def create() -> int:
+        return 1
+
+    app = FastAPI()
+    app.include_router(router)
+    with pytest.raises(ConfigurationError, match="beneath"):
+        await post(app, None)
 
 
 async def test_an_overridden_principal_counts(place: Place) -> None:
@@ -239,6 +294,45 @@ async def test_a_router_in_a_router_in_a_mounted_application(place: Place) -> No
     answers = [await post(app, path="/mounted/outer/inner/orders", headers=ANN, body=ORDER) for _ in range(2)]
     assert [answer.status for answer in answers] == [201, 201]
     assert len(shop.runs) == 1
+
+
+@pytest.mark.parametrize("around", ["the application", "the mounted one"])
+async def test_a_policy_in_a_mounted_application_wins_over_the_middleware(place: Place, around: str) -> None:
+    router, mounted, app = APIRouter(), FastAPI(), FastAPI()
+
+    @router.post("/orders")
+    @policy("required")
+    async def create() -> int:
+        return 1
+
+    mounted.include_router(router, prefix="/included")
+    app.mount("/mounted", mounted)
+    (app if around == "the application" else mounted).add_middleware(IdempotencyMiddleware, boundary=place.boundary())
+    assert (await post(app, None, path="/mounted/included/orders")).code == "key-missing"
+
+
+@pytest.mark.parametrize("how", ["router", "middleware"])
+async def test_k8_what_a_mounted_application_guards_is_left_to_it(place: Place, how: str) -> None:
+    runs: list[int] = []
+    idempotency = Idempotency(place.boundary(), principal=account)
+    router, mounted, app = APIRouter(), FastAPI(), FastAPI()
+    if how == "router":
+        router = APIRouter(route_class=idempotency.route_class)
+    else:
+        mounted.add_middleware(
+            IdempotencyMiddleware, boundary=place.boundary(), principal=lambda request: request.headers["x-user"]
+        )
+
+    @router.post("/orders")
+    async def create() -> int:
+        runs.append(1)
+        return len(runs)
+
+    mounted.include_router(router)
+    app.mount("/mounted", mounted)
+    app.add_middleware(IdempotencyMiddleware, boundary=place.boundary())
+    answers = [await post(app, path="/mounted/orders", headers=[("x-user", name)]) for name in ("ann", "bob", "ann")]
+    assert [answer.body for answer in answers] == [b"1", b"2", b"1"]
 
 
 async def test_r11_a_stream_is_kept_without_its_body(place: Place) -> None:

@@ -293,6 +293,46 @@ def test_method_views(shop: Shop, memory: Boundary) -> None:
     assert [replayed(post(shop)), replayed(post(shop))] == [False, True]
 
 
+def test_k8_a_method_of_a_class_keeps_what_was_said_of_it(shop: Shop, memory: Boundary) -> None:
+    class Orders(MethodView):
+        @idempotent("optional", principal=lambda request: request.headers["X-Who"])
+        def post(self) -> str:
+            shop.runs += 1
+            return str(shop.runs)
+
+        def patch(self) -> str:
+            return "patched"
+
+    shop.app.add_url_rule("/orders", view_func=Orders.as_view("orders"))
+    Idempotency(shop.app, memory)
+    assert [post(shop, headers={"X-Who": who}).text for who in ("ann", "bob", "ann")] == ["1", "2", "1"]
+    assert [replayed(shop.client.patch("/orders", headers={"Idempotency-Key": "p"})) for _ in range(2)] == [False, True]
+
+
+def test_a_decorator_that_is_not_seen_is_named(shop: Shop, memory: Boundary) -> None:
+    shop.app.testing = True
+
+    @idempotent
+    @shop.app.post("/above")
+    def above() -> str:
+        return "ok"
+
+    def hiding(view: Callable[[], str]) -> Callable[[], str]:
+        return lambda: view()
+
+    @idempotent
+    def hidden() -> str:
+        return "ok"
+
+    shop.app.add_url_rule("/hidden", "hidden", hiding(hidden), methods=["POST"])
+    Idempotency(shop.app, memory)
+    with pytest.raises(ConfigurationError, match="beneath"):
+        post(shop, None, "/above")
+    with pytest.raises(ConfigurationError, match="wraps"):
+        post(shop, "k", "/hidden")
+    assert post(shop, None, "/hidden").status_code == 400
+
+
 def test_k6_blueprints_say_what_their_views_need(shop: Shop, memory: Boundary) -> None:
     outer, inner = Blueprint("outer", "outer"), Blueprint("inner", "inner")
     for blueprint in (outer, inner):

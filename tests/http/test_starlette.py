@@ -14,7 +14,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 
 from retrysafe import ConfigurationError, current
 from retrysafe.http.starlette import IdempotencyMiddleware, idempotent, policy, user
@@ -179,6 +179,65 @@ async def test_routes_that_guard_themselves_win_over_the_middleware(place: Place
         await bodies(app, path, f"key of {path}".replace(" ", "-"), headers=ANN)
     assert outer.name not in {occurrence.boundary for occurrence in place.seen.told}
     assert await bodies(app, "/free") == [b"4", b"4"]
+
+
+class Strict(HTTPEndpoint):
+    @policy("required")
+    async def post(self, request: Request) -> Response:
+        return PlainTextResponse("done")
+
+
+@policy("required")
+async def strict(request: Request) -> Response:
+    return PlainTextResponse("done")
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+async def test_k6_who_says_itself_that_it_wants_a_key_wants_it_for_every_unsafe_method(
+    place: Place, method: str
+) -> None:
+    async def plain(request: Request) -> Response:
+        return PlainTextResponse("done")
+
+    boundary = place.boundary()
+    app = Starlette(
+        routes=[
+            Route("/declared", strict, methods=[method]),
+            Route("/decorated", idempotent(boundary)(plain), methods=[method]),
+            Route("/plain", plain, methods=[method]),
+        ],
+        middleware=[Middleware(IdempotencyMiddleware, boundary=boundary, required=True)],
+    )
+    for path in ("/declared", "/decorated"):
+        assert (await post(app, None, path=path, method=method)).code == "key-missing"
+        assert (await post(app, path, path=path, method=method)).body == b"done"
+        assert (await post(app, path, path=path, method=method)).replayed
+    assert (await post(app, None, path="/plain", method=method)).body == b"done"
+
+
+@pytest.mark.parametrize("path", ["/strict", "/class"])
+@pytest.mark.parametrize("around", ["application", "outside", "mount", "mounted", "router", "route", "decorator"])
+async def test_a_handlers_policy_counts_wherever_the_middleware_stands(place: Place, around: str, path: str) -> None:
+    guarding = Middleware(IdempotencyMiddleware, boundary=place.boundary())
+
+    def here(name: str) -> list[Middleware]:
+        return [guarding] if name == around else []
+
+    routes = [Route("/strict", strict, methods=["POST"]), Route("/class", Strict)]
+    if around == "route":
+        routes = [Route("/strict", strict, methods=["POST"], middleware=[guarding])]
+        routes += [Route("/class", Strict, middleware=[guarding])]
+    if around == "decorator":
+        handler: Any = idempotent(place.boundary(), required=False)(strict)
+        routes = [Route(path, handler, methods=["POST"])]
+    inner: Any = Router(routes=routes, middleware=here("router"))
+    if around == "mounted":
+        inner = Starlette(routes=routes, middleware=[guarding])
+    app: Any = Starlette(routes=[Mount("/m", app=inner, middleware=here("mount"))], middleware=here("application"))
+    if around == "outside":
+        app = IdempotencyMiddleware(app, place.boundary())
+    assert (await post(app, None, path=f"/m{path}")).code == "key-missing"
+    assert [(await post(app, path=f"/m{path}")).body for _ in range(2)] == [b"done", b"done"]
 
 
 async def test_r26_r27_the_order_of_middleware_and_what_browsers_see(place: Place) -> None:

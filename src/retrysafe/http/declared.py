@@ -25,7 +25,8 @@ class Declared(NamedTuple):
 def policy(need: Need, **options: Unpack[Options]) -> Callable[[H], H]:
     """Decorate a handler with a policy of its own, under the decorator that makes a route of it.
 
-    ``need`` is "required", "optional" or "off"; ``options`` are those of `retrysafe.http.policy.Options` that differ
+    ``need`` is "required", "optional" or "off", and holds for POST, PUT, PATCH and DELETE, unless ``methods`` says
+    otherwise; ``options`` are those of `retrysafe.http.policy.Options` that differ
     from the guard around it. Raises `ConfigurationError` for what cannot be kept.
     """
     if need not in NEEDS:

@@ -10,7 +10,7 @@ not let in by them has met no key.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Unpack
 
 from fastapi import Depends, HTTPException, Request
@@ -20,9 +20,9 @@ from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi, starlette
-from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, Whose, guarded, request_of
+from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, request_of
 from retrysafe.http.conditional import Version, evaluate
-from retrysafe.http.declared import guard_for, policy
+from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.doors import refuse_bound_to_threads
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
@@ -103,14 +103,16 @@ class _Route(APIRoute):
     idempotency: ClassVar[Idempotency]
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
+        self._declared = declared_by(endpoint)
         self._guard = guard_for(self.idempotency.guard, endpoint)
         chosen = self._guard.policy
         methods = {method.upper() for method in kwargs.get("methods") or ("GET",)} & chosen.methods
         needs = {chosen.need(method, path) for method in methods} - {"off"}
-        if needs:
+        if methods:  # also where ``path``, which has no prefix of an including router yet, is "off"
             begin = self.idempotency.begin
             given: Sequence[Any] = kwargs.get("dependencies") or ()
             kwargs["dependencies"] = [*(one for one in given if one.dependency is not begin), Depends(begin)]
+        if needs:
             kwargs["openapi_extra"] = _documented(
                 kwargs.get("openapi_extra"), openapi.extra(self._guard, required=needs == {"required"})
             )
@@ -121,12 +123,12 @@ class _Route(APIRoute):
         if HELD in scope or scope["method"] not in (self.methods or ()):
             await super().handle(scope, receive, send)
             return
-        whose: Whose | None = _of_nobody if self._guard.principal is None else None
-        await guarded(self._guard, super().handle, scope, receive, send, whose)
-
-
-async def _of_nobody(scope: Scope) -> str | None:
-    return None
+        if declared_by(self.endpoint) is not self._declared:
+            raise ConfigurationError(
+                f"@policy stands above the decorator that makes a route of {self.endpoint!r}, which has not seen it: "
+                "put it beneath, directly on the function."
+            )
+        await guarded(self._guard, super().handle, scope, receive, send, None)
 
 
 def _documented(given: dict[str, Any] | None, made: dict[str, Any]) -> dict[str, Any]:
@@ -149,18 +151,10 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
     keep their own policy.
     """
 
-    def endpoints(self, scope: Scope) -> Iterator[tuple[object, object]]:
-        """The route that serves a request, and its handler."""
-        for context in iter_route_contexts(scope["app"].routes):
-            if isinstance(context.original_route, APIRoute):
-                if starlette.matches(context, scope):
-                    yield context.original_route, context.endpoint
-                    return
-            else:
-                found = next(starlette.found_in([context.original_route], scope), None)
-                if found is not None:
-                    yield found
-                    return
+    def flat(self, routes: Iterable[Any]) -> Iterator[tuple[Any, object]]:
+        """Every route with what matches requests for it: those of included routers know their prefix."""
+        for context in iter_route_contexts(list(routes)):
+            yield context, context.original_route
 
     def guards_itself(self, route: object, endpoint: object) -> bool:
         """Whether a route is guarded on its own."""

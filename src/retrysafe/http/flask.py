@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import wraps
 from io import BufferedReader
+from types import FunctionType
 from typing import Any, TypeVar, Unpack, cast, overload
 
 from flask import Blueprint, Flask, Request, Response, abort, current_app, request, request_started
@@ -23,7 +24,7 @@ from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.exchange import Capture, Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import latin
-from retrysafe.http.policy import Options, policy_of
+from retrysafe.http.policy import UNSAFE, Options, policy_of
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
 from retrysafe.http.wsgi import HELD, Environ, Input, StartResponse, request_of
@@ -33,9 +34,10 @@ View = TypeVar("View", bound=Callable[..., Any])
 Guarded = TypeVar("Guarded", bound="Callable[..., Any] | Blueprint")
 
 _EXTENSION, _BLUEPRINTS = "retrysafe", "retrysafe.blueprints"
-_MARK = "__retrysafe__"
+_MARK, _BARE = "__retrysafe__", "__retrysafe_bare__"
+_KEPT = "retrysafe.rule"
+"""Where the environ of a request that is guarded here has the rule that is kept."""
 _INPUT, _OPEN = "retrysafe.input", "retrysafe.open"
-_UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
 _PARSED = ("stream", "data", "form", "files", "values", "_cached_data", "_cached_json")
 """What a Flask request remembers of a body that it has read."""
 
@@ -135,11 +137,22 @@ class Installed:
 
     def _rule(self) -> Rule | None:
         """What was said of the view that was asked for, or of the innermost blueprint of which something was said."""
-        marked = _mark_of(self._app.view_functions.get(request.endpoint or ""))
+        marked = self._marked()
         if marked is not None:
             return marked
         rules: dict[str, Rule] = self._app.extensions.get(_BLUEPRINTS, {})
         return next((rules[name] for name in request.blueprints if name in rules), None)
+
+    def _marked(self) -> Rule | None:
+        """What was said of the view, or of the method of a class of views, by its decorator."""
+        view = self._app.view_functions.get(request.endpoint or "")
+        found = _mark_of(view) or _mark_of(getattr(getattr(view, "view_class", None), request.method.lower(), None))
+        if found is None and hasattr(view, _BARE):
+            raise ConfigurationError(
+                f"@idempotent stands above the decorator that registers {request.endpoint!r}, which has not seen it: "
+                "put it beneath, directly above the function."
+            )
+        return found
 
     # ------------------------------------------------------------ where Flask is met
 
@@ -164,8 +177,7 @@ class Installed:
 
     def _dispatch(self, *args: Any) -> Any:
         """A decorated view is guarded beneath the decorators that stand above; every other one here."""
-        marked = _mark_of(self._app.view_functions.get(request.endpoint or ""))
-        if marked is not None or request.routing_exception is not None:
+        if request.routing_exception is not None or self._marked() is not None:
             return self._dispatch_request(*args)
         return self.serve(self._rule(), lambda: self._dispatch_request(*args))
 
@@ -181,6 +193,11 @@ class Installed:
 
     def serve(self, rule: Rule | None, view: Callable[[], Any]) -> Any:
         """Answer the request with ``view``, or in its place."""
+        if request.environ.get(_KEPT, rule) is not rule:
+            raise ConfigurationError(
+                f"@idempotent on the view of {request.endpoint!r} was not seen: the decorators above it must use "
+                "functools.wraps."
+            )
         if HELD in request.environ or (rule is not None and rule.need == "off"):
             return view()
         guard = self.guard(rule)
@@ -188,7 +205,10 @@ class Installed:
             exchange = self._admit(guard)
         except Refusal as refusal:
             return self._ours(guard.answer(refusal))
-        return view() if exchange is None else self._exchanged(exchange, view)
+        if exchange is None:
+            return view()
+        request.environ[_KEPT] = rule
+        return self._exchanged(exchange, view)
 
     def _admit(self, guard: Guard) -> Exchange | None:
         """Read the request, its body last; None when it passes untouched. Raises `Refusal`."""
@@ -354,7 +374,7 @@ def idempotent(
         if isinstance(guarded, Blueprint):
             _mark_blueprint(guarded, Rule(cast("Need", need), boundary, principal, options))
             return guarded
-        chosen: Options = {"methods": _UNSAFE, **options}
+        chosen: Options = {"methods": UNSAFE, **options}
         return _guarded_view(guarded, Rule(cast("Need", need), boundary, principal, chosen))
 
     return decorate
@@ -377,6 +397,8 @@ def _guarded_view(view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
         return installed.serve(rule, lambda: current_app.ensure_sync(view)(*args, **kwargs))
 
     setattr(guarded, _MARK, rule)
+    if isinstance(view, FunctionType):
+        setattr(view, _BARE, True)
     return guarded
 
 

@@ -23,7 +23,7 @@ from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreUnavail
 from retrysafe.http import keys
 from retrysafe.http.bodies import Body, without_boundary
 from retrysafe.http.messages import Request, Response, kept, replayed
-from retrysafe.http.policy import Options, policy_of
+from retrysafe.http.policy import UNSAFE, Options, policy_of
 from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render
 from retrysafe.http.routes import Need
 from retrysafe.http.snapshots import ResponseCodec
@@ -50,9 +50,13 @@ class Guard:
         self.principal = principal
 
     def under(self, need: Need, options: Options) -> Guard:
-        """The guard of one route: this one's boundary and principal, its options but for ``options``."""
+        """The guard of one route: this one's boundary and principal, its options but for ``options``.
+
+        A route of which something is said is guarded by every method that is not safe, unless ``options`` name some.
+        """
         routes: dict[str, Need] = {"/**": need}
-        merged: Options = {**self.options, **options, "required": need == "required", "routes": routes}
+        said: Options = {"methods": self.policy.methods | UNSAFE, **options}
+        merged: Options = {**self.options, **said, "required": need == "required", "routes": routes}
         return Guard(self.boundary, merged, self.principal)
 
     @property

@@ -17,6 +17,8 @@ OnStoreError = Literal["closed", "open"]
 
 NEVER_GUARDED = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods that are safe, so that a retry needs no key (RFC 9110 section 9.2.1)."""
+UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+"""Methods that are guarded where a handler says itself that it wants a key."""
 PASSING = frozenset({401, 403, 408, 421, 425, 429})
 """Refusals of which a retry may fare better: the key is free again."""
 

@@ -13,9 +13,10 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Unpack
 
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Match, request_response
+from starlette.routing import Match, Router, request_response
 
 from retrysafe.boundary import Boundary
 from retrysafe.http import asgi
@@ -23,7 +24,7 @@ from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, reques
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import Options
+from retrysafe.http.policy import UNSAFE, Options
 
 __all__ = ["IdempotencyMiddleware", "check_preconditions", "idempotent", "policy", "user"]
 
@@ -57,52 +58,79 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         return await whose_of(self.guard, Request(scope))
 
     def _guard_of(self, scope: Scope) -> Guard | None:
-        """The guard of a request; None where its route guards itself."""
-        if "app" not in scope or "endpoint" in scope:  # stands alone, or around one route
-            return self.guard
-        route, endpoint = next(self.endpoints(scope), (None, None))
-        if self.guards_itself(route, endpoint):
+        """The guard of a request; None where its route, or what is mounted on the way to it, guards itself."""
+        found = list(self._served_by(scope))
+        if any(self.guards_itself(route, endpoint) for route, endpoint in found):
             return None
+        endpoint = _handler(found[-1][1], scope["method"]) if found else None
         if declared_by(endpoint) is None:
             return self.guard
-        found = self._declared.get(endpoint)
-        if found is None:
-            found = self._declared[endpoint] = guard_for(self.guard, endpoint)
-        return found
+        guard = self._declared.get(endpoint)
+        if guard is None:
+            guard = self._declared[endpoint] = guard_for(self.guard, endpoint)
+        return guard
 
     @functools.cached_property
     def _declared(self) -> dict[object, Guard]:
         return {}
 
-    def endpoints(self, scope: Scope) -> Iterator[tuple[object, object]]:
-        """The route that serves a request, and its handler."""
-        return found_in(scope["app"].routes, scope)
+    def _served_by(self, scope: Scope) -> Iterator[tuple[object, object]]:
+        """The routes on the way from here to the handler of a request, each with its endpoint."""
+        router = self._router(scope)
+        if router is not None:
+            yield from self._found_in(router.routes, scope)
+        elif "endpoint" in scope:  # around one route
+            yield None, scope["endpoint"]
+
+    def _router(self, scope: Scope) -> Any:
+        """What has the routes that stand inside this middleware, if any has."""
+        app = scope.get("app")
+        if app is not None and scope.get("endpoint", app) is app:
+            return app
+        inner: Any = self.app
+        while inner is not None:
+            inner = getattr(inner, "__self__", inner)  # a router has its middleware around a method of its own
+            if isinstance(inner, Router | Starlette):
+                break
+            inner = getattr(inner, "app", None)
+        return inner
+
+    def _found_in(self, routes: Iterable[Any], scope: Scope) -> Iterator[tuple[object, object]]:
+        for matcher, route in self.flat(routes):
+            child = _matched(matcher, scope)
+            if child is not None:
+                yield route, child.get("endpoint")
+                yield from self._found_in(getattr(route, "routes", None) or (), {**scope, **child})
+                return
+
+    def flat(self, routes: Iterable[Any]) -> Iterator[tuple[Any, object]]:
+        """Every route with what matches requests for it."""
+        return ((route, route) for route in routes)
 
     def guards_itself(self, route: object, endpoint: object) -> bool:
-        """Whether a route is guarded on its own."""
+        """Whether a route, or an application that is mounted there, is guarded on its own."""
         app = endpoint if isinstance(endpoint, _Guarded) else getattr(route, "app", None)
         while app is not None and not isinstance(app, asgi.IdempotencyMiddleware):
+            if any(_guards(added.cls) for added in getattr(app, "user_middleware", ())):
+                return True
             app = getattr(app, "app", None)
         return app is not None
 
 
-def matches(route: Any, scope: Scope) -> Scope | None:
+def _guards(middleware: object) -> bool:
+    return isinstance(middleware, type) and issubclass(middleware, asgi.IdempotencyMiddleware)
+
+
+def _matched(route: Any, scope: Scope) -> Scope | None:
     """What a route adds to the scope of a request that it serves; None for other requests."""
     match, child = route.matches(dict(scope))
     return child if match is Match.FULL else None
 
 
-def found_in(routes: Iterable[Any], scope: Scope) -> Iterator[tuple[object, object]]:
-    """The first route that serves a request, and its handler; looked for in what is mounted, too."""
-    for route in routes:
-        child = matches(route, scope)
-        if child is not None:
-            inner = getattr(route, "routes", None)
-            if inner:
-                yield from found_in(inner, {**scope, **child})
-            else:
-                yield route, child.get("endpoint")
-            return
+def _handler(endpoint: Any, method: str) -> object:
+    """What serves a method: of a class, the method of that name, if it has a policy."""
+    own = getattr(endpoint, method.lower(), None) if inspect.isclass(endpoint) else None
+    return endpoint if declared_by(own) is None else own
 
 
 class _Guarded(asgi.IdempotencyMiddleware):
@@ -118,14 +146,16 @@ def idempotent(
     """Decorate the handler of a route, a function or an `HTTPEndpoint`: it runs once per key.
 
     ``principal`` is called with the `Request`; ``options`` are those of `retrysafe.http.policy.Options`, ``required``
-    being True unless you say otherwise. It stands above other decorators, such as ``@requires``, and the route names
-    its methods: ``Route("/orders", create, methods=["POST"])``.
+    being True, and ``methods`` POST, PUT, PATCH and DELETE, unless you say otherwise. It stands above other decorators,
+    such as ``@requires``, and the route names its methods: ``Route("/orders", create, methods=["POST"])``.
     """
-    merged: Options = {"required": True, **options}
+    merged: Options = {"required": True, "methods": UNSAFE, **options}
 
     def decorate(handler: Callable[..., Any]) -> App:
         app: Any = request_response(_called(handler) if inspect.isclass(handler) else handler)
-        return functools.update_wrapper(_Guarded(app, boundary, principal=principal, **merged), handler, updated=())
+        made = _Guarded(app, boundary, principal=principal, **merged)
+        made.guard = guard_for(made.guard, handler)
+        return functools.update_wrapper(made, handler, updated=())
 
     return decorate
 
