@@ -9,6 +9,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from contextvars import ContextVar
 from typing import Any, Unpack
 
@@ -82,11 +83,11 @@ async def _serve(
             return await handler()
         whose = None if guard.principal is None else guard.principal(request)
         scope = guard.scope(await whose if inspect.isawaitable(whose) else whose)
-        body = Body(asked, guard.policy)
         raw = await request.read()
-        body.add(raw)
-        _guarded.set(request)
-        return await _exchange(Exchange(guard, asked, key, body, scope), request, raw, handler)
+        with closing(Body(asked, guard.policy)) as body:
+            body.add(raw)
+            _guarded.set(request)
+            return await _exchange(Exchange(guard, asked, key, body, scope), request, raw, handler)
     except Refusal as refusal:
         return _rendered(guard.answer(refusal))
 

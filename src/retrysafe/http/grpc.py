@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import closing
 from typing import Any, NamedTuple, Unpack
 
 import grpc
@@ -246,7 +247,8 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
                 response = ended[0].as_response()
                 return Live(response.status, response.headers, [response.body or b""])
 
-            served = Exchange(self.guard, request, key, body, whose).attempt(work)
+            with closing(body):
+                served = Exchange(self.guard, request, key, body, whose).attempt(work)
         except Refusal as refusal:
             return _refused(refusal, self.guard), False
         if isinstance(served, Live):
@@ -297,7 +299,8 @@ class AsyncIdempotencyInterceptor(_Interceptor, grpc.aio.ServerInterceptor):  # 
                 ended[:] = [await _aperform(handler, raw, _AsyncContext(context))]
                 return ended[0].as_response()
 
-            stored = await unary.Exchange(self.guard, request, key, body, whose).attempt(work)
+            with closing(body):
+                stored = await unary.Exchange(self.guard, request, key, body, whose).attempt(work)
         except Refusal as refusal:
             return _refused(refusal, self.guard), False
         return (ended[0], False) if stored is None else (_answer_of(stored), True)
