@@ -153,7 +153,8 @@ def test_r23_a_refusal_undoes_the_views_work_and_is_kept(tmp_path: Path, name: s
         rest: Any = type("Order", (APIView,), {"authentication_classes": (), "put": put_rest})
         guard: Any = of_drf.idempotent if door == "drf" else of_django.idempotent
         view = rest.as_view() if door == "drf" else put
-        client = site.serve(guard(site.boundary(), principal=None, methods=["PUT"])(view), MIDDLEWARE=[])
+        guarded = guard(site.boundary(), principal=None, methods=["PUT"])(view)
+        client = site.serve(guarded, MIDDLEWARE=[], REST_FRAMEWORK={"UNAUTHENTICATED_USER": None})
         headers = {"If-Match": '"1"', "Idempotency-Key": "k"}
         first, again = [client.generic("PUT", "/orders", headers=headers) for _ in "12"]
         assert (first.status_code, again.status_code, again.content) == (412, 412, first.content)
