@@ -230,7 +230,7 @@ def litestar(place: Place) -> Iterator[str]:
         task = BackgroundTask(fixture.state.work_after, script) if script.background else None
         told: dict[str, Any] = {
             "status_code": script.status,
-            "encoded_headers": [(name.lower().encode(), value.encode()) for name, value in lines],
+            "headers": lines,
             "background": task,
         }
         if script.stream:
