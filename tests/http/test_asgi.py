@@ -445,6 +445,38 @@ async def test_r11_large_can_be_an_error(place: Place) -> None:
     assert (answer.status, answer.code) == (501, "response-unsupported")
 
 
+async def test_r8_another_task_cannot_send_past_a_response_that_is_being_recorded(place: Place) -> None:
+    async def handler(scope: Any, receive: Any, send: Any) -> None:
+        await send(START)
+        stray = (send({**START, "status": 500}), send(chunk(b"stray", more=False)))
+        await asyncio.gather(send(chunk(b"x", more=False)), *stray, return_exceptions=True)
+
+    answer = await post(guarded(App(handler), place))
+    assert [message["type"] for message in answer.messages[:2]] == ["http.response.start", "http.response.body"]
+    assert (answer.started[0]["status"], answer.bodies[0]["body"]) == (201, b"x")
+
+
+async def test_r16_a_task_that_outlives_its_failed_handler_sends_nothing(place: Place) -> None:
+    failed, refused = asyncio.Event(), asyncio.Event()
+
+    async def outlive(send: Any) -> None:
+        await failed.wait()
+        with suppress(RuntimeError):
+            await send(START)
+        refused.set()
+
+    async def handler(scope: Any, receive: Any, send: Any) -> None:
+        scope["tasks"].append(asyncio.ensure_future(outlive(send)))
+        raise ValueError("broken")
+
+    request = Connection(guarded(App(handler), place), "k", tasks=[])
+    with pytest.raises(ValueError, match="broken"):
+        await request.run()
+    failed.set()
+    await refused.wait()
+    assert request.answer.messages == []
+
+
 async def test_a_deferred_claim_that_was_refused_is_not_passed_by_asking_again(place: Place) -> None:
     runs = 0
 

@@ -176,6 +176,7 @@ class Exchange:
         self._sent = False
         self._endless = False
         self._settled = False
+        self._complete = False
         self._audible = asyncio.Event()
         self._instead: Response | Refusal | RetryTransaction | None = None
 
@@ -328,8 +329,10 @@ class Exchange:
         if self._instead is not None:
             raise Preempted
         kind = message["type"]
-        if self._settled or self.claim is None:
+        if self._complete or self.claim is None:
             await self._forward(message)
+        elif self._settled:
+            raise RuntimeError(f"The application sent {kind} after the end of its response, or of its own work.")
         elif kind == _START:
             await self._start(message)
         elif kind == _BODY:
@@ -361,8 +364,11 @@ class Exchange:
                 await self._overflow()
         if not message.get("more_body", False):
             await self._settle()
-            await self._release()
-            await self._forward(message)
+            try:
+                await self._release()
+                await self._forward(message)
+            finally:
+                self._complete = True
         elif self._live:
             await self._forward(message)
         elif body:
