@@ -961,6 +961,24 @@ async def test_the_application_is_run_again_when_somebody_made_a_500_of_the_erro
     assert (await post(guarded(app, place))).body == b"second"
 
 
+async def test_a_leased_request_is_ended_once_when_a_500_tells_of_such_an_error(place: Place) -> None:
+    if place.transactional or not place.store.startswith("postgresql"):
+        pytest.skip("only PostgreSQL has serialization failures here")
+    from psycopg.errors import SerializationFailure
+
+    left: list[Any] = []
+
+    async def handler(scope: Any, receive: Any, send: Any) -> None:
+        claim, leave = current(), current().__aexit__
+        claim.__aexit__ = lambda *error: left.append(error) or leave(*error)  # type: ignore[method-assign, func-returns-value]
+        scope[HELD].error = SerializationFailure()
+        await send({**START, "status": 500})
+        await send(chunk(b"error", more=False))
+
+    assert (await post(guarded(App(handler), place))).body == b"error"
+    assert len(left) == 1
+
+
 async def test_restarts_are_bounded(place: Place) -> None:
     if not place.transactional or not place.store.startswith("postgresql"):
         pytest.skip("only PostgreSQL has serialization failures here")

@@ -404,6 +404,7 @@ class Exchange:
         claim, error = self._required_claim(), self.error
         if error is not None and self._status >= 500 and self.guard.boundary.restarts(error):
             await self._give_up_for(error)
+            return
         body = None if self._captured is None else bytes(self._captured)
         self.guard.judge(claim, Response(self._status, tuple(self._headers), body))
         try:
