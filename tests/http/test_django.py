@@ -26,6 +26,7 @@ from django.test import AsyncClient, Client  # isort: skip
 from django.urls import path  # isort: skip
 from django.utils.decorators import method_decorator  # isort: skip
 from django.views import View  # isort: skip
+from django.views.decorators.cache import never_cache  # isort: skip
 
 from retrysafe.http.django import idempotent  # isort: skip
 from retrysafe.http.django_serving import response_of  # isort: skip
@@ -99,9 +100,17 @@ def test_k6_without_a_key_the_request_is_refused_or_passes(small: Site, door: st
 @door
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
 def test_k7_other_methods_pass_untouched(small: Site, door: str, method: str) -> None:
-    client = small.guarded(door)
+    client = small.guarded(door, methods=["POST", "PATCH"])
     assert [post(client, method=method).status_code for _ in "12"] == [201, 201]
     assert (small.runs, small.seen.names) == (2, [])
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_k7_a_decorated_view_is_guarded_by_every_unsafe_method(small: Site, method: str) -> None:
+    client = small.guarded("decorator")
+    assert [replayed(post(client, method=method)) for _ in "12"] == [False, True]
+    assert code(post(client, None, method=method)) == "key-missing"
+    assert not replayed(post(small.guarded("middleware"), "k", method="PUT"))
 
 
 @door
@@ -523,6 +532,61 @@ def test_one_guard_inside_another_claims_once(site: Site) -> None:
     assert [replayed(post(client)) for _ in "12"] == [False, True]
     assert site.seen.names.count("completed") == 1
     assert code(post(client, None)) == "key-missing"
+
+
+@pytest.mark.parametrize("kind", ["function", "dispatch", "method", "around", "async"])
+def test_k8_the_middleware_leaves_views_that_guard_themselves_to_their_own_guard(small: Site, kind: str) -> None:
+    """The view knows whose request it is: what it gave to one is not replayed to another."""
+    mine = idempotent(small.boundary(), principal="user")
+
+    class Orders(View):
+        def post(self, request: HttpRequest) -> HttpResponse:
+            return small.create(request)
+
+        patch = post
+
+    async def asynchronous(request: HttpRequest) -> HttpResponse:
+        small.runs += 1
+        return HttpResponse()
+
+    views = {
+        "function": lambda: never_cache(mine(small.create)),
+        "dispatch": lambda: method_decorator(mine, name="dispatch")(Orders).as_view(),
+        "method": lambda: method_decorator(mine, name="post")(Orders).as_view(),
+        "around": lambda: mine(Orders.as_view()),
+        "async": lambda: mine(asynchronous),
+    }
+    client = small.guarded("middleware", views[kind](), methods=["POST", "PATCH"], required=False)
+    assert [replayed(post(client, x_user=user)) for user in "1122"] == [False, True] * 2
+    assert (post(client).status_code, code(post(client))) == (403, "principal-missing")
+    assert small.runs == 2
+    answers = [post(client, "p", method="PATCH", x_user=user) for user in "12"]
+    assert [replayed(answer) for answer in answers] == [False, kind == "method"]  # which alone is the middleware's
+
+
+def test_a_guard_that_the_middleware_cannot_see_is_refused(small: Site, caplog: pytest.LogCaptureFixture) -> None:
+    own = idempotent(small.boundary(), principal="user")(small.create)
+    Leading.urls = type("Urls", (), {"urlpatterns": [path("orders", own)]})
+    around, settings = [AUTHENTICATION, MIDDLEWARE], {"BOUNDARY": small.boundary()}
+    for view, inside in ((lambda request: own(request), []), (small.create, ["tests.http.test_django.Leading"])):
+        client = small.serve(view, MIDDLEWARE=[*around, *inside], RETRYSAFE=settings)
+        assert [post(client, x_user=user).status_code for user in "12"] == [500, 500]
+        assert "must use functools.wraps" in caplog.text
+        caplog.clear()
+    assert small.runs == 0
+
+
+class Leading:
+    """Leads requests to other views."""
+
+    urls: Any
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        request.urlconf = self.urls
+        return self.get_response(request)
 
 
 def test_classes_and_urls(site: Site) -> None:

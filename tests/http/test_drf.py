@@ -14,6 +14,7 @@ from tests.http.django_site import MIDDLEWARE, PLACES, SQL, Site, User, code, op
 from django.db import connections, transaction  # isort: skip
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse  # isort: skip
 from django.urls import include, path  # isort: skip
+from django.utils.decorators import method_decorator  # isort: skip
 from rest_framework import exceptions, mixins, renderers, serializers, viewsets  # isort: skip
 from rest_framework.authentication import BaseAuthentication  # isort: skip
 from rest_framework.decorators import action, api_view, authentication_classes  # isort: skip
@@ -25,6 +26,7 @@ from rest_framework.views import APIView  # isort: skip
 
 from drf_spectacular.openapi import AutoSchema as SpectacularSchema  # isort: skip
 
+from retrysafe.http.django import idempotent as of_django  # isort: skip
 from retrysafe.http.drf import AutoSchema, Idempotency, IdempotentMixin, IdempotentSchema, idempotent  # isort: skip
 
 REST = {"UNAUTHENTICATED_USER": None}
@@ -285,8 +287,44 @@ def test_what_is_no_view_of_rest_framework_is_refused(small: Site) -> None:
         idempotent(small.boundary())(view)
     with pytest.raises(ConfigurationError, match="no idempotency"):
         Orders.as_view()
+    with pytest.raises((ConfigurationError, RuntimeError)) as refused:  # RuntimeError before Python 3.12
+        type("Silent", (APIView,), {"idempotency": Idempotency(small.boundary())})
+    assert "class Silent(IdempotentMixin, …)" in f"{refused.value} {refused.value.__cause__}"
     with pytest.raises(ConfigurationError, match="'destroy' is 'maybe'"):
         Idempotency(small.boundary(), actions={"destroy": "maybe"})  # type: ignore[dict-item]
+
+
+def test_actions_that_are_none_of_the_view_are_refused(small: Site) -> None:
+    class Set(IdempotentMixin, mixins.CreateModelMixin, viewsets.GenericViewSet):  # type: ignore[misc]
+        @action(detail=True, methods=["post"])
+        def pay(self, request: Any, pk: str) -> None: ...
+
+    def made(base: Any, *map_of: Any, **actions: Any) -> Any:
+        return guarded(small, base, actions=actions).as_view(*map_of)
+
+    made(Set, {"post": "create"}, pay="off", create="optional", delete="off")
+    made(Orders, post="optional")
+    for base, map_of, wrong in ((Set, ({"post": "create"},), "creat"), (Orders, (), "delete"), (Orders, (), "site")):
+        with pytest.raises(ConfigurationError, match=f"'{wrong}' is neither an action nor a method of"):
+            made(base, *map_of, **{wrong: "off"})
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_k7_every_unsafe_method_is_guarded(small: Site, method: str) -> None:
+    def handle(self: Any, request: Any) -> Response:
+        small.runs += 1
+        return Response()
+
+    def client(**options: Any) -> Any:
+        return small.serve(guarded(small, namespace={method.lower(): handle}, **options).as_view())
+
+    every = client()
+    assert [replayed(send(every, method=method)) for _ in "12"] == [False, True]
+    assert code(send(every, None, method=method)) == "key-missing"
+    none = client(methods=["LOCK"])
+    assert [replayed(send(none, method=method)) for _ in "12"] == [False, False]
+    named = client(methods=["LOCK"], actions={method.lower(): "required"})
+    assert [replayed(send(named, method=method)) for _ in "12"] == [False, True]
 
 
 def test_inside_the_middleware_the_view_claims_nothing_more(site: Site) -> None:
@@ -294,6 +332,51 @@ def test_inside_the_middleware_the_view_claims_nothing_more(site: Site) -> None:
     assert [replayed(send(client)) for _ in "12"] == [False, True]
     assert site.seen.names.count("completed") == 1
     assert code(send(client, None)) == "key-missing"
+
+
+@pytest.mark.parametrize("kind", ["mixin", "last", "decorator"])
+def test_k8_r26_the_middleware_leaves_guarded_views_to_their_own_guard(site: Site, kind: str) -> None:
+    """Nobody gets a replay before REST framework has found out who asks, and only that of one's own request."""
+    views = {
+        "mixin": lambda: guarded(site).as_view(),
+        "last": lambda: guarded(site, type("Set", (viewsets.ViewSet, Orders), {})).as_view({"post": "post"}),
+        "decorator": lambda: idempotent(site.boundary())(type("Plain", (Plain,), {"site": site}).as_view()),
+    }
+    client = site.serve(views[kind](), MIDDLEWARE=[MIDDLEWARE], RETRYSAFE={"BOUNDARY": site.boundary()})
+    assert [replayed(send(client, x_user=user)) for user in "1122"] == [False, True] * 2
+    assert send(client, x_user="bad").status_code == 401
+    assert code(post(client, "k", '{"item": "lamp"}', type="application/json")) == "principal-missing"
+    assert site.rows() == 2
+
+
+class Plain(APIView):
+    """Not guarded by itself."""
+
+    authentication_classes = (Header,)
+    site: Site
+
+    def post(self, request: Any) -> Response:
+        self.site.work()
+        return Response(request.data)
+
+
+def test_k8_r26_a_guard_outside_must_know_whose_requests_they_are(small: Site, caplog: Any) -> None:
+    view = type("Plain", (Plain,), {"site": small}).as_view()
+
+    def around(**settings: Any) -> Any:
+        return small.serve(view, MIDDLEWARE=[MIDDLEWARE], RETRYSAFE={"BOUNDARY": small.boundary(), **settings})
+
+    decorated = of_django(small.boundary())(view)
+    methods = method_decorator(of_django(small.boundary()), name="dispatch")(type("Own", (Plain,), {"site": small}))
+    for client in (around(), small.serve(decorated), small.serve(methods.as_view())):
+        if client.get("/orders").status_code:
+            caplog.clear()
+        assert send(client).status_code == 500
+        assert "authenticates inside the claim" in caplog.text
+    assert not small.seen.names
+    assert send(around(ROUTES={"/orders": "off"})).status_code == 200
+    named = around(PRINCIPAL=lambda request: request.headers.get("X-User"))
+    assert [replayed(send(named, x_user=user)) for user in "1122"] == [False, True] * 2
 
 
 # ------------------------------------------------------------ transactions

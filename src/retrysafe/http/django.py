@@ -23,15 +23,26 @@ from django.db import connections, transaction
 from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
+from django.urls import Resolver404, resolve
 from django.utils.module_loading import import_string
 
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.finish import finish
 from retrysafe.http.conditional import Version, evaluate
-from retrysafe.http.django_serving import Again, of_user, request_of, response_of, serve, visit_of
+from retrysafe.http.django_serving import (
+    GUARDED,
+    Again,
+    guards_itself,
+    of_user,
+    refuse_before_authentication,
+    request_of,
+    response_of,
+    serve,
+    visit_of,
+)
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import Options
+from retrysafe.http.policy import UNSAFE, Options
 
 Principal = Literal["user"] | Callable[[Any], Any]
 V = TypeVar("V", bound=Callable[..., Any])
@@ -66,15 +77,17 @@ def idempotent(
             would commit after the record, but around one of its own.
         principal: whose the request is, so that keys of two never meet, and nobody's request is refused with 403:
             "user" for ``request.user``, or a function that takes the request and returns text, an int or a UUID.
-        options: see `retrysafe.http.policy.Options`; ``required`` is true by default.
+        options: see `retrysafe.http.policy.Options`; ``required`` is true, and ``methods`` are POST, PUT, PATCH and
+            DELETE, unless you say otherwise.
 
     The view finds its claim as ``request.idempotency`` and `retrysafe.current()`. Raises `ConfigurationError` for
     choices that cannot be kept, such as an async view under a transactional boundary.
     """
-    guard = guard_of(boundary, principal, {"required": True, **options})
+    guard = guard_of(boundary, principal, {"required": True, "methods": UNSAFE, **options})
 
     def decorate(view: V) -> V:
         guarded: V = _guarded(guard, view)
+        setattr(guarded, GUARDED, True)
         return guarded
 
     return decorate
@@ -86,6 +99,7 @@ def _guarded(guard: Guard, view: Any) -> Any:
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        refuse_before_authentication(guard, getattr(request.resolver_match, "func", None), request)
         run = partial(view, request, *args, **kwargs)
         inside = partial(in_atomic_requests, guarded, run, besides=own_alias(guard))
         return serve(guard, request, partial(_answered, request, inside), partial(in_atomic_requests, guarded, run))
@@ -178,6 +192,10 @@ class IdempotencyMiddleware:
     `retrysafe.http.policy.Options` in capitals, such as ``REQUIRED`` and ``ROUTES``. For other settings make a subclass
     with another `setting`.
 
+    Views that are guarded themselves, by a decorator or by the mixin of REST framework, are left to their own guard,
+    which knows whose request it is. Other views of REST framework authenticate inside the claim, and are refused with
+    `ConfigurationError` where there is no ``PRINCIPAL``.
+
     It is sync; under ASGI Django runs it in the thread of the request's sync code. With a transactional boundary the
     view must be sync and run in that thread, or it is refused with `ConfigurationError`.
 
@@ -196,12 +214,21 @@ class IdempotencyMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         """Serve one request."""
-        return serve(self.guard, request, partial(self._get_response, request), partial(self._passing, request))
+        passing = partial(self._passing, request)
+        if request.method in self.guard.policy.methods:
+            view = _view_of(request)
+            if guards_itself(view, request.method):
+                return passing()
+            refuse_before_authentication(self.guard, view, request)
+        return serve(self.guard, request, partial(self._get_response, request), passing, of_view=False)
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> None:
-        """Refuse views that would leave the thread of the transaction."""
+        """Refuse views that find out later who calls, or would leave the thread of the transaction."""
         visit = visit_of(request)
-        if visit is None or not self.guard.transactional or visit.exchange.claim is None:
+        if visit is None or visit.exchange.guard is not self.guard or visit.exchange.claim is None:
+            return
+        refuse_before_authentication(self.guard, view, request)  # what a middleware inside has led elsewhere
+        if not self.guard.transactional:
             return
         if iscoroutinefunction(view):
             raise ConfigurationError(ASYNC_VIEW.format(view=view, alias=self.guard.boundary.alias))
@@ -221,6 +248,14 @@ class IdempotencyMiddleware:
         if self.guard.transactional and self.guard.boundary.restarts(exception):
             visit.uncaught = exception
             return Again(status=500)
+        return None
+
+
+def _view_of(request: HttpRequest) -> Any:
+    """The view that Django will find for a request, if any."""
+    try:
+        return resolve(request.path_info, getattr(request, "urlconf", None)).func
+    except Resolver404:
         return None
 
 

@@ -27,7 +27,11 @@ from retrysafe.http.wsgi import request_of as request_of_environ
 
 CLAIM = "idempotency"
 """Where a request has its claim; None when it passed without one."""
+GUARDED = "_retrysafe_guarded"
+"""What is true of views, and classes of views, that are guarded on their own."""
 _VISIT = "_retrysafe_visit"
+_AUTHENTICATES = "perform_authentication"
+"""What classes of views have in REST framework, and nowhere else."""
 View = Callable[[], HttpResponseBase]
 
 
@@ -48,6 +52,33 @@ def visit_of(request: HttpRequest) -> Visit | None:
     return found if isinstance(found, Visit) else None
 
 
+# ------------------------------------------------------------ what is known of a view
+
+
+def guards_itself(view: object, method: str) -> bool:
+    """Whether a view, the class it is made of, or that class's method, is guarded on its own."""
+    cls = _class_of(view)
+    return any(getattr(part, GUARDED, False) for part in (view, cls, getattr(cls, method.lower(), None)))
+
+
+def refuse_before_authentication(guard: Guard, view: object, request: HttpRequest) -> None:
+    """Raise `ConfigurationError` for a view of REST framework that is guarded from outside for everybody alike.
+
+    It finds out by itself who calls, after a replay would have been sent to whoever knows the key.
+    """
+    cls = _class_of(view)
+    if guard.principal is None and hasattr(cls, _AUTHENTICATES) and guard.need(request_of(request)) != "off":
+        raise ConfigurationError(
+            f"{cls!r} is a view of REST framework, which authenticates inside the claim: anybody who knows a key would "
+            "get the response. Guard it by retrysafe.http.drf (IdempotentMixin, or @idempotent), say whose requests "
+            "they are (PRINCIPAL in the setting, principal= of the decorator), or let its route be 'off'."
+        )
+
+
+def _class_of(view: Any) -> Any:
+    return getattr(view, "cls", None) or getattr(view, "view_class", None)
+
+
 # ------------------------------------------------------------ one guarded request
 
 
@@ -61,11 +92,13 @@ class Visit:
     Attributes:
         caught: what the view raised, although a response was made of it.
         uncaught: what nothing made a response of but Django itself, with its page for status 500.
+        of_view: whether the view itself is guarded, or the middleware around it.
         thread: where the claim is made; the connections of its transaction are this thread's.
     """
 
-    def __init__(self, guard: Guard, request: HttpRequest, key: str) -> None:
+    def __init__(self, guard: Guard, request: HttpRequest, key: str, *, of_view: bool) -> None:
         head = request_of(request)
+        self.of_view = of_view
         body = Body(head, guard.policy)
         self.caught: Exception | None = None
         self.uncaught: Exception | None = None
@@ -125,19 +158,33 @@ class Visit:
         return _live_of(given, self.caught, on_a_loop=is_on_a_loop(self._request))
 
 
-def admit(guard: Guard, request: HttpRequest) -> Visit | None:
+def admit(guard: Guard, request: HttpRequest, *, of_view: bool = True) -> Visit | None:
     """The visit of a request that is to be guarded; None for one that passes. Raises `Refusal`."""
     if getattr(request, CLAIM, None) is not None:
+        _refuse_unseen(request, of_view=of_view)
         return None
     request.__dict__[CLAIM] = None
     key = guard.admit(request_of(request))
-    return None if key is None else Visit(guard, request, key)
+    return None if key is None else Visit(guard, request, key, of_view=of_view)
 
 
-def serve(guard: Guard, request: HttpRequest, view: View, passing: View | None = None) -> HttpResponseBase:
+def _refuse_unseen(request: HttpRequest, *, of_view: bool) -> None:
+    """Raise `ConfigurationError` in a view that guards itself, but whose middleware has claimed in its place."""
+    outer = visit_of(request)
+    if of_view and outer is not None and not outer.of_view:
+        raise ConfigurationError(
+            f"The view of {request.path} is guarded itself, but IdempotencyMiddleware has not seen that, and has "
+            "claimed before the view could say whose request it is: the decorators above it must use functools.wraps, "
+            "and a middleware that sets request.urlconf must stand outside IdempotencyMiddleware."
+        )
+
+
+def serve(
+    guard: Guard, request: HttpRequest, view: View, passing: View | None = None, *, of_view: bool = True
+) -> HttpResponseBase:
     """Answer a request by ``view`` under a claim, or in its place; one that is not guarded by ``passing``."""
     try:
-        visit = admit(guard, request)
+        visit = admit(guard, request, of_view=of_view)
     except Refusal as refusal:
         return response_of(guard.answer(refusal))
     if visit is None:

@@ -16,21 +16,21 @@ from rest_framework.exceptions import APIException
 from rest_framework.renderers import JSONRenderer
 from rest_framework.schemas.openapi import AutoSchema as _AutoSchema
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSetMixin
 
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.django import Principal, TakenOver, atomic_requests, guard_of, own_alias
-from retrysafe.http.django_serving import Visit, admit, request_of, response_of
+from retrysafe.http.django_serving import GUARDED, Visit, admit, request_of, response_of
 from retrysafe.http.exchange import Preempted
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import Options
+from retrysafe.http.policy import UNSAFE, Options
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
 
 V = TypeVar("V", bound=Callable[..., Any])
-_UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
 
 
 class Idempotency:
@@ -41,10 +41,12 @@ class Idempotency:
         principal: whose the request is: "user", the default, for ``request.user`` as REST framework authenticated it;
             a function that takes REST framework's request; or None, so that keys of all users are one space.
         actions: action of a view set, or method in small letters, to "required", "optional" or "off". Others follow
-            ``required``, true by default, if their method is one of ``methods``.
+            ``required``, true by default, if their method is one of ``methods``: POST, PUT, PATCH and DELETE, unless
+            you say otherwise.
         options: see `retrysafe.http.policy.Options`.
 
-    Raises `ConfigurationError` for choices that cannot be kept.
+    Raises `ConfigurationError` for choices that cannot be kept, and in a class without `IdempotentMixin`; before Python
+    3.12 that is the ``__cause__`` of a `RuntimeError`.
     """
 
     def __init__(
@@ -55,13 +57,25 @@ class Idempotency:
         actions: Mapping[str, Need] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self.default = guard_of(boundary, principal, {"required": True, **options})
+        self.default = guard_of(boundary, principal, {"required": True, "methods": UNSAFE, **options})
         self._actions: dict[str, Guard | None] = {}
         for name, need in (actions or {}).items():
             if need not in NEEDS:
                 raise ConfigurationError(f"actions=: {name!r} is {need!r}, which is none of {', '.join(NEEDS)}.")
-            own: Options = {**options, "required": need == "required", "methods": _UNSAFE}
-            self._actions[name] = None if need == "off" else guard_of(boundary, principal, own)
+            self._actions[name] = None if need == "off" else self.default.under(need, {})
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if name == "idempotency" and not issubclass(owner, IdempotentMixin):
+            raise ConfigurationError(
+                f"{owner.__name__} has idempotency = Idempotency(…), but is no IdempotentMixin, so that nothing would "
+                f"be guarded: class {owner.__name__}(IdempotentMixin, …)."
+            )
+
+    def refuse_unknown_actions(self, view: type[APIView]) -> None:
+        """Raise `ConfigurationError` if ``actions`` name what is neither an action nor a method of a view."""
+        unknown = [name for name in self._actions if not _is_action(view, name)]
+        if unknown:
+            raise ConfigurationError(f"actions=: {unknown[0]!r} is neither an action nor a method of {view.__name__}.")
 
     def guard(self, action: str | None, method: str) -> Guard | None:
         """The guard of an action; None where it is off."""
@@ -69,6 +83,11 @@ class Idempotency:
             if name in self._actions:
                 return self._actions[name]
         return self.default
+
+
+def _is_action(view: type[APIView], name: str) -> bool:
+    is_method, is_there = name in view.http_method_names, callable(getattr(view, name, None))
+    return is_method or is_there if issubclass(view, ViewSetMixin) else is_method and is_there
 
 
 class IdempotentMixin(APIView):
@@ -89,6 +108,7 @@ class IdempotentMixin(APIView):
         """As REST framework's; ``ATOMIC_REQUESTS`` is kept inside the claim."""
         if not isinstance(getattr(cls, "idempotency", None), Idempotency):
             raise ConfigurationError(f"{cls.__name__} has IdempotentMixin, but no idempotency = Idempotency(boundary).")
+        cls.idempotency.refuse_unknown_actions(cls)
         taken_over = TakenOver()
         view: Any = super().as_view(*args, **initkwargs, _taken_over=taken_over)
         taken_over.update(getattr(view, "_non_atomic_requests", ()))
@@ -151,6 +171,9 @@ class IdempotentMixin(APIView):
         if isinstance(self._visit, Visit):
             self._visit.caught = exc
         return super().handle_exception(exc)
+
+
+setattr(IdempotentMixin, GUARDED, True)
 
 
 def idempotent(

@@ -66,13 +66,17 @@ class Guard:
 
     # ------------------------------------------------------------ before the body is read
 
-    def admit(self, request: Request) -> str | None:
-        """Return the request's key; None when it passes untouched. Raises `Refusal`."""
+    def need(self, request: Request) -> Need:
+        """Whether a request needs a key; "off" for one that is not guarded, whatever it carries."""
         policy = self.policy
         if request.method not in policy.methods:
-            return None
+            return "off"
         path = "" if policy.routes is None else unquote(request.path.decode("latin-1"))  # as the application routes it
-        need = policy.need(request.method, path)
+        return policy.need(request.method, path)
+
+    def admit(self, request: Request) -> str | None:
+        """Return the request's key; None when it passes untouched. Raises `Refusal`."""
+        policy, need = self.policy, self.need(request)
         if need == "off":
             return None
         try:
