@@ -56,6 +56,25 @@ class Authentication:
         return self.get_response(request)
 
 
+class Leading:
+    """Leads requests to other views."""
+
+    urls: Any
+
+    @classmethod
+    def to(cls, view: Any) -> None:
+        """To this one."""
+        cls.urls = type("Urls", (), {"urlpatterns": [path("orders", view)]})
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        request.urlconf = self.urls  # type: ignore[attr-defined]
+        return self.get_response(request)
+
+
+LEADING = "tests.http.django_site.Leading"
 AUTHENTICATION = "tests.http.django_site.Authentication"
 
 

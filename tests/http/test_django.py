@@ -14,7 +14,19 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, current
-from tests.http.django_site import AUTHENTICATION, MIDDLEWARE, PLACES, SQL, Site, code, opened, post, replayed
+from tests.http.django_site import (
+    AUTHENTICATION,
+    LEADING,
+    MIDDLEWARE,
+    PLACES,
+    SQL,
+    Leading,
+    Site,
+    code,
+    opened,
+    post,
+    replayed,
+)
 
 from django.core.exceptions import PermissionDenied  # isort: skip
 from django.core.files.uploadedfile import SimpleUploadedFile  # isort: skip
@@ -566,27 +578,14 @@ def test_k8_the_middleware_leaves_views_that_guard_themselves_to_their_own_guard
 
 def test_a_guard_that_the_middleware_cannot_see_is_refused(small: Site, caplog: pytest.LogCaptureFixture) -> None:
     own = idempotent(small.boundary(), principal="user")(small.create)
-    Leading.urls = type("Urls", (), {"urlpatterns": [path("orders", own)]})
+    Leading.to(own)
     around, settings = [AUTHENTICATION, MIDDLEWARE], {"BOUNDARY": small.boundary()}
-    for view, inside in ((lambda request: own(request), []), (small.create, ["tests.http.test_django.Leading"])):
+    for view, inside in ((lambda request: own(request), []), (small.create, [LEADING])):
         client = small.serve(view, MIDDLEWARE=[*around, *inside], RETRYSAFE=settings)
         assert [post(client, x_user=user).status_code for user in "12"] == [500, 500]
         assert "must use functools.wraps" in caplog.text
         caplog.clear()
     assert small.runs == 0
-
-
-class Leading:
-    """Leads requests to other views."""
-
-    urls: Any
-
-    def __init__(self, get_response: Any) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> Any:
-        request.urlconf = self.urls
-        return self.get_response(request)
 
 
 def test_classes_and_urls(site: Site) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from retrysafe import ConfigurationError, current
-from tests.http.django_site import MIDDLEWARE, PLACES, SQL, Site, User, code, opened, post, replayed
+from tests.http.django_site import LEADING, MIDDLEWARE, PLACES, SQL, Leading, Site, User, code, opened, post, replayed
 
 from django.db import connections, transaction  # isort: skip
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse  # isort: skip
@@ -368,12 +368,15 @@ def test_k8_r26_a_guard_outside_must_know_whose_requests_they_are(small: Site, c
 
     decorated = of_django(small.boundary())(view)
     methods = method_decorator(of_django(small.boundary()), name="dispatch")(type("Own", (Plain,), {"site": small}))
-    for client in (around(), small.serve(decorated), small.serve(methods.as_view())):
-        if client.get("/orders").status_code:
-            caplog.clear()
-        assert send(client).status_code == 500
+    for client in (around, lambda: small.serve(decorated), lambda: small.serve(methods.as_view())):
+        caplog.clear()
+        assert send(client()).status_code == 500
         assert "authenticates inside the claim" in caplog.text
     assert not small.seen.names
+    Leading.to(view)
+    led = {"MIDDLEWARE": [MIDDLEWARE, LEADING], "RETRYSAFE": {"BOUNDARY": small.boundary()}}
+    assert [send(small.serve(**led)).status_code for _ in "12"] == [500, 500]
+    assert small.runs == 0
     assert send(around(ROUTES={"/orders": "off"})).status_code == 200
     named = around(PRINCIPAL=lambda request: request.headers.get("X-User"))
     assert [replayed(send(named, x_user=user)) for user in "1122"] == [False, True] * 2
