@@ -16,6 +16,7 @@ from retrysafe import Boundary
 from retrysafe.connect import connect
 from tests.conftest import require
 from tests.http.observing import Recorder
+from tests.http.places import PLACES
 
 
 @dataclass
@@ -37,16 +38,6 @@ class Place:
         made = Boundary(f"http-{secrets.token_hex(8)}", store=self.store, observers=[self.seen], **terms)
         self.boundaries.append(made)
         return made
-
-
-PLACES: dict[str, tuple[str | None, bool]] = {
-    "memory": (None, False),
-    "sqlite": (None, False),
-    "sqlite-transactional": (None, True),
-    "postgresql": ("postgresql", False),
-    "postgresql-transactional": ("postgresql", True),
-    "redis": ("redis", False),
-}
 
 
 @pytest_asyncio.fixture(params=PLACES)

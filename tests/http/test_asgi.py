@@ -18,6 +18,7 @@ from retrysafe.http.asgi import HELD, IdempotencyMiddleware
 from retrysafe.http.asgi import guarded as deferring
 from retrysafe.http.guard import Guard
 from tests.http.conftest import Place
+from tests.http.places import LEASED, MEMORY, POSTGRESQL_LEASED, POSTGRESQL_TRANSACTIONAL, SEVERAL_AT_ONCE
 from tests.http.wire import Connection, Message, post
 
 START = {"type": "http.response.start", "status": 201, "headers": [(b"content-type", b"text/plain")]}
@@ -186,9 +187,8 @@ async def test_f5_traces_and_tokens_do_not_count(place: Place) -> None:
     assert app.runs == 1
 
 
+@SEVERAL_AT_ONCE
 async def test_f6_a_mismatch_is_told_while_the_first_still_runs(place: Place) -> None:
-    if place.serial:
-        pytest.skip("SQLite's transactions are serial: the duplicate waits for the file, and then gets 503")
     paused = Paused()
     middleware = guarded(paused.app, place)
     first = asyncio.ensure_future(post(middleware))
@@ -202,9 +202,8 @@ async def test_f6_a_mismatch_is_told_while_the_first_still_runs(place: Place) ->
 # ---------------------------------------------------------------- one runs
 
 
+@SEVERAL_AT_ONCE
 async def test_r1_of_many_at_once_one_runs(place: Place) -> None:
-    if place.serial:
-        pytest.skip("SQLite's transactions are serial: the duplicate waits for the file, and then gets 503")
     paused = Paused()
     middleware = guarded(paused.app, place)
     first = asyncio.ensure_future(post(middleware))
@@ -218,9 +217,8 @@ async def test_r1_of_many_at_once_one_runs(place: Place) -> None:
     assert paused.app.runs == 1
 
 
+@SEVERAL_AT_ONCE
 async def test_r1_duplicates_can_wait(place: Place) -> None:
-    if place.serial:
-        pytest.skip("SQLite's transactions are serial: the duplicate waits for the file, and then gets 503")
     paused = Paused()
     middleware = guarded(paused.app, place, terms={"concurrency": wait(20)})
     first = asyncio.ensure_future(post(middleware))
@@ -371,9 +369,8 @@ async def test_r11_a_response_that_is_not_kept(place: Place, kind: str) -> None:
     assert (again.status, again.body, again.header("idempotency-replay"), app.runs) == (201, b"", "omitted", 1)
 
 
+@LEASED
 async def test_r11_a_live_response_arrives_as_it_is_sent(place: Place) -> None:
-    if place.transactional:
-        pytest.skip("a transactional response that streams is refused")
     go = asyncio.Event()
 
     async def handler(scope: Any, receive: Any, send: Any) -> None:
@@ -390,10 +387,8 @@ async def test_r11_a_live_response_arrives_as_it_is_sent(place: Place) -> None:
     assert (await running).body == b"12"
 
 
+@LEASED
 async def test_r11_an_endless_response_ends_when_its_client_leaves(place: Place) -> None:
-    if place.transactional:
-        pytest.skip("a transactional response that streams is refused")
-
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         await send({**START, "headers": [(b"content-type", b"text/event-stream")]})
         while True:
@@ -408,10 +403,8 @@ async def test_r11_an_endless_response_ends_when_its_client_leaves(place: Place)
         await running
 
 
+@LEASED
 async def test_r17_a_response_that_is_not_kept_comes_to_its_end_without_its_client(place: Place) -> None:
-    if place.transactional:
-        pytest.skip("a transactional response that streams is refused")
-
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         await send(START)
         await send(chunk(b"x" * 20))
@@ -671,10 +664,8 @@ async def test_r16_an_exception_is_raised_again_and_frees_the_key(place: Place, 
     assert second.header("idempotent-replayed") is None
 
 
+@LEASED
 async def test_r16_external_work_that_raised_is_unknown(place: Place) -> None:
-    if place.transactional:
-        pytest.skip("the mode has other effects")
-
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         raise LookupError
 
@@ -818,10 +809,8 @@ async def test_r18_cancelled_at_every_await(place: Place, awaits: int) -> None:
     assert again.status == 201
 
 
+@LEASED
 async def test_r20_an_original_that_lost_its_lease_is_not_sent_as_success(place: Place) -> None:
-    if place.transactional:
-        pytest.skip("a transactional claim has no lease")
-
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         claim = current()
         claim._lease.lose()  # type: ignore[union-attr]  # as the heartbeat does
@@ -834,10 +823,8 @@ async def test_r20_an_original_that_lost_its_lease_is_not_sent_as_success(place:
     assert task.cancelling() == 0
 
 
+@LEASED
 async def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(place: Place) -> None:
-    if place.transactional:
-        pytest.skip("a transactional claim has no lease")
-
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         claim = current()
         claim._lease.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
@@ -869,9 +856,8 @@ async def test_r25_answers_of_the_layer_are_not_stored(place: Place) -> None:
     assert app.runs == 1
 
 
+@MEMORY
 async def test_r25_a_silent_store_refuses_or_lets_pass(place: Place) -> None:
-    if place.store != "memory://":
-        pytest.skip("one store that is down is like the other")
     app = App()
     place.store = "redis://127.0.0.1:1"
     answer = await post(guarded(app, place))
@@ -921,10 +907,9 @@ async def test_the_outermost_of_two_middlewares_guards(place: Place) -> None:
     assert (first.body, again.body, again.replayed) == (b"run 1", b"run 1", True)
 
 
+@POSTGRESQL_TRANSACTIONAL
 async def test_the_application_is_run_again_when_the_database_wants_it(place: Place) -> None:
     """FAULTS 23: a serialization failure; the whole request again, with its body."""
-    if not place.transactional or not place.store.startswith("postgresql"):
-        pytest.skip("only PostgreSQL has serialization failures here")
     from psycopg.errors import SerializationFailure
 
     bodies: list[bytes] = []
@@ -941,9 +926,8 @@ async def test_the_application_is_run_again_when_the_database_wants_it(place: Pl
     assert place.seen.names.count("restarted") == 2
 
 
+@POSTGRESQL_TRANSACTIONAL
 async def test_the_application_is_run_again_when_somebody_made_a_500_of_the_error(place: Place) -> None:
-    if not place.transactional or not place.store.startswith("postgresql"):
-        pytest.skip("only PostgreSQL has serialization failures here")
     from psycopg.errors import SerializationFailure
 
     app = App()
@@ -961,9 +945,8 @@ async def test_the_application_is_run_again_when_somebody_made_a_500_of_the_erro
     assert (await post(guarded(app, place))).body == b"second"
 
 
+@POSTGRESQL_LEASED
 async def test_a_leased_request_is_ended_once_when_a_500_tells_of_such_an_error(place: Place) -> None:
-    if place.transactional or not place.store.startswith("postgresql"):
-        pytest.skip("only PostgreSQL has serialization failures here")
     from psycopg.errors import SerializationFailure
 
     left: list[Any] = []
@@ -979,9 +962,8 @@ async def test_a_leased_request_is_ended_once_when_a_500_tells_of_such_an_error(
     assert len(left) == 1
 
 
+@POSTGRESQL_TRANSACTIONAL
 async def test_restarts_are_bounded(place: Place) -> None:
-    if not place.transactional or not place.store.startswith("postgresql"):
-        pytest.skip("only PostgreSQL has serialization failures here")
     from psycopg.errors import SerializationFailure
 
     async def handler(scope: Any, receive: Any, send: Any) -> None:

@@ -535,9 +535,9 @@ async def test_a_failure_rolls_back(database: Database, kind: str) -> None:
     assert database.look() == ["tea"]
 
 
+@pytest.mark.parametrize("database", ["sqlite+aiosqlite", "postgresql+asyncpg"], indirect=True)
 async def test_a_cancelled_request_rolls_back(database: Database) -> None:
-    if not database.asynchronous:
-        pytest.skip("a sync handler in a thread runs to its end")
+    """A sync handler in a thread runs to its end."""
     began = asyncio.Event()
 
     async def hang(session: Any, tasks: Any) -> None:
@@ -596,10 +596,10 @@ async def test_trap_a_background_task_on_the_session_is_refused_by_name(database
     assert (await add(app, "tea")).replayed
 
 
+@pytest.mark.parametrize("database", ["postgresql+asyncpg"], indirect=True)
 @pytest.mark.parametrize("scope", ["request", "function"])
 async def test_trap_a_dependency_that_commits_a_session_of_its_own_is_told(database: Database, scope: Any) -> None:
-    if not database.asynchronous or "sqlite" in str(database.sessions.kw["bind"].url):
-        pytest.skip("one colour will do, and SQLite lets nobody else write")
+    """One colour will do, and SQLite lets nobody else write."""
 
     async def own() -> AsyncIterator[None]:
         async with database.sessions() as session:

@@ -173,10 +173,26 @@ Build = Callable[..., Any]
 
 
 STORES = ("memory", "sqlite", "postgresql", "redis")
-WITHOUT_TRANSACTIONS = ("memory", "redis")
 
 
-@pytest.fixture(params=[(colour, store) for store in STORES for colour in SERVERS], ids="-".join)
+BUILDS = [(colour, store) for store in STORES for colour in SERVERS]
+
+
+def modes(*wanted: str) -> pytest.MarkDecorator:
+    """Each server and store with each of these modes that it can have."""
+    can = [(found, mode) for found in BUILDS for mode in wanted if mode != "transactional" or _has_transactions(found)]
+    cells = [pytest.param(found, mode, id="-".join((*found, mode))) for found, mode in can]
+    return pytest.mark.parametrize(("build", "effects"), cells, indirect=["build"])
+
+
+def _has_transactions(found: tuple[str, str]) -> bool:
+    return found[1] not in ("memory", "redis")
+
+
+TRANSACTIONAL = pytest.mark.parametrize("build", [*filter(_has_transactions, BUILDS)], ids="-".join, indirect=True)
+
+
+@pytest.fixture(params=BUILDS, ids="-".join)
 def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
     colour, kind = request.param
     if kind in ("postgresql", "redis"):
@@ -187,8 +203,6 @@ def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
     def built(
         effects: str = "keyed", terms: dict[str, Any] | None = None, store: str | None = None, **options: Any
     ) -> Iterator[Setup]:
-        if effects == "transactional" and kind in WITHOUT_TRANSACTIONS:
-            pytest.skip(f"{kind} has no transactions")
         boundary = Boundary(unique("shop"), store=store or url, effects=effects, **terms or {})  # type: ignore[arg-type]
         service = Service()
         try:
@@ -214,10 +228,10 @@ def url_of(kind: str, folder: Path) -> str:
     return url
 
 
-MODES = ["keyed", "transactional", "external"]
+MODES = modes("keyed", "transactional", "external")
 
 
-@pytest.mark.parametrize("effects", MODES)
+@MODES
 def test_r2_a_retry_gets_the_first_answer(build: Build, effects: str) -> None:
     with build(effects) as (service, client, _):
         first, again = client(idempotency_key='"k"'), client(idempotency_key="k")
@@ -295,7 +309,7 @@ def test_k3_k4_k5_a_broken_key_is_refused(build: Build, pairs: tuple[tuple[str, 
         assert service.ran == 0
 
 
-@pytest.mark.parametrize("effects", MODES)
+@MODES
 def test_f1_another_request_or_method_under_the_same_key_is_refused(build: Build, effects: str) -> None:
     with build(effects) as (service, client, _):
         client(idempotency_key="k")
@@ -358,7 +372,7 @@ STORED = [Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.FAILED_PRECONDITION, Code.
 FREED = [Code.UNAUTHENTICATED, Code.PERMISSION_DENIED, Code.RESOURCE_EXHAUSTED, Code.INTERNAL, Code.UNAVAILABLE]
 
 
-@pytest.mark.parametrize("effects", ["keyed", "transactional"])
+@modes("keyed", "transactional")
 @pytest.mark.parametrize("how", ["abort", "set_code"])
 def test_d1_refusals_are_stored_and_failures_free_the_key(build: Build, effects: str, how: str) -> None:
     with build(effects) as (service, client, _):
@@ -392,6 +406,7 @@ def test_r16_an_exception_frees_a_keyed_key_and_leaves_an_external_one_unknown(b
             assert client(idempotency_key="k").code is after
 
 
+@TRANSACTIONAL
 def test_t1_a_transaction_is_rolled_back_with_a_failure_and_kept_with_the_answer(build: Build) -> None:
     table = unique("orders")
 

@@ -17,6 +17,7 @@ from litestar.params import FromPath, JSONBody
 from retrysafe import Boundary, ConfigurationError, current
 from retrysafe.http.litestar import IdempotencyMiddleware, IdempotencyPlugin
 from tests.http.conftest import Place
+from tests.http.places import POSTGRESQL_TRANSACTIONAL
 from tests.http.wire import Exchanged
 from tests.http.wire import post as send
 
@@ -155,9 +156,8 @@ async def test_a_4xx_is_stored_and_a_5xx_is_not(place: Place) -> None:
     assert (failed.status, second.status, shop.runs) == (500, 201, 3)
 
 
+@POSTGRESQL_TRANSACTIONAL
 async def test_the_request_is_run_again_when_the_database_wants_it(place: Place) -> None:
-    if not place.transactional or not place.store.startswith("postgresql"):
-        pytest.skip("only PostgreSQL has serialization failures here")
     from psycopg.errors import SerializationFailure
 
     shop = Shop(place.boundary())

@@ -13,6 +13,7 @@ from retrysafe.http.messages import Request, Response
 from retrysafe.http.problems import Refusal
 from retrysafe.http.unary import Exchange
 from tests.http.conftest import Place
+from tests.http.places import LEASED
 
 ASKED = Request("POST", b"/pay", b"", ())
 
@@ -44,10 +45,8 @@ async def test_r18_a_cancelled_handler_frees_its_key(place: Place) -> None:
     assert stored.body == b"done"
 
 
+@LEASED
 async def test_r20_an_original_that_lost_its_lease_is_not_sent_as_success(place: Place) -> None:
-    if place.transactional:
-        pytest.skip("a transactional claim has no lease")
-
     async def late() -> Response:
         claim = current()
         claim._lease.lose()  # type: ignore[union-attr]  # as the heartbeat does
