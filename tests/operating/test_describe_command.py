@@ -27,7 +27,7 @@ from retrysafe import (
     wait,
 )
 from retrysafe.core.decisions import Decision
-from retrysafe.core.outcomes import Ending, Ground
+from retrysafe.core.outcomes import Answered, Ending, Ground
 from retrysafe.core.prospects import ANSWERS, WITHHELD
 from retrysafe.describing import GROUNDS, describe
 from tests.operating.conftest import SOURCES, Command, Place, in_a_process
@@ -116,6 +116,8 @@ def end(ending: Ending) -> Any:
         current().fail(Permanent("declared"))
     elif ending is Ending.PERMANENT:
         raise Permanent
+    elif ending is Ending.REFUSED:
+        current().answered(Answered.REFUSED, "first")
     elif ending is not Ending.RETURNED:
         if ending is Ending.NOT_EXECUTED:
             current().not_executed()

@@ -180,11 +180,14 @@ def _add_naming(parser: argparse.ArgumentParser) -> None:
 def run_list(options: argparse.Namespace) -> int:
     """List keys, a page in memory at a time."""
     wanted = _filter(options)._replace(standings=frozenset(map(Standing, options.standing or ())))
-    oldest = 0 if options.older_than is None else durations.micros(_number(options.older_than), "--older-than")
+    oldest = None if options.older_than is None else durations.micros(_number(options.older_than), "--older-than")
     if options.limit < 0:
         raise ConfigurationError("--limit is a number of records, or 0 for all.")
     with open_operator(options) as operator:
-        found = operator.each(wanted, also=lambda record: record.now - record.updated >= oldest)
+        # where the clock is our own, a record of another process may be younger than now: then it is still listed
+        found = operator.each(
+            wanted, also=None if oldest is None else lambda record: record.now - record.updated >= oldest
+        )
         count = 0
         chosen = islice(found, options.limit or None)
         while page := list(islice(chosen, PAGE)):
