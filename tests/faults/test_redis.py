@@ -468,3 +468,35 @@ def test_a_cluster_that_is_taken_for_one_server_is_refused(colour: str, cluster:
 def test_transactional_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="effects"):
         Boundary("b", store=url, effects="transactional")
+
+
+class SwallowsACancellation:
+    """Masters that are being looked for, by a library that takes the first cancellation for a time-out."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.swallowed = False
+
+    async def all(self) -> Any:
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if self.swallowed:
+                raise
+            self.swallowed = True
+        raise StoreUnavailable("the library timed out")
+
+    async def aclose(self) -> None: ...
+
+
+async def test_a_listener_ends_although_a_library_swallowed_its_cancellation() -> None:
+    from retrysafe.executors.redis_listening import AsyncRedisListener
+
+    masters: Any = SwallowsACancellation()
+    listener = AsyncRedisListener(masters, lambda key: key, lambda key: None)
+    listener.listen(b"key")
+    await masters.asked.wait()
+    async with asyncio.timeout(20):
+        await listener.aclose()
+    assert masters.swallowed

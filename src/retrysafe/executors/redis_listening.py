@@ -136,10 +136,9 @@ class AsyncRedisListener:
 
     async def aclose(self) -> None:
         """End the task and its connection."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        while self._task is not None and not self._task.done():
+            self._task.cancel()  # again, for a library that was connecting may have taken it for a time-out of its own
+            await asyncio.wait((self._task,), timeout=PAUSE)
         await self._masters.aclose()
 
     def abandon(self) -> None:
