@@ -99,14 +99,7 @@ class Boundary:
     ) -> None:
         _check_choices(name, concurrency, effects, on_expired, on_missing)
         clocks = clocks_of(lease, window, memory)
-        if on_expired == "refuse" and clocks.memory == clocks.window:
-            raise ConfigurationError(
-                "on_expired='refuse' needs memory= longer than window=, or there is nothing to refuse by."
-            )
-        if isinstance(concurrency, Wait) and clocks.window <= concurrency.seconds * 1e6:
-            raise ConfigurationError(
-                "window= must be longer than wait(…): a result must outlive those who wait for it."
-            )
+        _check_clocks(clocks, concurrency, on_expired)
         backend = connect.connect(store)
         if effects == "transactional" and not backend.store.capabilities.transactions:
             raise ConfigurationError(
@@ -397,6 +390,15 @@ def _check_choices(name: object, concurrency: object, effects: str, on_expired: 
     ):
         if value not in choices:
             raise ConfigurationError(f"{argument}={value!r}: expected one of {', '.join(choices)}.")
+
+
+def _check_clocks(clocks: Clocks, concurrency: Concurrency, on_expired: OnExpired) -> None:
+    if on_expired == "refuse" and clocks.memory == clocks.window:
+        raise ConfigurationError(
+            "on_expired='refuse' needs memory= longer than window=, or there is nothing to refuse by."
+        )
+    if isinstance(concurrency, Wait) and clocks.window <= concurrency.seconds * 1e6:
+        raise ConfigurationError("window= must be longer than wait(…): a result must outlive those who wait for it.")
 
 
 def _check_kinds(quota: object, encryption: object) -> None:

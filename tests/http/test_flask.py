@@ -776,8 +776,6 @@ def test_flask_sqlalchemy_shares_its_session(tmp_path: Any) -> None:
 
 
 def test_async_views(shop: Shop, memory: Boundary) -> None:
-    pytest.importorskip("asgiref")
-
     @shop.app.post("/orders")
     @idempotent
     async def order() -> str:

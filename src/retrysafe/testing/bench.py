@@ -1,0 +1,130 @@
+"""What the cases of the conformance suite stand on: a harness, a bench, and the list of cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from retrysafe.core.quotas import Quota
+from retrysafe.core.transitions import Event
+from retrysafe.ports import OperableStore, Steps
+from retrysafe.programs.claiming import NotWon, Outcome, Won, claim
+from retrysafe.programs.leasing import renew
+from retrysafe.programs.operating import find
+from retrysafe.programs.settling import read, settle
+from retrysafe.types import Clocks, Effects, Filter, Held, OnExpired, Record, Standing, Stored, Want
+
+LEASE, WINDOW, MEMORY = 30.0, 3600.0, 7200.0
+"""The clocks of the suite, in seconds."""
+
+
+class Harness(Protocol):
+    """A store, its executor, and a way to let time pass for it."""
+
+    @property
+    def store(self) -> OperableStore:
+        """The store under test."""
+        ...
+
+    def do(self, program: Steps[Any]) -> Any:
+        """Drive a program on the executor under test."""
+        ...
+
+    def race(self, programs: Sequence[Steps[Any]]) -> list[Any]:
+        """Drive programs at once, each on a connection of its own; return their outcomes in order."""
+        ...
+
+    def elapse(self, key: bytes, seconds: float) -> None:
+        """Let time pass for the record of ``key``: by a fake clock, or by moving its instants back."""
+        ...
+
+
+@dataclass
+class Bench:
+    """Short hands for the cases: a key of their own, wants, and the usual steps."""
+
+    harness: Harness
+    key: bytes
+    attempts: int = field(default=0)
+    boundary: str = "suite"
+
+    def want(
+        self,
+        payload: bytes = b"payload",
+        *,
+        effects: Effects = "keyed",
+        on_expired: OnExpired = "new",
+        lease: float = LEASE,
+        quota: Quota | None = None,
+    ) -> Want:
+        self.attempts += 1
+        attempt = f"{self.key.hex()[:16]}-{self.attempts}"
+        clocks = Clocks(round(lease * 1e6), round(WINDOW * 1e6), round(MEMORY * 1e6))
+        return Want(
+            key=self.key,
+            boundary=self.boundary,
+            scope="tenant",
+            operation="operation",
+            fingerprint=payload,
+            attempt=attempt,
+            effects=effects,
+            clocks=clocks,
+            on_expired=on_expired,
+            quota=None if quota is None else quota.allowance(self.boundary, "tenant"),
+        )
+
+    def claim(self, want: Want | None = None) -> Outcome:
+        outcome: Outcome = self.harness.do(claim(self.harness.store, want or self.want()))
+        return outcome
+
+    def won(self, want: Want | None = None) -> Held:
+        outcome = self.claim(want)
+        assert isinstance(outcome, Won), outcome
+        return outcome.held
+
+    def refused(self, want: Want | None = None) -> NotWon:
+        outcome = self.claim(want)
+        assert isinstance(outcome, NotWon), outcome
+        return outcome
+
+    def settle(self, held: Held, event: Event, result: Stored | None = None) -> bool:
+        settled: bool = self.harness.do(settle(self.harness.store, held, event, result))
+        return settled
+
+    def renew(self, held: Held) -> bool:
+        kept: set[bytes] = self.harness.do(renew(self.harness.store, [held]))
+        return held.key in kept
+
+    def read(self) -> Record | None:
+        record: Record | None = self.harness.do(read(self.harness.store, self.key))
+        return record
+
+    def record(self) -> Record:
+        record = self.read()
+        assert record is not None
+        return record
+
+    def elapse(self, seconds: float) -> None:
+        self.harness.elapse(self.key, seconds)
+
+    def sibling(self, number: int) -> Bench:
+        """Another key of the same case, whatever this one begins with."""
+        return Bench(self.harness, bytes([self.key[0] ^ (number + 1)]) + self.key[1:], boundary=self.boundary)
+
+    def found(self, *standings: Standing) -> dict[bytes, Record]:
+        """The records of this bench's boundary, by key."""
+        wanted = Filter(boundary=self.boundary, standings=frozenset(standings))
+        records: list[Record] = self.harness.do(find(self.harness.store, wanted, 1000))
+        return {record.key: record for record in records}
+
+
+RESULT = Stored(b"\x00\xffresult", "application/octet-stream", 7)
+Case = Callable[[Bench], None]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    """Register a case under its name."""
+    CASES[function.__name__] = function
+    return function
