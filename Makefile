@@ -7,11 +7,11 @@ SERVICES := scripts/services
 TYPED := src $(wildcard tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench fuzz kills services clean
+.PHONY: help venv demo test check prove bench fuzz kills services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo 'ARGS="..." is handed on by demo, test, bench, fuzz and kills.'
+	@echo 'ARGS="..." is handed on by demo, test, prove, bench, fuzz and kills.'
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,13 @@ test: $(VENV)/.dev-stamp ## Run the tests against real services, with branch cov
 	$(START_SERVICES); \
 	eval "$$($(SERVICES) env)"; \
 	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing $(ARGS)
+
+prove: $(VENV)/.dev-stamp ## Prove the promises at full length, and write the figures of the guarantees page
+	@trap '$(SERVICES) stop' EXIT; \
+	$(START_SERVICES); \
+	eval "$$($(SERVICES) env)"; \
+	RETRYSAFE_EFFORT=full RETRYSAFE_PROOFS=tests/proving/proofs.json \
+	$(BIN)/python -m pytest -n auto -m prove $(ARGS) && $(BIN)/python scripts/generate-docs
 
 check: $(VENV)/.dev-stamp ## Check format, style, types and the layers of imports
 	$(BIN)/ruff format --check

@@ -18,6 +18,8 @@ from tests.stores import ageing
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
 
+pytest_plugins = ["tests.proving.plugin"]
+
 POSTGRESQL, MYSQL = "RETRYSAFE_TEST_POSTGRESQL", "RETRYSAFE_TEST_MYSQL"
 FOUND = pytest.StashKey[set[str]]()
 OWN_DATABASES = pytest.StashKey[dict[str, tuple[str, str]]]()

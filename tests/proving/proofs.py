@@ -1,0 +1,57 @@
+"""What tests injected and saw, gathered from every worker of a run into one file."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.proving import effort
+
+
+class Proof(NamedTuple):
+    """One line of evidence: ``injected`` faults of one kind, on one store in one mode, and the promises they broke."""
+
+    part: str
+    """Which proof: "crash points", "lost messages", "histories", "simulation", "kills", "mutants", …"""
+    store: str
+    """"postgresql", "sqlite", …, with a driver where that matters ("postgresql+asyncpg"); empty where none is meant."""
+    mode: str
+    """"transactional", "transactional, tx=", "keyed", "external"; empty where none is meant."""
+    fault: str
+    """In words, such as "reply lost"; one wording for one fault."""
+    injected: int
+    broken: int = 0
+    """Broken promises; a test with any fails, so this is what an honest report says: 0."""
+    rows: tuple[int, ...] = ()
+    """Rows of the fault catalogue."""
+
+
+def gathered(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line for each part, store, mode and fault, with sums."""
+    sums: dict[tuple[str, ...], dict[str, Any]] = {}
+    for one in found:
+        known = sums.setdefault(
+            (one["part"], one["store"], one["mode"], one["fault"]), {**one, "injected": 0, "broken": 0, "rows": []}
+        )
+        known["injected"] += one["injected"]
+        known["broken"] += one["broken"]
+        known["rows"] = sorted({*known["rows"], *one["rows"]})
+    return [sums[name] for name in sorted(sums)]
+
+
+def write(path: Path, found: Iterable[dict[str, Any]], versions: dict[str, str], tests: dict[str, int]) -> None:
+    """Write the file that the guarantees page is made from."""
+    known = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version, **versions}
+    document = {
+        "seed": effort.seed(),
+        "effort": "full" if effort.is_full() else "short",
+        "versions": dict(sorted(known.items())),
+        "tests": tests,
+        "proofs": gathered(found),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
