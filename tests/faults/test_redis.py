@@ -25,13 +25,13 @@ from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.settling import read, settle
 from retrysafe.programs.sweeping import sweep
 from retrysafe.stores.redis import name_of
+from retrysafe.testing.lockstep import CLOCKS
 from retrysafe.types import Stored, Want
 from tests.conftest import require
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, unique, until
 from tests.stores.ageing import age_at, redis_masters
 from tests.stores.harnesses import redis_url
-from tests.stores.lockstep import CLOCKS
 
 TOPOLOGIES = ["", "_CLUSTER", "_SENTINEL"]
 DONE = Stored(b"done", "text/plain", 1)
