@@ -70,6 +70,7 @@ class Parts(NamedTuple):
     look: Callable[[Cache, Want], Steps[tuple[NotWon | None, Micros]]] = nearby.look
     keep: Callable[[Cache, Outcome, Micros, Micros], Steps[None]] = nearby.keep
     drop: Callable[[Cache, Record, Micros], Steps[None]] = nearby.drop
+    drop_again: Callable[[Cache, Record, Micros], Steps[None]] = nearby.drop
     migrate: Callable[..., Steps[Any]] = migrating.migrate
     require: Callable[[Any, int, str], Steps[None]] = migrating.require
     verdict: Callable[[Ending, Ground], Verdict] = outcomes.verdict

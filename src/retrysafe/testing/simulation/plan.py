@@ -87,7 +87,7 @@ PLAN = Plan()
 CRASHES = (Fault.CRASHED_BEFORE, Fault.CRASHED_AFTER)
 PAUSES = (Fault.PAUSED_BEFORE, Fault.PAUSED_AFTER)
 _SWEEPER_ONLY = tuple(fault for fault in TRUTHFUL if fault is not Fault.SWEPT)
-_LONG_MEMORY = Clocks(lease=1000, window=2000, memory=10_000)
+_LONG_MEMORY = Clocks(lease=1000, window=2000, memory=5000)
 
 PLANS: dict[str, Plan] = {
     "basic": PLAN,
@@ -104,7 +104,7 @@ PLANS: dict[str, Plan] = {
     "layered": PLAN._replace(workers=4, cached=1200),
     "lying cache": PLAN._replace(workers=4, cached=1200, faults=tuple(Fault), chance=0.4),
     "two versions": PLAN._replace(workers=4, fleet=True, intruder=0.05, horizon=9000),
-    "quota": PLAN._replace(workers=5, keys=4, outstanding=2, rate=3, clocks=_LONG_MEMORY, horizon=12_000),
+    "quota": PLAN._replace(workers=5, keys=4, outstanding=2, rate=3, clocks=_LONG_MEMORY, horizon=9000),
     "everything": PLAN._replace(
         workers=5,
         keys=2,

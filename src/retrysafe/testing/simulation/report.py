@@ -26,6 +26,8 @@ class Report(NamedTuple):
     """Who takes part, and what was chosen for them, in words."""
     injected: tuple[Injected, ...]
     """Every fault, in order: with the seed and the plan, all that the schedule follows from."""
+    actors: tuple[str, ...]
+    """Who can be left out: workers, and those who tend the store."""
     without: frozenset[str]
     """Actors that were left out."""
     replayed: bool
@@ -65,6 +67,11 @@ class Report(NamedTuple):
         if self.without:
             words += ["--without", " ".join(sorted(self.without))]
         return shlex.join(words)
+
+    def portable(self, store: str) -> Report:
+        """The same for another process, with the ``--store`` that it came from."""
+        log = [(when, who if isinstance(who, str) else who._replace(request=None), what) for when, who, what in self.log]
+        return self._replace(log=log, store=store)
 
     def __str__(self) -> str:
         return "\n".join(

@@ -88,6 +88,7 @@ class _Schedule:
         self._stage.hang_up = self._world.schema.hang_up
         self._stage.restart = lambda actor: self._network.restart(actor, 1)
         self._cast: list[str] = []
+        self._optional: list[str] = []
         self._entered = 0
 
     # ------------------------------------------------------------ the course of it
@@ -112,6 +113,7 @@ class _Schedule:
             self._asked,
             tuple(self._cast),
             tuple(network.injected),
+            tuple(self._optional),
             frozenset() if self._script is None else self._script.without,
             self._script is not None,
             tuple(self._judge.violations),
@@ -130,6 +132,7 @@ class _Schedule:
         if plan.fleet:
             stage.fingerprints_differ = chance() < 0.3
             self._cast.append(f"fingerprints differ between versions: {stage.fingerprints_differ}")
+        self._optional = self._named()
         for number in range(plan.workers):
             self._enter_worker("abcdefghijklmnop"[number], keys[number % len(keys)])
         self._enter("op", lambda actor: operator(stage, actor), counted=False)
@@ -139,6 +142,11 @@ class _Schedule:
         if plan.fleet:
             for name in ("m1", "m2"):
                 self._enter(name, lambda actor: migrator(stage, actor), version=2)
+
+    def _named(self) -> list[str]:
+        plan = self._plan
+        names = [*"abcdefghijklmnop"[: plan.workers], "op"]
+        return [*names, *(("s1", "s2") if plan.sweeper else ()), *(("m1",) if plan.fleet else ())]
 
     def _enter_worker(self, name: str, key: bytes) -> None:
         plan, chance = self._plan, self._random.random

@@ -60,6 +60,7 @@ def _expire(stage: Stage, actor: Actor, record: Record) -> Act[None]:
     yield from stage.parts.drop(stage.cache, record, stage.plan.cached)
     change = yield from stage.parts.expire(stage.store, record)
     if change.done:
+        yield from stage.parts.drop_again(stage.cache, record, stage.plan.cached)
         stage.judge.expired(record, stage.time.now)
 
 
