@@ -15,7 +15,7 @@ from retrysafe.core.decisions import Decision
 from retrysafe.core.transitions import Event
 from retrysafe.endings import Said
 from retrysafe.ports import Ask, Cache, Steps, Store
-from retrysafe.programs import migrating, nearby, operating, settling, sweeping
+from retrysafe.programs import migrating, operating, settling, sweeping
 from retrysafe.programs.claiming import NotWon, Outcome
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.migrating import Migration

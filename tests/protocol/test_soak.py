@@ -118,7 +118,7 @@ def test_a_soak_goes_through_every_plan_and_tells_what_it_met() -> None:
 
 def test_a_soak_stops_at_the_first_failure_with_its_plan_and_its_command() -> None:
     out = io.StringIO()
-    found = soak(Work(range(0, 600), ("basic",), STORE), processes=2, out=out)
+    found = soak(Work(range(600), ("basic",), STORE), processes=2, out=out)
     report = found.failures[0]
     assert report.seed == failing().seed
     text = out.getvalue()

@@ -1,7 +1,7 @@
 """The command line: one schedule told in full, or many on all cores.
 
-    python -m retrysafe.testing.simulation --seed 7 --plan everything
-    python -m retrysafe.testing.simulation --seeds 1000000 --from 0
+python -m retrysafe.testing.simulation --seed 7 --plan everything
+python -m retrysafe.testing.simulation --seeds 1000000 --from 0
 """
 
 from __future__ import annotations

@@ -142,9 +142,7 @@ def name_of(plan: Plan) -> str:
     for name, known in PLANS.items():
         if known == plan:
             return name
-    said: dict[str, Any] = {
-        name: value for name, value in plan._asdict().items() if value != PLAN._asdict()[name]
-    }
+    said: dict[str, Any] = {name: value for name, value in plan._asdict().items() if value != PLAN._asdict()[name]}
     if "faults" in said:
         said["faults"] = [fault.name for fault in plan.faults]
     return json.dumps(said)

@@ -70,7 +70,9 @@ class Report(NamedTuple):
 
     def portable(self, store: str) -> Report:
         """The same for another process, with the ``--store`` that it came from."""
-        log = [(when, who if isinstance(who, str) else who._replace(request=None), what) for when, who, what in self.log]
+        log = [
+            (when, who if isinstance(who, str) else who._replace(request=None), what) for when, who, what in self.log
+        ]
         return self._replace(log=log, store=store)
 
     def __str__(self) -> str:

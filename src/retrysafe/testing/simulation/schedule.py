@@ -166,9 +166,7 @@ class _Schedule:
             begin = lambda actor, key=key: late_worker(self._stage, actor, key)  # noqa: E731
             self._enter(f"{name}{number}", begin, version=2 if self._plan.fleet else 1)
 
-    def _enter(
-        self, name: str, begin: Callable[[Actor], Acts], *, counted: bool = True, version: int = 1
-    ) -> Actor:
+    def _enter(self, name: str, begin: Callable[[Actor], Acts], *, counted: bool = True, version: int = 1) -> Actor:
         self._entered += 1
         actor = Actor(name, self._seed * _ACTORS + self._entered, begin, counted=counted)
         actor.version = version
@@ -223,5 +221,3 @@ def _tolerance(plan: Plan) -> int | None:
     if any(fault in plan.faults for fault in LIES):
         return None
     return 2 * plan.skew if Fault.CLOCK_JUMPED in plan.faults else plan.quantum - 1
-
-
