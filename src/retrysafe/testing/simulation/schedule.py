@@ -77,7 +77,7 @@ class _Schedule:
             under_test = under_test._replace(store=store)
         self._asked, self._plan = plan, plan if under_test.quantum == 1 else plan.scaled(1000, under_test.quantum)
         self._judge.tolerance = _tolerance(self._plan)
-        self._world = World(under_test, self._judge, time)
+        self._world = World(under_test, self._judge, time, fleet=plan.fleet)
         stores = {version: WatchedStore(under_test.store, version) for version in FIT}
         self._stage = Stage(self._plan, parts, self._judge, stores, WatchedCache(SimulatedCache()))
         self._world.stage = self._stage

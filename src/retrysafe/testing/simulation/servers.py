@@ -87,7 +87,7 @@ MIGRATIONS = (
 """The second is what the next version needs, and the third takes away what only the one before uses."""
 
 FIT = {0: (1, 3), 1: (1, 2), 2: (2, 3)}
-"""By the version of the code, the oldest and the newest schema with which it works; 0: the tools of those who tend it."""
+"""By the version of the code, the oldest and the newest schema with which it works; 0: the tools of an operator."""
 
 LOCK, UNLOCK = Query("LOCK", {}), Query("UNLOCK", {})
 

@@ -112,15 +112,22 @@ def _refused(stage: Stage, actor: Actor, outcome: NotWon) -> bool:
         return decision is Decision.REUSED
     assert record is not None
     assert record.result is not None
-    try:
-        value = stage.parts.decode(record.result, actor.version)
-    except ResultNotEncodable:
-        stage.judge.seen["unreadable"] += 1
+    if stage.plan.fleet and not _read(stage, actor, record.result):
         return True  # a typed error is an answer too, and the work is not done again
     stage.judge.seen["replayed"] += 1
-    if record.result.codec_version > actor.version or not isinstance(value, str):
-        stage.judge.misread(record.result, actor.version)
     stage.judge.answered(record.attempt, record.token, record.result)
+    return True
+
+
+def _read(stage: Stage, actor: Actor, stored: Stored) -> bool:
+    """Whether the codec of the actor's version could read a result."""
+    try:
+        stage.parts.decode(stored, actor.version)
+    except ResultNotEncodable:
+        stage.judge.seen["unreadable"] += 1
+        return False
+    if stored.codec_version > actor.version:
+        stage.judge.misread(stored, actor.version)
     return True
 
 

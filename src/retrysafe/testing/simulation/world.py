@@ -81,7 +81,7 @@ Line = tuple[Micros, str | Message, Fault | str | Record | None]
 class World:
     """Applies messages, one at a time, and lets the judge see what each has done."""
 
-    def __init__(self, subject: Subject, judge: Judge, time: Time) -> None:
+    def __init__(self, subject: Subject, judge: Judge, time: Time, *, fleet: bool) -> None:
         self.judge = judge
         self.log: list[Line] = []
         self.books = Books(subject)
@@ -90,6 +90,7 @@ class World:
         self.schema = SchemaServer(lambda detail: judge.broken(Check.MIGRATED, detail))
         self._execute = subject.execute
         self._time = time
+        self._fleet = fleet
         self._others: dict[str, Callable[[Message], Any]] = {
             "effect": self._effect,
             "probe": self._probe,
@@ -107,7 +108,7 @@ class World:
         other = self._others.get(message.kind)
         if other is not None:
             return other(message)
-        if self.stage.plan.fleet:
+        if self._fleet:
             self._admit(message, late)
         before = self.books.get(message.key)
         answer = self._execute(message.request)
