@@ -43,15 +43,41 @@ def gathered(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [sums[name] for name in sorted(sums)]
 
 
-def write(path: Path, found: Iterable[dict[str, Any]], versions: dict[str, str], tests: dict[str, int]) -> None:
+class Run(NamedTuple):
+    """A run and all that it proved, as its file tells it."""
+
+    seed: int
+    effort: str
+    """"short" or "full"."""
+    command: str
+    """What was given to pytest: a run of a part says so."""
+    versions: dict[str, str]
+    tests: dict[str, int]
+    """How many tests passed, failed, were skipped."""
+    proofs: list[Proof]
+
+
+def write(
+    path: Path, found: Iterable[dict[str, Any]], versions: dict[str, str], tests: dict[str, int], command: str = ""
+) -> None:
     """Write the file that the guarantees page is made from."""
     known = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version, **versions}
     document = {
         "seed": effort.seed(),
         "effort": "full" if effort.is_full() else "short",
+        "command": command,
         "versions": dict(sorted(known.items())),
         "tests": tests,
         "proofs": gathered(found),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> Run | None:
+    """What `write` has written; None if no run has been recorded."""
+    if not path.exists():
+        return None
+    document = json.loads(path.read_text(encoding="utf-8"))
+    proofs = [Proof(**{**one, "rows": tuple(one["rows"])}) for one in document.pop("proofs")]
+    return Run(**{"command": "", **document}, proofs=proofs)
