@@ -7,7 +7,7 @@ from itertools import groupby
 
 from docparts.markdown import table
 from tests.proving.breaks import Break
-from tests.proving.breaks.known import known
+from tests.proving.breaks.table import all_breaks
 from tests.proving.catalogue import CATALOGUE, FAULTS, Fault
 from tests.proving.injected import injected
 
@@ -50,21 +50,6 @@ def summary() -> str:
     return "{}; {}. {}. {}.\n".format(*said)
 
 
-def breaks() -> str:
-    """Every deliberate break, with the tests that must fail on it."""
-    found = known()
-    if not found:
-        return "No deliberate break has been written down yet.\n"
-    head = ("taken out", "in", "fails then", "rows")
-    parts = [f"{sum(map(len, found.values()))} defences are taken out, one at a time.\n"]
-    parts += [table(head, map(_break, found_here)) for found_here in found.values()]
-    return "\n".join(parts)
-
-
-def _break(one: Break) -> tuple[str, ...]:
-    return one.name, f"`{one.file}`", named(one.killed_by), ", ".join(map(str, one.rows))
-
-
 def named(tests: Iterable[str]) -> str:
     """Tests as `file`: `name`, `name`; one line for each file."""
     pairs = sorted({tuple(test.partition("[")[0].split("::", 1)) for test in tests})
@@ -90,7 +75,7 @@ def _taken_out(fault: Fault, removed: list[Break]) -> str:
 
 def _removed() -> dict[int, list[Break]]:
     found: dict[int, list[Break]] = {}
-    for one in (one for listed in known().values() for one in listed):
+    for one in all_breaks().values():
         for row in one.rows:
             found.setdefault(row, []).append(one)
     return found

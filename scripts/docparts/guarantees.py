@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from docparts import ROOT, twice
+from docparts import ROOT, faults, twice
 from docparts.markdown import table
 from retrysafe.core.outcomes import Ground
 from retrysafe.core.prospects import ANSWERS, WITHHELD, Prospect, prospects
 from retrysafe.ports import Capabilities
 from retrysafe.stores.catalogue import STORES
-from tests.proving.proofs import Proof, Run, read
+from tests.proving.breaks.table import all_breaks
+from tests.proving.proofs import MODES, Proof, Run, read
 
 PROOFS = ROOT / "tests/proving/proofs.json"
 MUTATION = ROOT / "tests/proving/mutation.json"
@@ -26,14 +27,9 @@ PROMISES: dict[Ground, str] = {
     ),
     Ground.EXTERNAL: "the work is run again only when somebody says that it did not happen; doubt ends as *unknown*",
 }
-MODES: dict[Ground, str] = {
-    Ground.OWN: "transactional",
-    Ground.JOINED: "transactional, tx=",
-    Ground.KEYED: "keyed",
-    Ground.EXTERNAL: "external",
-}
-"""As proofs call them."""
-ALSO_CALLED = {"mariadb": "mysql", "valkey": "redis"}
+MODE = dict(zip(Ground, MODES, strict=True))
+OF_TESTS = ("mutants", "histories: the checker")
+"""Proofs of the tests: what they inject is no fault of a store, and counts as none."""
 
 
 class Settings(NamedTuple):
@@ -44,8 +40,8 @@ class Settings(NamedTuple):
 
 
 SETTINGS: dict[str, Settings] = {
-    "memory": Settings("–", "–"),
-    "sqlite": Settings("a `synchronous` other than FULL, NORMAL or EXTRA in the URL", "–"),
+    "memory": Settings("nothing", "nothing"),
+    "sqlite": Settings("a `synchronous` other than FULL, NORMAL or EXTRA in the URL", "nothing"),
     "postgresql": Settings("a server in recovery", "`fsync` or `full_page_writes` off, `synchronous_commit` off"),
     "mysql": Settings(
         "a read-only server, READ UNCOMMITTED, `innodb_rollback_on_timeout`, versions that are too old",
@@ -94,13 +90,8 @@ def _store(known: Capabilities, run: Run | None) -> str:
 def _shown(run: Run | None, store: str, ground: Ground) -> str:
     if run is None:
         return "no run recorded"
-    proofs = [one for one in run.proofs if _store_of(one) == store and one.mode == MODES[ground]]
+    proofs = [one for one in run.proofs if (one.kind, one.mode) == (store, MODE[ground])]
     return _faults(proofs) if proofs else "no fault injected"
-
-
-def _store_of(proof: Proof) -> str:
-    name = proof.store.partition("+")[0]
-    return ALSO_CALLED.get(name, name)
 
 
 def _faults(proofs: Iterable[Proof]) -> str:
@@ -136,8 +127,9 @@ def run() -> str:
         return NO_RUN + "\n"
     tests = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(found.tests.items()))
     versions = ", ".join(f"{name} {number}" for name, number in found.versions.items())
+    injected = sum(one.injected for one in found.proofs if one.part not in OF_TESTS)
     rows = [
-        ("faults injected", f"{sum(one.injected for one in found.proofs):,}"),
+        ("faults injected", f"{injected:,}"),
         ("promises broken", f"{sum(one.broken for one in found.proofs):,}"),
         ("tests", tests),
         ("effort", found.effort),
@@ -154,7 +146,7 @@ def injected() -> str:
     found = read(PROOFS)
     if found is None:
         return NO_RUN + "\n"
-    parts = dict.fromkeys(one.part for one in found.proofs)
+    parts = dict.fromkeys(one.part for one in found.proofs if one.part not in OF_TESTS)
     return "\n".join(_part(part, [one for one in found.proofs if one.part == part]) for part in parts)
 
 
@@ -184,7 +176,39 @@ def _count(numbers: Iterable[int]) -> str:
     return f"{sum(found):,}" if found else "–"
 
 
-# ---------------------------------------------------------------- mutants
+# ---------------------------------------------------------------- tests of the tests
+
+
+def breaks() -> str:
+    """Every deliberate break, with the tests that must fail on it, and whether they did in the recorded run."""
+    found, run = all_breaks().values(), read(PROOFS)
+    if not found:
+        return "No deliberate break has been written down yet.\n"
+    caught = {one.fault for one in run.proofs if one.part == "mutants"} if run else set[str]()
+    rows = [
+        (
+            one.name,
+            f"`{one.file}`",
+            faults.named(one.killed_by),
+            ", ".join(map(str, one.rows)) or "–",
+            "yes" if one.name in caught else "not run",
+        )
+        for one in found
+    ]
+    killed = sum(one.name in caught for one in found)
+    head = ("taken out", "in", "must fail then", "rows", "and did")
+    return (
+        f"{len(rows)} defences; in the recorded run the tests failed without {killed} of them.\n\n{table(head, rows)}"
+    )
+
+
+def checker() -> str:
+    """What the checkers of histories were given to find."""
+    found = read(PROOFS)
+    proofs = [one for one in found.proofs if one.part in OF_TESTS and one.part != "mutants"] if found else []
+    if not proofs:
+        return NO_RUN + "\n"
+    return table(("planted", "times"), ((one.fault, f"{one.injected:,}") for one in proofs))
 
 
 def mutation() -> str:

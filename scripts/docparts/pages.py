@@ -23,9 +23,10 @@ from retrysafe.http.problems import PROBLEMS
 
 PARTS: dict[str, Callable[[], str]] = {
     "api": reference.api,
-    "breaks": faults.breaks,
+    "breaks": guarantees.breaks,
     "capabilities": stores.capabilities,
     "capability-fields": reference.capability_fields,
+    "checker": guarantees.checker,
     "checklist": checklist.checklist,
     "commands": commands.commands,
     "conditional": reference.conditional,

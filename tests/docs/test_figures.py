@@ -14,6 +14,7 @@ import pytest
 from retrysafe.stores.catalogue import STORES
 from tests.docs.pages import ROOT
 from tests.proving import proofs
+from tests.proving.breaks import Break
 from tests.proving.injected import all_tests
 from tests.proving.proofs import Proof
 
@@ -100,12 +101,18 @@ def test_each_mode_of_each_store_shows_its_own(recorded: ModuleType) -> None:
     assert rows["sqlite"][2:6] == [none] * 4
 
 
-def test_a_part_of_a_proof_belongs_to_a_store_and_mode_that_the_page_knows(guarantees: ModuleType) -> None:
-    run = proofs.read(ROOT / "tests/proving/proofs.json")
-    stores = {store.capabilities.name for store in STORES} | {""}
-    for one in run.proofs if run is not None else FOUND:
-        assert guarantees._store_of(one) in stores, one
-        assert one.mode in {*guarantees.MODES.values(), ""}, one
+def test_proofs_of_the_tests_are_no_faults(guarantees: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    caught, other = (Break(name, "core/keys.py", "a", "b", ("tests/x.py::test_y[1]",), (3,)) for name in ("a", "b"))
+    monkeypatch.setattr(guarantees, "all_breaks", lambda: {"a": caught, "b": other})
+    assert "without 0 of them" in guarantees.breaks()
+    found = [Proof("mutants", "", "", "a", 1), Proof("histories: the checker", "", "", "a stale read", 40)]
+    proofs.write(guarantees.PROOFS, [one._asdict() for one in found], {}, {})
+    assert "| faults injected | 0 |" in guarantees.run()
+    assert guarantees.injected() == ""
+    assert "2 defences; in the recorded run the tests failed without 1 of them." in guarantees.breaks()
+    assert "| a | `core/keys.py` | `tests/x.py`: `test_y` | 3 | yes |" in guarantees.breaks()
+    assert "| b | `core/keys.py` | `tests/x.py`: `test_y` | 3 | not run |" in guarantees.breaks()
+    assert "| a stale read | 40 |" in guarantees.checker()
 
 
 def test_mutants_are_told_file_by_file(guarantees: ModuleType) -> None:

@@ -61,7 +61,7 @@ def proof(request: pytest.FixtureRequest) -> Record:
     """Takes down what the test has proved."""
 
     def record(proved: Proof) -> None:
-        request.node.user_properties.append(("proof", proved._asdict()))
+        request.node.user_properties.append(("proof", proofs.checked(proved)._asdict()))
 
     return record
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retrysafe.stores.catalogue import STORES
 from tests.proving import effort
+
+MODES = ("transactional", "transactional, tx=", "keyed", "external")
+ALSO_CALLED = {"mariadb": "mysql", "valkey": "redis"}
 
 
 class Proof(NamedTuple):
@@ -18,7 +23,7 @@ class Proof(NamedTuple):
     part: str
     """Which proof: "crash points", "lost messages", "histories", "simulation", "kills", "mutants", …"""
     store: str
-    """"postgresql", "sqlite", …, with a driver where that matters ("postgresql+asyncpg"); empty where none is meant."""
+    """"postgresql", "sqlite", …, with a driver if that matters ("postgresql, asyncpg"); empty where none is meant."""
     mode: str
     """"transactional", "transactional, tx=", "keyed", "external"; empty where none is meant."""
     fault: str
@@ -28,6 +33,22 @@ class Proof(NamedTuple):
     """Broken promises; a test with any fails, so this is what an honest report says: 0."""
     rows: tuple[int, ...] = ()
     """Rows of the fault catalogue."""
+
+    @property
+    def kind(self) -> str:
+        """The store without its driver, as the catalogue of stores calls it."""
+        name = re.split(r"[+,]", self.store)[0]
+        return ALSO_CALLED.get(name, name)
+
+
+def checked(proof: Proof) -> Proof:
+    """The proof, if the guarantees page can say whose it is; ValueError otherwise."""
+    stores = [store.capabilities.name for store in STORES]
+    if proof.kind not in ("", *stores):
+        raise ValueError(f"store={proof.store!r}: begin it with one of {', '.join(stores)}, or leave it empty")
+    if proof.mode not in ("", *MODES):
+        raise ValueError(f"mode={proof.mode!r}: write one of {', '.join(map(repr, MODES))}, or leave it empty")
+    return proof
 
 
 def gathered(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

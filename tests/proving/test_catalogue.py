@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import pytest
 
-from tests.proving.breaks.known import known
+from tests.proving.breaks.table import all_breaks
 from tests.proving.catalogue import FAULTS, Fault
-from tests.proving.injected import all_tests, injected, marked
+from tests.proving.injected import injected, marked
 
 TESTS = injected()
-BREAKS = list(chain.from_iterable(known().values()))
+BREAKS = all_breaks().values()
 BROKEN = {row for one in BREAKS for row in one.rows}
 
 
@@ -47,12 +45,6 @@ def test_markers_name_rows_that_exist() -> None:
 
 def test_breaks_name_rows_that_exist() -> None:
     assert {one.name: one.rows for one in BREAKS if not set(one.rows) <= set(FAULTS)} == {}
-
-
-def test_breaks_name_tests_that_exist() -> None:
-    there = all_tests()
-    missing = [test for one in BREAKS for test in one.killed_by if test.partition("[")[0] not in there]
-    assert missing == []
 
 
 def test_markers_are_read_wherever_they_may_stand() -> None:

@@ -39,6 +39,17 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (run.tests, run.versions["Redis"], run.command, run.effort) == ({"passed": 2}, "8", "-m prove", "short")
 
 
+@pytest.mark.parametrize("store", ["mariadb", "mysql", "mysql+asyncmy", "mariadb, pymysql"])
+def test_a_proof_belongs_to_a_store_whatever_its_driver(store: str) -> None:
+    assert proofs.checked(LOST._replace(store=store)).kind == "mysql"
+
+
+@pytest.mark.parametrize("unfit", [{"store": "postgres"}, {"mode": "tx="}, {"mode": "transactional tx="}])
+def test_a_proof_that_no_part_of_the_page_would_show_is_refused(unfit: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="or leave it empty"):
+        proofs.checked(LOST._replace(**unfit))
+
+
 def test_without_a_file_there_was_no_run(tmp_path: Path) -> None:
     assert proofs.read(tmp_path / "proofs.json") is None
 
