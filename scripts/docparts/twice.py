@@ -168,6 +168,7 @@ BY_STORE: dict[str, tuple[Loss, ...]] = {
             TWICE,
         ),
         Loss("records are evicted, flushed or deleted", "those keys", RUNS, TWICE),
+        Loss("a backup is restored", RESTORED, RUNS, TWICE),
         Loss(
             "the network between you and Redis is cut",
             "nothing; leases lapse",
@@ -204,6 +205,12 @@ ANYWHERE = (
     (
         "**`payload=None`**: the same key with another payload gets the first one's result. Nothing runs twice, but "
         "something that should have run did not."
+    ),
+    "**A key that a person expires** (`retrysafe keys expire`) is new work.",
+    '**Over HTTP, with `on_store_error="open"`**, what arrives while the store does not answer runs unguarded.',
+    (
+        "**The store's clock is set forward.** Leases end early, and their holders are fenced; set forward by more than "
+        "the window, the key is new work."
     ),
     "**Two stores.** Records on two databases know nothing of each other.",
     (
