@@ -209,8 +209,8 @@ ANYWHERE = (
     "**A key that a person expires** (`retrysafe keys expire`) is new work.",
     '**Over HTTP, with `on_store_error="open"`**, what arrives while the store does not answer runs unguarded.',
     (
-        "**The store's clock is set forward.** Leases end early, and their holders are fenced; set forward by more than "
-        "the window, the key is new work."
+        "**The store's clock is set forward.** Leases end early, and their holders are fenced; set forward by more "
+        "than the window, the key is new work."
     ),
     "**Two stores.** Records on two databases know nothing of each other.",
     (
