@@ -79,7 +79,7 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
         Fault(
             22,
             "the wait for a synchronous replica is cancelled",
-            "the commit counts, and that the replica may lack it is not hidden",
+            "the commit counts, and that the replica may lack it is told",
         ),
         Fault(
             23,
@@ -108,7 +108,8 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
         Fault(
             35,
             "numbers are committed in another order than they were drawn",
-            "nothing is paged by a highest number; records are found by their key's hash",
+            "nothing is paged by a highest number",
+            "nothing is numbered: records are found by their key's hash, and there is no outbox",
         ),
     ),
     "Redis": (
@@ -157,7 +158,11 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
         Fault(54, "everything is rejected at once", "back-off, then a pause of the consumer", BROKERS),
         Fault(55, "a new leader repeats and reorders", "ids are recognised, sequences kept per key", BROKERS),
         Fault(56, "a broker forgets what it has seen", "the inbox remembers longer", INBOX),
-        Fault(57, "a message becomes visible again during its handler", "heartbeat and fence", BROKERS),
+        Fault(
+            57,
+            "a lease, or the time for which a broker hides a message, is shorter than the handler",
+            "a heartbeat renews the lease, and who lost it is fenced; there is no consumer of messages yet",
+        ),
         Fault(58, "a broker's transaction commits late", "the producer is initialised anew", OUTBOX),
         Fault(59, "a dead letter comes back after the window", "it is flagged as late", BROKERS),
     ),

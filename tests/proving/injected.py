@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeGuard
@@ -47,6 +48,7 @@ def marked(source: str, name: str) -> dict[str, list[int]]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
+    numbers = {constant: value for constant, value in _values(module) if isinstance(value, tuple)}
     seen = {id(mark.func) for marks in constants.values() for mark in marks}
     found: dict[str, list[int]] = {}
     for test, decorators in _tests(module):
@@ -54,7 +56,7 @@ def marked(source: str, name: str) -> dict[str, list[int]]:
         seen |= {id(mark.func) for mark in marks}
         named = [node.id for one in decorators for node in ast.walk(one) if isinstance(node, ast.Name)]
         marks += [mark for constant in [*named, "pytestmark"] for mark in constants.get(constant, [])]
-        found[test] = sorted({row for mark in marks for row in _rows(mark, name)})
+        found[test] = sorted({row for mark in marks for row in _rows(mark, numbers, name)})
     for node in ast.walk(module):
         if _is_fault(node) and id(node) not in seen:
             raise ValueError(f"{name}:{node.lineno}: this marker of faults belongs to no test")
@@ -82,9 +84,22 @@ def _is_fault(node: ast.AST) -> TypeGuard[ast.Attribute]:
     return isinstance(node, ast.Attribute) and node.attr == "fault" and ast.unparse(node.value).endswith("mark")
 
 
-def _rows(mark: ast.Call, name: str) -> list[int]:
-    rows = [argument.value for argument in mark.args if isinstance(argument, ast.Constant)]
+def _values(module: ast.Module) -> Iterator[tuple[str, object]]:
+    for node in module.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            with suppress(ValueError):
+                yield node.targets[0].id, ast.literal_eval(node.value)
+
+
+def _rows(mark: ast.Call, constants: dict[str, tuple[object, ...]], name: str) -> list[int]:
+    """The numbers that a marker names, one by one or as `*ROWS`, a constant of the module."""
+    rows: list[object] = []
+    for argument in mark.args:
+        if isinstance(argument, ast.Starred) and isinstance(argument.value, ast.Name):
+            rows += constants.get(argument.value.id, (None,))
+        else:
+            rows.append(argument.value if isinstance(argument, ast.Constant) else None)
     numbers = [row for row in rows if isinstance(row, int)]
-    if len(numbers) != len(mark.args) or not numbers:
+    if len(numbers) != len(rows) or not numbers:
         raise ValueError(f"{name}:{mark.lineno}: write the numbers of the rows")
     return numbers

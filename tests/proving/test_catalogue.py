@@ -63,15 +63,19 @@ class TestB:
 
     def helper(self): ...
 
+ROWS = (7, 8)
+
+@pytest.mark.fault(*ROWS)
 def test_d(): ...
 """
-    assert marked(source, "test_x.py") == {"test_a": [1, 2], "TestB::test_c": [1, 4, 5, 6], "test_d": [1]}
+    assert marked(source, "test_x.py") == {"test_a": [1, 2], "TestB::test_c": [1, 4, 5, 6], "test_d": [1, 7, 8]}
 
 
 @pytest.mark.parametrize(
     "source",
     [
         "import pytest\n@pytest.mark.fault(*ROWS)\ndef test_a(): ...",
+        "import pytest\nROWS = (1, 'x')\n@pytest.mark.fault(*ROWS)\ndef test_a(): ...",
         "import pytest\n@pytest.mark.fault()\ndef test_a(): ...",
         "import pytest\n@pytest.mark.fault(1)\ndef helper(): ...",
         "import pytest\nfault = pytest.mark.fault\n@fault(1)\ndef test_a(): ...",
