@@ -109,6 +109,8 @@ def describe(request: Any) -> str:
         return str(control)
     sql = getattr(request, "sql", None)
     if sql is not None:
-        verb, table = sql.split(None, 1)[0], _TABLE.search(sql)
-        return verb if table is None else f"{verb} {table[0]}"
+        verbs, table = sql.split(None, 1)[0], _TABLE.search(sql)
+        while (request := getattr(request, "otherwise", None)) is not None:
+            verbs += f"/{request.sql.split(None, 1)[0]}"
+        return verbs if table is None else f"{verbs} {table[0]}"
     return steady(getattr(request, "operation", None) or getattr(request, "name", None) or type(request).__name__)

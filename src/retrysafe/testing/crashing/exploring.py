@@ -122,8 +122,8 @@ class _Explorer:
         ended = child.ended
         if ended.in_memory:
             raise ConfigurationError(
-                f"crash_points() needs state outside the process, and found {', '.join(ended.in_memory)}: a crash would "
-                "lose it. Let fresh() make a file or a database, and return its path or DSN."
+                f"crash_points() needs state outside the process, and found {', '.join(ended.in_memory)}: a crash "
+                "would lose it. Let fresh() make a file or a database, and return its path or DSN."
             )
         if not is_done(ended):
             raise ConfigurationError(f"crash_points(): the run that nothing disturbs fails: {_why(child, ended)}")

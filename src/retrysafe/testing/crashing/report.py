@@ -57,7 +57,7 @@ def changes(call: Call) -> bool:
     return not call.label.removeprefix("store: ").upper().startswith(_HARMLESS)
 
 
-_HARMLESS = ("SELECT", "BEGIN", "COMMIT", "ROLLBACK", "PRAGMA", "SAVEPOINT", "WITH", "SHOW", "SET", "GET ")
+_HARMLESS = ("SELECT ", "BEGIN", "COMMIT", "ROLLBACK", "PRAGMA", "SAVEPOINT", "SHOW ", "SET ", "GET ")
 
 
 def _short(text: str) -> str:
