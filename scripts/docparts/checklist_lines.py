@@ -61,6 +61,7 @@ TRANSACTION = page("guard a block in my own transaction", "how-to/guard-a-block-
 WINDOWS = page("windows and key memory", "how-to/windows-and-key-memory.md")
 ALERTS = page("what to alert on", "how-to/observe-and-log.md#what-to-alert-on")
 RETRIED = page("test your code", "how-to/test-your-code.md")
+CRASHED = check("`crash_points`", "how-to/crash-points.md")
 CONTRACT = test("http/test_contract.py::test_every_rule")
 TOGETHER = test("boundary/test_transactions.py::test_own_effect_and_record_commit_together")
 JOINED = test("boundary/test_transactions.py::test_joined_effect_and_record_commit_with_the_caller")
@@ -89,8 +90,9 @@ DEFINITIONS = (
         (
             feature("`Boundary(effects=)`", BOUNDARY),
             page("which one", "explanation/transactional-or-leased.md#which-one"),
+            CRASHED,
         ),
-        "nothing finds the effects that you forgot to list",
+        "nothing finds effects whose calls `crash_points` cannot see, though it tells that there are some",
     ),
     Line("D4", "How long duplicates may come", (feature("`Boundary(window=)`", BOUNDARY), WINDOWS, DESCRIBE)),
     Line(
@@ -328,7 +330,7 @@ CONCURRENCY = (
     Line(
         "N8",
         "Concurrent retries are tested",
-        (RETRIED, test("faults/test_duplicates.py::test_threads_that_wait_get_the_first_result")),
+        (RETRIED, CRASHED, test("faults/test_duplicates.py::test_threads_that_wait_get_the_first_result")),
     ),
     Line(
         "N9",
@@ -470,7 +472,7 @@ BATCHES = (
 )
 
 OPERATION = (
-    Line("O1", "A test retries", (RETRIED, test("boundary/test_once.py::test_a_function_runs_once_per_key"))),
+    Line("O1", "A test retries", (RETRIED, CRASHED, test("boundary/test_once.py::test_a_function_runs_once_per_key"))),
     Line(
         "O2",
         "A test retries from two clients",
