@@ -35,7 +35,6 @@ class RetrysafeError(Exception):
         named = f" Key {self.key}: retrysafe keys show --hash {self.key}" if self.key else ""
         return f"{super().__str__()}\n(Boundary {self.boundary!r}, operation {self.operation!r}.{named})"
 
-
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args, self.__dict__)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from retrysafe.core import decisions
 from retrysafe.core.decisions import Decision
 from retrysafe.core.transitions import Event
 from retrysafe.endings import Said
@@ -109,23 +108,6 @@ def test_a_dropped_key_leaves_no_version_behind() -> None:
     late = (Fault.DELAYED, Fault.PAUSED_BEFORE, Fault.PAUSED_AFTER)
     plan = LAYERED._replace(workers=6, effects=("keyed",), cached=3000, faults=late, chance=0.4)
     first_caught(Check.TAKEN_BACK, parts=Parts(drop=drop, drop_again=drop), plan=plan)
-
-
-def test_what_the_cache_believes_is_released_is_run() -> None:
-    """A cache that had a word in claims: an expired record in it would be claimed without asking the store."""
-
-    def look(cache: Cache, want: Want) -> Steps[tuple[NotWon | None, Micros]]:
-        found = yield from ask(cache.look(want.key))
-        if found.record is not None:
-            return NotWon(decisions.decide(found.record, want._replace(fingerprint=b"")), found.record), found.now
-        return None, found.now
-
-    first_caught(Check.NEARBY, parts=Parts(look=look, keep=_keep_all), plan=LAYERED._replace(cached=9000, skew=0))
-
-
-def _keep_all(cache: Cache, outcome: Outcome, looked: Micros, at_most: Micros) -> Steps[None]:
-    if outcome.record is not None:
-        yield from ask(cache.keep(outcome.record, looked + at_most))
 
 
 # ---------------------------------------------------------------- probes and operators
