@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from retrysafe import migrations
-from retrysafe.errors import ConfigurationError, SchemaOutdated
+from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
 from retrysafe.nearby import Nearby
 from retrysafe.ports import (
@@ -109,6 +109,8 @@ class Backend:
         self.heartbeats: dict[int, Closable] = {}
         self.aheartbeats: dict[asyncio.AbstractEventLoop, AsyncClosable] = {}
         self.users = 0
+        self.boundaries: set[str] = set()
+        """The names of the boundaries that were built on it."""
 
     # ------------------------------------------------------------ clients
 
@@ -231,15 +233,15 @@ class Backend:
         if self.kind not in _MIGRATED:
             return None
         version = yield from migrating.schema_version(self._sql())
-        return Schema(version, migrations.load(self.kind)[-1].version)
+        return Schema(version, self._needed())
 
     def require_schema(self) -> Steps[None]:
         """Raise `SchemaOutdated` unless the schema is new enough."""
-        schema = yield from self.schema()
-        if schema is not None and schema.version < schema.needed:
-            old = f"schema version {schema.version}, this retrysafe needs {schema.needed}"
-            found = old if schema.version else "no retrysafe tables"
-            raise SchemaOutdated(f"The store has {found}. Run:  {self._migrate_with}")
+        if self.kind in _MIGRATED:
+            yield from migrating.require(self._sql(), self._needed(), self._migrate_with)
+
+    def _needed(self) -> int:
+        return migrations.load(self.kind)[-1].version
 
     def _checking(self) -> Steps[list[Finding]]:
         yield from self.require_schema()
@@ -283,7 +285,7 @@ class Backend:
         version = yield from migrating.schema_version(self._sql())
         if version and partitions is not None:
             yield from migrating.check_partitions(self._sql(), partitions)
-        return version >= migrations.load(self.kind)[-1].version
+        return version >= self._needed()
 
     def _migration(self, chosen: Sequence[Migration]) -> Steps[list[Migration]]:
         store = self._sql()
