@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Boundary
+from retrysafe import Boundary, testing
 from retrysafe.backend import Backend
 from retrysafe.core.transitions import Event
 from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
 from retrysafe.ports import Ask, OperableStore
 from retrysafe.stores.memory import MemoryStore
-from retrysafe.testing import AsyncHarness, Clock, StoreSuite, SyncHarness, assert_once, differential
+from retrysafe.testing import AsyncHarness, SimulationSuite, StoreSuite, SyncHarness, assert_once, differential, suite
 from retrysafe.testing.conformance import CASES, Bench
+from retrysafe.testing.simulation import Subject
+from retrysafe.testing.simulation.world import Clock
 from retrysafe.types import Clocks, Held, Record, Standing, Stored, Want
 from tests.testing.test_plugin import Runs
 
@@ -46,6 +48,14 @@ class TestAsync(StoreSuite):
         made = AsyncHarness(Backend(MemoryStore(), sync=None, asynchronous=make, address="other"))
         yield made
         made.close()
+
+
+class TestSimulated(SimulationSuite):
+    """The simulation as a class."""
+
+    @pytest.fixture
+    def subject(self) -> Callable[[Clock], Subject]:
+        return lambda clock: Subject(MemoryStore(), MemoryClient(clock))
 
 
 class Trusting(MemoryStore):
@@ -116,11 +126,21 @@ def test_a_backend_of_ones_own_is_a_store() -> None:
 
     assert_once(lambda: charge("A-1"), effects=runs)
     assert boundary.address == "mine://"
-    with Clock(boundary) as clock:
+    with testing.Clock(boundary) as clock:
         assert clock.advance("25h") == 1
     charge("A-1")
     assert runs == ["A-1", "A-1"]
     boundary.close()
+
+
+@pytest.mark.parametrize("broken", [Trusting, Forgetful])
+def test_a_broken_store_fails_the_simulation(broken: Callable[[], OperableStore]) -> None:
+    def subject(clock: Clock) -> Subject:
+        return Subject(broken(), MemoryClient(clock))
+
+    with pytest.raises(AssertionError, match=r"seed \d+, plan crashes and pauses"):
+        for _ in range(40):
+            suite.test_simulated_schedules_keep_every_promise("crashes and pauses", subject)
 
 
 PACKAGE = """

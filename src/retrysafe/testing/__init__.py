@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from retrysafe.testing.duplicates import Outcome, aconcurrently, concurrently
     from retrysafe.testing.harness import AsyncHarness, Harness, SyncHarness
     from retrysafe.testing.redelivery import redelivered
-    from retrysafe.testing.suite import StoreSuite
+    from retrysafe.testing.suite import SimulationSuite, StoreSuite
 
 __all__ = [
     "AsyncHarness",
     "Clock",
     "Harness",
     "Outcome",
+    "SimulationSuite",
     "StoreSuite",
     "SyncHarness",
     "aassert_once",
@@ -41,6 +42,7 @@ _HOMES = {
     "Clock": "clock",
     "Harness": "harness",
     "Outcome": "duplicates",
+    "SimulationSuite": "suite",
     "StoreSuite": "suite",
     "SyncHarness": "harness",
     "aassert_once": "asserting",
