@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable
+from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable, migrations
 from retrysafe.archive import JsonLines
 from retrysafe.connect import connect
 from retrysafe.observers import Observers
@@ -96,6 +96,42 @@ def stopped(store: str, name: str, colour: str) -> None:
         say("stored")
     except LeaseLost:
         say("LeaseLost")
+
+
+def older(store: str, name: str) -> None:
+    """A worker of the first version of the schema, which it makes where it is missing; it works over a migration."""
+    every = migrations.load
+    migrations.load = lambda dialect: every(dialect)[:1]  # type: ignore[assignment]
+    connect(store).migrate()
+    boundary = Boundary(name, store=store, lease="60s", observers=())
+    served, over = list[int](), threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            with boundary.claim(f"{os.getpid()} {len(served)}") as claim:
+                claim.result = len(served)
+            served.append(claim.result)
+
+    traffic = threading.Thread(target=serve)
+    with boundary.claim(f"across {os.getpid()}", payload="p") as claim:
+        traffic.start()
+        until(lambda: len(served) > 10)
+        say("holding")
+        say(os.getpid())
+        go_on()
+        claim.result = "the older"
+    migrated_at = len(served)
+    until(lambda: len(served) > migrated_at + 10 or not traffic.is_alive())
+    over.set()
+    say(f"served all: {traffic.is_alive()}")
+    traffic.join()
+    with boundary.claim("by the newer", payload="p") as claim:
+        say(f"replayed {claim.replayed}: {claim.result}")
+    with boundary.claim("by the older", payload="p") as claim:
+        if not claim.replayed:
+            claim.result = "the older"
+    boundary.close()
+    say("ended")
 
 
 def restarting(store: str, name: str, effects: str) -> None:
@@ -258,6 +294,7 @@ ROLES = {
     "rotating": rotating,
     "forking": forking,
     "forking_sweeper": forking_sweeper,
+    "older": older,
     "opening": opening,
     "restarting": restarting,
     "skewed": skewed,

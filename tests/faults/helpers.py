@@ -480,8 +480,8 @@ def seeded(name: str) -> random.Random:
 
 
 @contextmanager
-def own_database(server: str, partitions: int | None = None) -> Iterator[str]:
-    """The URL of a new, migrated PostgreSQL database, dropped in the end: a sweep takes whatever is forgotten."""
+def own_database(server: str, partitions: int | None = None, *, migrated: bool = True) -> Iterator[str]:
+    """The URL of a new PostgreSQL database, dropped in the end: a sweep takes whatever is forgotten."""
     from urllib.parse import urlsplit
 
     import psycopg
@@ -494,7 +494,8 @@ def own_database(server: str, partitions: int | None = None) -> Iterator[str]:
         admin.execute(f"CREATE DATABASE {name}".encode())
         backend = connect(url)
         try:
-            backend.migrate(partitions)
+            if migrated:
+                backend.migrate(partitions)
             yield url
         finally:
             backend.close()
