@@ -58,14 +58,15 @@ def skewed(store: str, name: str, seconds: str) -> None:
     boundary.close()
 
 
-def stopped(store: str, name: str, colour: str) -> None:
-    """A worker that is stopped in mid-work, for longer than its lease."""
+def stopped(store: str, name: str, colour: str, back: str = "0") -> None:
+    """A worker that is stopped in mid-work, for longer than its lease; then its wall clock is so much back."""
     boundary = Boundary(name, store=store, lease=0.5, observers=())
 
     def sync() -> None:
         with boundary.claim("key") as claim:
             say("holding")
             go_on()
+            _set_back(float(back))
             try:
                 claim.ensure_held()
                 say("still held")
@@ -132,6 +133,12 @@ def older(store: str, name: str) -> None:
             claim.result = "the older"
     boundary.close()
     say("ended")
+
+
+def _set_back(seconds: float) -> None:
+    real, real_ns = time.time, time.time_ns
+    time.time = lambda: real() - seconds
+    time.time_ns = lambda: real_ns() - round(seconds * 1e9)
 
 
 def restarting(store: str, name: str, effects: str) -> None:

@@ -60,6 +60,7 @@ async def cancelled_at(step: int, work: Callable[[], Awaitable[Any]]) -> bool:
     return early
 
 
+@pytest.mark.fault(89)
 @pytest.mark.parametrize(("kind", "effects"), [*product(KINDS, ["keyed"]), *product(TRANSACTIONAL, ["transactional"])])
 async def test_cancelled_at_every_step_of_a_whole_operation(
     kind: str, effects: str, make: Making, request: pytest.FixtureRequest
@@ -88,6 +89,7 @@ async def test_cancelled_at_every_step_of_a_whole_operation(
         assert step > 3
 
 
+@pytest.mark.fault(89)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_cancelled_while_claiming_leaves_no_orphan(
     kind: str, make: Making, request: pytest.FixtureRequest

@@ -27,6 +27,7 @@ def store(request: pytest.FixtureRequest) -> str:
     return url
 
 
+@pytest.mark.fault(85)
 def test_a_crash_loop_counts_every_attempt_before_its_effect(store: str, make: Making) -> None:
     """85."""
     boundary = make(store, lease=0.05)
@@ -78,6 +79,7 @@ def test_a_crash_in_a_transaction_leaves_nothing(store: str, make: Making) -> No
     assert records_of(store, boundary.name) == []
 
 
+@pytest.mark.fault(87)
 @pytest.mark.parametrize("effects", ["keyed", "transactional"])
 def test_a_fork_gets_connections_and_a_heartbeat_of_its_own(store: str, effects: str, make: Making) -> None:
     """87: the parent's connections still work afterwards."""
@@ -87,6 +89,7 @@ def test_a_fork_gets_connections_and_a_heartbeat_of_its_own(store: str, effects:
         assert family.ends() == 0
 
 
+@pytest.mark.fault(87)
 @pytest.mark.parametrize("topology", ["", "_CLUSTER", "_SENTINEL"])
 def test_a_fork_gets_a_redis_connection_and_a_heartbeat_of_its_own(topology: str, make: Making) -> None:
     """87."""
@@ -98,6 +101,7 @@ def test_a_fork_gets_a_redis_connection_and_a_heartbeat_of_its_own(topology: str
         assert family.ends() == 0
 
 
+@pytest.mark.fault(88)
 @pytest.mark.parametrize("effects", ["keyed", "transactional"])
 def test_threads_share_no_connection(effects: str, migrated: str, table: str, make: Making) -> None:
     """88: many keys from many threads, more than there are connections, each in its own transaction."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from retrysafe import Boundary, InProgress, LeaseLost
+from retrysafe import InProgress, LeaseLost
 from tests.conftest import absent
 from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE
+from tests.faults.helpers import completed_elsewhere
 from tests.faults.redis_servers import COMPILER, WithItsClock, installed
 
 pytestmark = [pytest.mark.fault(42), pytest.mark.prove]
@@ -41,7 +40,7 @@ def test_a_jump_forward_lets_another_attempt_in_and_fences_the_first(server: Wit
     boundary = make(server.url, lease="60s", window="48h")
     with pytest.raises(LeaseLost), boundary.claim("key") as first:
         jump(server, HOUR)
-        token = _in_a_thread(boundary, "second")
+        token = completed_elsewhere(boundary, "key", "second")
         assert token > first.token
         first.result = "first"
     with boundary.claim("key") as claim:
@@ -59,7 +58,7 @@ def test_a_jump_back_frees_no_key_and_gives_no_lower_token(server: WithItsClock,
             pytest.fail("the first attempt is alive")
         running.ensure_held()
         running.result = "first"
-    assert _in_a_thread(boundary, "second", key="released") > before.token
+    assert completed_elsewhere(boundary, "released", "second") > before.token
     for key, result in (("running", "first"), ("released", "second")):
         with boundary.claim(key) as claim:
             assert (claim.replayed, claim.result) == (True, result)
@@ -75,20 +74,3 @@ def test_a_jump_there_and_back_keeps_the_order_of_attempts(server: WithItsClock,
             tokens.append(claim.token)
             raise ZeroDivisionError
     assert tokens == sorted(set(tokens))
-
-
-def _in_a_thread(boundary: Boundary, result: str, key: str = "key") -> int:
-    """Complete the key in an attempt that is not inside another one; its token."""
-    tokens: list[int] = []
-
-    def attempt() -> None:
-        with boundary.claim(key) as claim:
-            assert not claim.replayed
-            tokens.append(claim.token)
-            claim.result = result
-
-    thread = threading.Thread(target=attempt)
-    thread.start()
-    thread.join(DEADLINE)
-    assert len(tokens) == 1
-    return tokens[0]
