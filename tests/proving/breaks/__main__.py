@@ -1,4 +1,4 @@
-"""`python -m tests.proving.breaks [text …]`: run the breaks whose name or file contains a text, or all of them."""
+"""`python -m tests.proving.breaks [text …]`: run the breaks of which name, file or table has a text, or all."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.proving.breaks import Break
 from tests.proving.breaks.running import Result, check, run_broken
-from tests.proving.breaks.table import all_breaks
+from tests.proving.breaks.table import all_breaks, tables
 
 
 def main() -> int:
     """Print each break with what became of it; exit code 1 if one survived."""
     parser = argparse.ArgumentParser(prog="python -m tests.proving.breaks", description=__doc__)
-    parser.add_argument("texts", nargs="*", metavar="text", help="part of a break's name or of its file")
+    parser.add_argument(
+        "texts", nargs="*", metavar="text", help="part of a break's name, of its file or of its table, such as protocol"
+    )
     parser.add_argument("-j", "--jobs", type=int, default=2, help="how many run at once (2)")
     parser.add_argument("-v", "--verbose", action="store_true", help="show what pytest printed, of killed ones too")
     wanted = parser.parse_args()
-    breaks = [one for one in all_breaks().values() if _is_wanted(one, wanted.texts)]
+    all_breaks()  # no two of one name
+    breaks = [one for table, entries in tables().items() for one in entries if _is_wanted(table, one, wanted.texts)]
     for one in breaks:
         check(one)
     survived = 0
@@ -29,8 +32,8 @@ def main() -> int:
     return 1 if survived or not breaks else 0
 
 
-def _is_wanted(one: Break, texts: list[str]) -> bool:
-    return not texts or any(text in one.name or text in one.file for text in texts)
+def _is_wanted(table: str, one: Break, texts: list[str]) -> bool:
+    return not texts or any(text in known for text in texts for known in (table, one.name, one.file))
 
 
 def _tell(one: Break, result: Result, *, verbose: bool) -> None:
