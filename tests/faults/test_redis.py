@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from retrysafe import Boundary, ConfigurationError, StoreUnavailable, wait
+from retrysafe import Boundary, ConfigurationError, Quota, QuotaExceeded, StoreUnavailable, wait
 from retrysafe.backend import Backend
 from retrysafe.connect import connect
 from retrysafe.core import backoff
@@ -28,9 +28,10 @@ from retrysafe.programs.settling import read, settle
 from retrysafe.programs.sweeping import sweep
 from retrysafe.stores.redis import name_of
 from retrysafe.types import Stored, Want
-from tests.conftest import require
+from tests.conftest import absent, require
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, unique, until
+from tests.faults.redis_servers import Server, installed
 from tests.stores.ageing import age_redis, redis_masters
 from tests.stores.harnesses import redis_url
 from tests.stores.lockstep import CLOCKS
@@ -87,6 +88,27 @@ def test_forgotten_scripts_are_loaded_again(url: str, make: Making) -> None:
 
 
 @pytest.mark.fault(40)
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_a_server_without_our_scripts_is_given_them(colour: str, make: Making, told: Told) -> None:
+    """40: after every step it has forgotten them; nobody else is there to give them to it."""
+    if not installed():
+        absent("no redis-server to start")
+    server = Server("--appendonly", "yes")
+    boundary = make(server.url)
+    for replayed in (False, True):
+        server.client.script_flush()
+        if colour == "sync":
+            with boundary.claim("key") as claim:
+                server.client.script_flush()
+        else:
+            async with boundary.claim("key") as claim:
+                server.client.script_flush()
+        assert claim.replayed is replayed
+    assert (told.names["completed"], told.names["unrecorded"]) == (1, 0)
+    await boundary.aclose()
+    server.close()
+
+
 async def test_forgotten_scripts_are_loaded_again_by_many_tasks(url: str, make: Making) -> None:
     boundary = make(url)
 
@@ -195,11 +217,10 @@ async def test_connecting_goes_on_when_the_first_to_ask_is_cancelled(backend: Ba
 
 
 @pytest.mark.fault(43)
-def test_a_connection_that_was_left_between_two_replies_is_not_used_again(
-    cluster: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever is interrupted there leaves a reply behind, which the next one would take for its own."""
-    node = next(iter(_nodes(cluster).values()))
+def test_a_connection_that_was_left_between_two_replies_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is interrupted there leaves a reply to come, which the next one would take for its own."""
+    require("redis")
+    node = next(iter(_nodes(redis_url("")).values()))
     assert executor.perform(node, [("ECHO", "before")]) == [b"before"]
     replies = executor._reply
     left = [1]
@@ -212,7 +233,7 @@ def test_a_connection_that_was_left_between_two_replies_is_not_used_again(
 
     monkeypatch.setattr(executor, "_reply", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        executor.perform(node, [("ECHO", "one"), ("ECHO", "two")])
+        executor.perform(node, [("ECHO", "one"), ("BLPOP", unique("never"), "0.3")])
     monkeypatch.undo()
     assert executor.perform(node, [("ECHO", "three")]) == [b"three"]
 
@@ -338,6 +359,18 @@ def test_a_slot_that_moves_is_followed(colour: str, cluster: str) -> None:
 
 async def _on(backend: Backend, program: Any) -> Any:
     return await arun(program, backend.aclient())
+
+
+@pytest.mark.fault(41)
+def test_what_one_script_touches_is_in_one_slot(cluster: str, make: Making) -> None:
+    """A quota counts the keys of a scope in two places; a script over two slots would be refused (CROSSSLOT)."""
+    boundary = make(cluster, quota=Quota(rate="3/1h", outstanding=3))
+    for scope in range(6):
+        for key in range(3):
+            with boundary.claim(key, scope=str(scope)) as claim:
+                claim.result = key
+        with pytest.raises(QuotaExceeded), boundary.claim("one more", scope=str(scope)):
+            pytest.fail("it was not counted")
 
 
 # ---------------------------------------------------------------- expiry

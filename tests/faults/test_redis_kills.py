@@ -174,6 +174,7 @@ def test_a_loss_of_power_with_everysec_forgets_what_was_not_synced(
         ("explanation/which-store.md", "a loss of power with appendfsync everysec"),
         ("explanation/when-code-can-still-run-twice.md", "with everysec, after a loss of power all but the last second"),
     ],
+    ids=["failover", "power", "lost claim", "lost completion", "everysec", "durability"],
 )
 def test_what_these_tests_lose_is_documented(page: str, said: str) -> None:
     """37, 38."""
@@ -308,7 +309,6 @@ def test_a_weak_setting_is_warned_of_once(
     assert text in warning.fields["text"]
 
 
-@pytest.mark.fault(39)
 def test_a_server_whose_settings_are_hidden_is_warned_of(
     serve: Callable[..., Server], make: Making, told: Told
 ) -> None:

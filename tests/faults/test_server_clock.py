@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ import pytest
 from retrysafe import InProgress, LeaseLost
 from tests.conftest import absent
 from tests.faults.conftest import Making
-from tests.faults.helpers import completed_elsewhere
+from tests.faults.helpers import DEADLINE, completed_elsewhere, reached
 from tests.faults.redis_servers import COMPILER, WithItsClock, installed
 
 pytestmark = [pytest.mark.fault(42), pytest.mark.prove]
@@ -44,6 +45,32 @@ def test_a_jump_forward_lets_another_attempt_in_and_fences_the_first(server: Wit
         assert token > first.token
         first.result = "first"
     with boundary.claim("key") as claim:
+        assert (claim.replayed, claim.result) == (True, "second")
+
+
+def test_a_late_word_after_a_jump_forward_changes_nothing(server: WithItsClock, make: Making) -> None:
+    """The first attempt ends while the second one, which has taken its key over too early, is still at work."""
+    boundary, name = make(server.url, lease="60s", window="48h"), "key"
+    working, go_on = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with boundary.claim(name) as claim:
+            working.set()
+            reached(go_on)
+            claim.ensure_held()
+            claim.result = "second"
+
+    thread = threading.Thread(target=second)
+    with pytest.raises(LeaseLost), boundary.claim(name) as first:
+        jump(server, HOUR)
+        thread.start()
+        reached(working)
+        first.result = "first"
+    with pytest.raises(InProgress), boundary.claim(name):
+        pytest.fail("the second attempt is at work")
+    go_on.set()
+    thread.join(DEADLINE)
+    with boundary.claim(name) as claim:
         assert (claim.replayed, claim.result) == (True, "second")
 
 
