@@ -58,15 +58,21 @@ def skewed(store: str, name: str, seconds: str) -> None:
     boundary.close()
 
 
-def stopped(store: str, name: str, colour: str, back: str = "0") -> None:
-    """A worker that is stopped in mid-work, for longer than its lease; then its wall clock is so much back."""
+def stopped(store: str, name: str, colour: str, back: str = "") -> None:
+    """A worker that is stopped in mid-work, for longer than its lease.
+
+    With ``back`` its renewals hang, so that nobody tells it, and its wall clock has gone so much back.
+    """
     boundary = Boundary(name, store=store, lease=0.5, observers=())
+
+    if back:
+        boundary._terms.backend._pulse = threading.Event().wait  # type: ignore[assignment]
 
     def sync() -> None:
         with boundary.claim("key") as claim:
+            _set_back(float(back or 0))
             say("holding")
             go_on()
-            _set_back(float(back))
             try:
                 claim.ensure_held()
                 say("still held")

@@ -169,17 +169,25 @@ def test_a_loss_of_power_with_everysec_forgets_what_was_not_synced(
     [
         ("how-to/run-on-redis-or-valkey.md", "failover to a replica, also in a cluster"),
         ("how-to/run-on-redis-or-valkey.md", "loses power, `everysec`"),
-        ("explanation/which-store.md", "a failover that loses a claim: another attempt may run while the first one does"),
+        (
+            "explanation/which-store.md",
+            "a failover that loses a claim: another attempt may run while the first one does",
+        ),
         ("explanation/which-store.md", "a failover that loses a completion: the operation runs again"),
         ("explanation/which-store.md", "a loss of power with appendfsync everysec"),
-        ("explanation/when-code-can-still-run-twice.md", "with everysec, after a loss of power all but the last second"),
+        (
+            "explanation/when-code-can-still-run-twice.md",
+            "with everysec, after a loss of power all but the last second",
+        ),
     ],
     ids=["failover", "power", "lost claim", "lost completion", "everysec", "durability"],
 )
 def test_what_these_tests_lose_is_documented(page: str, said: str) -> None:
     """37, 38."""
     assert said in (DOCS / page).read_text(encoding="utf-8")
-    assert not page.startswith("explanation/") or any(said in text for text in (_CAPABLE.durability, *_CAPABLE.cannot_survive))
+    assert not page.startswith("explanation/") or any(
+        said in text for text in (_CAPABLE.durability, *_CAPABLE.cannot_survive)
+    )
 
 
 # ---------------------------------------------------------------- failover

@@ -75,7 +75,7 @@ def test_a_late_word_after_a_jump_forward_changes_nothing(server: WithItsClock, 
 
 
 def test_a_jump_back_frees_no_key_and_gives_no_lower_token(server: WithItsClock, make: Making) -> None:
-    """61: the lease of a live attempt holds; the key of an ended one is claimed with a higher token, whatever the time."""
+    """61: the lease of a live attempt holds; an ended one is followed by a higher token, whatever the time."""
     boundary = make(server.url, lease="60s", window="48h")
     with boundary.claim("running") as running:
         with pytest.raises(ZeroDivisionError), boundary.claim("released") as before:

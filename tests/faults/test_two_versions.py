@@ -82,13 +82,13 @@ def test_a_worker_of_the_version_before_can_be_started_after_the_migration(empty
 
 
 def test_the_newer_version_waits_for_its_migration(empty: str, make: Making) -> None:
-    """Deployed too early it refuses before the work, and works as soon as the schema is there; a file migrates itself."""
+    """Deployed too early it refuses before the work, until the schema is there; a file migrates itself."""
     name = unique()
     with Child("older", empty, name) as older:
         assert older.hears() == "holding"
         newer = make(empty, name=name)
         if not empty.startswith("sqlite"):
-            with pytest.raises(SchemaOutdated, match="has schema version 1.*retrysafe migrate"), newer.claim("key"):
+            with pytest.raises(SchemaOutdated, match=r"has schema version 1.*retrysafe migrate"), newer.claim("key"):
                 pytest.fail("the handler was run")
             connect(empty).migrate()
         with newer.claim("key") as claim:

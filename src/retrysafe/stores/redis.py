@@ -23,7 +23,6 @@ from retrysafe.types import (
     Page,
     Record,
     Refusal,
-    State,
     Stored,
     Tally,
     Want,

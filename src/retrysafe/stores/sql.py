@@ -22,7 +22,6 @@ from retrysafe.types import (
     Record,
     Refusal,
     Standing,
-    State,
     Stored,
     Tally,
     Want,
