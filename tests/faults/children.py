@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable
+from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable, migrations
 from retrysafe.archive import JsonLines
 from retrysafe.connect import connect
 from retrysafe.observers import Observers
@@ -58,12 +58,19 @@ def skewed(store: str, name: str, seconds: str) -> None:
     boundary.close()
 
 
-def stopped(store: str, name: str, colour: str) -> None:
-    """A worker that is stopped in mid-work, for longer than its lease."""
+def stopped(store: str, name: str, colour: str, back: str = "") -> None:
+    """A worker that is stopped in mid-work, for longer than its lease.
+
+    With ``back`` its renewals hang, so that nobody tells it, and its wall clock has gone so much back.
+    """
     boundary = Boundary(name, store=store, lease=0.5, observers=())
+
+    if back:
+        boundary._terms.backend._pulse = threading.Event().wait  # type: ignore[assignment]
 
     def sync() -> None:
         with boundary.claim("key") as claim:
+            _set_back(float(back or 0))
             say("holding")
             go_on()
             try:
@@ -96,6 +103,48 @@ def stopped(store: str, name: str, colour: str) -> None:
         say("stored")
     except LeaseLost:
         say("LeaseLost")
+
+
+def older(store: str, name: str) -> None:
+    """A worker of the first version of the schema, which it makes where it is missing; it works over a migration."""
+    every = migrations.load
+    migrations.load = lambda dialect: every(dialect)[:1]  # type: ignore[assignment]
+    connect(store).migrate()
+    boundary = Boundary(name, store=store, lease="60s", observers=())
+    served, over = list[int](), threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            with boundary.claim(f"{os.getpid()} {len(served)}") as claim:
+                claim.result = len(served)
+            served.append(claim.result)
+
+    traffic = threading.Thread(target=serve)
+    with boundary.claim(f"across {os.getpid()}", payload="p") as claim:
+        traffic.start()
+        until(lambda: len(served) > 10)
+        say("holding")
+        say(os.getpid())
+        go_on()
+        claim.result = "the older"
+    migrated_at = len(served)
+    until(lambda: len(served) > migrated_at + 10 or not traffic.is_alive())
+    over.set()
+    say(f"served all: {traffic.is_alive()}")
+    traffic.join()
+    with boundary.claim("by the newer", payload="p") as claim:
+        say(f"replayed {claim.replayed}: {claim.result}")
+    with boundary.claim("by the older", payload="p") as claim:
+        if not claim.replayed:
+            claim.result = "the older"
+    boundary.close()
+    say("ended")
+
+
+def _set_back(seconds: float) -> None:
+    real, real_ns = time.time, time.time_ns
+    time.time = lambda: real() - seconds
+    time.time_ns = lambda: real_ns() - round(seconds * 1e9)
 
 
 def restarting(store: str, name: str, effects: str) -> None:
@@ -258,6 +307,7 @@ ROLES = {
     "rotating": rotating,
     "forking": forking,
     "forking_sweeper": forking_sweeper,
+    "older": older,
     "opening": opening,
     "restarting": restarting,
     "skewed": skewed,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from retrysafe import InProgress, StoreUnavailable
+from retrysafe import Boundary, InProgress, StoreUnavailable
 from retrysafe.executors import redis_url
 from retrysafe.executors.redis import RedisClient
 from retrysafe.ports import Occurrence
@@ -77,6 +77,23 @@ def again(operation: Callable[[], Any]) -> Any:
 
     until(tried)
     return found[-1]
+
+
+def completed_elsewhere(boundary: Boundary, key: str, result: str) -> int:
+    """Claim a key and complete it in a thread, so not inside a claim of this one; the attempt's token."""
+    tokens: list[int] = []
+
+    def attempt() -> None:
+        with boundary.claim(key) as claim:
+            assert not claim.replayed
+            tokens.append(claim.token)
+            claim.result = result
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join(DEADLINE)
+    assert len(tokens) == 1, "the attempt did not come to its end"
+    return tokens[0]
 
 
 async def forever() -> None:
@@ -480,8 +497,8 @@ def seeded(name: str) -> random.Random:
 
 
 @contextmanager
-def own_database(server: str, partitions: int | None = None) -> Iterator[str]:
-    """The URL of a new, migrated PostgreSQL database, dropped in the end: a sweep takes whatever is forgotten."""
+def own_database(server: str, partitions: int | None = None, *, migrated: bool = True) -> Iterator[str]:
+    """The URL of a new PostgreSQL database, dropped in the end: a sweep takes whatever is forgotten."""
     from urllib.parse import urlsplit
 
     import psycopg
@@ -494,7 +511,8 @@ def own_database(server: str, partitions: int | None = None) -> Iterator[str]:
         admin.execute(f"CREATE DATABASE {name}".encode())
         backend = connect(url)
         try:
-            backend.migrate(partitions)
+            if migrated:
+                backend.migrate(partitions)
             yield url
         finally:
             backend.close()

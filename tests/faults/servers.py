@@ -31,6 +31,8 @@ class OwnServer:
             self.port: int = free.getsockname()[1]
         self._log = (self.home.parent / f"{self.home.name}.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
+        self._environment: dict[str, str] = {}
+        """What it gets beside the environment of this process."""
 
     @property
     def url(self) -> str:
@@ -49,7 +51,13 @@ class OwnServer:
 
     def start(self) -> None:
         """Start, and wait until it answers."""
-        self._process = subprocess.Popen(self._command(), stdout=self._log, stderr=self._log, **self._identity)
+        self._process = subprocess.Popen(
+            self._command(),
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, **self._environment},
+            **self._identity,
+        )
         until(self._answers)
 
     @property

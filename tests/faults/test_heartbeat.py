@@ -58,6 +58,7 @@ def astore(request: pytest.FixtureRequest) -> str:
     return server_of(request.param, request)
 
 
+@pytest.mark.fault(57)
 def test_work_longer_than_its_lease_keeps_its_key(store: str, make: Making, told: Told) -> None:
     boundary = make(store, lease=LEASE)
     with boundary.claim("key") as claim:

@@ -413,6 +413,7 @@ class TestDiskFull:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
+    @pytest.mark.fault(84)
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
     def test_it_is_refused_before_the_effect(self, effects: str, sqlite_url: str, make: Making) -> None:
         boundary = make(sqlite_url, effects=effects)
@@ -425,6 +426,7 @@ class TestDiskFull:
         with boundary.claim("key") as claim:
             assert not claim.replayed
 
+    @pytest.mark.fault(84)
     async def test_it_is_refused_before_the_effect_async(self, sqlite_url: str, make: Making, told: Told) -> None:
         boundary = make(sqlite_url)
 
