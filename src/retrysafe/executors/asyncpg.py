@@ -79,8 +79,10 @@ class InOwnTransaction(InTransaction):
         if isinstance(request, Copy) or request.control is None:
             return await super().__call__(request)
         try:
-            await self._control(request.control)
+            async with asyncio.timeout(DEADLINE):
+                await self._control(request.control)
         except _Failures as error:
+            _hang_up_on_silence(self.handle, error)
             fail(error)
         return Rows([], 0)
 
@@ -133,6 +135,7 @@ class AsyncpgClient:
             try:
                 return await ain_turn(request, lambda query: perform(connection, query))
             except _Failures as error:
+                _hang_up_on_silence(connection, error)
                 fail(error, alone=True)
 
     @asynccontextmanager
@@ -183,6 +186,12 @@ class AsyncpgClient:
             with suppress(RuntimeError, *_Failures):
                 self._pool.terminate()
             self._pool = None
+
+
+def _hang_up_on_silence(connection: Any, error: BaseException) -> None:
+    """The pool would wait for a silent server to confirm that the statement was cancelled."""
+    if isinstance(error, TimeoutError):
+        connection.terminate()
 
 
 async def _no_reset(connection: Any) -> None:

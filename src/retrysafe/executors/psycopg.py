@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -56,6 +58,30 @@ def _until(gen: Generator[Any, Any, Any], give_up_at: float) -> Generator[Any, A
             state = gen.send(ready)
     except StopIteration as stop:
         return stop.value
+
+
+class Patience:
+    """The same for a connection of async code: at the deadline we hang up.
+
+    A cancellation would not do: psycopg tells the server of it, and then waits for an answer to the statement again.
+    """
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._over = False
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(DEADLINE, self._hang_up)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._timer.cancel()
+        if self._over and isinstance(error, psycopg.Error):
+            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
+
+    def _hang_up(self) -> None:
+        self._over = True
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
 
 
 def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
@@ -143,10 +169,8 @@ class AsyncInTransaction:
         try:
             if isinstance(request, Copy):
                 return await atransfer(self.handle, request)
-            async with asyncio.timeout(DEADLINE):
+            with Patience(self.handle):
                 return await ain_turn(request, lambda query: aperform(self.handle, query))
-        except TimeoutError as error:
-            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
         except psycopg.Error as error:
             fail(error)
 
@@ -279,11 +303,8 @@ class AsyncPsycopgClient:
     async def __call__(self, request: Query, /) -> Rows:
         async with self._source.lent() as connection:
             try:
-                async with asyncio.timeout(DEADLINE):
+                with Patience(connection):
                     return await ain_turn(request, lambda query: aperform(connection, query))
-            except TimeoutError as error:
-                await connection.close()
-                raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
             except psycopg.Error as error:
                 fail(error, alone=True)
 
