@@ -20,9 +20,18 @@ from tests.faults.helpers import (
     business_table,
     driven,
     unique,
+    until,
 )
 from tests.faults.http_proxy import HttpProxy
-from tests.faults.servers import Cluster, MariaDB, mariadb_program, postgresql_programs
+from tests.faults.servers import (
+    Cluster,
+    MariaDB,
+    PgBouncer,
+    Replica,
+    mariadb_program,
+    pgbouncer_program,
+    postgresql_programs,
+)
 from tests.stores.harnesses import dynamodb_endpoint, dynamodb_url, redis_url
 
 Making = Callable[..., Boundary]
@@ -135,6 +144,40 @@ def own_server() -> Iterator[Cluster]:
     if programs is None or (os.geteuid() != 0 and os.environ.get("USER") == "root"):
         absent("no PostgreSQL server programs under /usr/lib/postgresql")
     server = Cluster(programs)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def primary() -> Iterator[Cluster]:
+    """A PostgreSQL server, with our tables in it, that a test may follow, kill and fail over."""
+    programs = postgresql_programs()
+    if programs is None or (os.geteuid() != 0 and os.environ.get("USER") == "root"):
+        absent("no PostgreSQL server programs under /usr/lib/postgresql")
+    server = Cluster(programs)
+    backend = connect(server.url)
+    backend.migrate()
+    backend.close()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def replica(primary: Cluster) -> Iterator[Replica]:
+    """A streaming replica of it, named "second"."""
+    server = primary.replica("second")
+    until(server.has_all)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(migrated: str) -> Iterator[PgBouncer]:
+    """A PgBouncer in transaction mode before the shared PostgreSQL."""
+    program = pgbouncer_program()
+    if program is None:
+        absent("no PgBouncer; run scripts/services install postgresql")
+    server = PgBouncer(program, migrated)
     yield server
     server.close()
 

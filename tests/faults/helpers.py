@@ -351,6 +351,7 @@ class Proxy:
         self._going = threading.Event()
         self.held = threading.Event()
         """That a request is kept back."""
+        self._between = threading.Lock()
         self.meanwhile: Callable[[], Any] = lambda: None
         """What happens after the server has lost the connection and before the client has."""
         self.statements: list[str] = []
@@ -447,8 +448,9 @@ class Proxy:
                             ready.set()
                     elif not self._forward(message, source, target, direction):
                         return
-        _cut(source)
-        _cut(target)
+        with self._between:
+            _cut(source)
+            _cut(target)
 
     def _forward(self, message: bytes, source: socket.socket, target: socket.socket, direction: str) -> bool:
         if self._stalled:
@@ -463,8 +465,9 @@ class Proxy:
             if cutting:
                 self.cut = (direction, message)
         if cutting and self._moment == "request lost":
-            _cut(target)
-            self.meanwhile()
+            with self._between:
+                _cut(target)
+                self.meanwhile()
             _cut(source)
             return False
         target.sendall(message)

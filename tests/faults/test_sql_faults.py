@@ -8,7 +8,7 @@ import resource
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,13 +18,15 @@ import pytest
 
 import retrysafe.executors.asyncpg as asyncpg_executor
 import retrysafe.executors.own as own
-from retrysafe import Boundary, RetryTransaction, SchemaOutdated, StoreUnavailable, current
+from retrysafe import Boundary, InProgress, RetryTransaction, SchemaOutdated, StoreUnavailable, current
 from retrysafe.codec import JSONCodec
 from retrysafe.connect import connect
 from retrysafe.executors.sqlite import SqliteFile
+from retrysafe.http.asgi import IdempotencyMiddleware
 from retrysafe.types import Stored
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Proxy, Told, auntil, driven, forever, reached, rows_of, unique, until
+from tests.http.wire import post
 
 
 def set_to(url: str, **settings: str) -> str:
@@ -54,6 +56,7 @@ UPDATE = "UPDATE {} SET receipt = receipt || '+1' WHERE key = 'account'"
 SELECT = "SELECT receipt FROM {} WHERE key = 'account'"
 
 
+@pytest.mark.fault(23)
 class TestSerialization:
     """23: 40001, from a row that a rival changed after our snapshot."""
 
@@ -167,6 +170,7 @@ class TestSerialization:
         assert told.names["restarted"] >= 1
 
 
+@pytest.mark.fault(24)
 def test_a_deadlock_is_run_again(migrated: str, table: str, make: Making, told: Told) -> None:
     """24: 40P01."""
     boundary = make(set_to(migrated, deadlock_timeout="20ms"), effects="transactional")
@@ -196,6 +200,7 @@ def test_a_deadlock_is_run_again(migrated: str, table: str, make: Making, told: 
     assert told.names["completed"] == 2
 
 
+@pytest.mark.fault(16, 25)
 def test_losing_the_race_for_the_unique_key_reads_the_winner(migrated: str, make: Making) -> None:
     """25: our INSERT waits for a rival's, who then commits its finished record."""
     boundary, copy = make(migrated), unique("copy")
@@ -223,6 +228,7 @@ def test_losing_the_race_for_the_unique_key_reads_the_winner(migrated: str, make
     assert got == [(True, "winner")]
 
 
+@pytest.mark.fault(26)
 def test_a_statement_timeout_rolls_back(migrated: str, table: str, make: Making, told: Told) -> None:
     """26."""
     boundary = make(set_to(migrated, statement_timeout="150ms"), effects="transactional")
@@ -241,6 +247,65 @@ def test_a_statement_timeout_rolls_back(migrated: str, table: str, make: Making,
     assert decided == {"received": 2, "started": 2, "rolled_back": 1, "completed": 1}
 
 
+@pytest.mark.fault(26)
+def test_work_that_timed_out_is_rolled_back_although_its_transaction_is_not_aborted(
+    migrated: str, table: str, make: Making
+) -> None:
+    """The handler put a savepoint around the statement: what it did before could still be committed."""
+    boundary = make(set_to(migrated, statement_timeout="50ms"), effects="transactional")
+    with pytest.raises(psycopg.errors.QueryCanceled), boundary.claim("key") as claim:
+        claim.tx.execute(charge_row(table, "key"))
+        with claim.tx.transaction():
+            claim.tx.execute("SELECT pg_sleep(60)")
+    assert rows_of(migrated, table) == []
+    with boundary.claim("key") as claim:
+        assert not claim.replayed
+
+
+LOCK_TABLE = "LOCK TABLE retrysafe_records IN SHARE ROW EXCLUSIVE MODE"
+
+
+@pytest.mark.fault(27)
+@pytest.mark.parametrize("effects", ["keyed", "transactional"])
+async def test_a_lock_timeout_is_a_503_that_says_when_to_come_back(effects: str, migrated: str, make: Making) -> None:
+    """Somebody else has locked the table of the records, as a migration of it would."""
+    ran: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        ran.append(1)
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"made"})
+
+    boundary = make(set_to(migrated, lock_timeout="50ms"), effects=effects)
+    with boundary.claim("warm"):
+        pass
+    guarded = IdempotencyMiddleware(app, boundary)
+    with psycopg.connect(migrated) as rival:
+        rival.execute(LOCK_TABLE)
+        answer = await post(guarded)
+    assert (answer.status, answer.code, answer.header("retry-after"), ran) == (503, "store-unavailable", "1", [])
+    assert (await post(guarded)).body == b"made"
+    await boundary.aclose()
+
+
+@pytest.mark.fault(27)
+@pytest.mark.parametrize("before", ["absent", "completed", "running"])
+def test_no_timeout_is_set_in_the_callers_transaction(before: str, migrated: str, make: Making) -> None:
+    boundary = make(migrated, effects="transactional")
+    with psycopg.connect(migrated) as first, psycopg.connect(migrated) as tx:
+        timeouts = "SELECT name, setting FROM pg_settings WHERE name LIKE '%timeout%'"
+        mine = dict(tx.execute(timeouts).fetchall())
+        if before != "absent":
+            with boundary.claim("key", tx=first) as claim:
+                claim.result = "first"
+        if before == "completed":
+            first.commit()
+        with suppress(InProgress), boundary.claim("key", tx=tx) as claim:
+            assert dict(tx.execute(timeouts).fetchall()) == mine
+        assert dict(tx.execute(timeouts).fetchall()) == mine
+
+
+@pytest.mark.fault(27)
 def test_a_lock_timeout_is_an_unavailable_store_and_nothing_ran(migrated: str, make: Making) -> None:
     """27: a rival's uncommitted row is in the way of our INSERT."""
     from retrysafe.core import keys
@@ -263,6 +328,7 @@ SESSION_STATE = re.compile(
 """What a pooler in transaction mode would lose or leak (SET is also a word of UPDATE, see below)."""
 
 
+@pytest.mark.fault(30)
 @pytest.mark.parametrize("effects", ["keyed", "transactional", "external"])
 def test_no_statement_touches_the_session(effects: str, proxy: Proxy, make: Making) -> None:
     """30: PgBouncer in transaction mode."""
@@ -287,6 +353,7 @@ def _renewed(proxy: Proxy) -> None:
     until(lambda: any(sql.startswith("WITH held") for sql in proxy.statements))
 
 
+@pytest.mark.fault(31)
 class TestBusySqlite:
     """31."""
 
@@ -354,6 +421,7 @@ def holding(url: str) -> Iterator[None]:
         holder.execute("COMMIT")
 
 
+@pytest.mark.fault(34)
 class TestExhaustedPool:
     """34: no connection, so no claim and no effect."""
 
@@ -399,6 +467,7 @@ class TestExhaustedPool:
             await boundary.aclose()
 
 
+@pytest.mark.fault(84)
 class TestDiskFull:
     """84: no file of this process may grow."""
 
@@ -522,6 +591,7 @@ class TestSchema:
         await boundary.aclose()
 
 
+@pytest.mark.fault(32)
 class TestCancelledTransaction:
     """32: a cancelled handler leaves no open transaction, and its connection serves the next one."""
 
@@ -540,9 +610,12 @@ class TestCancelledTransaction:
                         await claim.tx.execute("SELECT pg_sleep(60)")
             return claim.replayed
 
+        running = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND query LIKE '%%pg_sleep%%'"
         for _ in range(3):
             task = asyncio.create_task(work("key", hang=True))
             await working.wait()
+            with psycopg.connect(migrated, autocommit=True) as watching:  # a cancellation can overtake its statement
+                await auntil(lambda: watching.execute(running, (name,)).fetchall())  # noqa: B023 - awaited here
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -713,6 +713,7 @@ async def test_a_4xx_is_stored_unless_a_retry_may_fare_better(place: Place, stat
     assert app.runs == (1 if stored else 2)
 
 
+@pytest.mark.fault(6)
 async def test_r17_the_result_is_recorded_although_the_client_left(place: Place) -> None:
     paused = Paused()
     middleware = guarded(paused.app, place)
@@ -727,6 +728,7 @@ async def test_r17_the_result_is_recorded_although_the_client_left(place: Place)
     assert (again.body, again.replayed, paused.app.runs) == (b"done", True, 1)
 
 
+@pytest.mark.fault(6)
 @pytest.mark.parametrize("gone", [OSError, RuntimeError], ids=["asyncio", "uvloop"])
 async def test_r17_a_client_that_left_in_the_middle_of_its_response(place: Place, gone: type[Exception]) -> None:
     began, go = asyncio.Event(), asyncio.Event()
@@ -757,6 +759,7 @@ async def test_r17_a_client_that_left_in_the_middle_of_its_response(place: Place
     assert app.runs == 1
 
 
+@pytest.mark.fault(19)
 async def test_r17_a_client_that_left_before_the_end_of_its_body(place: Place) -> None:
     app = App()
     request = Connection(guarded(app, place, body_memory=1), "k", body=[b"aaaa", b"bbbb"], leaves_after=1)
@@ -907,6 +910,7 @@ async def test_the_outermost_of_two_middlewares_guards(place: Place) -> None:
     assert (first.body, again.body, again.replayed) == (b"run 1", b"run 1", True)
 
 
+@pytest.mark.fault(23)
 @POSTGRESQL_TRANSACTIONAL
 async def test_the_application_is_run_again_when_the_database_wants_it(place: Place) -> None:
     """FAULTS 23: a serialization failure; the whole request again, with its body."""
@@ -962,6 +966,7 @@ async def test_a_leased_request_is_ended_once_when_a_500_tells_of_such_an_error(
     assert len(left) == 1
 
 
+@pytest.mark.fault(24)
 @POSTGRESQL_TRANSACTIONAL
 async def test_restarts_are_bounded(place: Place) -> None:
     from psycopg.errors import SerializationFailure
