@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,12 @@ from tests.faults.helpers import (
     business_table,
     driven,
     unique,
-    until,
 )
 from tests.faults.http_proxy import HttpProxy
 from tests.faults.servers import (
     Cluster,
     MariaDB,
     PgBouncer,
-    Replica,
     mariadb_program,
     pgbouncer_program,
     postgresql_programs,
@@ -148,27 +147,20 @@ def own_server() -> Iterator[Cluster]:
     server.close()
 
 
-@pytest.fixture
-def primary() -> Iterator[Cluster]:
-    """A PostgreSQL server, with our tables in it, that a test may follow, kill and fail over."""
+@contextmanager
+def own_primary() -> Iterator[Cluster]:
+    """A PostgreSQL server with our tables in it."""
     programs = postgresql_programs()
     if programs is None or (os.geteuid() != 0 and os.environ.get("USER") == "root"):
         absent("no PostgreSQL server programs under /usr/lib/postgresql")
     server = Cluster(programs)
-    backend = connect(server.url)
-    backend.migrate()
-    backend.close()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def replica(primary: Cluster) -> Iterator[Replica]:
-    """A streaming replica of it, named "second"."""
-    server = primary.replica("second")
-    until(server.has_all)
-    yield server
-    server.close()
+    try:
+        backend = connect(server.url)
+        backend.migrate()
+        backend.close()
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail
+from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, unheard, unreplicated
 from retrysafe.ports import Copy, Query, Rows
 
 CHECKOUT = 10.0
@@ -123,6 +123,7 @@ class AsyncpgClient:
     def __init__(self, pool: Any, url: str | None = None) -> None:
         self._pool = pool
         self._url = url
+        self.heard = unheard
         self._opening = asyncio.Lock()
 
     @classmethod
@@ -155,11 +156,19 @@ class AsyncpgClient:
             connection = await pool.acquire(timeout=CHECKOUT)
         except _Failures as error:
             raise StoreUnavailable(str(error) or type(error).__name__, unsent=True) from error
+        connection.add_log_listener(self._hear)
         try:
             yield connection
         finally:
             with suppress(*_Failures):
+                connection.remove_log_listener(self._hear)
+            with suppress(*_Failures):
                 await pool.release(connection)
+
+    def _hear(self, connection: Any, notice: Any) -> None:
+        finding = unreplicated(notice.server_source_function, notice.message)
+        if finding is not None:
+            self.heard(finding)
 
     async def _opened(self) -> Any:
         if self._pool is None:
