@@ -61,7 +61,7 @@ from tests.stores.harnesses import FakeClock, memory_backend
 )
 def test_a_promise_that_cannot_be_kept_is_refused(terms: dict[str, Any], names: str) -> None:
     with pytest.raises(ConfigurationError, match=names.replace("(", r"\(")):
-        Boundary(terms.pop("name", "x"), **{"store": "memory://", **terms})
+        Boundary(**{"name": "x", "store": "memory://", **terms})
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), "later", None])
