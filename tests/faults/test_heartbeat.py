@@ -245,6 +245,22 @@ def test_ensure_held_does_not_believe_in_a_lease_it_cannot_renew(
     assert told.names["takeover"] == 1
 
 
+@pytest.mark.fault(20)
+def test_a_lease_that_could_not_be_renewed_is_not_held_when_its_time_is_over(
+    sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole machine was asleep, and the heartbeat with it."""
+    real, asleep = heartbeat.clock, 0.0
+    monkeypatch.setattr(heartbeat, "clock", lambda: real() + asleep)
+    boundary = make(sqlite_url, lease="60s")
+    with boundary.claim("key") as claim:
+        asleep = 59
+        claim.ensure_held()
+        asleep = 61
+        with pytest.raises(LeaseLost):
+            claim.ensure_held()
+
+
 async def test_renewals_do_not_wait_for_connections_that_work_holds(migrated: str, make: Making) -> None:
     """A pool used up by open transactions on the same URL: the lease beside them is kept."""
     transactional, keyed = make(migrated, effects="transactional"), make(migrated, lease=LEASE)

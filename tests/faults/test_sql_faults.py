@@ -8,22 +8,28 @@ import resource
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 import retrysafe.executors.asyncpg as asyncpg_executor
 import retrysafe.executors.own as own
+import retrysafe.executors.psycopg as psycopg_executor
 from retrysafe import Boundary, InProgress, RetryTransaction, SchemaOutdated, StoreUnavailable, current
 from retrysafe.codec import JSONCodec
-from retrysafe.connect import connect
+from retrysafe.connect import connect, join
 from retrysafe.executors.sqlite import SqliteFile
 from retrysafe.http.asgi import IdempotencyMiddleware
-from retrysafe.types import Stored
+from retrysafe.programs.drivers import ask, run
+from retrysafe.programs.operating import page
+from retrysafe.programs.settling import read
+from retrysafe.stores.sqlite import SqliteStore
+from retrysafe.types import Filter, Stored
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Proxy, Told, auntil, driven, forever, reached, rows_of, unique, until
 from tests.http.wire import post
@@ -412,6 +418,32 @@ class TestBusySqlite:
         await boundary.aclose()
 
 
+    @staticmethod
+    def _keeps_writers_out(url: str, execute: Callable[[Any], Any]) -> None:
+        """A transaction that has read may still write: nobody else writes meanwhile, which would spoil its snapshot."""
+        run(read(SqliteStore(), b"key"), execute)
+        with (
+            closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=0, isolation_level=None)) as rival,
+            pytest.raises(sqlite3.OperationalError, match="locked"),
+        ):
+            rival.execute("BEGIN IMMEDIATE")
+
+    def test_a_transaction_is_open_for_writing_before_it_reads(self, sqlite_url: str) -> None:
+        backend = connect(sqlite_url)
+        with backend.client().transaction() as opened:
+            run(ask(SqliteStore().begin()), opened.execute)
+            self._keeps_writers_out(sqlite_url, opened.execute)
+        backend.close()
+
+    def test_the_callers_transaction_is_open_for_writing_before_it_reads(self, sqlite_url: str) -> None:
+        backend = connect(sqlite_url)
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as tx:
+            execute = join(backend, tx).execute
+            assert execute is not None
+            self._keeps_writers_out(sqlite_url, execute)
+        backend.close()
+
+
 @contextmanager
 def holding(url: str) -> Iterator[None]:
     """Somebody else is writing."""
@@ -424,6 +456,32 @@ def holding(url: str) -> Iterator[None]:
 @pytest.mark.fault(34)
 class TestExhaustedPool:
     """34: no connection, so no claim and no effect."""
+
+    @pytest.mark.parametrize("effects", ["keyed", "transactional"])
+    def test_a_url(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(own, "CHECKOUT", 0.1)
+        boundary = make(migrated, effects=effects)
+        with ExitStack() as stack:
+            for _ in range(own.MOST_CONNECTIONS):
+                stack.enter_context(connect(migrated).client().transaction())
+            with pytest.raises(StoreUnavailable, match="in use"), boundary.claim("key"):
+                pytest.fail("it has not been claimed")
+        with boundary.claim("key") as claim:
+            assert not claim.replayed
+
+    @pytest.mark.parametrize("effects", ["keyed", "transactional"])
+    async def test_a_url_async(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(own, "CHECKOUT", 0.1)
+        boundary = make(migrated, effects=effects)
+        async with AsyncExitStack() as stack:
+            for _ in range(own.MOST_CONNECTIONS):
+                await stack.enter_async_context(connect(migrated).aclient().transaction())
+            with pytest.raises(StoreUnavailable, match="in use"):
+                async with boundary.claim("key"):
+                    pytest.fail("it has not been claimed")
+        async with boundary.claim("key") as claim:
+            assert not claim.replayed
+        await boundary.aclose()
 
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
     def test_psycopg(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -553,6 +611,37 @@ def test_an_error_of_one_write_does_not_silence_the_writer(sqlite_url: str, make
     assert done
 
 
+@pytest.mark.fault(35)
+def test_pages_lose_nothing_to_a_record_that_was_made_early_and_committed_late(migrated: str, make: Making) -> None:
+    """No page goes on after the newest record that was seen: an older one may not have been committed yet."""
+    boundary, backend = make(migrated, effects="transactional"), connect(migrated)
+    mine, keys = Filter(boundary=boundary.name), [f"key {number}" for number in range(20)]
+
+    def pages(size: int, between: Callable[[], Any] = lambda: None) -> list[bytes]:
+        found: list[bytes] = []
+        cursor: str | None = None
+        while True:
+            seen = run(page(backend.store, mine, cursor, size), backend.client())
+            found += [record.key for record in seen.records]
+            cursor = seen.cursor
+            if cursor is None:
+                return found
+            between()
+
+    with psycopg.connect(migrated) as late:
+        with boundary.claim("late", tx=late) as claim:
+            claim.result = "late"
+        for key in keys:
+            with boundary.claim(key):
+                pass
+        before = pages(100)
+        assert len(before) == len(keys)
+        during = pages(10, late.commit)
+    assert len(during) == len(set(during))
+    assert set(before) <= set(during)
+    assert len(pages(7)) == len(keys) + 1
+
+
 class TestSchema:
     """Missing and dropped tables."""
 
@@ -627,6 +716,31 @@ class TestCancelledTransaction:
         assert await work("key", hang=False) is False
         assert rows_of(migrated, table) == [("key", "receipt")]
         await boundary.aclose()
+
+    def test_a_connection_with_an_open_transaction_is_discarded(self, migrated: str) -> None:
+        """Whatever kept it from being rolled back."""
+        keeper = own.Own(psycopg_executor.Connecting(migrated))
+        with keeper.lent() as left_open:
+            left_open.execute("BEGIN")
+        with keeper.lent() as fresh:
+            assert (left_open.closed, fresh.info.transaction_status) == (True, TransactionStatus.IDLE)
+        keeper.close()
+
+    async def test_a_connection_of_tasks_with_an_open_transaction_is_discarded(self, migrated: str) -> None:
+        keeper = own.AsyncOwn(psycopg_executor.AsyncConnecting(migrated))
+        async with keeper.lent() as left_open:
+            await left_open.execute("BEGIN")
+        async with keeper.lent() as fresh:
+            assert (left_open.closed, fresh.info.transaction_status) == (True, TransactionStatus.IDLE)
+        await keeper.aclose()
+
+    def test_an_open_transaction_of_sqlite_is_rolled_back(self, sqlite_url: str) -> None:
+        backend = connect(sqlite_url)
+        with backend.client().transaction() as opened:
+            run(ask(SqliteStore().begin()), opened.execute)
+        with holding(sqlite_url):  # nobody else holds the file
+            pass
+        backend.close()
 
     @pytest.mark.parametrize("engine", [False, True])
     async def test_sqlite(self, engine: bool, sqlite_url: str, make: Making) -> None:

@@ -729,6 +729,20 @@ async def test_r17_the_result_is_recorded_although_the_client_left(place: Place)
 
 
 @pytest.mark.fault(6)
+async def test_r17_a_client_that_left_before_it_saw_any_of_it_gets_the_same_bytes(place: Place) -> None:
+    headers = [(b"content-type", b"application/octet-stream"), (b"etag", b'"\xe4"')]
+    app = sending({**START, "headers": headers}, chunk(b"\x00\xff"), chunk(b"\xfe\n", more=False))
+    middleware = guarded(app, place)
+    request = Connection(middleware, "k")
+    request.left.set()  # whatever is sent is lost
+    with suppress(OSError):
+        await request.run()
+    again = await post(middleware)
+    assert (again.status, again.body, again.replayed, app.runs) == (201, b"\x00\xff\xfe\n", True, 1)
+    assert again.started[0]["headers"][:2] == headers
+
+
+@pytest.mark.fault(6)
 @pytest.mark.parametrize("gone", [OSError, RuntimeError], ids=["asyncio", "uvloop"])
 async def test_r17_a_client_that_left_in_the_middle_of_its_response(place: Place, gone: type[Exception]) -> None:
     began, go = asyncio.Event(), asyncio.Event()
