@@ -73,11 +73,19 @@ def test_a_key_that_is_claimed_in_a_transaction_is_claimed_for_every_session(poo
 
 def test_a_rolled_back_claim_leaves_nothing_in_the_session(pooled: Any, make: Making) -> None:
     boundary = make(pooled, effects="transactional")
-    for _ in range(4):
-        with pytest.raises(ZeroDivisionError), boundary.claim("key"):
+    session = "SELECT pg_backend_pid()"
+
+    def fail() -> int:
+        with pytest.raises(ZeroDivisionError), boundary.claim("key") as claim:
+            used: int = claim.tx.execute(session).fetchone()[0]
             raise ZeroDivisionError
-    with boundary.claim("key") as claim:
-        assert not claim.replayed
+        return used
+
+    first = fail()
+    with pooled.connection() as one, pooled.connection() as other:  # both server connections
+        free = next(held for held in (one, other) if held.execute(session).fetchone()[0] != first)
+        free.commit()
+        assert fail() != first
 
 
 def test_leases_are_renewed(pooled: Any, migrated: str, make: Making, told: Told) -> None:

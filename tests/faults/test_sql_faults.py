@@ -6,6 +6,7 @@ import asyncio
 import re
 import resource
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
@@ -20,6 +21,7 @@ from psycopg.pq import TransactionStatus
 import retrysafe.executors.asyncpg as asyncpg_executor
 import retrysafe.executors.own as own
 import retrysafe.executors.psycopg as psycopg_executor
+import retrysafe.executors.sqlite as sqlite_executor
 from retrysafe import Boundary, InProgress, RetryTransaction, SchemaOutdated, StoreUnavailable, current
 from retrysafe.codec import JSONCodec
 from retrysafe.connect import connect, join
@@ -398,9 +400,25 @@ class TestBusySqlite:
         with holding(sqlite_url):
             caller.start()
             told.wait_for("received")
+            self._waits(caller)
             assert not done.is_set()
         reached(done)
         caller.join(DEADLINE)
+
+    @staticmethod
+    def _waits(caller: threading.Thread) -> None:
+        """Wait until a thread stays in a statement of ours, or has ended."""
+        seen = 0
+
+        def stays() -> bool:
+            nonlocal seen
+            frame = sys._current_frames().get(caller.ident or 0)
+            inside = frame is not None and frame.f_code.co_filename == sqlite_executor.__file__
+            seen = seen + 1 if inside else 0
+            return seen >= 30 or not caller.is_alive()
+
+        until(stays)
+        assert caller.is_alive(), "it did not wait"
 
     async def test_within_the_bound_async(self, sqlite_url: str, make: Making, told: Told) -> None:
         boundary = make(sqlite_url)
