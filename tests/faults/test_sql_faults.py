@@ -372,9 +372,18 @@ class TestBusySqlite:
 
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
     def test_beyond_the_bound(self, impatient: None, effects: str, sqlite_url: str, make: Making) -> None:
-        boundary = make(sqlite_url, effects=effects)
-        with holding(sqlite_url), pytest.raises(StoreUnavailable, match="locked"), boundary.claim("key"):
-            pytest.fail("it has not been claimed")
+        boundary, refusals = make(sqlite_url, effects=effects), list[StoreUnavailable]()
+
+        def work() -> None:
+            with pytest.raises(StoreUnavailable, match="locked") as caught, boundary.claim("key"):
+                pytest.fail("it has not been claimed")
+            refusals.append(caught.value)
+
+        caller = threading.Thread(target=work)
+        with holding(sqlite_url):
+            caller.start()
+            until(lambda: refusals, 10)  # the bound is of 0.3 s
+        caller.join(DEADLINE)
         with boundary.claim("key") as claim:
             assert not claim.replayed
 

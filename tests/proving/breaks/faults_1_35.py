@@ -454,13 +454,13 @@ BREAKS: list[Break] = [
         rows=(32,),
     ),
     Break(
-        "a claim in a MySQL transaction believes its snapshot",
+        "a claim in a transaction of MySQL believes its snapshot",
         "stores/mysql.py",
         'self._current_sql = f"{row} FOR UPDATE NOWAIT"',
         "self._current_sql = row",
         (
-            f"{MYSQL}test_an_old_snapshot_does_not_hide_the_winner[MariaDB]",
-            f"{MYSQL}test_an_old_snapshot_does_not_take_over_twice[MariaDB]",
+            f"{MYSQL}test_an_old_snapshot_does_not_hide_the_winner[MySQL]",
+            f"{MYSQL}test_an_old_snapshot_does_not_take_over_twice[MySQL]",
         ),
         rows=(33,),
     ),
