@@ -150,7 +150,17 @@ class Replica(Cluster):
     def _make(self) -> None:
         """Copy the primary, and follow it from there."""
         source = f"host=127.0.0.1 port={self._primary.port} user=retrysafe application_name={self._name}"
-        command = [str(self._programs / "pg_basebackup"), "-D", self._data, "-d", source, "-R", "-c", "fast", "--no-sync"]
+        command = [
+            str(self._programs / "pg_basebackup"),
+            "-D",
+            self._data,
+            "-d",
+            source,
+            "-R",
+            "-c",
+            "fast",
+            "--no-sync",
+        ]
         self._run(command)
 
     def has_all(self) -> bool:

@@ -378,7 +378,10 @@ def test_a_record_of_another_attempt_is_not_taken_for_the_own_one(
             claim.tx.execute(sql)
 
     proxy.meanwhile = overtake
-    with pytest.raises(StoreUnavailable, match="from a commit, the effect may have happened"), boundary.claim("key") as claim:
+    with (
+        pytest.raises(StoreUnavailable, match="from a commit, the effect may have happened"),
+        boundary.claim("key") as claim,
+    ):
         sql, claim.result = _charge(table, "key")
         claim.tx.execute(sql)
         proxy.cut_on(b"COMMIT\x00", ">")

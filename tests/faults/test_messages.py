@@ -159,7 +159,9 @@ async def test_a_server_that_falls_silent_does_not_hang_a_task(
     caller = asyncio.ensure_future(work())
     try:
         await auntil(caller.done, 5)  # a cancelled statement would be waited for longer
-        assert outcomes == (["unavailable"] if step == "claim" else ["claimed", "unavailable"][: 1 + (effects != "keyed")])
+        assert outcomes == (
+            ["unavailable"] if step == "claim" else ["claimed", "unavailable"][: 1 + (effects != "keyed")]
+        )
     finally:
         proxy.close()
         await asyncio.wait_for(asyncio.gather(caller, return_exceptions=True), DEADLINE)

@@ -236,9 +236,7 @@ def test_a_wait_for_a_replica_that_nobody_ends_is_an_unavailable_store(
 
 
 @pytest.mark.fault(29)
-def test_claims_and_replays_on_a_replica_are_refused(
-    primary: Cluster, replica: Replica, make: Making
-) -> None:
+def test_claims_and_replays_on_a_replica_are_refused(primary: Cluster, replica: Replica, make: Making) -> None:
     """A replica that lags would answer that the key is free; this one has even applied the record."""
     with make(primary.url, name="shop").claim("key") as claim:
         claim.result = "done"
@@ -249,9 +247,13 @@ def test_claims_and_replays_on_a_replica_are_refused(
             make(replica.url, name="shop", effects=effects).claim("key"),
         ):
             pytest.fail("refused before the handler")
-    with psycopg.connect(replica.url) as tx, pytest.raises(ConfigurationError, match="use the primary"):
-        with make(replica.url, name="shop", effects="transactional").claim("key", tx=tx):
-            pytest.fail("refused before the handler")
+    transactional = make(replica.url, name="shop", effects="transactional")
+    with (
+        psycopg.connect(replica.url) as tx,
+        pytest.raises(ConfigurationError, match="use the primary"),
+        transactional.claim("key", tx=tx),
+    ):
+        pytest.fail("refused before the handler")
     assert records_of(primary.url, "shop") == [("completed", 1)]
 
 

@@ -444,7 +444,6 @@ class TestBusySqlite:
         assert told.names["completed"] == 1
         await boundary.aclose()
 
-
     @staticmethod
     def _keeps_writers_out(url: str, execute: Callable[[Any], Any]) -> None:
         """A transaction that has read may still write: nobody else writes meanwhile, which would spoil its snapshot."""
@@ -497,7 +496,9 @@ class TestExhaustedPool:
             assert not claim.replayed
 
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
-    async def test_a_url_async(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_url_async(
+        self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(own, "CHECKOUT", 0.1)
         boundary = make(migrated, effects=effects)
         async with AsyncExitStack() as stack:
@@ -731,7 +732,7 @@ class TestCancelledTransaction:
             task = asyncio.create_task(work("key", hang=True))
             await working.wait()
             with psycopg.connect(migrated, autocommit=True) as watching:  # a cancellation can overtake its statement
-                await auntil(lambda: watching.execute(running, (name,)).fetchall())  # noqa: B023 - awaited here
+                await auntil(lambda: watching.execute(running, (name,)).fetchall())
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
