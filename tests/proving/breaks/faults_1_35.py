@@ -388,8 +388,8 @@ BREAKS: list[Break] = [
     Break(
         "the gate of a key is the session's",
         "stores/postgresql.py",
-        '_LOCK = "pg_try_advisory_xact_lock(',
-        '_LOCK = "pg_try_advisory_lock(',
+        '"pg_try_advisory_xact_lock(',
+        '"pg_try_advisory_lock(',
         (
             f"{PGBOUNCER}test_a_rolled_back_claim_leaves_nothing_in_the_session",
             f"{SQL}test_no_statement_touches_the_session[transactional]",
