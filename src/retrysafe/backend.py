@@ -141,7 +141,7 @@ class Backend:
 
     def _abandon_closed_loops(self) -> None:
         """Let go of what a loop has left behind that ended without `aclose`, as `asyncio.run` does."""
-        for loop in [loop for loop in (*self._aclients, *self.aheartbeats, *self._alisteners) if loop.is_closed()]:
+        for loop in filter(lambda loop: loop.is_closed(), self.loops()):
             pid, listener = self._alisteners.pop(loop, (0, None))
             if listener is not None and pid == os.getpid():
                 listener.abandon()
@@ -151,6 +151,10 @@ class Backend:
             pid, client = self._aclients.pop(loop, (0, None))
             if client is not None and pid == os.getpid():
                 client.abandon()
+
+    def loops(self) -> list[asyncio.AbstractEventLoop]:
+        """The event loops on which something is open, or was left behind."""
+        return list({*self._aclients, *self.aheartbeats, *self._alisteners})
 
     def another(self) -> Client:
         """A new client: its connections are its own where the store is given as a URL."""
