@@ -45,13 +45,14 @@ class Violation(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One request on its way: what it is, the key, whom it names, and the store's own request."""
+    """One request on its way: what it is, the key, whom it names, the store's own request, and what it was made of."""
 
     kind: str
     key: bytes
     named: Any
     event: Event | None
     request: Any
+    arguments: tuple[Any, ...] = ()
 
 
 class Intent(NamedTuple):

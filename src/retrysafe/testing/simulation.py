@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from retrysafe.core.transitions import Event
 from retrysafe.errors import StoreUnavailable
@@ -25,6 +25,7 @@ from retrysafe.ports import Ask, Capabilities, Store
 from retrysafe.programs.drivers import run
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.acting import Actor, Acts, Cancelled, Parts, Stage, late_worker, operator, worker
+from retrysafe.testing.histories import History, Kind, Operation
 from retrysafe.testing.judging import Check, Judge, Message, Violation
 from retrysafe.types import Clocks, Effects, Held, Micros, Record, Refusal, Stored, Want
 
@@ -108,9 +109,23 @@ PLAN = Plan()
 PARTS = Parts()
 
 
-def simulate(seed: int, *, store: Store | None = None, plan: Plan = PLAN, parts: Parts = PARTS) -> Report:
-    """Run one schedule. ``store`` speaks to the memory executor; ``parts`` are the programs."""
-    return _Simulation(seed, store or MemoryStore(), plan, parts).run()
+def simulate(
+    seed: int,
+    *,
+    store: Store | None = None,
+    plan: Plan = PLAN,
+    parts: Parts = PARTS,
+    histories: list[Operation] | None = None,
+) -> Report:
+    """Run one schedule. ``store`` speaks to the memory executor; ``parts`` are the programs.
+
+    What was asked of the store and answered is added to ``histories``.
+    """
+    simulation = _Simulation(seed, store or MemoryStore(), plan, parts)
+    report = simulation.run()
+    if histories is not None:
+        histories += simulation.history.operations()
+    return report
 
 
 class Survey(NamedTuple):
@@ -164,30 +179,32 @@ class _Watched:
         return self._store.admit(want)
 
     def claim(self, want: Want) -> Ask[Record | Refusal | None]:
-        return _named("claim", want.key, want, Event.CLAIM, self._store.claim(want))
+        return _named("claim", want.key, want, Event.CLAIM, self._store.claim(want), (want,))
 
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
-        return _named("take", want.key, seen, Event.CLAIM, self._store.take(want, seen))
+        return _named("take", want.key, seen, Event.CLAIM, self._store.take(want, seen), (want, seen))
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
-        return _named("settle", held.key, held, event, self._store.settle(held, event, result))
+        return _named("settle", held.key, held, event, self._store.settle(held, event, result), (held, event, result))
 
     def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
-        return _named("resolve", seen.key, seen, event, self._store.resolve(seen, event, result, clocks))
+        return _named("resolve", seen.key, seen, event, self._store.resolve(seen, event, result, clocks), (seen, event, result, clocks))
 
     def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
         (one,) = held
-        return [_named("renew", one.key, one, Event.RENEW, request) for request in self._store.renew(held)]
+        return [_named("renew", one.key, one, Event.RENEW, request, (one,)) for request in self._store.renew(held)]
 
     def read(self, key: bytes) -> Ask[Record | None]:
-        return _named("read", key, None, None, self._store.read(key))
+        return _named("read", key, None, None, self._store.read(key), (key,))
 
     def sweep(self, limit: int) -> list[Ask[int]]:
-        return [_named("sweep", b"", None, Event.SWEEP, request) for request in self._store.sweep(limit)]
+        return [_named("sweep", b"", None, Event.SWEEP, request, (limit,)) for request in self._store.sweep(limit)]
 
 
-def _named(kind: str, key: bytes, named: Any, event: Event | None, request: Ask[Any]) -> Ask[Any]:
-    return Ask(Message(kind, key, named, event, request.request), request.parse)
+def _named(
+    kind: str, key: bytes, named: Any, event: Event | None, request: Ask[Any], arguments: tuple[Any, ...]
+) -> Ask[Any]:
+    return Ask(Message(kind, key, named, event, request.request, arguments), request.parse)
 
 
 class _Simulation:
@@ -201,6 +218,8 @@ class _Simulation:
         self._now: Micros = _EPOCH
         self._skew = 0
         self._serial = 0
+        self.history = History(lambda: self._now * 1000)
+        self._asked: dict[str, tuple[int, int]] = {}
         self._heap: list[tuple[Micros, int, Callable[..., None], tuple[Any, ...]]] = []
         self._log: list[Line] = []
         self._faults: Counter[Fault] = Counter()
@@ -268,6 +287,7 @@ class _Simulation:
     def _resume(self, actor: Actor, life: int, answer: Any) -> None:
         if actor.lives != life:
             return
+        self._heard(actor, answer)
         try:
             acts = actor.acts
             put = acts.throw(answer) if isinstance(answer, Exception) else acts.send(answer)
@@ -276,7 +296,26 @@ class _Simulation:
         if isinstance(put, int):
             self._resume_at(put, actor, None)
         else:
+            self._asked_of(actor, put.request)
             self._send(actor, put)
+
+    # ------------------------------------------------------------ the history
+
+    def _asked_of(self, actor: Actor, message: Message) -> None:
+        if message.kind != "effect":
+            self._asked[actor.name] = (actor.lives, self._begin(actor.name, message))
+
+    def _begin(self, who: str, message: Message) -> int:
+        return self.history.begin(who, cast(Kind, message.kind), message.key, message.arguments)
+
+    def _heard(self, actor: Actor, answer: Any) -> None:
+        life, number = self._asked.pop(actor.name, (0, 0))
+        if life != actor.lives:
+            return
+        if not isinstance(answer, Exception):
+            self.history.end(number, answer)
+        elif isinstance(answer, StoreUnavailable) and answer.unsent:
+            self.history.unsent(number)
 
     # ------------------------------------------------------------ the network
 
@@ -321,8 +360,9 @@ class _Simulation:
         return answer
 
     def _apply_sweep(self, message: Message) -> Any:
-        before = dict(self._client.records)
+        before, number = dict(self._client.records), self._begin("", message)
         answer = self._client(message.request)
+        self.history.end(number, answer)
         for key, record in before.items():
             if key not in self._client.records:
                 self._judge.wrote(message, record, None, self._clock())
@@ -352,6 +392,7 @@ class _Simulation:
         self._no_answer(actor)
 
     def _duplicate(self, actor: Actor, ask: Ask[Any]) -> None:
+        self._begin("", ask.request)
         self._later(ask.request)
         self._answer(actor, ask, self._soon())
 
