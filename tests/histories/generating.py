@@ -145,5 +145,3 @@ class _World:
 def generate(chance: Random, shape: Shape = Shape()) -> Made:  # noqa: B008 - a value
     """Make one legal history."""
     return _World(chance, shape).run()
-
-

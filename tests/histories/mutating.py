@@ -114,7 +114,9 @@ def a_settle_that_happened_returns_false(chance: Random, operations: Operations)
 @mutation
 def a_lost_completion(chance: Random, operations: Operations) -> Operations | None:
     number = _pick(
-        chance, operations, lambda one: one.kind == "settle" and one.answer is True and one.arguments[1] is Event.COMPLETE
+        chance,
+        operations,
+        lambda one: one.kind == "settle" and one.answer is True and one.arguments[1] is Event.COMPLETE,
     )
     return None if number is None else operations[:number] + operations[number + 1 :]
 
@@ -200,7 +202,9 @@ def a_takeover_before_the_lease_lapsed(chance: Random, operations: Operations) -
     number = _pick(
         chance,
         operations,
-        lambda one: isinstance(one.answer, Record) and one.answer.standing is Standing.RUNNING and one.ended is not None,
+        lambda one: (
+            isinstance(one.answer, Record) and one.answer.standing is Standing.RUNNING and one.ended is not None
+        ),
     )
     wants = [one.arguments[0] for one in operations if one.kind == "claim"]
     if number is None or not wants:
@@ -283,7 +287,10 @@ def a_write_that_counts_no_version(chance: Random, operations: Operations) -> Op
 @mutation
 def a_lease_extended_by_nobody(chance: Random, operations: Operations) -> Operations | None:
     return _changed(
-        chance, operations, _shows(State.RUNNING), lambda one: one.answer._replace(lease_until=one.answer.lease_until + 7)
+        chance,
+        operations,
+        _shows(State.RUNNING),
+        lambda one: one.answer._replace(lease_until=one.answer.lease_until + 7),
     )
 
 

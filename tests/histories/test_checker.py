@@ -54,7 +54,9 @@ def test_mutated_histories_are_rejected(chance: Random, proof: Prove) -> None:
             made[name] += 1
             caught[name] += not is_linearizable(KEY, mutant)
     assert set(made) == set(MUTATIONS)
-    assert {name: f"{caught[name]} of {made[name]}" for name in made if caught[name] < CAUGHT_AT_LEAST * made[name]} == {}
+    assert {
+        name: f"{caught[name]} of {made[name]}" for name in made if caught[name] < CAUGHT_AT_LEAST * made[name]
+    } == {}
     for name in made:
         fault = f"history mutated: {name}"
         proof(Proof(part="histories: the checker", store="", mode="", fault=fault, injected=caught[name]))
@@ -114,5 +116,5 @@ def test_a_counterexample_reads_as_a_time_line(chance: Random) -> None:
     assert story[0] == "key 6b6579: no order of these steps gives the answers marked *"
     assert len(story) == len(found.operations) + 3
     assert any(line.startswith(f"{number:>3}*|") for number, line in enumerate(story[1:], 1))
-    assert story[-2].startswith("explained at most: ")
-    assert story[-1].startswith("and then the record is ")
+    assert story[-2].startswith("The best explanation of all answers up to then takes ")
+    assert story[-1].startswith("and leaves the record ")

@@ -22,6 +22,7 @@ from retrysafe.programs.operating import expire
 from retrysafe.programs.settling import read, resolve, settle
 from retrysafe.programs.sweeping import sweep
 from retrysafe.testing.histories import History, Recorder
+from retrysafe.testing.specification import INSTANTS
 from retrysafe.types import Clocks, Held, Record, Standing, Stored, Want
 from tests.stores.ageing import Age
 
@@ -41,10 +42,13 @@ Acts = Generator[Steps[Any] | Elapse, Any, None]
 class Stage:
     """What the workers on some keys share: the keys, and holds and wants that others may come with again, late."""
 
-    def __init__(self, keys: Sequence[bytes], store: Store, age: Age, *, sweeps: bool) -> None:
+    def __init__(
+        self, keys: Sequence[bytes], store: Store, age: Age, *, sweeps: bool, instants: Sequence[str] = INSTANTS
+    ) -> None:
         self.keys = keys
         self.clocks = Clocks(LEASE, 3_600_000_000, 7_200_000_000, store.capabilities.margin)
         self.sweeps = sweeps
+        self._instants = tuple(instants)
         self.held: list[Held] = []
         self.wants: list[Want] = []
         self.faults: Counter[str] = Counter()
@@ -55,7 +59,7 @@ class Stage:
         """Let the lease of a key lapse, if anybody has it; noted as a step of the history."""
         micros = self.clocks.lease + self.clocks.margin + 1_000_000
         with self._lock:
-            number = recorder.history.begin(recorder.actor, "elapse", key, (key, micros))
+            number = recorder.history.begin(recorder.actor, "elapse", key, (key, micros, self._instants))
             self._age(key, micros)
             recorder.history.end(number, None)
         self.faults["frozen beyond the lease"] += 1

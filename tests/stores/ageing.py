@@ -6,7 +6,7 @@ Tests do so hundreds of times, and opening a connection is what takes longest: o
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import cache
 from typing import Any
@@ -148,7 +148,7 @@ def dynamodb_client(endpoint: str) -> Any:
     return boto3.client("dynamodb", endpoint_url=endpoint, region_name="us-east-1")
 
 
-def age_dynamodb(table: str, endpoint: str) -> Age:
+def age_dynamodb(table: str, endpoint: str, instants: Sequence[str] = INSTANTS) -> Age:
     def age(key: bytes, micros: int) -> None:
         client = dynamodb_client(endpoint)
         where: dict[str, Any] = {"TableName": table, "Key": {"key_hash": {"B": key}}}
@@ -157,8 +157,8 @@ def age_dynamodb(table: str, endpoint: str) -> Age:
             return
         updated = client.update_item(
             **where,
-            UpdateExpression="SET " + ", ".join(f"#{name} = #{name} - :by" for name in INSTANTS),
-            ExpressionAttributeNames={f"#{name}": name for name in INSTANTS},
+            UpdateExpression="SET " + ", ".join(f"#{name} = #{name} - :by" for name in instants),
+            ExpressionAttributeNames={f"#{name}": name for name in instants},
             ExpressionAttributeValues={":by": {"N": str(micros)}},
             ReturnValues="ALL_NEW",
         )["Attributes"]

@@ -16,11 +16,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from retrysafe.testing.histories import UNKNOWN, Operation
-from retrysafe.testing.specification import Specification, Traits, is_passive
+from retrysafe.testing.specification import FOREVER, Specification, Traits, is_passive
 from retrysafe.testing.timeline import drawn, told_state
 from retrysafe.types import Record
 
 PLAIN = Traits()
+_PATIENCE = 2_000
+"""Nodes of a search while a counterexample is made smaller: an answer that is hard to do without is kept."""
 
 
 class Reach(NamedTuple):
@@ -36,6 +38,7 @@ class Counterexample(NamedTuple):
 
     ``operations`` are those up to the first answer that cannot be explained; ``needed`` tells which of their answers
     contradict each other: every other step may have happened or not, and no order explains even these alone.
+    ``reach`` is how far the whole history could be explained.
     """
 
     key: bytes
@@ -46,8 +49,8 @@ class Counterexample(NamedTuple):
     def __str__(self) -> str:
         lines = [f"key {self.key.hex()[:16]}: no order of these steps gives the answers marked *"]
         lines += drawn(self.operations, self.needed)
-        lines.append(f"explained at most: {', '.join(str(number + 1) for number in self.reach.order) or 'nothing'}")
-        lines.append(f"and then the record is {told_state(self.reach.state)}")
+        lines.append(f"The best explanation of all answers up to then takes {len(self.reach.order)} steps,")
+        lines.append(f"and leaves the record {told_state(self.reach.state)}")
         return "\n".join(lines)
 
 
@@ -74,10 +77,10 @@ def is_linearizable(key: bytes, operations: Sequence[Operation], traits: Traits 
     return reach(key, operations, traits).ok
 
 
-def reach(key: bytes, operations: Sequence[Operation], traits: Traits = PLAIN) -> Reach:
-    """Search an order that explains one key's history."""
+def reach(key: bytes, operations: Sequence[Operation], traits: Traits = PLAIN, *, most_nodes: int = FOREVER) -> Reach:
+    """Search an order that explains one key's history; give up, as if it had one, after so many nodes."""
     steps = sorted(_as_heard(operations, traits), key=lambda one: one.begun)
-    return _Search(key, steps, traits).run()
+    return _Search(key, steps, traits).run(most_nodes)
 
 
 def _as_heard(operations: Iterable[Operation], traits: Traits) -> list[Operation]:
@@ -108,8 +111,8 @@ class _Search:
         self._numbers: dict[Record | None, int] = {None: 0}
         self._known: dict[tuple[int, int], tuple[int, ...]] = {}
 
-    def run(self) -> Reach:
-        """Depth first, remembering the way of the deepest."""
+    def run(self, most_nodes: int = FOREVER) -> Reach:
+        """Depth first, remembering the way of the deepest; gives up, as if all were well, after so many nodes."""
         came_from: dict[tuple[int, int], tuple[tuple[int, int], tuple[int, ...]] | None] = {(0, 0): None}
         stack, best, most = [(0, 0)], (0, 0), -1
         while stack:
@@ -120,7 +123,7 @@ class _Search:
                 if node != (done, state):
                     came_from.setdefault((done, state), (node, order))
                 best, most = (done, state), settled
-            if done & self._required == self._required:
+            if done & self._required == self._required or len(came_from) > most_nodes:
                 return Reach(True, self._way(came_from, best), self._states[state])
             for number in self._enabled(done):
                 for after in self._after(number, state):
@@ -191,20 +194,21 @@ def counterexample(key: bytes, operations: Sequence[Operation], traits: Traits =
     the rest: a step whose answer is forgotten may have happened or not, so what is left proves as much.
     """
     steps = _cut(key, operations, traits)
+    reached = reach(key, steps, traits)
     number = 0
     while number < len(steps):
         one = steps[number]
         weaker = [*steps[:number], *steps[number + 1 :]]
         if one.answer is not UNKNOWN and not is_passive(one):
             weaker.insert(number, one._replace(answer=UNKNOWN, ended=None))
-        if weaker != steps and (one.answer is not UNKNOWN) and not is_linearizable(key, weaker, traits):
+        if one.answer is not UNKNOWN and not reach(key, weaker, traits, most_nodes=_PATIENCE).ok:
             number += len(weaker) == len(steps)
             steps = weaker
         else:
             number += 1
     steps = _without_idle(key, steps, traits)
     needed = tuple(one.answer is not UNKNOWN for one in steps)
-    return Counterexample(key, tuple(steps), needed, reach(key, steps, traits))
+    return Counterexample(key, tuple(steps), needed, reached)
 
 
 def _cut(key: bytes, operations: Sequence[Operation], traits: Traits) -> list[Operation]:
@@ -232,7 +236,7 @@ def _until(operations: Sequence[Operation], end: int) -> list[Operation]:
 def _without_idle(key: bytes, steps: Sequence[Operation], traits: Traits) -> list[Operation]:
     """Leave out the steps without an answer that could never have changed anything."""
     search = _Search(key, sorted(_as_heard(steps, traits), key=lambda one: one.begun), traits)
-    search.run()
+    search.run(_PATIENCE)
     idle = {
         one
         for number, one in enumerate(search._steps)

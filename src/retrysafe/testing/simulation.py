@@ -188,7 +188,14 @@ class _Watched:
         return _named("settle", held.key, held, event, self._store.settle(held, event, result), (held, event, result))
 
     def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
-        return _named("resolve", seen.key, seen, event, self._store.resolve(seen, event, result, clocks), (seen, event, result, clocks))
+        return _named(
+            "resolve",
+            seen.key,
+            seen,
+            event,
+            self._store.resolve(seen, event, result, clocks),
+            (seen, event, result, clocks),
+        )
 
     def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
         (one,) = held

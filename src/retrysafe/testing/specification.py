@@ -70,16 +70,13 @@ def _only(asks: Sequence[Any]) -> Step:
     return step
 
 
-def _elapse(records: dict[bytes, Record], key: bytes, micros: Micros) -> None:
+INSTANTS = ("lease_until", "created", "updated", "expires", "forget")
+
+
+def _elapse(records: dict[bytes, Record], key: bytes, micros: Micros, instants: Sequence[str] = INSTANTS) -> None:
     record = records.get(key)
     if record is not None:
-        records[key] = record._replace(
-            lease_until=record.lease_until - micros,
-            created=record.created - micros,
-            updated=record.updated - micros,
-            expires=record.expires - micros,
-            forget=record.forget - micros,
-        )
+        records[key] = record._replace(**{name: getattr(record, name) - micros for name in instants})
 
 
 def is_passive(operation: Operation) -> bool:
