@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 
 from retrysafe.connect import connect, forget
-from retrysafe.ports import Store
+from retrysafe.core.transitions import Event
+from retrysafe.ports import Ask, Store
+from retrysafe.stores.sqlite import SqliteStore
 from retrysafe.testing.histories import UNKNOWN, History, Operation
 from retrysafe.testing.linearizability import check
 from retrysafe.testing.specification import INSTANTS, Traits, step_of
+from retrysafe.types import Held, Record, Refusal, Stored, Want
 from tests.conftest import require
 from tests.histories.cutting import Cutter
 from tests.histories.workers import Stage, on_tasks, on_threads
@@ -199,3 +202,58 @@ def _start(cutter: Cutter | None) -> None:
 def _stop(cutter: Cutter | None) -> None:
     if cutter is not None:
         cutter.rate = 0.0
+
+
+class Unfenced(SqliteStore):
+    """Settles whatever attempt has the record."""
+
+    def _settle(self, clock: str, event: Event, own: bool) -> str:
+        fence = f" AND r.attempt = {self.p('attempt')} AND r.token = {self.p('token')}"
+        sql = super()._settle(clock, event, own)
+        assert fence in sql
+        return sql.replace(fence, "")
+
+
+class Hasty(SqliteStore):
+    """Takes records over while their lease lasts: at least it has seen that they run."""
+
+    def _take(self, clock: str, gate: str) -> str:
+        sql = super()._take(clock, gate)
+        assert "r.lease_until <= t.now" in sql
+        return sql.replace("r.lease_until <= t.now", "r.lease_until > 0")
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+        ask = super().claim(want)
+
+        def parse(answer: Any) -> Record | Refusal | None:
+            record = ask.parse(answer)
+            if isinstance(record, Record) and record.attempt != want.attempt:
+                return record._replace(now=max(record.now, record.lease_until))
+            return record
+
+        return Ask(ask.request, parse)
+
+
+class Forgetful(SqliteStore):
+    """Acknowledges a completion that it does not make."""
+
+    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+        ask = super().settle(held, event, result)
+        if event is not Event.COMPLETE:
+            return ask
+        return Ask(super().read(held.key).request, lambda answer: True)
+
+
+@pytest.mark.parametrize("broken", [Unfenced, Hasty, Forgetful])
+def test_a_broken_store_is_found(broken: type[SqliteStore], tmp_path: Path, chance: Random) -> None:
+    """On a real database, from the answers alone."""
+    harness = HARNESSES["sqlite3"][1](tmp_path)
+    harness.backend.store = broken()
+    for _ in range(20):
+        keys = [secrets.token_bytes(32) for _ in range(3)]
+        stage = stage_for(keys, "sqlite", harness.store, harness.age)
+        if check(_played("sqlite3", harness, None, stage, chance, 40), TRAITS["sqlite"]):
+            break
+    else:
+        pytest.fail("not found in 60 histories")
+    harness.close()

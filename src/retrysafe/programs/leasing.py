@@ -9,11 +9,11 @@ from retrysafe.programs.drivers import ask
 from retrysafe.types import Held
 
 
-def renew(store: Store, held: Sequence[Held]) -> Steps[set[bytes]]:
-    """Extend the leases of held claims; return the keys that are still held by one of them."""
-    kept: set[bytes] = set()
+def renew(store: Store, held: Sequence[Held]) -> Steps[set[Held]]:
+    """Extend the leases of held claims; return those that are still held."""
+    kept: set[Held] = set()
     for renewal in renewals(store, held):
-        kept |= {one.key for one in (yield from renewal)}
+        kept |= yield from renewal
     return kept
 
 

@@ -45,7 +45,7 @@ class Parts(NamedTuple):
     claim: Callable[[Store, Want], Steps[Outcome]] = claim
     settle: Callable[[Store, Held, Event, Stored | None], Steps[bool]] = settle
     resolve: Callable[[Store, Record, Event, Stored | None, Clocks], Steps[bool]] = resolve
-    renew: Callable[[Store, list[Held]], Steps[set[bytes]]] = renew
+    renew: Callable[[Store, list[Held]], Steps[set[Held]]] = renew
     sweep: Callable[[Store, int], Steps[int]] = sweep
     read: Callable[[Store, bytes], Steps[Record | None]] = read
     verdict: Callable[[Ending, Ground], Verdict] = outcomes.verdict
@@ -217,7 +217,7 @@ def _long_work(stage: Stage, held: Held) -> Generator[Ask[Any] | int, Any, None]
             kept = yield from stage.parts.renew(stage.store, [held])
         except StoreUnavailable:
             continue
-        if held.key not in kept:
+        if held not in kept:
             stage.judge.seen["lease lost in time"] += 1
             raise Failed
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, StrEnum
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple
 
 from retrysafe.core.transitions import Event
 from retrysafe.errors import StoreUnavailable
@@ -57,7 +57,8 @@ UNKNOWN: Final = Unknown.ANSWER
 class Operation(NamedTuple):
     """One step on one key.
 
-    ``arguments`` are those of the store's method, for `renew` the one hold alone, for "elapse" the key and microseconds.
+    ``arguments`` are those of the store's method, for `renew` the one hold alone, for "elapse" the key, the
+    microseconds, and, if not all, the names of the instants that were moved.
     ``made``, ``begun`` and ``ended`` are nanoseconds on a monotonic clock: when the request was made (a store may have
     looked at its clock then), when it was sent, and when the answer was there; None: never.
     ``answer`` is the parsed one. A sweep belongs to every key, and has none of its own (``b""``).
@@ -160,12 +161,16 @@ def operations_of(notes: Sequence[Note]) -> list[Operation]:
 # ---------------------------------------------------------------- between a program and its store
 
 
+_Step = tuple[Kind, bytes, tuple[Any, ...]]
+"""A step's kind, key and arguments."""
+
+
 class _Noted(NamedTuple):
     """A request on its way to a recording executor, and the steps that it is."""
 
     request: Any
     made: int
-    steps: tuple[tuple[Kind, bytes, tuple[Any, ...]], ...]
+    steps: tuple[_Step, ...]
 
 
 class _Heard(NamedTuple):
@@ -285,14 +290,14 @@ class RecordedStore:
         return self._wrapped(make(*arguments), made, ((kind, key, arguments),), lambda answer: (answer,))
 
     def _renewing(self, held: Sequence[Held], ask: Ask[set[bytes]], made: int) -> Ask[set[bytes]]:
-        steps = tuple((cast(Kind, "renew"), one.key, (one,)) for one in held)
+        steps: tuple[_Step, ...] = tuple(("renew", one.key, (one,)) for one in held)
         return self._wrapped(ask, made, steps, lambda kept: tuple(kept & {one.key} for one in held))
 
     def _wrapped(
         self,
         ask: Ask[Any],
         made: int,
-        steps: tuple[tuple[Kind, bytes, tuple[Any, ...]], ...],
+        steps: tuple[_Step, ...],
         each: Callable[[Any], tuple[Any, ...]],
     ) -> Ask[Any]:
         def parse(heard: _Heard) -> Any:

@@ -134,9 +134,10 @@ class Specification:
 
     def _before(self, state: Record | None, now: Micros) -> Iterator[Record | None]:
         yield state
-        if self._vanishing and state is not None:
-            if state.standing_at(now + self._skew) in RULES[Event.SWEEP].sources:
-                yield None
+        if state is None or not self._vanishing:
+            return
+        if state.standing_at(now + self._skew) in RULES[Event.SWEEP].sources:
+            yield None
 
     def bounds(self, number: int) -> Bounds:
         """Between which instants the operation was judged."""
