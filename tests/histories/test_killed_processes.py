@@ -44,7 +44,7 @@ def test_what_is_left_of_killed_processes_is_linearizable(
     prepared = make(tmp_path)
     keys = [secrets.token_bytes(32) for _ in range(6)]
     try:
-        arguments = [kind, url(tmp_path), str(tmp_path), str(chance.random()), str(effort(6, 60))]
+        arguments = [kind, url(tmp_path), str(tmp_path), str(chance.random()), str(effort(4, 30))]
         command = [sys.executable, "-m", "tests.histories.killing", *arguments, *(key.hex() for key in keys)]
         done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     finally:

@@ -155,7 +155,8 @@ class AsyncpgClient:
         try:
             yield connection
         finally:
-            with suppress(*_Failures):
+            # A connection that broke has been taken back by its pool already, which then refuses to take it again.
+            with suppress(asyncpg.InternalClientError, *_Failures):
                 await pool.release(connection)
 
     async def _opened(self) -> Any:

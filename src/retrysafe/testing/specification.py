@@ -167,10 +167,12 @@ class Specification:
             return {answer.now, answer.updated}
         if operation.kind == "sweep":
             return None
-        if operation.kind == "claim" and state is None:
+        if operation.kind == "claim":  # it writes a first record or none, and the token of that is its instant
             return self._tokens.get(operation.arguments[0].attempt)
         seen = None if state is None else self._written.get(state.version + 1)
-        return None if seen is None else {updated + elapsed for updated in seen for elapsed in self._elapsed}
+        if seen is not None:
+            return {updated + elapsed for updated in seen for elapsed in self._elapsed}
+        return self._tokens.get(operation.arguments[0].attempt) if operation.kind == "take" else None
 
     def _renewed(self, operation: Operation) -> set[Micros]:
         """When a lease was renewed, as its end tells: a record keeps that when it is settled."""
