@@ -109,6 +109,8 @@ class Backend:
         self.heartbeats: dict[int, Closable] = {}
         self.aheartbeats: dict[asyncio.AbstractEventLoop, AsyncClosable] = {}
         self.users = 0
+        self.boundaries: set[str] = set()
+        """The names of the boundaries that were built on it."""
 
     # ------------------------------------------------------------ clients
 

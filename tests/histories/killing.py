@@ -15,12 +15,8 @@ from random import Random
 
 from retrysafe.connect import connect
 from retrysafe.testing.histories import HistoryFile, Recorder
-from retrysafe.testing.specification import INSTANTS
-from tests.faults.helpers import plain
 from tests.faults.killing import _reap, child
 from tests.histories.workers import Stage, work
-from tests.stores import ageing
-from tests.stores.ageing import Age
 
 LIBRARIES = {
     "sqlite": "retrysafe.executors.sqlite",
@@ -29,31 +25,16 @@ LIBRARIES = {
     "redis": "retrysafe.executors.redis",
     "dynamodb": "retrysafe.executors.dynamodb",
 }
-AS_SEEN = tuple(name for name in INSTANTS if name != "created")
-"""What passes on DynamoDB: its claims write again the ``created`` that they have seen."""
 
 
-def age_of(kind: str, store: str) -> Age:
-    """Lets time pass for a record of a store."""
-    if kind == "sqlite":
-        return ageing.age_sqlite(store.removeprefix("sqlite:///"))
-    if kind == "dynamodb":
-        table, _, endpoint = store.removeprefix("dynamodb://").partition("?region=us-east-1&endpoint=")
-        return ageing.age_dynamodb(table, endpoint, AS_SEEN)
-    ages = {"postgresql": ageing.age_postgresql, "mysql": ageing.age_mysql, "redis": ageing.age_redis}
-    return ages[kind](plain(store))
-
-
-def live(kind: str, store: str, directory: str, keys: list[bytes], chance: Random, acts: int) -> None:
+def live(store: str, directory: str, keys: list[bytes], chance: Random, acts: int) -> None:
     """One worker, from its first connection to its end."""
     backend = connect(store)
     client = backend.client()
     backend.check(client)
-    sweeps = kind not in ("redis", "dynamodb")
-    instants = AS_SEEN if kind == "dynamodb" else INSTANTS
-    stage = Stage(keys, backend.store, age_of(kind, store), sweeps=sweeps, instants=instants)
+    stage = Stage(keys, backend.store)
     history = HistoryFile(Path(directory) / f"{os.getpid()}.history")
-    work(stage, Recorder(history, f"p{os.getpid()}"), backend.store, client, chance, acts)
+    work(stage, Recorder(history, f"p{os.getpid()}"), client, client, chance, acts)
 
 
 def supervise(kind: str, store: str, directory: str, seed: str, kills: int, keys: list[bytes]) -> int:
@@ -67,7 +48,7 @@ def supervise(kind: str, store: str, directory: str, seed: str, kills: int, keys
     while killed < kills:
         while len(running) < 2:
             own = Random(chance.random())
-            running.add(child(lambda: live(kind, store, directory, keys, own, 100_000)))  # noqa: B023
+            running.add(child(lambda: live(store, directory, keys, own, 100_000)))  # noqa: B023
         signal.sigtimedwait([signal.SIGCHLD], chance.uniform(soon, late))
         os.kill(chance.choice(sorted(running)), signal.SIGKILL)
         signal.sigtimedwait([signal.SIGCHLD], 5)
@@ -77,7 +58,7 @@ def supervise(kind: str, store: str, directory: str, seed: str, kills: int, keys
     while running:
         signal.sigtimedwait([signal.SIGCHLD], 5)
         killed += _reap(running)[0]
-    live(kind, store, directory, keys, Random(chance.random()), 30)
+    live(store, directory, keys, Random(chance.random()), 30)
     return killed
 
 

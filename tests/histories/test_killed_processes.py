@@ -61,4 +61,4 @@ def test_what_is_left_of_killed_processes_is_linearizable(
         ("operation checked", len(operations)),
         ("history checked", len(keys)),
     ):
-        proof(Proof("histories", kind, "leased, processes", fault, count, rows=ROWS))
+        proof(Proof("histories", kind, "", fault, count, rows=ROWS))

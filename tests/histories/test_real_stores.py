@@ -16,11 +16,11 @@ import pytest
 
 from retrysafe.connect import connect, forget
 from retrysafe.core.transitions import Event
-from retrysafe.ports import Ask, Store
+from retrysafe.ports import Ask
 from retrysafe.stores.sqlite import SqliteStore
 from retrysafe.testing.histories import UNKNOWN, History, Operation
-from retrysafe.testing.linearizability import by_key, check
-from retrysafe.testing.specification import INSTANTS, Traits, step_of
+from retrysafe.testing.linearizability import by_key, check, is_linearizable
+from retrysafe.testing.specification import Traits
 from retrysafe.testing.timeline import drawn
 from retrysafe.types import Held, Record, Refusal, Stored, Want
 from tests.conftest import require
@@ -28,9 +28,7 @@ from tests.histories.cutting import Cutter
 from tests.histories.workers import Stage, on_tasks, on_threads
 from tests.proving.effort import effort
 from tests.proving.proofs import Proof
-from tests.stores.ageing import Age, age_dynamodb
 from tests.stores.harnesses import (
-    DYNAMODB_TABLE,
     HARNESSES,
     AnyHarness,
     AsyncHarness,
@@ -52,7 +50,7 @@ TRAITS = {
     "postgresql": SQL,
     "mysql": SQL._replace(reads_back=frozenset({"take", "renew"})),
     "redis": Traits(skew=1_000, vanishing=True),
-    "dynamodb": Traits(skew=3_000_000, vanishing=True),
+    "dynamodb": Traits(skew=3_000_000, vanishing=True, recalled=frozenset({"created"})),
 }
 """DynamoDB's clock is known to within two seconds, and a second client may know it better."""
 
@@ -81,15 +79,6 @@ def kept(keys: list[bytes], operations: list[Operation], traits: Traits) -> None
         whole = by_key(operations)[broken.key]
         pytest.fail(f"{broken}\nof:\n" + "\n".join(drawn(whole, [False] * len(whole))))
     assert {one.key for one in operations} >= set(keys)
-
-
-def stage_for(keys: list[bytes], kind: str, store: Store, age: Age) -> Stage:
-    """A stage on such a store. DynamoDB's claims write again the ``created`` that they have seen: it is left alone."""
-    if kind != "dynamodb":
-        return Stage(keys, store, age, sweeps=kind != "redis")
-    instants = [name for name in INSTANTS if name != "created"]
-    age = age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint(), instants)
-    return Stage(keys, store, age, sweeps=False, instants=instants)
 
 
 @pytest.fixture(params=(*LOCAL, *URLS))
@@ -131,7 +120,7 @@ def test_what_a_store_answers_under_faults_is_linearizable(
     late: list[Operation] = []  # sweeps that nobody heard of again: they may remove what a later round has left
     for _ in range(rounds):
         keys = [secrets.token_bytes(32) for _ in range(3)]
-        stage = stage_for(keys, kind, prepared.store, _age(prepared))
+        stage = Stage(keys, prepared.store)
         operations = _played(name, prepared, cutter, stage, chance, effort(40, 60))
         kept(keys, late + operations, TRAITS[kind])
         late += [one for one in operations if one.kind == "sweep" and one.answer is UNKNOWN]
@@ -143,25 +132,12 @@ def test_what_a_store_answers_under_faults_is_linearizable(
     if cutter is not None:
         assert cutter.cuts.total() > 0
         assert lost > 0
-    mode = "leased, tasks" if isinstance(prepared, AsyncHarness) else "leased, threads"
     for fault, count in {**faults, "operation checked": total, "history checked": rounds * 3}.items():
-        proof(Proof("histories", _store(kind, name), mode, fault, count, rows=ROWS))
+        proof(Proof("histories", _store(kind, name), "", fault, count, rows=ROWS))
 
 
 def _store(kind: str, name: str) -> str:
     return kind if name.split()[0] == kind else f"{kind}, {name}"
-
-
-def _age(harness: AnyHarness) -> Age:
-    """Ageing of one record, in memory too, where the harness would set the clock of all."""
-    if harness.store.capabilities.name != "memory":
-        return harness.age
-    client = harness.backend.client()
-
-    def age(key: bytes, micros: int) -> None:
-        client(step_of(Operation("", "elapse", key, (key, micros), 0, 0, None, UNKNOWN)))
-
-    return age
 
 
 def _played(
@@ -171,6 +147,7 @@ def _played(
     history = History()
     backend: Any = prepared.backend if cutter is None else connect(cutter.before(URLS[name][0]()))
     own = backend is not prepared.backend
+    stage.store = backend.store
     if isinstance(prepared, AsyncHarness):
 
         async def play() -> None:
@@ -178,7 +155,7 @@ def _played(
             await backend.acheck(client)
             _start(cutter)
             try:
-                await on_tasks(stage, history, backend.store, client, WORKERS, chance, acts)
+                await on_tasks(stage, history, client, prepared.backend.aclient(), WORKERS, chance, acts)
             finally:
                 _stop(cutter)
                 if own:
@@ -189,7 +166,7 @@ def _played(
         client = backend.client()
         backend.check(client)
         _start(cutter)
-        on_threads(stage, history, backend.store, [client] * WORKERS, chance, acts)
+        on_threads(stage, history, [client] * WORKERS, prepared.backend.client(), chance, acts)
         _stop(cutter)
         if own:
             backend.close()
@@ -255,8 +232,9 @@ def test_a_broken_store_is_found(broken: type[SqliteStore], tmp_path: Path, chan
     harness.backend.store = broken()
     for _ in range(20):
         keys = [secrets.token_bytes(32) for _ in range(3)]
-        stage = stage_for(keys, "sqlite", harness.store, harness.age)
-        if check(_played("sqlite3", harness, None, stage, chance, 40), TRAITS["sqlite"]):
+        stage = Stage(keys, harness.store)
+        histories = by_key(_played("sqlite3", harness, None, stage, chance, 40))
+        if not all(is_linearizable(key, history, TRAITS["sqlite"]) for key, history in histories.items()):
             break
     else:
         pytest.fail("not found in 60 histories")

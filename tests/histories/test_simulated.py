@@ -50,7 +50,7 @@ def test_both_judges_find_nothing_in_the_shipping_protocol(name: str, chance: Ra
         assert not broken, f"seed {seed} of {name!r}:\n{broken[0]}"
         operations += len(history)
     for fault, count in (("simulated schedule", seeds), ("operation of simulated schedules", operations)):
-        proof(Proof("histories", "memory", "simulated", fault, count))
+        proof(Proof("histories", "", "", fault, count))
 
 
 class SettlesWithoutWord(MemoryStore):

@@ -57,8 +57,8 @@ UNKNOWN: Final = Unknown.ANSWER
 class Operation(NamedTuple):
     """One step on one key.
 
-    ``arguments`` are those of the store's method, for `renew` the one hold alone, for "elapse" the key, the
-    microseconds, and, if not all, the names of the instants that were moved.
+    ``arguments`` are those of the store's method, for `renew` the one hold alone, for "elapse" the key and the
+    microseconds.
     ``made``, ``begun`` and ``ended`` are nanoseconds on a monotonic clock: when the request was made (a store may have
     looked at its clock then), when it was sent, and when the answer was there; None: never.
     ``answer`` is the parsed one. A sweep belongs to every key, and has none of its own (``b""``).
