@@ -31,12 +31,8 @@ from retrysafe.types import Stored, Want
 from tests.conftest import absent, require
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, unique, until
-<<<<<<< HEAD
 from tests.faults.redis_servers import Server, installed
-from tests.stores.ageing import age_redis, redis_masters
-=======
 from tests.stores.ageing import age_at, redis_masters
->>>>>>> main
 from tests.stores.harnesses import redis_url
 from tests.stores.lockstep import CLOCKS
 
