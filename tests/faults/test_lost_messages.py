@@ -1,0 +1,154 @@
+"""Every message of a guarded operation is lost, cut in half, kept back or swallowed, on every store and driver.
+
+Whatever the caller is told, the same key is asked again until it has an answer. Then there is exactly one effect (at
+most one where the boundary promises no more, with *unknown* as an honest end), its receipt is replayed, no key is left
+locked, no connection and no thread is left behind, and nobody has hung.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+import retrysafe.executors.asyncmy as asyncmy_executor
+import retrysafe.executors.asyncpg as asyncpg_executor
+import retrysafe.executors.psycopg as psycopg_executor
+import retrysafe.executors.pymysql as pymysql_executor
+import retrysafe.executors.sqlalchemy as sqlalchemy_executor
+from tests.faults.conftest import server_of as url_of
+from tests.faults.helpers import Told, business_table, plain, rows_of, until
+from tests.faults.proxies.cells import Cell, Mode
+from tests.faults.proxies.drivers import DRIVERS, FRAMINGS, SILENCE, Driver, server_of, through
+from tests.faults.proxies.points import Bench, Point, Story
+from tests.faults.proxies.proxy import Fault, Kind, Proxy
+from tests.proving.effort import effort
+from tests.proving.plugin import Record
+from tests.proving.proofs import Proof
+from tests.stores.ageing import Age, age_dynamodb, age_mysql, age_postgresql, age_redis
+from tests.stores.harnesses import DYNAMODB_TABLE, dynamodb_endpoint
+
+pytestmark = [pytest.mark.prove, pytest.mark.fault(2, 6, 13, 14, 15, 16, 17, 18, 19, 28, 44)]
+
+
+class Way(NamedTuple):
+    """A kind of fault, and when what is delayed by it is let go."""
+
+    kind: Kind
+    late: bool = False
+
+
+WAYS = (Way("before"), Way("after"), Way("mid-message"), Way("delayed"), Way("delayed", late=True), Way("half-open"))
+ROWS = {
+    "request lost": (2, 13),
+    "reply lost": (2, 14, 28),
+    "connection lost": (6, 14),
+    "mid-message": (19,),
+    "delayed": (15, 16),
+    "applied late": (15, 17),
+    "half-open": (18,),
+    "duplicate": (16, 44),
+    "two faults": (13, 14, 18, 19),
+}
+TWINS = {"postgresql": "psycopg", "mysql": "PyMySQL", "redis": "redis", "dynamodb": "boto3"}
+LIBRARIES = {"postgresql": "psycopg", "mysql": "pymysql", "redis": "redis", "dynamodb": "dynamodb"}
+CELLS: list[tuple[str, Mode]] = [
+    (name, mode)
+    for name, driver in DRIVERS.items()
+    for mode in ("keyed", "external", "transactional", "transactional, tx=")
+    if driver.begin is not None or "transactional" not in mode
+]
+
+
+@pytest.fixture
+def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """One driver in one mode behind a proxy, with short deadlines."""
+    name, mode = request.param
+    driver = DRIVERS[name]
+    direct = plain(url_of(LIBRARIES[driver.store], request))
+    for module in (asyncmy_executor, asyncpg_executor, psycopg_executor, pymysql_executor, sqlalchemy_executor):
+        monkeypatch.setattr(module, "DEADLINE", SILENCE, raising=False)
+    monkeypatch.setattr(asyncpg_executor, "CHECKOUT", SILENCE)
+    before = threading.active_count()
+    proxy = Proxy(server_of(direct), FRAMINGS[driver.store])
+    try:
+        with business_table(direct) if "transactional" in mode else nullcontext("") as table:
+            yield from _benches(driver, mode, direct, proxy, tmp_path, table)
+        until(lambda: proxy.connections == 0)
+    finally:
+        proxy.close()
+    until(lambda: threading.active_count() <= before)
+
+
+def _benches(driver: Driver, mode: Mode, direct: str, proxy: Proxy, path: Path, table: str) -> Iterator[Bench]:
+    options: dict[str, Any] = {"ledger": path / "bank.db", "table": table, "rows": lambda: rows_of(direct, table)}
+    cell = Cell(driver, mode, through(direct, proxy.port), [Told()], **options)
+    straight = Driver("elsewhere", driver.store, sync=True, insert=DRIVERS[TWINS[driver.store]].insert)
+    url = f"{direct}?options=-c%20lock_timeout%3D100ms" if driver.store == "postgresql" else direct
+    other: Mode = "transactional" if table else mode
+    elsewhere = Cell(straight, other, url, [Told()], name=cell.name, **options)
+    ages: dict[str, Callable[[], Age]] = {
+        "postgresql": lambda: age_postgresql(direct),
+        "mysql": lambda: age_mysql(direct),
+        "redis": lambda: age_redis(direct),
+        "dynamodb": lambda: age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()),
+    }
+    try:
+        cell.open()
+        elsewhere.open()
+        yield Bench(cell, proxy, ages[driver.store](), elsewhere)
+    finally:
+        cell.end()
+        elsewhere.end()
+
+
+def _length(bench: Bench, *, greetings: bool) -> int:
+    """How many messages an undisturbed operation takes."""
+    story = Story(bench, Point((), greetings)).run()
+    assert [answer.name for answer in story.answers] == ["done", "done"]
+    if greetings:
+        bench.cell.close()
+        bench.cell.open()
+    bench.proxy.arm(greetings=greetings)
+    bench.cell.charge("length")
+    count = bench.proxy.count
+    bench.proxy.disarm()
+    return count if bench.cell.charge("length") else 0
+
+
+def _points(bench: Bench, chance: Random) -> Iterator[Point]:
+    """Every kind of fault at every message, or a sample; then pairs."""
+    sizes = {greetings: _length(bench, greetings=greetings) for greetings in (False, True)}
+    singles = [
+        Point((Fault(k, way.kind),), greetings, way.late)
+        for greetings, size in sizes.items()
+        for way in WAYS
+        for k in range(1, size + 1)
+    ]
+    yield from effort(chance.sample(singles, min(len(singles), 12)), singles)
+    for _ in range(effort(4, 40)):
+        greetings = chance.random() < 0.3
+        first, second = sorted(chance.sample(range(1, sizes[greetings] + 10), 2))
+        kinds = [chance.choice(WAYS).kind for _ in range(2)]
+        yield Point((Fault(first, kinds[0]), Fault(second, kinds[1])), greetings)
+
+
+@pytest.mark.parametrize("bench", CELLS, indirect=True, ids=lambda cell: " ".join(cell))
+def test_whatever_befalls_a_message_the_effect_happens_once(bench: Bench, chance: Random, proof: Record) -> None:
+    """In `make test` a sample of the messages, in `make prove` every one."""
+    injected: Counter[str] = Counter()
+    for point in _points(bench, chance):
+        story = Story(bench, point).run()
+        if story.hits:
+            injected[story.wording] += 1
+    cell = bench.cell
+    for fault, count in injected.items():
+        store = f"{cell.driver.store}, {cell.driver.name}"
+        proof(Proof("lost messages", store, cell.mode, fault, count, rows=ROWS[fault]))
+    assert sum(injected.values()) >= effort(8, 40)
