@@ -79,7 +79,8 @@ class InOwnTransaction(InTransaction):
         if isinstance(request, Copy) or request.control is None:
             return await super().__call__(request)
         try:
-            await self._control(request.control)
+            async with asyncio.timeout(DEADLINE):  # asyncpg's objects wait as long as it takes
+                await self._control(request.control)
         except _Failures as error:
             fail(error)
         return Rows([], 0)
@@ -133,6 +134,8 @@ class AsyncpgClient:
             try:
                 return await ain_turn(request, lambda query: perform(connection, query))
             except _Failures as error:
+                if isinstance(error, TimeoutError):
+                    connection.terminate()  # or its pool would wait as long again for the cancelled statement's end
                 fail(error, alone=True)
 
     @asynccontextmanager

@@ -141,9 +141,13 @@ async def _asyncpg_insert(tx: Any, sql: str) -> None:
 
 
 def _engine(url: str) -> Any:
+    """An engine that knows its server: what it asks it on its first connection, psycopg waits for without end."""
     from sqlalchemy import create_engine
 
-    return create_engine(driven(url, "psycopg"), connect_args={"connect_timeout": 2})
+    engine = create_engine(driven(url, "psycopg"), connect_args={"connect_timeout": 2})
+    engine.connect().close()
+    engine.dispose()
+    return engine
 
 
 @contextmanager
