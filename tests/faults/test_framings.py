@@ -97,7 +97,10 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Framing], int, Conversation]] = {
             (">", b"HEAD /a HTTP/1.1\r\nHost: x\r\n\r\n"),
             (">", b"GET /b HTTP/1.1\r\nHost: x\r\n\r\n"),
             ("<", b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"),
-            ("<", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\nA\r\n0123456789\r\n0\r\n\r\n"),
+            (
+                "<",
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\nA\r\n0123456789\r\n0\r\n\r\n",
+            ),
             (">", b"PUT /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nTrailer: t\r\n\r\n"),
             ("<", b"HTTP/1.1 204 No Content\r\n\r\n"),
             (">", b"GET /d HTTP/1.1\r\n\r\n"),
@@ -154,10 +157,13 @@ def test_a_packet_of_the_greatest_length_is_continued() -> None:
     assert len(whole) == LONGEST + 9
 
 
-@pytest.mark.parametrize(("framing", "request_", "accepted"), [
-    (PostgresqlFraming, _ENCRYPTION, b"S"),
-    (MysqlFraming, _packet(1, b"\x05\xae\x0f\0" + b"z" * 28), b""),
-])
+@pytest.mark.parametrize(
+    ("framing", "request_", "accepted"),
+    [
+        (PostgresqlFraming, _ENCRYPTION, b"S"),
+        (MysqlFraming, _packet(1, b"\x05\xae\x0f\0" + b"z" * 28), b""),
+    ],
+)
 def test_what_is_encrypted_is_passed_on_as_it_comes(
     framing: Callable[[], Framing], request_: bytes, accepted: bytes
 ) -> None:

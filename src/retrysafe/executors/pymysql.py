@@ -40,7 +40,10 @@ class OwnConnection(Connection):  # type: ignore[misc]
 def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement; a server that does not answer is given up at the deadline."""
     sql, args = arguments(query, "%s")
-    with timely(connection, DEADLINE), connection.cursor(Cursor) as cursor:  # whatever cursors the user's connection makes
+    with (
+        timely(connection, DEADLINE),
+        connection.cursor(Cursor) as cursor,
+    ):  # whatever cursors the user's connection makes
         cursor.execute(sql, tuple(args))
         rows = list(cursor.fetchall()) if cursor.description else []
         return Rows(rows, cursor.rowcount)

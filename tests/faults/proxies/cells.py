@@ -53,6 +53,8 @@ class Cell:
         self.name = name or unique("lost")
         self.bank = Bank(ledger)
         self._effect = effect
+        self.fails_by_itself = effect is not None
+        """Whether the work meets the faults, so that it may fail and be run again."""
         self._observers, self._table, self._rows = observers, table, rows
         self._thread = ThreadPoolExecutor(1, "cell")
         self._loop: asyncio.Runner | None = None
@@ -139,7 +141,7 @@ class Cell:
             return str(await self._charge(key, tx=tx))
 
     def _sync(self, key: str, tx: Any = None) -> str:
-        if self._effect is not None or not self._table:
+        if not self._table:
             return self._outside()
         sql, receipt = self._insert_of(key)
         assert self.driver.insert is not None
@@ -147,7 +149,7 @@ class Cell:
         return receipt
 
     async def _async(self, key: str, tx: Any = None) -> str:
-        if self._effect is not None or not self._table:
+        if not self._table:
             return self._outside()
         sql, receipt = self._insert_of(key)
         assert self.driver.insert is not None
@@ -203,5 +205,6 @@ def is_expected(error: BaseException) -> bool:
     """Whether a caller may meet this error when a message is lost: one of ours, or the library's own."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, (*RETRYSAFE, OSError, EOFError)) or bool(
-        kinds & {"Error", "MySQLError", "PostgresError", "InterfaceError", "DBAPIError", "RuntimeError"}
+        kinds
+        & {"Error", "MySQLError", "PostgresError", "InterfaceError", "DBAPIError", "RuntimeError", "HTTPException"}
     )

@@ -170,6 +170,8 @@ class Proxy:
         rule = self._rule
         if rule is not None and rule.direction == direction and rule.matches(message):
             self._rule, kind = None, rule.kind
+        if kind == "duplicate" and direction == "<":
+            kind = None  # nobody may answer twice
         if kind is not None:
             self.hits.append(Hit(Fault(self.count, kind), direction, message))
         return kind
