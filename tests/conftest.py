@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from retrysafe.stores.catalogue import STORES
-from tests.stores import ageing
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
 
@@ -41,7 +40,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Drop them."""
-    ageing.close_kept()
     own = session.config.stash.get(OWN_DATABASES, {})
     os.environ.update({variable: server for variable, (server, _) in own.items()})
     if POSTGRESQL in own:

@@ -36,6 +36,18 @@ class RetrysafeError(Exception):
         return f"{super().__str__()}\n(Boundary {self.boundary!r}, operation {self.operation!r}.{named})"
 
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[RetrysafeError], args: tuple[Any, ...], fields: dict[str, Any]) -> RetrysafeError:
+    """An error that came from another process, as it was there."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
 class ConfigurationError(RetrysafeError):
     """The way retrysafe is set up or called cannot keep the promise that was asked for.
 

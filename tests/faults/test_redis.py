@@ -29,7 +29,7 @@ from retrysafe.types import Stored, Want
 from tests.conftest import require
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, unique, until
-from tests.stores.ageing import age_redis, redis_masters
+from tests.stores.ageing import age_at, redis_masters
 from tests.stores.harnesses import redis_url
 from tests.stores.lockstep import CLOCKS
 
@@ -285,7 +285,7 @@ def test_a_lost_expiry_is_found_and_mended(colour: str, backend: Backend, url: s
             assert run(settle(store, won.held, Event.COMPLETE, DONE), client)
             assert redis_masters(url).of_key(name_of(key)).pttl(name_of(key)) > 0
             redis_masters(url).of_key(name_of(key)).persist(name_of(key))
-    age_redis(url)(forgotten, 7_201_000_000)
+    age_at(url)(forgotten, 7_201_000_000)
     if colour == "sync":
         run(sweep(store, 1000), client)
     else:

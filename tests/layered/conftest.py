@@ -23,10 +23,10 @@ from retrysafe.programs.drivers import ask, run
 from retrysafe.programs.operating import expire
 from retrysafe.programs.settling import read
 from retrysafe.stores.redis_cache import RedisCache
+from retrysafe.testing.ageing import elapse_all
 from retrysafe.types import Record
 from tests.conftest import require
 from tests.faults.helpers import Told, unique, until
-from tests.stores.ageing import INSTANTS
 
 NAME = "the truth of this test"
 
@@ -174,9 +174,7 @@ class Layers:
     def age(self, seconds: float, entries: list[Entry] = []) -> list[Entry]:  # noqa: B006
         """Let time pass in both stores, and for what was kept aside of the fast one."""
         micros = round(seconds * 1e6)
-        with closing(sqlite3.connect(self.path)) as connection, connection:
-            shifted = ", ".join(f"{name} = {name} - {micros}" for name in INSTANTS)
-            connection.execute(f"UPDATE retrysafe_records SET {shifted}")
+        run(elapse_all(self.backend.store, micros), self.backend.client())
         cut = self.fast.cut
         if cut:
             self.fast.resume()

@@ -97,14 +97,14 @@ class Place:
 def sqlite(path: Path) -> Place:
     url = f"sqlite:///{path / 'store.db'}"
     connect(url)
-    return Place(url, url, ageing.age_sqlite(str(path / "store.db")))
+    return Place(url, url, ageing.age_at(url))
 
 
 def postgresql(path: Path) -> Place:
     require("postgresql")
     url = harnesses.postgresql_url()
     connect(url).migrate()
-    return Place(url, url, ageing.age_postgresql(url))
+    return Place(url, url, ageing.age_at(url))
 
 
 def asyncpg(path: Path) -> Place:
@@ -117,7 +117,7 @@ def mysql(path: Path) -> Place:
     require("mysql")
     url = harnesses.mysql_url()
     connect(url).migrate()
-    return Place(url, url, ageing.age_mysql(url))
+    return Place(url, url, ageing.age_at(url))
 
 
 def asyncmy(path: Path) -> Place:
@@ -129,7 +129,7 @@ def asyncmy(path: Path) -> Place:
 def redis(path: Path) -> Place:
     require("redis")
     url = harnesses.redis_url()
-    return Place(url, url, ageing.age_redis(url))
+    return Place(url, url, ageing.age_at(url))
 
 
 def dynamodb(path: Path) -> Place:
@@ -138,7 +138,7 @@ def dynamodb(path: Path) -> Place:
     backend = connect(url)
     backend.migrate()
     backend.close()
-    return Place(url, url, ageing.age_dynamodb(harnesses.DYNAMODB_TABLE, harnesses.dynamodb_endpoint()))
+    return Place(url, url, ageing.age_at(url))
 
 
 PLACES: dict[str, Callable[[Path], Place]] = {

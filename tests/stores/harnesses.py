@@ -20,8 +20,9 @@ from retrysafe.ports import Query, Steps, Store
 from retrysafe.programs.drivers import arun, run
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.mysql import MysqlStore
+from retrysafe.testing.ageing import elapse
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
-from tests.stores.ageing import Age, age_dynamodb, age_mysql, age_postgresql, age_redis, age_sqlite, dynamodb_client
+from tests.stores.ageing import dynamodb_client
 
 
 class FakeClock:
@@ -42,7 +43,6 @@ class SyncHarness:
     """Programs on a sync client, races on threads."""
 
     backend: Backend
-    age: Age
 
     @property
     def store(self) -> Store:
@@ -62,7 +62,7 @@ class SyncHarness:
             return list(pool.map(one, programs))
 
     def elapse(self, key: bytes, seconds: float) -> None:
-        self.age(key, round(seconds * 1e6))
+        self.do(elapse(self.store, [key], round(seconds * 1e6)))
 
     def close(self) -> None:
         self.backend.close()
@@ -73,7 +73,6 @@ class AsyncHarness:
     """Programs on an async client, races as tasks of one loop."""
 
     backend: Backend
-    age: Age
     loop: asyncio.AbstractEventLoop
 
     @property
@@ -93,7 +92,7 @@ class AsyncHarness:
         return self.loop.run_until_complete(all_of_them())
 
     def elapse(self, key: bytes, seconds: float) -> None:
-        self.age(key, round(seconds * 1e6))
+        self.do(elapse(self.store, [key], round(seconds * 1e6)))
 
     def close(self) -> None:
         self.loop.run_until_complete(self.backend.aclose())
@@ -115,30 +114,29 @@ def memory_backend(clock: FakeClock) -> Backend:
 
 def memory(path: Path) -> SyncHarness:
     clock = FakeClock()
-    return SyncHarness(memory_backend(clock), lambda key, micros: clock.elapse(micros / 1e6))
+    return SyncHarness(memory_backend(clock))
 
 
 def memory_async(path: Path) -> AsyncHarness:
     clock = FakeClock()
-    age = lambda key, micros: clock.elapse(micros / 1e6)  # noqa: E731
-    return AsyncHarness(memory_backend(clock), age, asyncio.new_event_loop())
+    return AsyncHarness(memory_backend(clock), asyncio.new_event_loop())
 
 
 def sqlite(path: Path) -> SyncHarness:
     file = str(path / "store.db")
-    return SyncHarness(connect(f"sqlite:///{file}"), age_sqlite(file))
+    return SyncHarness(connect(f"sqlite:///{file}"))
 
 
 def sqlite_async(path: Path) -> AsyncHarness:
     file = str(path / "store.db")
-    return AsyncHarness(connect(f"sqlite:///{file}"), age_sqlite(file), asyncio.new_event_loop())
+    return AsyncHarness(connect(f"sqlite:///{file}"), asyncio.new_event_loop())
 
 
 def sqlalchemy_sqlite(path: Path) -> SyncHarness:
     import sqlalchemy
 
     file = str(path / "store.db")
-    return SyncHarness(connect(sqlalchemy.create_engine(f"sqlite:///{file}")), age_sqlite(file))
+    return SyncHarness(connect(sqlalchemy.create_engine(f"sqlite:///{file}")))
 
 
 def sqlalchemy_aiosqlite(path: Path) -> AsyncHarness:
@@ -146,7 +144,7 @@ def sqlalchemy_aiosqlite(path: Path) -> AsyncHarness:
 
     file = str(path / "store.db")
     engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
-    return DisposingHarness(connect(engine), age_sqlite(file), asyncio.new_event_loop(), engine)
+    return DisposingHarness(connect(engine), asyncio.new_event_loop(), engine)
 
 
 @dataclass
@@ -167,18 +165,18 @@ def postgresql_url() -> str:
 def psycopg_sync(path: Path) -> SyncHarness:
     backend = connect(postgresql_url())
     backend.migrate()
-    return SyncHarness(backend, age_postgresql(postgresql_url()))
+    return SyncHarness(backend)
 
 
 def psycopg_async(path: Path) -> AsyncHarness:
     backend = connect(postgresql_url())
     backend.migrate()
-    return AsyncHarness(backend, age_postgresql(postgresql_url()), asyncio.new_event_loop())
+    return AsyncHarness(backend, asyncio.new_event_loop())
 
 
 def asyncpg(path: Path) -> AsyncHarness:
     backend = connect(postgresql_url().replace("postgresql:", "postgresql+asyncpg:"))
-    harness = AsyncHarness(backend, age_postgresql(postgresql_url()), asyncio.new_event_loop())
+    harness = AsyncHarness(backend, asyncio.new_event_loop())
     harness.loop.run_until_complete(backend.amigrate())
     return harness
 
@@ -189,7 +187,7 @@ def sqlalchemy_psycopg(path: Path) -> SyncHarness:
     engine = sqlalchemy.create_engine(postgresql_url().replace("postgresql:", "postgresql+psycopg:"), pool_size=10)
     backend = connect(engine)
     backend.migrate()
-    return SyncHarness(backend, age_postgresql(postgresql_url()))
+    return SyncHarness(backend)
 
 
 def _async_engine(driver: str) -> AsyncHarness:
@@ -197,7 +195,7 @@ def _async_engine(driver: str) -> AsyncHarness:
 
     url = postgresql_url()
     engine = create_async_engine(url.replace("postgresql:", f"postgresql+{driver}:"), pool_size=10)
-    harness = DisposingHarness(connect(engine), age_postgresql(url), asyncio.new_event_loop(), engine)
+    harness = DisposingHarness(connect(engine), asyncio.new_event_loop(), engine)
     harness.loop.run_until_complete(harness.backend.amigrate())
     return harness
 
@@ -221,25 +219,25 @@ class DjangoHarness(SyncHarness):
         remove_alias(self.alias)
 
 
-def _django(kind: str, age: Age, **settings: Any) -> DjangoHarness:
+def _django(kind: str, **settings: Any) -> DjangoHarness:
     alias = add_alias(kind, **settings)
     backend = connect(alias)
     with blocking_allowed():
         backend.migrate()
-    return DjangoHarness(backend, age, alias)
+    return DjangoHarness(backend, alias)
 
 
 def django_sqlite(path: Path) -> SyncHarness:
     file = str(path / "store.db")
-    return _django("sqlite", age_sqlite(file), NAME=file)
+    return _django("sqlite", NAME=file)
 
 
 def django_mysql(path: Path) -> SyncHarness:
-    return _django("mysql", age_mysql(mysql_url()))
+    return _django("mysql")
 
 
 def django_psycopg(path: Path) -> SyncHarness:
-    return _django("postgresql", age_postgresql(postgresql_url()), CONN_MAX_AGE=None)
+    return _django("postgresql", CONN_MAX_AGE=None)
 
 
 def mysql_url() -> str:
@@ -249,7 +247,7 @@ def mysql_url() -> str:
 def pymysql(path: Path) -> SyncHarness:
     backend = connect(mysql_url())
     backend.migrate()
-    return SyncHarness(backend, age_mysql(mysql_url()))
+    return SyncHarness(backend)
 
 
 class MysqlDialect(MysqlStore):
@@ -271,7 +269,7 @@ def pymysql_as_mysql(path: Path) -> SyncHarness:
     backend = connect(mysql_url())
     backend.migrate()
     backend.store = MysqlDialect()
-    harness = SyncHarness(backend, age_mysql(mysql_url()))
+    harness = SyncHarness(backend)
     backend.users += 1
     leave(backend)
     return harness
@@ -279,7 +277,7 @@ def pymysql_as_mysql(path: Path) -> SyncHarness:
 
 def asyncmy(path: Path) -> AsyncHarness:
     backend = connect(mysql_url().replace("mysql:", "mysql+asyncmy:"))
-    harness = AsyncHarness(backend, age_mysql(mysql_url()), asyncio.new_event_loop())
+    harness = AsyncHarness(backend, asyncio.new_event_loop())
     harness.loop.run_until_complete(backend.amigrate())
     return harness
 
@@ -290,14 +288,14 @@ def sqlalchemy_pymysql(path: Path) -> SyncHarness:
     engine = sqlalchemy.create_engine(mysql_url().replace("mysql:", "mysql+pymysql:"), pool_size=10)
     backend = connect(engine)
     backend.migrate()
-    return SyncHarness(backend, age_mysql(mysql_url()))
+    return SyncHarness(backend)
 
 
 def sqlalchemy_asyncmy(path: Path) -> AsyncHarness:
     from sqlalchemy.ext.asyncio import create_async_engine
 
     engine = create_async_engine(mysql_url().replace("mysql:", "mariadb+asyncmy:"), pool_size=10)
-    harness = DisposingHarness(connect(engine), age_mysql(mysql_url()), asyncio.new_event_loop(), engine)
+    harness = DisposingHarness(connect(engine), asyncio.new_event_loop(), engine)
     harness.loop.run_until_complete(harness.backend.amigrate())
     return harness
 
@@ -309,13 +307,11 @@ def redis_url(topology: str = "") -> str:
 
 
 def redis_sync(topology: str = "") -> Callable[[Path], SyncHarness]:
-    return lambda path: SyncHarness(connect(redis_url(topology)), age_redis(redis_url(topology)))
+    return lambda path: SyncHarness(connect(redis_url(topology)))
 
 
 def redis_async(topology: str = "") -> Callable[[Path], AsyncHarness]:
-    return lambda path: AsyncHarness(
-        connect(redis_url(topology)), age_redis(redis_url(topology)), asyncio.new_event_loop()
-    )
+    return lambda path: AsyncHarness(connect(redis_url(topology)), asyncio.new_event_loop())
 
 
 @dataclass
@@ -347,14 +343,14 @@ def redis_client(path: Path) -> SyncHarness:
     import redis
 
     client = redis.Redis.from_url(redis_url(), decode_responses=True)  # which would spoil a record
-    return ClientHarness(connect(client), age_redis(redis_url()), client)
+    return ClientHarness(connect(client), client)
 
 
 def redis_async_client(path: Path) -> AsyncHarness:
     import redis.asyncio
 
     client = redis.asyncio.Redis.from_url(redis_url(), decode_responses=True)
-    return AsyncClientHarness(connect(client), age_redis(redis_url()), asyncio.new_event_loop(), client)
+    return AsyncClientHarness(connect(client), asyncio.new_event_loop(), client)
 
 
 def _first_node() -> tuple[str, int]:
@@ -367,14 +363,14 @@ def redis_cluster_client(path: Path) -> SyncHarness:
 
     host, port = _first_node()
     client = redis.RedisCluster(host, port)
-    return ClientHarness(connect(client), age_redis(redis_url("_CLUSTER")), client)
+    return ClientHarness(connect(client), client)
 
 
 def redis_async_cluster_client(path: Path) -> AsyncHarness:
     import redis.asyncio
 
     client = redis.asyncio.RedisCluster(*_first_node())
-    return AsyncClientHarness(connect(client), age_redis(redis_url("_CLUSTER")), asyncio.new_event_loop(), client)
+    return AsyncClientHarness(connect(client), asyncio.new_event_loop(), client)
 
 
 DYNAMODB_TABLE = f"retrysafe-test-{os.getpid()}"
@@ -407,12 +403,12 @@ def _checked(backend: Backend) -> Backend:
 
 
 def dynamodb_sync(path: Path) -> SyncHarness:
-    return SyncHarness(_checked(connect(dynamodb_url())), age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()))
+    return SyncHarness(_checked(connect(dynamodb_url())))
 
 
 def dynamodb_async(path: Path) -> AsyncHarness:
     backend = connect(dynamodb_url())
-    harness = AsyncHarness(backend, age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()), asyncio.new_event_loop())
+    harness = AsyncHarness(backend, asyncio.new_event_loop())
 
     async def check() -> None:
         await backend.amigrate()
@@ -428,7 +424,7 @@ def dynamodb_table(path: Path) -> SyncHarness:
     dynamodb_url()
     resource: Any = boto3.resource("dynamodb", region_name="us-east-1", endpoint_url=dynamodb_endpoint())
     backend = _checked(connect(resource.Table(DYNAMODB_TABLE)))
-    return SyncHarness(backend, age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()))
+    return SyncHarness(backend)
 
 
 AnyHarness = SyncHarness | AsyncHarness

@@ -22,7 +22,11 @@ from retrysafe.types import Allowance, Finding, Partition, Want
 _SAMPLE = 8 << 20
 """How many bytes of a partition are looked at to judge how much of it is forgotten."""
 
-_LOCK = "pg_try_advisory_xact_lock(('x' || encode(substr(CAST(:key AS bytea), 1, 8), 'hex'))::bit(64)::bigint)"
+# Advisory locks are the database's, tables are a schema's: a key means another one in another schema.
+_LOCK = (
+    "pg_try_advisory_xact_lock(('x' || encode(substr(CAST(:key AS bytea), 1, 8), 'hex'))::bit(64)::bigint "
+    f"# CAST(CAST(to_regclass('{TABLE}') AS oid) AS bigint))"
+)
 
 
 class PostgresqlStore(SqlStore):

@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 
 from retrysafe import Boundary
 from retrysafe.connect import connect
-from tests.faults.helpers import ask_sql, redis_records, run_sql, unique
-from tests.stores.ageing import INSTANTS, age_redis
+from retrysafe.programs.drivers import run
+from retrysafe.testing.ageing import elapse_all
+from tests.faults.helpers import ask_sql, run_sql, unique
+from tests.stores.ageing import do_at
 from tests.stores.harnesses import redis_url
 
 STORES = ("memory", "sqlite", "postgresql", "redis")
@@ -105,20 +107,12 @@ class Place:
     def elapse(self, seconds: float) -> None:
         """Let time pass for every record of the boundary."""
         assert self.boundary is not None
-        micros = round(seconds * 1e6)
+        name, micros = self.boundary.name, round(seconds * 1e6)
         if self.kind == "memory":
-            self._elapse_memory(self.boundary, micros)
-        elif self.kind == "redis":
-            for record in redis_records(self.direct, self.boundary.name):
-                age_redis(self.direct)(record.key, micros)
+            backend = self.boundary._terms.backend
+            run(elapse_all(backend.store, micros), backend.client())
         else:
-            shift = ", ".join(f"{name} = {name} - {micros}" for name in INSTANTS)
-            run_sql(self.direct, f"UPDATE retrysafe_records SET {shift} WHERE boundary = '{self.boundary.name}'")
-
-    def _elapse_memory(self, boundary: Boundary, micros: int) -> None:
-        client: Any = boundary._terms.backend.client()
-        for key, record in list(client.records.items()):
-            client.records[key] = record._replace(**{name: getattr(record, name) - micros for name in INSTANTS})
+            do_at(self.direct, lambda store: elapse_all(store, micros, [name]))
 
     def effects(self, id: str) -> int:
         """How many effects of an id are committed."""

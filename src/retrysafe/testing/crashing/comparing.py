@@ -1,0 +1,87 @@
+"""What is wrong with how the processes of a point ended, compared with the run that did not crash."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from retrysafe.testing.crashing.points import Call, Ended, Point
+from retrysafe.testing.crashing.snapshots import Rows, differences
+
+
+class Uncrashed(NamedTuple):
+    """The run that did not crash."""
+
+    calls: tuple[Call, ...]
+    rows: Rows
+    ignored: frozenset[tuple[str, str]]
+    """Columns that differ from run to run."""
+
+
+def problems(uncrashed: Uncrashed, point: Point, processes: Sequence[Ended]) -> list[str]:
+    """In words; empty when all is well. The process of the point is the one that came to a call "at" it."""
+    last = processes[-1]
+    subject = next((process for process in processes if process.at is not None), processes[0])
+    found = _strayed(uncrashed, point, subject)
+    found += [f"a process hung (it was at: {_last(process)})" for process in processes if process.hung]
+    if not any(process.hung for process in processes) and not last.settled:
+        found.append(f"no retry came to an end: {last.outcome or 'the process died'}")
+    found += [f"check: {process.problem}" for process in processes if process.problem]
+    if is_done(last) and last.rows is not None:
+        found += differences(uncrashed.rows, last.rows, uncrashed.ignored)
+    return found + _requests(uncrashed.calls, [call for process in processes for call in process.calls])
+
+
+def is_done(ended: Ended) -> bool:
+    """Whether it ended with a result."""
+    return ended.settled and ended.outcome == "done"
+
+
+def _last(process: Ended) -> str:
+    return str(process.calls[-1]) if process.calls else "its beginning"
+
+
+def _strayed(uncrashed: Uncrashed, point: Point, first: Ended) -> list[str]:
+    """The first process must have come to the boundary the way that the uncrashed run did."""
+    way = [call.label for call in (*first.way, *([] if first.at is None else [first.at]))]
+    expected = [call.label for call in uncrashed.calls[: point.boundary]]
+    for number, (was, should) in enumerate(zip(way, expected, strict=False), 1):
+        if was != should:
+            return [f"not deterministic: boundary {number} was {was!r}, and {should!r} in the uncrashed run"]
+    if first.at is None and first.outcome and point.boundary <= len(uncrashed.calls):
+        return [f"not deterministic: boundary {point.boundary} was never reached"]
+    return []
+
+
+def _requests(uncrashed: Iterable[Call], found: Iterable[Call]) -> list[str]:
+    """Requests beyond the databases must not be more than in the uncrashed run, counting a repeated key once."""
+    once, now = _by_label(uncrashed), _by_label(found)
+    lines = []
+    for label, requests in now.items():
+        if _effects(requests) > _effects(once.get(label, [])):
+            lines.append(f"{label}: {_effects(requests)} effects asked for instead of {_effects(once.get(label, []))}")
+            lines += [f"  {_keyed(call)} from {call.place}" for call in requests]
+        payloads: dict[str, set[str]] = defaultdict(set)
+        for call in requests:
+            if call.key is not None:
+                payloads[call.key].add(call.payload)
+        lines += [f"{label}: one key with different payloads" for known in payloads.values() if len(known) > 1]
+    return lines
+
+
+def _by_label(calls: Iterable[Call]) -> dict[str, list[Call]]:
+    found: dict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.outbound:
+            found[call.label].append(call)
+    return found
+
+
+def _effects(requests: Sequence[Call]) -> int:
+    keys = {call.key for call in requests if call.key is not None}
+    return len(keys) + sum(call.key is None for call in requests)
+
+
+def _keyed(call: Call) -> str:
+    return "without a key" if call.key is None else f"with key {call.key[:12]}…"

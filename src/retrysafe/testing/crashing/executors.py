@@ -1,0 +1,116 @@
+"""Our own executors made to tell of their requests, and leases made to lapse before the first after a crash."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from retrysafe.backend import Backend
+from retrysafe.programs.drivers import arun, run
+from retrysafe.testing.ageing import lapse
+from retrysafe.testing.crashing.instruments import steady
+from retrysafe.testing.crashing.points import Call
+from retrysafe.testing.crashing.tracing import Tracer
+
+_TABLE = re.compile(r"retrysafe_\w+")
+
+
+def instrument_executors(tracer: Tracer) -> None:
+    """Let every request to a store be a boundary, whatever executor performs it."""
+
+    def wrapped(name: str, kind: type[_Traced]) -> None:
+        real = getattr(Backend, name)
+
+        @functools.wraps(real)
+        def lend(backend: Backend) -> Any:
+            if backend.kind == "memory":
+                tracer.tell("in memory", "store='memory://'")
+            return kind(real(backend), tracer, backend)
+
+        setattr(Backend, name, lend)
+
+    wrapped("client", _Client)
+    wrapped("aclient", _AsyncClient)
+
+
+class _Traced:
+    """A client in front of another one."""
+
+    def __init__(self, inner: Any, tracer: Tracer, backend: Backend) -> None:
+        self._inner, self._tracer, self._backend = inner, tracer, backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _must_age(self) -> bool:
+        return self._tracer.lapsed and self._tracer.counts() and id(self._backend) not in self._tracer.aged
+
+    def _told(self, request: Any) -> Any:
+        return self._tracer.call(lambda: Call(f"store: {describe(request)}"))
+
+
+class _Client(_Traced):
+    def __call__(self, request: Any, /) -> Any:
+        if self._must_age():
+            self._tracer.aged.add(id(self._backend))
+            with self._tracer.unwatched():
+                run(lapse(self._backend.store), self._inner)
+        with self._told(request):
+            return self._inner(request)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with self._inner.transaction() as opened:
+            yield _Opened(opened, self._told)
+
+
+class _AsyncClient(_Traced):
+    async def __call__(self, request: Any, /) -> Any:
+        if self._must_age():
+            self._tracer.aged.add(id(self._backend))
+            with self._tracer.unwatched():
+                await arun(lapse(self._backend.store), self._inner)
+        with self._told(request):
+            return await self._inner(request)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        async with self._inner.transaction() as opened:
+            yield _AsyncOpened(opened, self._told)
+
+
+class _Opened:
+    """An open transaction whose requests are boundaries."""
+
+    def __init__(self, inner: Any, told: Any) -> None:
+        self._inner, self._told = inner, told
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def execute(self, request: Any) -> Any:
+        with self._told(request):
+            return self._inner.execute(request)
+
+
+class _AsyncOpened(_Opened):
+    async def execute(self, request: Any) -> Any:
+        with self._told(request):
+            return await self._inner.execute(request)
+
+
+def describe(request: Any) -> str:
+    """A request in words that do not change from run to run."""
+    control = getattr(request, "control", None)
+    if control:
+        return str(control)
+    sql = getattr(request, "sql", None)
+    if sql is not None:
+        verbs, table = sql.split(None, 1)[0], _TABLE.search(sql)
+        while (request := getattr(request, "otherwise", None)) is not None:
+            verbs += f"/{request.sql.split(None, 1)[0]}"
+        return verbs if table is None else f"{verbs} {table[0]}"
+    return steady(getattr(request, "operation", None) or getattr(request, "name", None) or type(request).__name__)

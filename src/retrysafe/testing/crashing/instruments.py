@@ -1,0 +1,337 @@
+"""Client libraries made to tell of their calls. Each function knows one library, and patches it where all calls pass.
+
+Only in processes of `crash_points`, never in the one that called it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from retrysafe.testing.crashing.points import Call, Database
+from retrysafe.testing.crashing.tracing import Tracer
+
+Describe = Callable[..., Call]
+KEY_FIELDS = ("idempotency-key", "x-idempotency-key", "paypal-request-id")
+_KEY_PARAMETERS = ("ClientToken", "ClientRequestToken", "IdempotencyToken", "MessageDeduplicationId")
+_UNSAFE = ("POST", "PATCH")
+_VOLATILE = re.compile(r"\b(?:[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{12,}|\d{4,})\b", re.IGNORECASE)
+
+
+def steady(text: object) -> str:
+    """Text without what differs from run to run: long numbers, hexadecimal, UUIDs."""
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    return _VOLATILE.sub("#", " ".join(str(text).split()))
+
+
+def watched(
+    tracer: Tracer, owner: Any, name: str, describe: Describe, database: Callable[[Any], Database] | None = None
+) -> None:
+    """Let every call of ``owner.name`` be a boundary. ``describe`` is given its arguments, ``database`` the first."""
+    original = inspect.getattr_static(owner, name)
+    function = original.__func__ if isinstance(original, staticmethod | classmethod) else original
+
+    def note(*args: Any) -> None:
+        if database is not None and tracer.watching:
+            tracer.opened(database(args[0]))
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(*args: Any, **options: Any) -> Any:
+            note(*args)
+            with tracer.call(lambda: describe(*args, **options)):
+                return await function(*args, **options)
+
+        replacement: Any = awaited
+    else:
+
+        @functools.wraps(function)
+        def called(*args: Any, **options: Any) -> Any:
+            note(*args)
+            with tracer.call(lambda: describe(*args, **options)):
+                return function(*args, **options)
+
+        replacement = called
+    kind = type(original) if isinstance(original, staticmethod | classmethod) else None
+    setattr(owner, name, replacement if kind is None else kind(replacement))
+
+
+def _sqlite(tracer: Tracer, module: Any) -> None:
+    made: dict[type, type] = {}
+    real = module.connect
+
+    @functools.wraps(real)
+    def connect(database: Any, *args: Any, **options: Any) -> Any:
+        factory = options.get("factory", module.Connection)
+        if factory not in made:
+            made[factory] = _sqlite_connection(tracer, module, factory)
+        options["factory"] = made[factory]
+        connection = real(database, *args, **options)
+        path = database.decode() if isinstance(database, bytes) else str(database)
+        if path in ("", ":memory:") or "mode=memory" in path:
+            tracer.tell("in memory", f"sqlite3.connect({path!r})")
+        else:
+            tracer.opened(Database("sqlite", (("path", path),)))
+        return connection
+
+    module.connect = connect
+    sys.modules["sqlite3.dbapi2"].connect = connect  # type: ignore[attr-defined]
+
+
+def _sqlite_connection(tracer: Tracer, module: Any, factory: Any) -> type:
+    def statement(_: Any, sql: str, *__: Any) -> Call:
+        return Call(steady(sql))
+
+    class Cursor(module.Cursor):  # type: ignore[misc]
+        """A cursor whose statements are boundaries."""
+
+    class Connection(factory):  # type: ignore[misc]
+        """A connection whose statements, commits and rollbacks are boundaries."""
+
+        def cursor(self, factory: Any = Cursor) -> Any:
+            return super().cursor(factory)
+
+        def commit(self) -> None:
+            if not self.in_transaction:
+                super().commit()
+                return
+            with tracer.call(lambda: Call("COMMIT")):
+                super().commit()
+
+        def rollback(self) -> None:
+            if not self.in_transaction:
+                super().rollback()
+                return
+            with tracer.call(lambda: Call("ROLLBACK")):
+                super().rollback()
+
+        def __exit__(self, kind: Any, *rest: Any) -> Any:
+            if not self.in_transaction:
+                return super().__exit__(kind, *rest)
+            with tracer.call(lambda: Call("COMMIT" if kind is None else "ROLLBACK")):
+                return super().__exit__(kind, *rest)
+
+    for owner in (Cursor, Connection):
+        for name in ("execute", "executemany", "executescript"):
+            setattr(owner, name, getattr(owner, name))  # its own, so that the library's stays as it is
+            watched(tracer, owner, name, statement)
+    return Connection
+
+
+def _named(owner: Any, name: str) -> bool:
+    return owner is not None and hasattr(owner, name)
+
+
+def _each(tracer: Tracer, owner: Any, names: Iterable[str], describe: Describe) -> None:
+    for name in names:
+        if _named(owner, name):
+            watched(tracer, owner, name, describe)
+
+
+def _psycopg(tracer: Tracer, module: Any) -> None:
+    def exchange(connection: Any, gen: Any, *_: Any, **__: Any) -> Call:
+        frame = getattr(gen, "gi_frame", None)
+        query = None if frame is None else frame.f_locals.get("query", frame.f_locals.get("command"))
+        if query is not None and hasattr(query, "as_string"):
+            query = query.as_string(None)
+        return Call(steady(query if query is not None else _words(getattr(gen, "__name__", "exchange"))))
+
+    for name in ("Connection", "AsyncConnection"):
+        watched(tracer, getattr(module, name), "wait", exchange, _of_psycopg)
+
+
+def _words(name: str) -> str:
+    return name.strip("_").removesuffix("_gen").upper().replace("_", " ")
+
+
+def _of_psycopg(connection: Any) -> Database:
+    info = connection.info
+    return Database("postgresql", (("dsn", f"{info.dsn} password={info.password}" if info.password else info.dsn),))
+
+
+def _asyncpg(tracer: Tracer, module: Any) -> None:
+    def statement(_: Any, query: Any, *__: Any, **___: Any) -> Call:
+        return Call(steady(getattr(query, "query", query)))
+
+    def prepared(statement: Any, *_: Any, **__: Any) -> Call:
+        return Call(steady(statement.get_query()))
+
+    connection = importlib.import_module("asyncpg.connection").Connection
+    for name in ("execute", "_execute", "_executemany", "_copy_in", "_copy_out"):
+        watched(tracer, connection, name, statement, _of_asyncpg)
+    names = ("_PreparedStatement__bind_execute", "executemany")
+    _each(tracer, importlib.import_module("asyncpg.prepared_stmt").PreparedStatement, names, prepared)
+    cursor = importlib.import_module("asyncpg.cursor").BaseCursor
+    _each(tracer, cursor, ("_bind_exec", "_bind", "_exec"), lambda cursor, *_, **__: Call(steady(cursor._query)))
+
+
+def _of_asyncpg(connection: Any) -> Database:
+    parameters, address = connection._params, connection._addr
+    where = {"user": parameters.user, "password": parameters.password, "database": parameters.database}
+    where["host"], where["port"] = address if isinstance(address, tuple) else (address, None)
+    where["server_settings"] = getattr(parameters, "server_settings", None)
+    return Database("asyncpg", tuple((name, _hashable(value)) for name, value in where.items()))
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
+def _of_mysql(connection: Any) -> Database:
+    names = ("host", "port", "user", "password", "db")
+    found = {name: getattr(connection, name, getattr(connection, f"_{name}", None)) for name in names}
+    return Database("mysql", tuple(found.items()))
+
+
+def _mysql(tracer: Tracer, module: Any) -> None:
+    package = "pymysql.connections" if module.__name__ == "pymysql" else f"{module.__name__}.connection"
+    connection = importlib.import_module(package).Connection
+    watched(tracer, connection, "query", lambda _, sql, *__, **___: Call(steady(sql)), _of_mysql)
+    for name in ("begin", "commit", "rollback"):
+        watched(tracer, connection, name, lambda *_, name=name, **__: Call(name.upper()))
+
+
+def _aiosqlite(tracer: Tracer, module: Any) -> None:
+    def work(connection: Any, function: Any, *args: Any, **_: Any) -> Call:
+        sql = next((arg for arg in args if isinstance(arg, str)), None)
+        return Call(steady(sql or getattr(function, "__name__", "call").upper()))
+
+    watched(tracer, module.Connection, "_execute", work)
+
+
+def _sqlalchemy(tracer: Tracer, module: Any) -> None:
+    """For drivers that nothing else here knows."""
+    dialect = importlib.import_module("sqlalchemy.engine.default").DefaultDialect
+    statements = ("do_execute", "do_executemany", "do_execute_no_params")
+    _each(tracer, dialect, statements, lambda _, cursor, sql, *__, **___: Call(steady(sql)))
+    for name in ("do_begin", "do_commit", "do_rollback"):
+        watched(tracer, dialect, name, lambda *_, name=name, **__: Call(name.removeprefix("do_").upper()))
+
+
+def _redis(tracer: Tracer, module: Any) -> None:
+    def command(_: Any, *args: Any, **__: Any) -> Call:
+        return Call(steady(" ".join(str(arg) for arg in args[:2])))
+
+    def pipeline(pipe: Any, *_: Any, **__: Any) -> Call:
+        commands = [entry[0] if isinstance(entry, tuple) else entry.args for entry in pipe.command_stack]
+        return Call(f"pipeline of {', '.join(str(command[0]) for command in commands)}")
+
+    for package in ("redis.client", "redis.asyncio.client"):
+        known = importlib.import_module(package)
+        watched(tracer, known.Redis, "execute_command", command)
+        watched(tracer, known.Pipeline, "execute", pipeline)
+
+
+def _request(method: str, url: str, headers: Mapping[str, Any], body: Any) -> Call:
+    parts = urlsplit(str(url))
+    fields = {str(name).lower(): _text(value) for name, value in headers.items()}
+    key = next((fields[name] for name in KEY_FIELDS if name in fields), None)
+    raw = body if isinstance(body, bytes) else str(body or "").encode()
+    label = f"{method.upper()} {parts.scheme}://{parts.hostname}{steady(parts.path)}"
+    payload = hashlib.sha256(raw).hexdigest()[:16]
+    return Call(label, outbound=method.upper() in _UNSAFE, key=key, payload=payload)
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _httpx(tracer: Tracer, module: Any) -> None:
+    def send(_: Any, request: Any, *__: Any, **___: Any) -> Call:
+        return _request(request.method, request.url, request.headers, getattr(request, "_content", b""))
+
+    for name in ("Client", "AsyncClient"):
+        watched(tracer, getattr(module, name), "send", send)
+
+
+def _requests(tracer: Tracer, module: Any) -> None:
+    watched(
+        tracer,
+        module.Session,
+        "send",
+        lambda _, request, **__: _request(request.method, request.url, request.headers, request.body),
+    )
+
+
+def _urllib(tracer: Tracer, module: Any) -> None:
+    def opening(_: Any, url: Any, data: Any = None, *__: Any) -> Call:
+        if isinstance(url, str):
+            return _request("GET" if data is None else "POST", url, {}, data)
+        return _request(url.get_method(), url.full_url, dict(url.header_items()), url.data)
+
+    watched(tracer, module.OpenerDirector, "open", opening)
+
+
+def _aiohttp(tracer: Tracer, module: Any) -> None:
+    def request(_: Any, method: str, url: Any, **options: Any) -> Call:
+        return _request(method, str(url), options.get("headers") or {}, options.get("json") or options.get("data"))
+
+    watched(tracer, module.ClientSession, "_request", request)
+
+
+def _smtplib(tracer: Tracer, module: Any) -> None:
+    def mail(_: Any, sender: str, to: Any, message: Any, *__: Any, **___: Any) -> Call:
+        return Call(f"mail to {to}", outbound=True, payload=hashlib.sha256(_raw(message)).hexdigest()[:16])
+
+    watched(tracer, module.SMTP, "sendmail", mail)
+
+
+def _raw(message: Any) -> bytes:
+    return message if isinstance(message, bytes) else str(message).encode()
+
+
+def _botocore(tracer: Tracer, module: Any) -> None:
+    def api(client: Any, operation: str, parameters: Mapping[str, Any]) -> Call:
+        key = next((str(parameters[name]) for name in _KEY_PARAMETERS if name in parameters), None)
+        service = client.meta.service_model.service_name
+        return Call(f"{service} {operation}", outbound=key is not None, key=key)
+
+    watched(tracer, importlib.import_module("botocore.client").BaseClient, "_make_api_call", api)
+    if "aiobotocore" in sys.modules:
+        watched(tracer, importlib.import_module("aiobotocore.client").AioBaseClient, "_make_api_call", api)
+
+
+LIBRARIES: dict[str, Callable[[Tracer, Any], None]] = {
+    "sqlite3": _sqlite,
+    "psycopg": _psycopg,
+    "asyncpg": _asyncpg,
+    "pymysql": _mysql,
+    "asyncmy": _mysql,
+    "aiosqlite": _aiosqlite,
+    "sqlalchemy": _sqlalchemy,
+    "redis": _redis,
+    "httpx": _httpx,
+    "requests": _requests,
+    "urllib.request": _urllib,
+    "aiohttp": _aiohttp,
+    "smtplib": _smtplib,
+    "botocore": _botocore,
+}
+"""What is instrumented, by the module to import."""
+
+
+def instrument(tracer: Tracer, done: set[str]) -> None:
+    """Instrument every library that this process has imported, unless it is ``done``."""
+    for name, library in LIBRARIES.items():
+        if name in sys.modules and name not in done:
+            done.add(name)
+            library(tracer, sys.modules[name])
+
+
+def watch_also(tracer: Tracer, target: str) -> None:
+    """Instrument a function of the user's choice, given as "package.module:Class.method"."""
+    module, _, path = target.partition(":")
+    owner: Any = importlib.import_module(module)
+    *parents, name = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    watched(tracer, owner, name, lambda *_, **__: Call(target, outbound=True))

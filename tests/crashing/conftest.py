@@ -1,0 +1,94 @@
+"""State for handlers that are crashed: a database of its own for each run, and an account at a bank."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from retrysafe.connect import connect as backend_of
+from tests.conftest import require
+from tests.crashing.bank import charges
+from tests.crashing.planted import State, connect
+
+TABLES = ("CREATE TABLE charges (id TEXT, amount INT)", "CREATE TABLE done (id TEXT PRIMARY KEY)")
+
+
+@pytest.fixture(scope="session")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The URL and the ledger of a bank in a process of its own."""
+    ledger = str(tmp_path_factory.mktemp("bank") / "ledger.db")
+    command = [sys.executable, "-m", "tests.crashing.bank", ledger]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}", ledger
+        process.kill()
+
+
+class Stage:
+    """Makes states, and counts what was charged there."""
+
+    def __init__(self, kind: str, folder: Path, bank: tuple[str, str]) -> None:
+        self._kind, self._folder, (self._bank, self.ledger) = kind, folder, bank
+        self._numbers = itertools.count()
+        self._schema = ""
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self._kind == "sqlite"
+
+    def fresh(self) -> State:
+        """A new database with the tables of the shop and of retrysafe."""
+        name = f"s{os.getpid()}_{next(self._numbers)}"
+        url = self._on_sqlite(name) if self._kind == "sqlite" else self._on_postgresql(name)
+        state = State(url, f"{self._bank}/charges", name)
+        backend = backend_of(state.url)
+        backend.migrate()
+        backend.close()
+        with closing(connect(state)) as db, db:
+            for sql in TABLES:
+                db.execute(sql)
+        return state
+
+    def _on_sqlite(self, name: str) -> str:
+        return f"sqlite:///{self._folder}/{name}.db"
+
+    def _on_postgresql(self, name: str) -> str:
+        import psycopg
+
+        url = os.environ["RETRYSAFE_TEST_POSTGRESQL"]
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute(f"CREATE SCHEMA {name}".encode())
+        return f"{url}?options=-csearch_path%3D{name}"
+
+    def check(self, state: State) -> None:
+        """Exactly one charge, in the database or at the bank."""
+        with closing(connect(state)) as db:
+            (in_database,) = db.execute("SELECT count(*) FROM charges").fetchone()
+        at_bank = charges(self.ledger, state.account)
+        assert in_database + at_bank == 1, f"{in_database + at_bank} charges"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def stage(request: pytest.FixtureRequest, tmp_path: Path, bank: tuple[str, str]) -> Iterator[Stage]:
+    """On SQLite, and on PostgreSQL."""
+    if request.param == "postgresql":
+        require("postgresql")
+    yield Stage(request.param, tmp_path, bank)
+    if request.param == "postgresql":
+        _drop_schemas(os.environ["RETRYSAFE_TEST_POSTGRESQL"])
+
+
+def _drop_schemas(url: str) -> None:
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as db:
+        found = db.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ '^s[0-9]+_[0-9]+$'").fetchall()
+        for (name,) in found:
+            db.execute(f"DROP SCHEMA {name} CASCADE".encode())
