@@ -82,6 +82,8 @@ class InOwnTransaction(InTransaction):
             async with asyncio.timeout(DEADLINE):  # asyncpg's objects wait as long as it takes
                 await self._control(request.control)
         except _Failures as error:
+            if isinstance(error, TimeoutError):
+                self.handle.terminate()
             fail(error)
         return Rows([], 0)
 

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from typing import Any
 
 from retrysafe.errors import StoreUnavailable
+from retrysafe.locks import ProcessLock
 
 
 def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
@@ -31,26 +32,15 @@ def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-@contextmanager
-def _psycopg(connection: Any, seconds: float) -> Iterator[None]:
-    """`wait` is where psycopg blocks, and it looks up at least every tenth of a second.
-
-    The connection may be shared with other threads, whose statements take as long as they like.
-    """
-    own, before, mine = vars(connection), connection.wait, threading.get_ident()
+def _psycopg(connection: Any, seconds: float) -> AbstractContextManager[None]:
+    """`wait` is where psycopg blocks, and it looks up at least every tenth of a second."""
+    before = type(connection).wait
 
     def wait(gen: Any, *args: Any, **kwargs: Any) -> Any:
-        return before(_until(gen, connection, seconds) if threading.get_ident() == mine else gen, *args, **kwargs)
+        patience = _patiences(connection).get(threading.get_ident())
+        return before(connection, gen if patience is None else _until(gen, connection, patience), *args, **kwargs)
 
-    outer = own.get("wait")
-    own["wait"] = wait
-    try:
-        yield
-    finally:
-        if outer is None:
-            del own["wait"]
-        else:
-            own["wait"] = outer
+    return _waiting_by(connection, wait, threading.get_ident(), seconds)
 
 
 def _until(gen: Generator[Any, Any, Any], connection: Any, seconds: float) -> Any:
@@ -82,27 +72,65 @@ def _pymysql(connection: Any, seconds: float) -> Iterator[None]:
 
 @asynccontextmanager
 async def atimely(connection: Any, seconds: float) -> AsyncIterator[None]:
-    """Hang up on the server of an async psycopg connection that does not answer in this block.
+    """The same for async psycopg: hang up on a server that does not answer this task in this block.
 
     Cancelling the statement instead would ask the server to cancel it, and wait for that answer too.
     """
-    late = False
+    loop, before, late = asyncio.get_running_loop(), type(connection).wait, set[Any]()
 
-    def hang_up() -> None:
-        nonlocal late
-        late = True
+    def hang_up(task: Any) -> None:
+        late.add(task)
         with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as copy:
             copy.shutdown(socket.SHUT_RDWR)
 
-    timer = asyncio.get_running_loop().call_later(seconds, hang_up)
+    async def wait(gen: Any, *args: Any, **kwargs: Any) -> Any:
+        task = asyncio.current_task()
+        patience = _patiences(connection).get(task)
+        timer = None if patience is None else loop.call_later(patience, hang_up, task)
+        try:
+            return await before(connection, gen, *args, **kwargs)
+        except Exception as error:
+            if task in late:
+                late.discard(task)
+                raise StoreUnavailable(_silent(seconds)) from error
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    with _waiting_by(connection, wait, asyncio.current_task(), seconds):
+        yield
+
+
+_installing = ProcessLock()
+_PATIENCES = "_retrysafe_patiences"
+
+
+def _patiences(connection: Any) -> dict[Any, float]:
+    """How long each thread or task waits that is in a block of ours; others wait as long as it takes."""
+    found: dict[Any, float] = vars(connection).setdefault(_PATIENCES, {})
+    return found
+
+
+@contextmanager
+def _waiting_by(connection: Any, wait: Any, who: Any, seconds: float) -> Iterator[None]:
+    """Let a psycopg connection, which may be shared, wait by this function as long as anybody is in a block."""
+    with _installing:
+        patiences = _patiences(connection)
+        outer = patiences.get(who)
+        if not patiences:
+            vars(connection)["wait"] = wait
+        patiences[who] = seconds
     try:
         yield
-    except Exception as error:
-        if late:
-            raise StoreUnavailable(_silent(seconds)) from error
-        raise
     finally:
-        timer.cancel()
+        with _installing:
+            if outer is not None:
+                patiences[who] = outer
+            else:
+                patiences.pop(who, None)
+            if not patiences:
+                vars(connection).pop("wait", None)
 
 
 def _silent(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""PostgreSQL's protocol 3: untyped messages to begin with, one byte in reply to a request for encryption, then types."""
+"""PostgreSQL's protocol 3: untyped messages first, one byte in reply to a request for encryption, then types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RESP2 and RESP3: lines, strings with a length, and values made of values; a pipeline is one message after the other."""
+"""RESP2 and RESP3: lines, strings with a length, values made of values; a pipeline is several messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class RedisFraming:
 
 
 def end_of(buffer: bytes, start: int) -> int | None:
-    """Where the value that starts there ends, or None when it is not whole. What is neither string nor aggregate is a line."""
+    """Where the value that starts there ends, or None when it is not whole.
+
+    What is neither string nor aggregate is a line.
+    """
     left, at = 1, start
     while left:
         line_end = buffer.find(b"\r\n", at)

@@ -78,6 +78,8 @@ class Proxy:
         self._rule: Rule | None = None
         self._greetings = False
         self._links: set[_Link] = set()
+        self._none_left = asyncio.Event()
+        self._none_left.set()
         self._silent = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
@@ -176,9 +178,17 @@ class Proxy:
             self.hits.append(Hit(Fault(self.count, kind), direction, message))
         return kind
 
+    def _with(self, link: _Link) -> None:
+        self._links.add(link)
+        self._none_left.clear()
+
+    def _without(self, link: _Link) -> None:
+        self._links.discard(link)
+        if not self._links:
+            self._none_left.set()
+
     async def _all_gone(self) -> None:
-        while self._links:
-            await asyncio.sleep(0.001)
+        await self._none_left.wait()
 
     def _do(self, action: Callable[[], T]) -> T:
         async def on_the_loop() -> T:
@@ -225,7 +235,7 @@ class _Link:
     def made(self, direction: Direction, transport: Any) -> None:
         self._from[direction] = transport
         if direction == ">":
-            self._proxy._links.add(self)
+            self._proxy._with(self)
             transport.pause_reading()
             self._connecting = asyncio.get_running_loop().create_task(self._connect(transport))
 
@@ -304,7 +314,7 @@ class _Link:
         if direction not in self._held:
             self._close()
         if not self._from:
-            self._proxy._links.discard(self)
+            self._proxy._without(self)
 
     def _close(self) -> None:
         for transport in self._from.values():
