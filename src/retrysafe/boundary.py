@@ -109,6 +109,7 @@ class Boundary:
         _check_quota(quota, clocks, backend)
         clocks = clocks._replace(margin=backend.store.capabilities.margin)
         backend.users += 1
+        backend.boundaries.add(name)
         self._closed = False
         self._functions: dict[str, Callable[..., Any]] = {}
         self._guarded: dict[str, Guarded] = {}

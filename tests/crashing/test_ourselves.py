@@ -39,7 +39,7 @@ CHARGE = "INSERT INTO charges VALUES ('A', 12)"
 
 
 def boundary(where: Where, effects: Any) -> Boundary:
-    return Boundary("shop", store=where.url, effects=effects, observers=())
+    return Boundary(where.account, store=where.url, effects=effects, observers=())
 
 
 def post(where: Where, key: str) -> None:
@@ -121,6 +121,12 @@ class _AleasedAs:
 
 SQL = {"sqlite": "sync async", "psycopg": "sync async", "asyncpg": "async", "pymysql": "sync", "asyncmy": "async"}
 OTHERS = {"redis": "sync async", "dynamodb": "sync async"}
+STORES = {
+    "psycopg": "postgresql+psycopg",
+    "asyncpg": "postgresql+asyncpg",
+    "pymysql": "mysql+pymysql",
+    "asyncmy": "mysql+asyncmy",
+}
 COMBINATIONS = [
     Combination(client, mode, colour)
     for clients, modes in ((SQL, ("transactional", "keyed", "external")), (OTHERS, ("keyed", "external")))
@@ -137,10 +143,11 @@ class Places:
     def __init__(self, client: str, folder: Path, bank: tuple[str, str]) -> None:
         self._client, self._folder, (self._bank, self._ledger) = client, folder, bank
         self._numbers = itertools.count()
+        self.prefix = f"crashed_{os.getpid()}_"
         self._tables = client in SQL
 
     def fresh(self) -> Where:
-        name = f"s{os.getpid()}_{next(self._numbers)}"
+        name = f"{self.prefix}{os.getpid()}_{next(self._numbers)}"
         url = getattr(self, f"_{self._client}")(name)
         if self._tables:
             backend = backend_of(url.replace("+asyncpg", "").replace("+asyncmy", ""))
@@ -207,22 +214,25 @@ def places(request: pytest.FixtureRequest, tmp_path: Path, bank: tuple[str, str]
         require(service)
     if service == "dynamodb":
         request.getfixturevalue("dynamodb")
-    yield Places(client, tmp_path, bank)
-    _clean(service)
+    made = Places(client, tmp_path, bank)
+    yield made
+    _clean(service, made.prefix)
 
 
-def _clean(service: str) -> None:
+def _clean(service: str, prefix: str) -> None:
     if service == "postgresql":
         import psycopg
 
         with psycopg.connect(os.environ["RETRYSAFE_TEST_POSTGRESQL"], autocommit=True) as db:
-            for (name,) in db.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ '^s[0-9]+_[0-9]+$'").fetchall():
+            for (name,) in db.execute(
+                "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %s)", (prefix,)
+            ).fetchall():
                 db.execute(f"DROP SCHEMA {name} CASCADE".encode())
     if service == "mysql":
         with closing(mysql_connection(os.environ["RETRYSAFE_TEST_MYSQL"], autocommit=True)) as db:
             cursor = db.cursor()
             cursor.execute("SHOW DATABASES")
-            for (name,) in [row for row in cursor.fetchall() if row[0][0] == "s" and row[0][1:2].isdigit()]:
+            for (name,) in [row for row in cursor.fetchall() if row[0].startswith(prefix)]:
                 cursor.execute(f"DROP DATABASE {name}")
 
 
@@ -243,7 +253,7 @@ def test_every_request_of_ours_may_be_the_last(
     assert report.ok, str(report)
     assert not report.unseen
     assert bool(report.unknown) == (combination.mode == "external")
+    store = STORES.get(combination.client, combination.client)
     for fault in FAULTS.values():
-        injected = len(report.boundaries)
-        proof(Proof("crash points", combination.client, combination.mode, fault, injected))
-    proof(Proof("crash points", combination.client, combination.mode, "worker killed twice", report.pairs))
+        proof(Proof("crash points", store, combination.mode, fault, len(report.boundaries)))
+    proof(Proof("crash points", store, combination.mode, "worker killed twice", report.pairs))

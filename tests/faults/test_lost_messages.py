@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -34,8 +34,7 @@ from tests.faults.proxies.proxy import Fault, Kind, Proxy
 from tests.proving.effort import effort
 from tests.proving.plugin import Record
 from tests.proving.proofs import Proof
-from tests.stores.ageing import Age, age_dynamodb, age_mysql, age_postgresql, age_redis, age_sqlite
-from tests.stores.harnesses import DYNAMODB_TABLE, dynamodb_endpoint
+from tests.stores.ageing import age_at
 
 pytestmark = [pytest.mark.prove, pytest.mark.fault(2, 6, 13, 14, 15, 16, 17, 18, 19, 28, 44)]
 
@@ -104,16 +103,10 @@ def _benches(driver: Driver, mode: Mode, direct: str, proxy: Proxy, path: Path, 
     url = f"{direct}?options=-c%20lock_timeout%3D100ms" if driver.store == "postgresql" else direct
     other: Mode = "transactional" if table else mode
     elsewhere = Cell(straight, other, url, [Told()], name=cell.name, **options)
-    ages: dict[str, Callable[[], Age]] = {
-        "postgresql": lambda: age_postgresql(direct),
-        "mysql": lambda: age_mysql(direct),
-        "redis": lambda: age_redis(direct),
-        "dynamodb": lambda: age_dynamodb(DYNAMODB_TABLE, dynamodb_endpoint()),
-    }
     try:
         cell.open()
         elsewhere.open()
-        yield Bench(cell, proxy, ages[driver.store](), elsewhere)
+        yield Bench(cell, proxy, age_at(direct), elsewhere)
     finally:
         cell.end()
         elsewhere.end()
@@ -200,6 +193,29 @@ def _walk(bench: Bench, points: Iterable[Point], proof: Record) -> None:
     assert injected
 
 
+USERS_OWN = ["psycopg", "psycopg async", "asyncpg", "SQLAlchemy, psycopg", "SQLAlchemy, asyncpg", "PyMySQL", "asyncmy"]
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [(name, mode) for name in USERS_OWN for mode in ("keyed", "transactional", "transactional, tx=")],
+    indirect=True,
+    ids=" ".join,
+)
+def test_our_statement_on_anybodys_connection_is_given_up(bench: Bench, proof: Record) -> None:
+    """18: also on one that the caller opened, on an engine of the user's, and where the library has no option."""
+    bench.proxy.arm_on("half-open", ">", lambda message: b"retrysafe_records" in message)
+    answer = bench.cell.charge("key")
+    assert [hit.fault.kind for hit in bench.proxy.hits] == ["half-open"]
+    if bench.cell.mode == "keyed":
+        assert answer.receipt is not None, answer.trace
+    else:
+        assert answer.name == "StoreUnavailable", answer.trace
+    until(lambda: bench.proxy.half_open == 0)
+    cell = bench.cell
+    proof(Proof("lost messages", f"{cell.driver.store}, {cell.driver.name}", cell.mode, "half-open", 1, rows=(18,)))
+
+
 @each_way
 def test_whatever_befalls_a_call_to_the_bank_it_charges_once(
     ways: str, tmp_path: Path, sqlite_url: str, chance: Random, proof: Record
@@ -214,7 +230,7 @@ def test_whatever_befalls_a_call_to_the_bank_it_charges_once(
         try:
             cell.open()
             elsewhere.open()
-            bench = Bench(cell, proxy, age_sqlite(sqlite_url.removeprefix("sqlite:///")), elsewhere)
+            bench = Bench(cell, proxy, age_at(sqlite_url), elsewhere)
             _walk(bench, _points(bench, chance, (*_named(ways), DUPLICATE)), proof)
         finally:
             cell.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -25,12 +26,19 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(*rows): which rows of the fault catalogue the test injects")
     config.addinivalue_line("markers", "prove: runs at full length in `make prove`")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Gathering(), "retrysafe-proofs")
+        config.pluginmanager.register(
+            _Gathering(shlex.join(map(str, config.invocation_params.args))), "retrysafe-proofs"
+        )
 
 
 def pytest_report_header() -> str:
     """Name the seed: the same run again is `RETRYSAFE_SEED=… make test`."""
     return f"seed: {effort.SEED}={effort.seed()}, effort: {effort.effort('short', 'full')}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name it at the end too, where a quiet run and whoever reads a long log will see it."""
+    terminalreporter.write_line(pytest_report_header())
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -54,7 +62,7 @@ def proof(request: pytest.FixtureRequest) -> Record:
     """Takes down what the test has proved."""
 
     def record(proved: Proof) -> None:
-        request.node.user_properties.append(("proof", proved._asdict()))
+        request.node.user_properties.append(("proof", proofs.checked(proved)._asdict()))
 
     return record
 
@@ -62,7 +70,8 @@ def proof(request: pytest.FixtureRequest) -> Record:
 class _Gathering:
     """On the process that sees every report: sums up, and writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: str) -> None:
+        self.command = command
         self.found: list[dict[str, Any]] = []
         self.tests: dict[str, int] = {}
 
@@ -74,7 +83,7 @@ class _Gathering:
 
     def pytest_sessionfinish(self) -> None:
         if PROOFS in os.environ:
-            proofs.write(Path(os.environ[PROOFS]), self.found, versions(), self.tests)
+            proofs.write(Path(os.environ[PROOFS]), self.found, versions(), self.tests, self.command)
 
 
 def versions() -> dict[str, str]:

@@ -24,7 +24,7 @@ def server_versions() -> dict[str, str]:
         from tests.stores.ageing import mysql_connection
 
         with closing(mysql_connection(url)) as connection:
-            found["MariaDB"] = connection.get_server_info()
+            found["MariaDB"] = connection.get_server_info().removeprefix("5.5.5-")  # said to old replicas
     if url := os.environ.get("RETRYSAFE_TEST_REDIS"):
         import redis
 

@@ -68,9 +68,10 @@ def prospects(ground: Ground, on_expired: OnExpired) -> Iterator[Prospect]:
         event = verdict(ending, ground).event
         stored = Stored(None if ending is Ending.UNENCODABLE else b"", "", 0)
         yield prospect(ending.value, None if event is None else transitions.settle(running, held, event, stored, now=1))
-    uncommitted = want.transactional
-    yield prospect("its process died or was paused beyond its lease", None if uncommitted else _at(running, 10))
+    in_transaction = want.transactional
+    yield prospect("its process died", None if in_transaction else _at(running, 10))
     yield prospect("it is still running", running)
+    yield prospect("it is paused for longer than its lease", running if in_transaction else _at(running, 10))
     yield prospect("the window is over", _at(done, done.expires))
     yield prospect("the memory is over", _at(done, done.forget))
     yield prospect("the same key comes with another payload", _at(done, 2), _OTHER)

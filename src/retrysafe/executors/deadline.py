@@ -7,16 +7,12 @@ as long as they like. A connection that was given up is closed, because its answ
 
 from __future__ import annotations
 
-import asyncio
-import os
-import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from retrysafe.errors import StoreUnavailable
 from retrysafe.locks import ProcessLock
 
 
@@ -70,65 +66,33 @@ def _pymysql(connection: Any, seconds: float) -> Iterator[None]:
         connection._read_timeout, connection._write_timeout = before
 
 
-@asynccontextmanager
-async def atimely(connection: Any, seconds: float) -> AsyncIterator[None]:
-    """The same for async psycopg: hang up on a server that does not answer this task in this block.
-
-    Cancelling the statement instead would ask the server to cancel it, and wait for that answer too.
-    """
-    loop, before, late = asyncio.get_running_loop(), type(connection).wait, set[Any]()
-
-    def hang_up(task: Any) -> None:
-        late.add(task)
-        with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as copy:
-            copy.shutdown(socket.SHUT_RDWR)
-
-    async def wait(gen: Any, *args: Any, **kwargs: Any) -> Any:
-        task = asyncio.current_task()
-        patience = _patiences(connection).get(task)
-        timer = None if patience is None else loop.call_later(patience, hang_up, task)
-        try:
-            return await before(connection, gen, *args, **kwargs)
-        except Exception as error:
-            if task in late:
-                late.discard(task)
-                raise StoreUnavailable(_silent(seconds)) from error
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    with _waiting_by(connection, wait, asyncio.current_task(), seconds):
-        yield
-
-
 _installing = ProcessLock()
 _PATIENCES = "_retrysafe_patiences"
 
 
-def _patiences(connection: Any) -> dict[Any, float]:
-    """How long each thread or task waits that is in a block of ours; others wait as long as it takes."""
-    found: dict[Any, float] = vars(connection).setdefault(_PATIENCES, {})
+def _patiences(connection: Any) -> dict[int, float]:
+    """How long each thread waits that is in a block of ours; others wait as long as it takes."""
+    found: dict[int, float] = vars(connection).setdefault(_PATIENCES, {})
     return found
 
 
 @contextmanager
-def _waiting_by(connection: Any, wait: Any, who: Any, seconds: float) -> Iterator[None]:
+def _waiting_by(connection: Any, wait: Any, thread: int, seconds: float) -> Iterator[None]:
     """Let a psycopg connection, which may be shared, wait by this function as long as anybody is in a block."""
     with _installing:
         patiences = _patiences(connection)
-        outer = patiences.get(who)
+        outer = patiences.get(thread)
         if not patiences:
             vars(connection)["wait"] = wait
-        patiences[who] = seconds
+        patiences[thread] = seconds
     try:
         yield
     finally:
         with _installing:
             if outer is not None:
-                patiences[who] = outer
+                patiences[thread] = outer
             else:
-                patiences.pop(who, None)
+                patiences.pop(thread, None)
             if not patiences:
                 vars(connection).pop("wait", None)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -12,9 +15,18 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.deadline import atimely, timely
+from retrysafe.executors.deadline import timely
 from retrysafe.executors.own import AsyncOwn, Own, is_quiet
-from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, in_turn, this_process
+from retrysafe.executors.sql import (
+    AUTOCOMMIT,
+    ain_turn,
+    arguments,
+    fail,
+    in_turn,
+    this_process,
+    unheard,
+    unreplicated,
+)
 from retrysafe.ports import Copy, Query, Rows
 
 if TYPE_CHECKING:
@@ -33,6 +45,30 @@ _SETTINGS = {
 }
 
 
+class Patience:
+    """`deadline.timely` for a connection of async code: at the deadline we hang up.
+
+    A cancellation would not do: psycopg tells the server of it, and then waits for an answer to the statement again.
+    """
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._over = False
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(DEADLINE, self._hang_up)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._timer.cancel()
+        if self._over and isinstance(error, psycopg.Error):
+            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
+
+    def _hang_up(self) -> None:
+        self._over = True
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+
+
 def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
     """Perform one statement; a server that does not answer is given up at the deadline."""
     sql, args = arguments(query, "%s")
@@ -43,11 +79,10 @@ def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
 
 
 async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Rows:
-    """The same for async code."""
+    """Perform one statement."""
     sql, args = arguments(query, "%s")
     cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
-    async with atimely(connection, DEADLINE):
-        await cursor.execute(sql.encode(), args)
+    await cursor.execute(sql.encode(), args)
     return Rows(await cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
@@ -113,7 +148,8 @@ class AsyncInTransaction:
         try:
             if isinstance(request, Copy):
                 return await atransfer(self.handle, request)
-            return await ain_turn(request, lambda query: aperform(self.handle, query))
+            with Patience(self.handle):
+                return await ain_turn(request, lambda query: aperform(self.handle, query))
         except psycopg.Error as error:
             fail(error)
 
@@ -142,11 +178,30 @@ def _refuse(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
         raise ConfigurationError("tx= is in pipeline mode, where a claim cannot be answered: leave the pipeline first.")
 
 
+@contextmanager
+def _heard_by(
+    client: PsycopgClient | AsyncPsycopgClient, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+) -> Iterator[None]:
+    """Let the client hear what the server says on a connection."""
+
+    def hear(notice: psycopg.errors.Diagnostic) -> None:
+        finding = unreplicated(notice.source_function, notice.message_primary)
+        if finding is not None:
+            client.heard(finding)
+
+    connection.add_notice_handler(hear)
+    try:
+        yield
+    finally:
+        connection.remove_notice_handler(hear)
+
+
 class PsycopgClient:
     """Connections of our own or of the user's pool, in autocommit mode while we use them."""
 
     def __init__(self, source: Own[psycopg.Connection[Any]] | Pooled) -> None:
         self._source = source
+        self.heard = unheard
 
     @classmethod
     def connect(cls, url: str) -> PsycopgClient:
@@ -159,7 +214,7 @@ class PsycopgClient:
         return cls(Pooled(pool))
 
     def __call__(self, request: Query, /) -> Rows:
-        with self._source.lent() as connection:
+        with self._lent() as connection:
             try:
                 return in_turn(request, lambda query: perform(connection, query))
             except psycopg.Error as error:
@@ -169,12 +224,17 @@ class PsycopgClient:
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
         here = this_process()
-        with self._source.lent(transaction=True) as connection:
+        with self._lent(transaction=True) as connection:
             try:
                 yield InTransaction(connection)
             finally:
                 if here():
                     _end(connection)
+
+    @contextmanager
+    def _lent(self, *, transaction: bool = False) -> Iterator[psycopg.Connection[Any]]:
+        with self._source.lent(transaction=transaction) as connection, _heard_by(self, connection):
+            yield connection
 
     def close(self) -> None:
         """Close the connections that are ours."""
@@ -232,6 +292,7 @@ class AsyncPsycopgClient:
 
     def __init__(self, source: AsyncOwn[psycopg.AsyncConnection[Any]] | AsyncPooled) -> None:
         self._source = source
+        self.heard = unheard
 
     @classmethod
     def connect(cls, url: str) -> AsyncPsycopgClient:
@@ -244,20 +305,27 @@ class AsyncPsycopgClient:
         return cls(AsyncPooled(pool))
 
     async def __call__(self, request: Query, /) -> Rows:
-        async with self._source.lent() as connection:
+        async with self._lent() as connection:
             try:
-                return await ain_turn(request, lambda query: aperform(connection, query))
+                with Patience(connection):
+                    return await ain_turn(request, lambda query: aperform(connection, query))
             except psycopg.Error as error:
                 fail(error, alone=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection for one transaction."""
-        async with self._source.lent(transaction=True) as connection:
+        async with self._lent(transaction=True) as connection:
             try:
                 yield AsyncInTransaction(connection)
             finally:
                 await _aend(connection)
+
+    @asynccontextmanager
+    async def _lent(self, *, transaction: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        async with self._source.lent(transaction=transaction) as connection:
+            with _heard_by(self, connection):
+                yield connection
 
     async def aclose(self) -> None:
         """Close the connections that are ours."""
@@ -349,7 +417,7 @@ def _end(connection: psycopg.Connection[Any]) -> None:
 async def _aend(connection: psycopg.AsyncConnection[Any]) -> None:
     if connection.info.transaction_status != TransactionStatus.IDLE:
         try:
-            async with atimely(connection, DEADLINE):
+            with Patience(connection):
                 await connection.rollback()
         except (psycopg.Error, StoreUnavailable):
             await connection.close()

@@ -214,6 +214,10 @@ class EngineClient:
         """The engine is the user's to dispose of."""
 
 
+async def _connected(engine: AsyncEngine) -> AsyncConnection:
+    return await engine.connect()
+
+
 async def _in_time(work: Awaitable[R]) -> R:
     """What a driver of an async engine answers within the deadline; cancelled, it hangs up."""
     try:
@@ -233,17 +237,20 @@ class AsyncEngineClient:
 
     async def __call__(self, request: Query, /) -> Rows:
         try:
-            async with self._autocommit.connect() as connection:
-                return await _in_time(connection.run_sync(_in_turn, request))
+            return await _in_time(self._performed(request))
         except _Failures as error:
             fail(error, alone=True)
+
+    async def _performed(self, request: Query) -> Rows:
+        async with self._autocommit.connect() as connection:
+            return await connection.run_sync(_in_turn, request)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection or session for one transaction."""
         handle: AsyncConnection | AsyncSession
         try:
-            handle = await self._engine.connect() if self._sessions is None else self._sessions()
+            handle = await _in_time(_connected(self._engine)) if self._sessions is None else self._sessions()
         except _Failures as error:
             raise StoreUnavailable(str(error)) from error
         try:

@@ -115,9 +115,9 @@ async def _apsycopg_insert(tx: Any, sql: str) -> None:
 
 
 async def _hung_up_late(connection: Any, work: Any) -> None:
-    from retrysafe.executors import deadline
+    from retrysafe.executors.psycopg import Patience
 
-    async with deadline.atimely(connection, SILENCE):
+    with Patience(connection):  # whose deadline is patched
         await work
 
 
@@ -170,18 +170,24 @@ def _engine_insert(tx: Any, sql: str) -> None:
 def _async_engine(url: str) -> Any:
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    arguments = {"timeout": SILENCE, "command_timeout": SILENCE}
-    return create_async_engine(driven(url, "asyncpg"), connect_args=arguments)
+    return create_async_engine(driven(url, "asyncpg"), connect_args={"timeout": SILENCE})
 
 
 @asynccontextmanager
 async def _async_engine_begin(engine: Any, url: str) -> AsyncIterator[Any]:
-    async with engine.begin() as connection:
+    async with asyncio.timeout(SILENCE):
+        connection = await engine.connect()
+    try:
         yield connection
+        async with asyncio.timeout(SILENCE):
+            await connection.commit()
+    finally:
+        await connection.close()
 
 
 async def _async_engine_insert(tx: Any, sql: str) -> None:
-    await tx.exec_driver_sql(sql)
+    async with asyncio.timeout(SILENCE):
+        await tx.exec_driver_sql(sql)
 
 
 # ---------------------------------------------------------------- MySQL

@@ -15,7 +15,7 @@ from retrysafe.testing.crashing.instruments import steady
 from retrysafe.testing.crashing.points import Call
 from retrysafe.testing.crashing.tracing import Tracer
 
-_TABLE = re.compile(r"retrysafe_\w+")
+_TABLE = re.compile(r"retrysafe_[a-z]+\b")
 
 
 def instrument_executors(tracer: Tracer) -> None:
@@ -57,7 +57,7 @@ class _Client(_Traced):
         if self._must_age():
             self._tracer.aged.add(id(self._backend))
             with self._tracer.unwatched():
-                run(lapse(self._backend.store), self._inner)
+                run(lapse(self._backend.store, self._backend.boundaries), self._inner)
         with self._told(request):
             return self._inner(request)
 
@@ -72,7 +72,7 @@ class _AsyncClient(_Traced):
         if self._must_age():
             self._tracer.aged.add(id(self._backend))
             with self._tracer.unwatched():
-                await arun(lapse(self._backend.store), self._inner)
+                await arun(lapse(self._backend.store, self._backend.boundaries), self._inner)
         with self._told(request):
             return await self._inner(request)
 

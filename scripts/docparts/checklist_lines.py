@@ -1,0 +1,535 @@
+"""The lines of the checklist, and what covers each: a feature, a check, a page, a test, or what is missing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Cover(NamedTuple):
+    """Something that covers a line."""
+
+    kind: str
+    """"feature", "check" (something refuses, or shows it), "page" or "test"."""
+    text: str
+    """What is shown; for a test its node id without parameters."""
+    link: str = ""
+    """A page under docs/; none for a test."""
+
+
+class Line(NamedTuple):
+    """A thing to settle."""
+
+    name: str
+    text: str
+    by: tuple[Cover, ...] = ()
+    missing: str = ""
+    """Which part of it is not covered yet."""
+
+
+def feature(text: str, link: str) -> Cover:
+    """Something in the library does it."""
+    return Cover("feature", text, link)
+
+
+def check(text: str, link: str) -> Cover:
+    """Something refuses what is wrong, or shows what is so."""
+    return Cover("check", text, link)
+
+
+def page(text: str, link: str) -> Cover:
+    """A page says how."""
+    return Cover("page", text, link)
+
+
+def test(node: str) -> Cover:
+    """A test that fails without it."""
+    return Cover("test", f"tests/{node}")
+
+
+CLIENT = "the HTTP client"
+OUTBOX = "the outbox"
+INBOX = "the inbox"
+STREAMS = "streams"
+BATCH = "batch"
+STEPS = "steps and recovery points"
+
+DESCRIBE = check("`retrysafe describe`", "reference/commands.md#retrysafe-describe")
+STATUS = check("`retrysafe status`", "reference/commands.md#retrysafe-status")
+CONFORMANCE = check("`retrysafe conformance http`", "how-to/check-my-server.md")
+BOUNDARY = "reference/api.md#boundary"
+TRANSACTION = page("guard a block in my own transaction", "how-to/guard-a-block-in-my-transaction.md")
+WINDOWS = page("windows and key memory", "how-to/windows-and-key-memory.md")
+ALERTS = page("what to alert on", "how-to/observe-and-log.md#what-to-alert-on")
+RETRIED = page("test your code", "how-to/test-your-code.md")
+CRASHED = check("`crash_points`", "how-to/crash-points.md")
+CONTRACT = test("http/test_contract.py::test_every_rule")
+TOGETHER = test("boundary/test_transactions.py::test_own_effect_and_record_commit_together")
+JOINED = test("boundary/test_transactions.py::test_joined_effect_and_record_commit_with_the_caller")
+UNIQUE = test("faults/test_sql_faults.py::test_losing_the_race_for_the_unique_key_reads_the_winner")
+AT_ONCE = test("faults/test_duplicates.py::test_threads_are_told_that_the_first_is_running")
+SAME_KEYS = test("boundary/test_terms.py::test_a_dead_keyed_attempt_is_taken_over_with_the_same_derived_keys")
+
+DEFINITIONS = (
+    Line(
+        "D1",
+        "The operation is said in one sentence",
+        (feature("`operation=`", "how-to/guard-a-function.md#name-the-operation"), DESCRIBE),
+    ),
+    Line(
+        "D2",
+        "It is said which state converges, not which response comes",
+        (
+            feature("`Boundary(store=)`, `tx=`", BOUNDARY),
+            page("transactional or leased", "explanation/transactional-or-leased.md"),
+            DESCRIBE,
+        ),
+    ),
+    Line(
+        "D3",
+        "Every side effect is listed",
+        (
+            feature("`Boundary(effects=)`", BOUNDARY),
+            page("which one", "explanation/transactional-or-leased.md#which-one"),
+            CRASHED,
+        ),
+        "nothing finds effects whose calls `crash_points` cannot see, though it tells that there are some",
+    ),
+    Line("D4", "How long duplicates may come", (feature("`Boundary(window=)`", BOUNDARY), WINDOWS, DESCRIBE)),
+    Line(
+        "D5",
+        "What counts as the same intent",
+        (
+            feature("`key=`, `payload=`", "how-to/guard-a-function.md#say-what-must-be-the-same"),
+            test("boundary/test_once.py::test_payload_selectors"),
+        ),
+    ),
+    Line(
+        "D6",
+        "The boundary is among the acceptance criteria",
+        (DESCRIBE, test("operating/test_describe_command.py::test_every_boundary_of_a_module_is_described")),
+    ),
+    Line(
+        "D7",
+        "Form and scope of keys",
+        (
+            page("tenants and scope", "how-to/tenants-and-scope.md"),
+            test("core/test_keys.py::test_a_malformed_key_is_refused"),
+        ),
+    ),
+    Line(
+        "D8",
+        "Safe, idempotent, or neither",
+        (
+            page("PUT, DELETE and ETags", "how-to/put-delete-and-etags.md"),
+            test("http/test_guard.py::test_k7_other_methods_pass_untouched"),
+        ),
+    ),
+    Line(
+        "D9",
+        "What a retry gets after a success",
+        (
+            DESCRIBE,
+            page("outcomes", "reference/outcomes.md"),
+            test("operating/test_describe_command.py::test_after_every_ending_a_retry_meets_what_is_described"),
+        ),
+    ),
+    Line(
+        "D10",
+        "What a retry gets after half of it",
+        (
+            page("unknown outcomes", "explanation/unknown-outcomes.md"),
+            page("what a retry gets", "reference/guarantees.md#what-a-retry-gets"),
+            test("boundary/test_terms.py::test_leased_failures"),
+        ),
+    ),
+)
+
+CLIENTS = (
+    Line(
+        "C1",
+        "Which errors may be retried",
+        (
+            page("errors", "reference/errors.md"),
+            page("problems", "reference/problems/index.md"),
+            test("test_public_api.py::test_every_error_says_what_happened_and_what_to_do"),
+        ),
+    ),
+    Line("C2", "Retries have a budget", (), CLIENT),
+    Line(
+        "C3",
+        "Pauses grow exponentially",
+        (test("core/test_schedules.py::test_a_delay_is_below_a_bound_that_doubles_up_to_the_cap"),),
+        f"only retrysafe's own waiting does so; {CLIENT} is missing",
+    ),
+    Line(
+        "C4",
+        "Pauses are jittered",
+        (test("core/test_schedules.py::test_the_jitter_is_full"),),
+        f"only retrysafe's own waiting does so; {CLIENT} is missing",
+    ),
+    Line(
+        "C5",
+        "Every retry carries the same key",
+        (feature("`key_for(…)`", "how-to/call-an-external-api.md"), SAME_KEYS),
+        f"for calls from a guarded operation; elsewhere {CLIENT} is missing",
+    ),
+    Line(
+        "C6",
+        "No new key by accident",
+        (page("is a new key safe?", "reference/problems/index.md"), page("errors", "reference/errors.md")),
+        f"clients are told, and nothing stops them; {CLIENT} is missing",
+    ),
+    Line(
+        "C7",
+        "Stored answer or conflict: chosen",
+        (
+            feature("`Boundary(concurrency=)`", BOUNDARY),
+            page("wait for duplicates", "how-to/wait-for-duplicates.md"),
+            test("faults/test_duplicates.py::test_threads_that_wait_get_the_first_result"),
+        ),
+    ),
+    Line(
+        "C8",
+        "Every retry logs its key, redacted",
+        (
+            page("observe and log", "how-to/observe-and-log.md"),
+            test("boundary/test_terms.py::test_the_log_never_shows_a_raw_key"),
+        ),
+        f"where the retry arrives; where it is sent, {CLIENT} is missing",
+    ),
+    Line(
+        "C9",
+        "The volume of retries is watched, not errors alone",
+        (ALERTS, test("observing/test_metrics.py::test_a_replay")),
+    ),
+    Line(
+        "C10",
+        "Retries end before the records do",
+        (
+            WINDOWS,
+            check("`retrysafe describe` shows window and memory", "reference/commands.md#retrysafe-describe"),
+        ),
+        "nothing compares them with your clients' schedule",
+    ),
+)
+
+HTTP = (
+    Line(
+        "H1",
+        "PUT with ids of the client's, where possible",
+        (
+            page("PUT, DELETE and ETags", "how-to/put-delete-and-etags.md"),
+            test("http/test_preconditions.py::test_a_client_that_owns_the_id_creates_once"),
+        ),
+    ),
+    Line(
+        "H2",
+        "POST only where it must be",
+        (page("when a key is still wanted", "how-to/put-delete-and-etags.md#when-a-key-is-still-wanted"),),
+    ),
+    Line(
+        "H3",
+        "A key is required on every POST with side effects",
+        (
+            feature("`required`, per route", "reference/http.md#options"),
+            page("key-missing", "reference/problems/key-missing.md"),
+            test("http/test_wsgi.py::test_k6_without_a_key_the_request_passes_or_is_refused"),
+        ),
+    ),
+    Line(
+        "H4",
+        "A hash of the payload is kept with the key",
+        (
+            page("what is compared", "reference/http.md#what-is-compared"),
+            test("core/test_fingerprint.py::test_the_layout_is_version_name_and_full_digest"),
+        ),
+    ),
+    Line(
+        "H5",
+        "The same key with another payload is refused",
+        (
+            page("key-reused", "reference/problems/key-reused.md"),
+            test("http/test_wsgi.py::test_f1_f6_another_request_with_the_key_is_refused"),
+        ),
+    ),
+    Line(
+        "H6",
+        "ETag and If-Match for updates at once",
+        (
+            feature("conditional requests", "reference/http.md#conditional-requests"),
+            test("http/test_preconditions.py::test_of_two_writers_that_have_seen_the_same_one_wins"),
+        ),
+    ),
+    Line(
+        "H7",
+        "The same key gets the same response",
+        (
+            page("HTTP in short", "reference/http.md#in-short"),
+            test("http/test_wsgi.py::test_r2_r4_r5_r6_the_retry_gets_the_same_response_marked"),
+        ),
+    ),
+    Line(
+        "H8",
+        "The response is idempotent, not only the action",
+        (page("what is stored", "reference/http.md#what-is-stored"), CONTRACT),
+    ),
+    Line(
+        "H9",
+        "It is documented per endpoint",
+        (
+            feature("OpenAPI", "how-to/http-fastapi.md#what-openapi-shows"),
+            test("http/test_fastapi.py::test_e4_openapi_shows_the_header_and_the_errors"),
+            test("http/test_fastapi.py::test_r29_openapi_tells_the_window_and_the_fingerprint"),
+        ),
+    ),
+    Line("H10", "An integration test retries", (CONFORMANCE, CONTRACT)),
+)
+
+CONCURRENCY = (
+    Line(
+        "N1",
+        "Two at once are assumed",
+        (AT_ONCE, test("faults/test_duplicates.py::test_tasks_are_told_that_the_first_is_running")),
+    ),
+    Line(
+        "N2",
+        "A unique constraint decides",
+        (page("schema", "reference/stores.md#postgresql-schema"), UNIQUE),
+    ),
+    Line(
+        "N3",
+        "A lock where that isn't enough",
+        (
+            page("advisory locks", "decisions/0004-advisory-lock-gate-in-postgresql.md"),
+            test("faults/test_mysql.py::test_a_duplicate_waits_for_no_lock_and_spoils_nothing"),
+        ),
+    ),
+    Line(
+        "N4",
+        "There is an in-progress state",
+        (page("states", "reference/states.md"), page("in-progress", "reference/problems/in-progress.md"), AT_ONCE),
+    ),
+    Line(
+        "N5",
+        "Check-then-insert counts as a race",
+        (
+            page("conditions on every write", "explanation/how-it-works.md#conditions-on-every-write"),
+            test("protocol/test_mutants.py::test_a_claim_overwrites_what_is_there"),
+        ),
+    ),
+    Line("N6", "Deduplication is in the effect's transaction", (TRANSACTION, JOINED, TOGETHER)),
+    Line(
+        "N7",
+        "One transaction can claim",
+        (
+            feature("`claim(tx=)`", "reference/api.md#claim"),
+            JOINED,
+            test("faults/test_mysql.py::test_fifty_transactions_at_once"),
+        ),
+    ),
+    Line(
+        "N8",
+        "Concurrent retries are tested",
+        (RETRIED, CRASHED, test("faults/test_duplicates.py::test_threads_that_wait_get_the_first_result")),
+    ),
+    Line(
+        "N9",
+        "Fencing tokens where there are several workers",
+        (
+            page("fencing tokens", "explanation/fencing-tokens.md"),
+            test("faults/test_clocks.py::test_a_worker_stopped_beyond_its_lease_is_fenced"),
+        ),
+    ),
+    Line(
+        "N10",
+        "No cache is the judge",
+        (
+            page("a cache decides nothing", "decisions/0009-a-cache-decides-nothing.md"),
+            test("layered/test_layered.py::test_a_claim_is_decided_by_the_truth_alone"),
+        ),
+    ),
+)
+
+GUIDE = "a page on writing SQL that can be repeated"
+SEQUENCES = "a guard for sequence numbers"
+
+DATABASE = (
+    Line("B1", "Constraints first", (page("schema", "reference/stores.md#postgresql-schema"), UNIQUE)),
+    Line("B2", "Upsert by business key rather than by surrogate id", (), GUIDE),
+    Line("B3", "Set, don't increment", (), GUIDE),
+    Line(
+        "B4",
+        "No counters without deduplication",
+        (TRANSACTION, test("faults/test_kills.py::test_killed_workers_charge_once_in_a_transaction")),
+    ),
+    Line("B5", "The last sequence number applied is stored", (), SEQUENCES),
+    Line(
+        "B6",
+        "Writes are guarded by greater-than",
+        (
+            page(
+                "the check and the write must be one",
+                "how-to/put-delete-and-etags.md#the-check-and-the-write-must-be-one",
+            ),
+        ),
+        SEQUENCES,
+    ),
+    Line("B7", "Records are beside the state", (page("which store when", "explanation/which-store.md"), TRANSACTION)),
+    Line(
+        "B8",
+        "It is defined how long records are kept",
+        (
+            WINDOWS,
+            page("sweep and archive", "how-to/sweep-and-archive.md"),
+            test("boundary/test_terms.py::test_result_and_key_have_separate_clocks"),
+        ),
+    ),
+    Line("B9", "One transaction binds both", (feature('`effects="transactional"`', BOUNDARY), TOGETHER, JOINED)),
+    Line("B10", "Unique violations are handled, not stumbled over", (UNIQUE,)),
+)
+
+CONSUMING = (
+    Line(
+        "M1",
+        "At least once is assumed, whatever the broker says",
+        (page('why not "exactly once"', "explanation/unknown-outcomes.md#why-not-exactly-once"),),
+        f"a handler can be guarded by `once()` today; {INBOX} is missing",
+    ),
+    Line("M2", "Every consumer that writes has an inbox", (), INBOX),
+    Line("M3", "The id is inserted before any effect", (), INBOX),
+    Line("M4", "One transaction for id and effect", (), INBOX),
+    Line("M5", "The message id is unique", (), INBOX),
+    Line("M6", "It is settled how long the inbox remembers", (), INBOX),
+    Line(
+        "M7",
+        "A hit is logged as normal",
+        (page("occurrences", "reference/occurrences.md"), test("observing/test_metrics.py::test_a_replay")),
+        f"for guarded functions and requests; {INBOX} is missing",
+    ),
+    Line("M8", "A redelivery is no bug", (), INBOX),
+    Line("M9", "The deduplication key of each type of event is documented", (), INBOX),
+    Line("M10", "A replay with duplicates is tested", (), INBOX),
+)
+
+PUBLISHING = (
+    Line("P1", "The outbox row is in the transaction of the state's change", (), OUTBOX),
+    Line("P2", "Rows are never changed", (), OUTBOX),
+    Line("P3", "Whether they were published stands apart", (), OUTBOX),
+    Line("P4", "The relay may publish twice", (), OUTBOX),
+    Line("P5", "The relay retries with back-off", (), OUTBOX),
+    Line("P6", "Errors of publishing are kept", (), OUTBOX),
+    Line("P7", "Lag is a metric of its own", (), OUTBOX),
+    Line("P8", "Change data capture only when polling is stable", (), OUTBOX),
+    Line("P9", "Payloads have versions", (), OUTBOX),
+    Line(
+        "P10",
+        "Every event has a stable id",
+        (feature("`key_for(…)`", "how-to/call-an-external-api.md"), SAME_KEYS),
+        f"for what a guarded operation sends by itself; {OUTBOX} is missing",
+    ),
+)
+
+STREAM = (
+    Line("S1", "Where it commits is settled first", (), STREAMS),
+    Line("S2", "State and output commit together where they can", (), STREAMS),
+    Line("S3", "Sinks are idempotent where they can't", (), STREAMS),
+    Line("S4", "The sink knows the sequence", (), STREAMS),
+    Line("S5", "A restart computes the same", (), STREAMS),
+    Line("S6", "No wall clock and no chance in the logic", (), STREAMS),
+    Line("S7", "Keys of ordering are stable", (), STREAMS),
+    Line("S8", "Replays are expected", (), STREAMS),
+    Line("S9", "Deduplication is checked on large replays", (), STREAMS),
+    Line(
+        "S10",
+        'The limits of "exactly once" are written down',
+        (
+            page("when code can still run twice", "explanation/when-code-can-still-run-twice.md"),
+            page('why not "exactly once"', "explanation/unknown-outcomes.md#why-not-exactly-once"),
+        ),
+        f"for {STREAMS}",
+    ),
+)
+
+BATCHES = (
+    Line("E1", "Every run can be replayed", (), BATCH),
+    Line("E2", "Overwrite by partition", (), BATCH),
+    Line("E3", "Stage, then swap", (), BATCH),
+    Line("E4", "Merge by business key", (), BATCH),
+    Line("E5", "Watermarks and late data", (), BATCH),
+    Line("E6", "Overlap only where loads are idempotent", (), BATCH),
+    Line(
+        "E7",
+        "No two runs on one partition",
+        (
+            page("leases are renewed for you", "how-to/async-and-long-work.md#leases-are-renewed-for-you"),
+            test("faults/test_heartbeat.py::test_work_longer_than_its_lease_keeps_its_key"),
+        ),
+        f"a claim keyed by the partition does it today; {BATCH} is missing",
+    ),
+    Line("E8", "Checkpoints are durable", (), STEPS),
+    Line("E9", "A backfill is tried on a slice first", (), BATCH),
+    Line("E10", "The output names its run", (), BATCH),
+)
+
+OPERATION = (
+    Line("O1", "A test retries", (RETRIED, CRASHED, test("boundary/test_once.py::test_a_function_runs_once_per_key"))),
+    Line(
+        "O2",
+        "A test retries from two clients",
+        (RETRIED, CONFORMANCE, test("http/test_wsgi_servers.py::test_r1_many_at_once_run_once")),
+    ),
+    Line("O3", "A test replays messages", (), INBOX),
+    Line(
+        "O4",
+        "Keys and decisions are logged",
+        (
+            page("occurrences", "reference/occurrences.md"),
+            test("observing/test_logs.py::test_json_of_a_call_its_replay_and_a_mismatch"),
+        ),
+    ),
+    Line(
+        "O5",
+        "The rate of duplicates is known",
+        (page("metrics", "reference/occurrences.md#metrics"), test("observing/test_metrics.py::test_a_replay")),
+    ),
+    Line(
+        "O6",
+        "Lag of the outbox, growth of the inbox",
+        (STATUS,),
+        f"`status` counts records; {OUTBOX} and {INBOX} are missing",
+    ),
+    Line("O7", "Conflicts of keys raise an alert", (ALERTS, test("observing/test_metrics.py::test_a_mismatch"))),
+    Line(
+        "O8",
+        "Runbooks say how it behaves",
+        (
+            page("operate keys", "how-to/operate-keys.md"),
+            page("settle an unknown outcome", "how-to/settle-an-unknown-outcome.md"),
+            test("operating/test_keys_command.py::test_a_stuck_key_is_found_looked_at_and_settled"),
+        ),
+    ),
+    Line(
+        "O9",
+        "Design reviews look at boundaries",
+        (DESCRIBE, test("operating/test_describe_command.py::test_one_boundary_is_described_for_people")),
+    ),
+    Line(
+        "O10",
+        "A change of retries reviews the windows",
+        (DESCRIBE, WINDOWS),
+        "nothing compares them with your clients' schedule",
+    ),
+)
+
+CHECKLIST: dict[str, tuple[Line, ...]] = {
+    "Definitions": DEFINITIONS,
+    "Client": CLIENTS,
+    "HTTP": HTTP,
+    "Concurrency": CONCURRENCY,
+    "Database": DATABASE,
+    "Consuming messages": CONSUMING,
+    "Publishing messages": PUBLISHING,
+    "Streams": STREAM,
+    "Batch": BATCHES,
+    "Operation": OPERATION,
+}

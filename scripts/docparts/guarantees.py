@@ -1,0 +1,229 @@
+"""The guarantees page: what each store promises in each mode, under what, and what runs have shown of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from docparts import ROOT, faults, twice
+from docparts.markdown import table
+from retrysafe.core.outcomes import Ground
+from retrysafe.core.prospects import ANSWERS, WITHHELD, Prospect, prospects
+from retrysafe.ports import Capabilities
+from retrysafe.stores.catalogue import STORES
+from tests.proving.breaks.table import all_breaks
+from tests.proving.proofs import MODES, Proof, Run, read
+
+PROOFS = ROOT / "tests/proving/proofs.json"
+MUTATION = ROOT / "tests/proving/mutation.json"
+NO_RUN = "No run of `make prove` has been recorded yet, so this page has no figures."
+
+PROMISES: dict[Ground, str] = {
+    Ground.OWN: "the work's rows, the record and the result commit together, or none of them does",
+    Ground.JOINED: "the same, in your transaction: nothing is stored until you commit",
+    Ground.KEYED: (
+        "one result is stored and replayed; every attempt carries the same derived keys; a late attempt is fenced"
+    ),
+    Ground.EXTERNAL: "the work is run again only when somebody says that it did not happen; doubt ends as *unknown*",
+}
+MODE = dict(zip(Ground, MODES, strict=True))
+OF_TESTS = ("mutants", "histories: the checker")
+"""Proofs of the tests: what they inject is no fault of a store, and counts as none."""
+
+
+class Settings(NamedTuple):
+    """What is looked at before the first claim of a process."""
+
+    refused: str
+    warned: str
+
+
+SETTINGS: dict[str, Settings] = {
+    "memory": Settings("nothing", "nothing"),
+    "sqlite": Settings("a `synchronous` other than FULL, NORMAL or EXTRA in the URL", "nothing"),
+    "postgresql": Settings("a server in recovery", "`fsync` or `full_page_writes` off, `synchronous_commit` off"),
+    "mysql": Settings(
+        "a read-only server, READ UNCOMMITTED, `innodb_rollback_on_timeout`, versions that are too old",
+        "`innodb_flush_log_at_trx_commit` or `sync_binlog` other than 1, a small `max_allowed_packet`",
+    ),
+    "redis": Settings(
+        "a replica, a `maxmemory-policy` other than noeviction with `maxmemory` set",
+        "such a policy without `maxmemory`, no AOF, `appendfsync no`, lagging replicas, hidden settings",
+    ),
+    "dynamodb": Settings(
+        "a table with another key",
+        "a global table that is not strongly consistent, no time to live, answers without a Date, hidden settings",
+    ),
+}
+
+
+# ---------------------------------------------------------------- what is promised
+
+
+def promises() -> str:
+    """One section for each store: its modes, what they rest on, what they cost."""
+    run = read(PROOFS)
+    return "\n".join(_store(store.capabilities, run) for store in STORES)
+
+
+def _store(known: Capabilities, run: Run | None) -> str:
+    modes = [ground for ground in Ground if known.transactions or ground not in (Ground.OWN, Ground.JOINED)]
+    rows = [(twice.NAMES[ground], PROMISES[ground], _shown(run, known.name, ground)) for ground in modes]
+    refused = "" if known.transactions else '\n`effects="transactional"` is refused when the boundary is built.\n'
+    settings = SETTINGS[known.name]
+    return (
+        f"### {known.name}\n\n"
+        + table(("mode", "what is promised", "what runs have shown"), rows)
+        + refused
+        + "\nUnder which configuration:\n\n"
+        + f"- What survives: {known.durability}.\n"
+        + f"- What a failover loses: {known.failover}.\n"
+        + f"- Whose clock decides leases and windows: {known.clock}.\n"
+        + f"- Refused before the first claim: {settings.refused}.\n"
+        + f"- Warned of: {settings.warned}.\n"
+        + "\nBesides what [each mode allows](#when-code-can-still-run-twice), code can run twice when:\n\n"
+        + twice.of_store(known.name)
+    )
+
+
+def _shown(run: Run | None, store: str, ground: Ground) -> str:
+    if run is None:
+        return "no run recorded"
+    proofs = [one for one in run.proofs if (one.kind, one.mode) == (store, MODE[ground])]
+    return _faults(proofs) if proofs else "no fault injected"
+
+
+def _faults(proofs: Iterable[Proof]) -> str:
+    injected, broken = map(sum, zip(*((one.injected, one.broken) for one in proofs), strict=True))
+    return f"{injected:,} faults injected, {_broken(broken)}"
+
+
+def _broken(broken: int) -> str:
+    return f"**{broken:,} promises broken**" if broken else "no promise broken"
+
+
+# ---------------------------------------------------------------- when code can still run twice
+
+
+def retries() -> str:
+    """What a retry gets after every way in which work can end or be met, in each mode."""
+    columns = [list(prospects(ground, "new")) for ground in Ground]
+    rows = [(found[0].situation, *map(_answer, found)) for found in zip(*columns, strict=True)]
+    return table(("when", *(twice.NAMES[ground] for ground in Ground)), rows)
+
+
+def _answer(prospect: Prospect) -> str:
+    return WITHHELD if prospect.withheld else ANSWERS[prospect.decision]
+
+
+# ---------------------------------------------------------------- what was injected
+
+
+def run() -> str:
+    """From which seed, with what effort, on what, and with what end the recorded run was made."""
+    found = read(PROOFS)
+    if found is None:
+        return NO_RUN + "\n"
+    tests = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(found.tests.items()))
+    versions = ", ".join(f"{name} {number}" for name, number in found.versions.items())
+    injected = sum(one.injected for one in found.proofs if one.part not in OF_TESTS)
+    rows = [
+        ("faults injected", f"{injected:,}"),
+        ("promises broken", f"{sum(one.broken for one in found.proofs):,}"),
+        ("tests", tests),
+        ("effort", found.effort),
+        ("seed", f"{found.seed}"),
+        ("again", f"`RETRYSAFE_SEED={found.seed} make prove`"),
+        ("pytest was given", f"`{found.command}`"),
+        ("versions", versions),
+    ]
+    return table(("the recorded run", ""), rows)
+
+
+def injected() -> str:
+    """How often each fault was injected, on each store in each mode; one table for each part of the proof."""
+    found = read(PROOFS)
+    if found is None:
+        return NO_RUN + "\n"
+    parts = dict.fromkeys(one.part for one in found.proofs if one.part not in OF_TESTS)
+    return "\n".join(_part(part, [one for one in found.proofs if one.part == part]) for part in parts)
+
+
+def _part(part: str, proofs: list[Proof]) -> str:
+    stores = sorted({one.store for one in proofs})
+    lines: dict[tuple[str, str], list[Proof]] = {}
+    for one in proofs:
+        lines.setdefault((one.fault, one.mode), []).append(one)
+    head = ("fault", "mode", *(store or "any" for store in stores), "broken", "rows of the [catalogue](faults.md)")
+    rows = [
+        (
+            fault,
+            mode or "–",
+            *(_count(one.injected for one in here if one.store == store) for store in stores),
+            str(sum(one.broken for one in here)),
+            ", ".join(map(str, sorted({row for one in here for row in one.rows}))) or "–",
+        )
+        for (fault, mode), here in sorted(lines.items())
+    ]
+    return (
+        f"### {part[0].upper()}{part[1:]}\n\n{_faults(proofs)[0].upper()}{_faults(proofs)[1:]}.\n\n{table(head, rows)}"
+    )
+
+
+def _count(numbers: Iterable[int]) -> str:
+    found = list(numbers)
+    return f"{sum(found):,}" if found else "–"
+
+
+# ---------------------------------------------------------------- tests of the tests
+
+
+def breaks() -> str:
+    """Every deliberate break, with the tests that must fail on it, and whether they did in the recorded run."""
+    found, run = all_breaks().values(), read(PROOFS)
+    if not found:
+        return "No deliberate break has been written down yet.\n"
+    caught = {one.fault for one in run.proofs if one.part == "mutants"} if run else set[str]()
+    rows = [
+        (
+            one.name,
+            f"`{one.file}`",
+            faults.named(one.killed_by),
+            ", ".join(map(str, one.rows)) or "–",
+            "yes" if one.name in caught else "not run",
+        )
+        for one in found
+    ]
+    killed = sum(one.name in caught for one in found)
+    head = ("taken out", "in", "must fail then", "rows", "and did")
+    return (
+        f"{len(rows)} defences; in the recorded run the tests failed without {killed} of them.\n\n{table(head, rows)}"
+    )
+
+
+def checker() -> str:
+    """What the checkers of histories were given to find."""
+    found = read(PROOFS)
+    proofs = [one for one in found.proofs if one.part in OF_TESTS and one.part != "mutants"] if found else []
+    if not proofs:
+        return NO_RUN + "\n"
+    return table(("planted", "times"), ((one.fault, f"{one.injected:,}") for one in proofs))
+
+
+def mutation() -> str:
+    """What a mutation tool made of the core."""
+    if not MUTATION.exists():
+        return "No run of a mutation tool has been recorded yet.\n"
+    found: dict[str, Any] = json.loads(MUTATION.read_text(encoding="utf-8"))
+    figures = ("mutants", "killed", "survived", "timeouts", "score")
+    rows = [("all", *(_figure(found, name) for name in figures))]
+    rows += [(f"`{file}`", *(_figure(one, name) for name in figures)) for file, one in found["per_file"].items()]
+    return f"{found['tool']} {found['version']}:\n\n" + table(("file", *figures), rows)
+
+
+def _figure(found: Any, name: str) -> str:
+    value = found.get(name) if isinstance(found, dict) else None
+    if name == "score" and value is not None:
+        return f"{value:.1%}" if value <= 1 else f"{value:.1f}%"
+    return "–" if value is None else f"{value:,}"

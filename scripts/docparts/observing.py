@@ -1,0 +1,57 @@
+"""Occurrences and metrics."""
+
+from __future__ import annotations
+
+import logging
+
+from docparts.markdown import codes, table
+from retrysafe import metrics
+from retrysafe.observers import OCCURRENCES
+
+
+def occurrences() -> str:
+    """One row per occurrence: its log level, its fields, the literature's name, the metrics that it moves."""
+    rows = [
+        (
+            f"`{name}`",
+            logging.getLevelName(kind.level),
+            kind.text,
+            codes(kind.fields),
+            codes((kind.alias,)),
+            _moved(name),
+        )
+        for name, kind in OCCURRENCES.items()
+    ]
+    return table(("name", "log level", "what it means", "fields", "alias", "metrics"), rows)
+
+
+def _moved(occurrence: str) -> str:
+    if occurrence == "asked":
+        return codes((metrics.STORE_DURATION.name,))
+    return codes(name.removeprefix("retrysafe.") for name in metrics.counted_by(occurrence))
+
+
+def instruments() -> str:
+    """One row per metric: its kind, unit, meaning and attributes."""
+    about = ("boundary", "operation", "effects")
+    kinds = {metrics.IN_PROGRESS: "up/down counter"}
+    rows = [
+        (f"`{counter.name}`", "counter", f"`{counter.unit}`", counter.text, codes((*about, *_told_apart(counter))))
+        for counter in metrics.COUNTERS
+    ]
+    rows += [
+        (
+            f"`{measure.name}`",
+            kinds.get(measure, "histogram"),
+            f"`{measure.unit}`",
+            measure.text,
+            codes((*about, *(name.removeprefix("retrysafe.") for name in measure.attributes))),
+        )
+        for measure in metrics.MEASURES
+    ]
+    return table(("metric", "kind", "unit", "what it says", "attributes"), rows)
+
+
+def _told_apart(counter: metrics.Counter) -> list[str]:
+    fields = {field for name in counter.occurrences for field in OCCURRENCES[name].fields}
+    return ["outcome"] * bool(counter.outcome or counter.field) + ["error.type"] * ("error_type" in fields)

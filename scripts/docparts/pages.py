@@ -1,0 +1,79 @@
+"""Which parts there are, and pages with their parts as they should be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+from docparts import (
+    checklist,
+    commands,
+    conformance,
+    faults,
+    guarantees,
+    http,
+    observing,
+    protocol,
+    reference,
+    stores,
+    twice,
+)
+from retrysafe.http.problems import PROBLEMS
+
+PARTS: dict[str, Callable[[], str]] = {
+    "api": reference.api,
+    "breaks": guarantees.breaks,
+    "capabilities": stores.capabilities,
+    "capability-fields": reference.capability_fields,
+    "checker": guarantees.checker,
+    "checklist": checklist.checklist,
+    "commands": commands.commands,
+    "conditional": reference.conditional,
+    "conformance-failures": conformance.conformance_failures,
+    "conformance-results": conformance.conformance_results,
+    "conformance-rules": conformance.conformance_rules,
+    "error-messages": reference.error_messages,
+    "errors": reference.errors,
+    "extension-points": reference.extension_points,
+    "faults": faults.faults,
+    "faults-summary": faults.summary,
+    "http-matrix": http.http_matrix,
+    "http-matrix-versions": http.http_matrix_versions,
+    "http options": http.http_options,
+    "injected": guarantees.injected,
+    "metrics": observing.instruments,
+    "mutation": guarantees.mutation,
+    "occurrences": observing.occurrences,
+    "operator": reference.operator,
+    "outcomes": protocol.outcomes,
+    "problems": http.problems,
+    **{f"problem {code}": partial(http.problem, code) for code in PROBLEMS},
+    "promises": guarantees.promises,
+    "retries": guarantees.retries,
+    "run": guarantees.run,
+    "schema": stores.schema,
+    "state-diagram": protocol.state_diagram,
+    "states": protocol.states,
+    "store-guide": stores.store_guide,
+    "transitions": protocol.transitions,
+    **{f"twice on {name}": partial(twice.of_store, name) for name in ("redis",)},
+    "twice-anywhere": twice.anywhere,
+    "twice-by-mode": twice.by_mode,
+    "twice-by-store": twice.by_store,
+}
+_PART = re.compile(r"<!-- generated: ([^>]*?) -->\n(.*?)(<!-- end of generated part -->|\Z)", re.DOTALL)
+
+
+def regenerated(page: str) -> str:
+    """The text of a page with its generated parts as they should be."""
+
+    def part(match: re.Match[str]) -> str:
+        name, _, end = match.groups()
+        if name not in PARTS:
+            raise SystemExit(f"no generated part is called {name!r}; there are {', '.join(PARTS)}")
+        if not end:
+            raise SystemExit(f"the generated part {name!r} has no end: <!-- end of generated part -->")
+        return f"<!-- generated: {name} -->\n\n{PARTS[name]().strip()}\n\n{end}"
+
+    return _PART.sub(part, page)

@@ -1,0 +1,43 @@
+"""The state machine, and what becomes of a record when work ends."""
+
+from __future__ import annotations
+
+from docparts.markdown import table
+from retrysafe.core import diagram
+from retrysafe.core.outcomes import OUTCOMES, Ground, Transaction, Verdict
+from retrysafe.core.transitions import RULES
+from retrysafe.types import State
+
+
+def state_diagram() -> str:
+    """The state machine as a Mermaid diagram."""
+    return f"```mermaid\n{diagram.mermaid()}```\n"
+
+
+def transitions() -> str:
+    """The state machine as a table."""
+    return diagram.table()
+
+
+def states() -> str:
+    """The states of a record."""
+    return ", ".join(f"*{state.value}*" for state in State) + "\n"
+
+
+def outcomes() -> str:
+    """What becomes of record and transaction, for every ending of the work and every ground."""
+    head = ("how the work ended", *(ground.value for ground in Ground))
+    rows = [
+        (ending.value, *(_verdict(verdict, ground) for verdict, ground in zip(verdicts, Ground, strict=True)))
+        for ending, verdicts in OUTCOMES.items()
+    ]
+    return table(head, rows)
+
+
+def _verdict(verdict: Verdict, ground: Ground) -> str:
+    if verdict.event is None:
+        return "rolled back; no record"
+    target = RULES[verdict.event].target
+    assert target is not None
+    own = ground is Ground.OWN and verdict.transaction is Transaction.SAVEPOINT
+    return f"{'back to the savepoint, ' if own else ''}*{target.value}*"

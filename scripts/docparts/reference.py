@@ -1,0 +1,99 @@
+"""What users call, implement and catch: from signatures and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import retrysafe
+from docparts.markdown import paragraphs, prose, signature, table, type_
+from retrysafe import ports
+from retrysafe.errors import RetrysafeError
+from retrysafe.http.conditional import ETag, etag_of, evaluate
+from retrysafe.operating import Clock, Operator, Status
+from retrysafe.programs.operating import Change
+
+API = ("Boundary", "Claim", "Keyring", "Quota", "current", "layered", "reject", "wait")
+PORTS = ("Codec", "JSONCodec", "Stored", "Observer", "Occurrence", "Watch", "LoggingObserver")
+
+
+def errors() -> str:
+    """One row per error class, from its docstring and class variables."""
+    happened = {"no": "no", "yes": "yes", "maybe": "maybe"}
+    yes_no = {True: "yes", False: "no"}
+    kinds = [kind for kind in vars(retrysafe).values() if _is_error(kind) and kind is not RetrysafeError]
+    rows = [
+        (
+            f"[`{kind.__name__}`](#{kind.__name__.lower()})",
+            paragraphs(kind.__doc__)[0],
+            happened[kind.effect_happened],
+            yes_no[kind.retry_same_key],
+            yes_no[kind.safe_new_key],
+        )
+        for kind in sorted(kinds, key=lambda kind: kind.__name__)
+    ]
+    return table(("error", "what happened", "effect happened?", "retry with the same key?", "is a new key safe?"), rows)
+
+
+def error_messages() -> str:
+    """One section per error class, with its whole docstring."""
+    public: list[Any] = list(vars(retrysafe).values())
+    kinds = sorted(filter(_is_error, public), key=lambda kind: (kind is not RetrysafeError, kind.__name__))
+    return "\n".join(f"### {kind.__name__}\n\n{prose(kind.__doc__)}" for kind in kinds)
+
+
+def _is_error(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, RetrysafeError)
+
+
+def api() -> str:
+    """The names that users call."""
+    return "\n".join(_reference(name, getattr(retrysafe, name)) for name in API)
+
+
+def extension_points() -> str:
+    """The names that users implement or replace."""
+    return "\n".join(_reference(name, getattr(retrysafe, name, None) or getattr(ports, name)) for name in PORTS)
+
+
+def operator() -> str:
+    """The front door for people who look after keys."""
+    found = (Operator, Change, Status, Clock)
+    return "\n".join(_reference(kind.__name__, kind) for kind in found)
+
+
+def capability_fields() -> str:
+    """What a store declares."""
+    return prose(ports.Capabilities.__doc__)
+
+
+def conditional() -> str:
+    """What decides on preconditions, for those who build on it."""
+    named: tuple[Any, ...] = (etag_of, evaluate, ETag)
+    parts = ((one.__name__, signature(one, one.__name__), prose(one.__doc__)) for one in named)
+    return "".join(f"### `{name}`\n\n```text\n{form}\n```\n\n{text}\n" for name, form, text in parts)
+
+
+def _reference(name: str, found: Any) -> str:
+    if not isinstance(found, type):
+        return f"## `{name}`\n\n```text\n{signature(found, name)}\n```\n\n{prose(found.__doc__)}"
+    parts = [f"## `{name}`\n"]
+    if "__init__" in vars(found) and name not in ("Claim", "Observer", "Codec"):
+        parts.append(f"```text\n{signature(found, name).partition(' -> ')[0]}\n```\n")
+    parts.append(prose(found.__doc__))
+    if fields := getattr(found, "_fields", ()):
+        hints = found.__annotations__
+        parts.append("".join(f"- `{field}`: `{type_(hints[field])}`\n" for field in fields))
+    parts += [_member(name, member, value) for member, value in vars(found).items() if not member.startswith("_")]
+    return "\n".join(part for part in parts if part)
+
+
+def _member(owner: str, name: str, value: Any) -> str:
+    if not getattr(value, "__doc__", None):
+        return ""
+    if isinstance(value, property):
+        return f"### `{owner}.{name}`\n\n{prose(value.__doc__)}"
+    if inspect.isfunction(value):
+        mark = "async " if inspect.iscoroutinefunction(value) else ""
+        return f"### `{owner}.{name}()`\n\n```text\n{mark}{signature(value, name)}\n```\n\n{prose(value.__doc__)}"
+    return ""

@@ -1,0 +1,41 @@
+"""What stores promise, and what they cannot survive."""
+
+from __future__ import annotations
+
+from docparts.markdown import table
+from retrysafe import migrations
+from retrysafe.stores.catalogue import STORES
+
+
+def capabilities() -> str:
+    """What each store declares that it can and cannot promise."""
+    yes_no = {True: "yes", False: "no"}
+    declared = [store.capabilities for store in STORES]
+    rows = [
+        (one.name, yes_no[one.transactions], yes_no[one.waits_in_transaction], one.clock, one.durability)
+        for one in declared
+    ]
+    return table(("store", "transactions", "a duplicate may wait inside `tx=`", "whose clock", "what survives"), rows)
+
+
+def store_guide() -> str:
+    """For whom each store is, and what it cannot survive."""
+    parts: list[str] = []
+    for store in STORES:
+        known = store.capabilities
+        parts.append(f"## {known.name}\n\nChoose it {known.choose_when}.\n")
+        shared = "can share your transaction" if known.transactions else "cannot share your transaction"
+        parts.append(
+            f"- The record {shared}.\n- Whose clock decides: {known.clock}.\n- What survives: {known.durability}.\n"
+            f"- What a failover loses: {known.failover}.\n"
+        )
+        quotas = known.quotas or "cannot be kept"
+        parts[-1] += f"- Quotas: {quotas}.\n"
+        parts.append("It can't survive:\n")
+        parts.append("".join(f"- {fault}\n" for fault in known.cannot_survive))
+    return "\n".join(parts)
+
+
+def schema() -> str:
+    """The SQL schema of PostgreSQL, as `retrysafe migrate --sql` prints it."""
+    return f"```sql\n{migrations.script('postgresql')}```\n"

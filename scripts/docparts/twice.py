@@ -1,0 +1,253 @@
+"""When code can still run twice: the one table of it, shown wherever that is the question.
+
+Every store and every mode must be in it, or the pages cannot be made.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from docparts.markdown import table
+from retrysafe.core.outcomes import Ground
+
+RUNS, SAME = "runs again, with the same derived keys", "the same"
+TWICE = "**the effect may happen twice**"
+TOGETHER = "the effect is lost with its record; a retry runs again, and has it once"
+NAMES = {
+    Ground.OWN: "transactional, the boundary's own transaction",
+    Ground.JOINED: "transactional, `tx=`",
+    Ground.KEYED: "keyed",
+    Ground.EXTERNAL: "external",
+}
+
+
+class Case(NamedTuple):
+    """Something that happens to an attempt, whatever the store."""
+
+    happens: str
+    again: str
+    twice: str
+
+
+class Loss(NamedTuple):
+    """Something that happens to a store, and what a retry then does to the effects of each mode."""
+
+    happens: str
+    lost: str
+    keyed: str
+    external: str
+    transactional: str = ""
+
+
+DIES = "the attempt raises, is cancelled, or dies before commit"
+BY_MODE: dict[Ground, tuple[Case, ...]] = {
+    Ground.OWN: (
+        Case(DIES, "yes, by the next caller", "rows: no, they were rolled back. **Anything else it did: yes**"),
+        Case("deadlock or serialization failure", "yes, at once, up to 5 times", "rows: no. **Anything else: yes**"),
+        Case(
+            "the answer to COMMIT is lost",
+            "no: the record is read back. If that fails too, `StoreUnavailable`, and a retry with the same key gets "
+            "the truth",
+            "no",
+        ),
+        Case(
+            "the handler commits in the middle",
+            "no: the key is *unknown*",
+            'no, unless a person or probe says "released"',
+        ),
+    ),
+    Ground.JOINED: (
+        Case(
+            "you roll back, or your process dies before your commit",
+            "yes, by the next caller",
+            "rows: no, they were rolled back. **Anything else it did: yes**",
+        ),
+        Case(
+            "`RetryTransaction`: a deadlock or serialization failure",
+            "yes, when you run the transaction again",
+            "rows: no. **Anything else: yes**",
+        ),
+        Case("the answer to your COMMIT is lost", "no, if it was carried out: the same key gets the result", "no"),
+        Case(
+            "you catch an exception from the block and commit `tx`",
+            "no: the key is *unknown*",
+            'no, unless a person or probe says "released"',
+        ),
+    ),
+    Ground.KEYED: (
+        Case(
+            "the attempt raises or is cancelled, also *after* its effect",
+            "yes: the key was released",
+            "only if the receiver does not honour `key_for(…)`",
+        ),
+        Case("the attempt dies", "yes, once its lease has lapsed", SAME),
+        Case(
+            "the attempt is paused, or cut off from the store, for longer than its lease",
+            "yes, **at the same time as the paused one**",
+            SAME,
+        ),
+        Case(
+            "the store does not answer when the result is to be stored",
+            "the caller gets its result; a retry runs again once the lease has lapsed",
+            SAME,
+        ),
+        Case("the result can't be encoded", "no: completed, result withheld", "no"),
+    ),
+    Ground.EXTERNAL: (
+        Case("the attempt raises, is cancelled, or dies", "no: *unknown*", "no"),
+        Case("it said `not_executed()` and raises", "yes", "**yes, if that was not true**"),
+        Case(
+            'a probe or a person settles the key as "released"',
+            "yes",
+            "**yes, if that was not true, or the old attempt is still alive and has its effect later**",
+        ),
+        Case(
+            "the attempt is paused between `ensure_held()` and its effect, for longer than its lease",
+            "no: *unknown*",
+            'no, until somebody settles the key as "released"',
+        ),
+        Case(
+            "the attempt never calls `ensure_held()` and is paused earlier",
+            SAME,
+            "the same, but much more likely",
+        ),
+    ),
+}
+
+CRASH = "what was not on disk"
+FAILOVER = "what the replica had not received"
+RESTORED = "what was recorded since"
+BY_STORE: dict[str, tuple[Loss, ...]] = {
+    "memory": (
+        Loss("the process ends", "everything", RUNS, TWICE),
+        Loss(
+            "a second process",
+            "nothing: each has records of its own",
+            "runs in each, with the same derived keys",
+            TWICE,
+        ),
+    ),
+    "sqlite": (
+        Loss("power fails with synchronous=NORMAL, or on a disk that lies about syncing", CRASH, RUNS, TWICE, TOGETHER),
+        Loss("the disk or the file is lost", "everything", RUNS, TWICE, TOGETHER),
+        Loss(
+            "a network file system whose locks do not work",
+            "nothing, but two machines may both win a claim",
+            "runs in both, with the same derived keys",
+            TWICE,
+            "**rows may be written twice, or the file be damaged**",
+        ),
+        Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
+    ),
+    "postgresql": (
+        Loss("a failover to an asynchronous replica", FAILOVER, RUNS, TWICE, TOGETHER),
+        Loss("a crash with fsync=off or synchronous_commit=off", CRASH, RUNS, TWICE, TOGETHER),
+        Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
+    ),
+    "mysql": (
+        Loss("a failover to an asynchronous replica", FAILOVER, RUNS, TWICE, TOGETHER),
+        Loss("a crash with innodb_flush_log_at_trx_commit other than 1", CRASH, RUNS, TWICE, TOGETHER),
+        Loss("a crash of the machine with sync_binlog other than 1, and a failover", FAILOVER, RUNS, TWICE, TOGETHER),
+        Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
+    ),
+    "redis": (
+        Loss("`redis-server` is killed, `appendfsync always`", "nothing that was acknowledged", "–", "–"),
+        Loss(
+            "the same, `everysec`",
+            "as a rule nothing; while the disk is slow, up to two seconds",
+            RUNS,
+            TWICE,
+        ),
+        Loss("the machine loses power, `everysec`", "the last second or two", RUNS, TWICE),
+        Loss("snapshots only, or no persistence", "all since the last snapshot; everything", RUNS, TWICE),
+        Loss(
+            "failover to a replica, also in a cluster",
+            "what the replica had not received: **a claim**, then two attempts run at once and the first gets "
+            "`LeaseLost` at its end; **a completion**, then the operation runs again",
+            RUNS,
+            TWICE,
+        ),
+        Loss("records are evicted, flushed or deleted", "those keys", RUNS, TWICE),
+        Loss("a backup is restored", RESTORED, RUNS, TWICE),
+        Loss(
+            "the network between you and Redis is cut",
+            "nothing; leases lapse",
+            "another attempt may take over, with the same derived keys",
+            "*unknown*",
+        ),
+    ),
+    "dynamodb": (
+        Loss(
+            "one key is claimed in two regions of a global table",
+            "nothing, but both win: regions do not see each other's conditions",
+            "runs in both, with the same derived keys",
+            TWICE,
+        ),
+        Loss("the table is restored to an earlier point in time", RESTORED, RUNS, TWICE),
+        Loss(
+            "clocks of the service's own machines are over two seconds apart",
+            "nothing, but a lease may be taken over early; its first holder is fenced",
+            "two attempts may run at once, with the same derived keys",
+            "*unknown*",
+        ),
+    ),
+}
+
+ANYWHERE = (
+    '**After the window** the key is new work, unless `on_expired="refuse"`. After `memory=` it always is.',
+    (
+        "**Another identity.** Boundary name, scope, operation, key and `secret=` make up a key's identity. Renaming a "
+        "function whose operation is not named, renaming a boundary, changing the scope's format, or changing the "
+        "secret makes every earlier key new."
+    ),
+    "**A new key for an old intent.** A client that makes a new key on each retry gets a new effect on each retry.",
+    '**No key**, with `on_missing="pass"`: unguarded.',
+    (
+        "**`payload=None`**: the same key with another payload gets the first one's result. Nothing runs twice, but "
+        "something that should have run did not."
+    ),
+    "**A key that a person expires** (`retrysafe keys expire`) is new work.",
+    '**Over HTTP, with `on_store_error="open"`**, what arrives while the store does not answer runs unguarded.',
+    (
+        "**The store's clock is set forward.** Leases end early, and their holders are fenced; set forward by more "
+        "than the window, the key is new work."
+    ),
+    "**Two stores.** Records on two databases know nothing of each other.",
+    (
+        "**Deleted records.** Deleting a *running* or *unknown* record by hand frees its key while an attempt may be "
+        "alive."
+    ),
+    "**A fork inside a claim**: parent and child both go on.",
+)
+
+
+def by_mode() -> str:
+    """What can happen to an attempt, one table for each mode."""
+    return "\n".join(f"### {name[0].upper()}{name[1:]}\n\n{of_mode(ground)}" for ground, name in NAMES.items())
+
+
+def of_mode(ground: Ground) -> str:
+    """What can happen to an attempt in one mode."""
+    return table(("what happens", "code runs again?", "effect twice?"), BY_MODE[ground])
+
+
+def by_store() -> str:
+    """What can happen to each store."""
+    return "\n".join(f"### {name}\n\n{of_store(name)}" for name in BY_STORE)
+
+
+def of_store(name: str) -> str:
+    """What can happen to one store, and what that does to each mode that it has."""
+    losses = BY_STORE[name]
+    head = ("what happens", "what is lost", "keyed", "external")
+    if not any(one.transactional for one in losses):
+        return table(head, (one[:4] for one in losses))
+    return table(
+        (*head[:2], "transactional", *head[2:]),
+        ((one.happens, one.lost, one.transactional, one.keyed, one.external) for one in losses),
+    )
+
+
+def anywhere() -> str:
+    """What makes code run again whatever mode and store."""
+    return "".join(f"- {text}\n" for text in ANYWHERE)
