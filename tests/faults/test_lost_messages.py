@@ -210,7 +210,7 @@ def test_our_statement_on_anybodys_connection_is_given_up(bench: Bench, proof: R
     if bench.cell.mode == "keyed":
         assert answer.receipt is not None, answer.trace
     else:
-        assert answer.name == "StoreUnavailable", answer.trace
+        assert "StoreUnavailable" in answer.trace, answer.name  # the caller's own rollback may fail after it
     until(lambda: bench.proxy.half_open == 0)
     cell = bench.cell
     proof(Proof("lost messages", f"{cell.driver.store}, {cell.driver.name}", cell.mode, "half-open", 1, rows=(18,)))
