@@ -7,11 +7,11 @@ SERVICES := scripts/services
 TYPED := src $(wildcard tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check prove breaks mutate bench fuzz kills services clean
+.PHONY: help venv demo test check prove soak breaks mutate bench fuzz kills services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo 'ARGS="..." is handed on by demo, test, prove, breaks, mutate, bench, fuzz and kills.'
+	@echo 'ARGS="..." is handed on by demo, test, prove, soak, breaks, mutate, bench, fuzz and kills.'
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +47,9 @@ prove: $(VENV)/.dev-stamp ## Prove the promises at full length, and write the fi
 	eval "$$($(SERVICES) env)"; \
 	RETRYSAFE_EFFORT=full RETRYSAFE_PROOFS=tests/proving/proofs.json \
 	$(BIN)/python -m pytest -n auto -m prove $(ARGS) && $(BIN)/python scripts/generate-docs
+
+soak: $(VENV)/.dev-stamp ## Simulate schedules on all cores until one breaks a promise: ARGS="--seeds 1000000 --from 0"
+	$(BIN)/python -m retrysafe.testing.simulation $(ARGS)
 
 breaks: $(VENV)/.dev-stamp ## Take each defence out of a copy of the source, and see that its tests fail (ARGS: which)
 	@trap '$(SERVICES) stop' EXIT; \

@@ -52,6 +52,7 @@ def test_a_duplicate_never_sleeps_past_its_deadline_nor_far_past_the_lease(
         assert pause <= lease + 0.003
 
 
+@pytest.mark.fault(77)
 @given(over=st.floats(0, 10), chance=CHANCE)
 def test_patience_ends_at_its_deadline(over: float, chance: float) -> None:
     assert Patience(deadline=50).next_pause(50 + over, 1.0, chance) is None
