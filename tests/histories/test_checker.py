@@ -69,7 +69,7 @@ SMALL = Shape(
 def test_the_naive_checker_finds_the_same(chance: Random, proof: Prove) -> None:
     """It tries every order and every instant, so what it explains is legal, and what it does not is not."""
     legal = illegal = 0
-    for _ in range(effort(25, 600)):
+    for _ in range(effort(12, 600)):
         history = generate(chance, SMALL).operations
         for name, steps in {"unchanged": history, **mutants(chance, history)}.items():
             last = max(one.ended or one.begun for one in steps) // 1000
@@ -77,7 +77,7 @@ def test_the_naive_checker_finds_the_same(chance: Random, proof: Prove) -> None:
             assert is_linearizable(KEY, steps) == expected, f"{name}: {steps}"
             assert expected or name != "unchanged"
             legal, illegal = legal + expected, illegal + (not expected)
-    assert min(legal, illegal) > effort(25, 600)
+    assert min(legal, illegal) > effort(12, 600)
     for fault, count in (("legal", legal), ("illegal", illegal)):
         proof(Proof("histories: the checker", "", "", f"small history, {fault} by exhaustive search", count))
 
@@ -85,7 +85,7 @@ def test_the_naive_checker_finds_the_same(chance: Random, proof: Prove) -> None:
 def test_a_counterexample_is_small_and_proves_as_much(chance: Random) -> None:
     """Its operations alone cannot be explained, with only the marked answers; a handful of them are marked."""
     sizes = []
-    for _ in range(effort(5, 50)):
+    for _ in range(effort(2, 40)):
         made = list(mutants(chance, generate(chance).operations).values())
         for mutant in chance.sample(made, min(4, len(made))):
             if is_linearizable(KEY, mutant):
