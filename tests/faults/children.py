@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable, migrations
@@ -24,7 +25,7 @@ from retrysafe.programs.drivers import run
 from retrysafe.programs.rotating import rotate, worth_rotating
 from retrysafe.sweeper import Sweeper
 from retrysafe.types import Record
-from tests.faults.helpers import DEADLINE, renewals_of, until
+from tests.faults.helpers import DEADLINE, Bank, renewals_of, until
 
 
 def say(line: object) -> None:
@@ -151,6 +152,34 @@ def restarting(store: str, name: str, effects: str) -> None:
     """A worker that dies right at the beginning of its work."""
     boundary = Boundary(name, store=store, effects=effects, lease=0.05, observers=())  # type: ignore[arg-type]
     until(lambda: _claims(boundary))
+
+
+def dying(store: str, name: str, effects: str, moment: str, ledger: str) -> None:
+    """A worker that dies when its attempt is told of ``moment``, or when it has "charged"."""
+
+    def die(reached: str) -> None:
+        if reached == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    boundary = Boundary(name, store=store, effects=effects, lease=DYING_LEASE, observers=[lambda told: die(told.name)])  # type: ignore[arg-type]
+    with boundary.claim("key") as claim:
+        if effects == "transactional":
+            claim.tx.execute(f"INSERT INTO {ledger} VALUES ('key', 'receipt')")
+            claim.result = "receipt"
+        else:
+            claim.result = Bank(Path(ledger)).charge(claim.key_for("bank"))
+        die("charged")
+    die("answered")
+
+
+DYING_LEASE = 0.3
+
+
+def holding(store: str, name: str, lease: str) -> None:
+    """A worker that holds a key for as long as it lives."""
+    with Boundary(name, store=store, lease=lease, observers=()).claim("key"):
+        say("holding")
+        go_on()
 
 
 def _claims(boundary: Boundary) -> bool:
@@ -304,10 +333,12 @@ def rotating(store: str, moment: str) -> None:
 
 
 ROLES = {
+    "dying": dying,
     "rotating": rotating,
     "forking": forking,
     "forking_sweeper": forking_sweeper,
     "older": older,
+    "holding": holding,
     "opening": opening,
     "restarting": restarting,
     "skewed": skewed,

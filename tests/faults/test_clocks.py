@@ -55,7 +55,7 @@ def test_a_workers_wall_clock_does_not_matter(skew: float, store: str, make: Mak
     assert ask_sql(store, sql)[0] == [], "an instant was not the store's"
 
 
-@pytest.mark.fault(64)
+@pytest.mark.fault(15, 17, 64)
 @pytest.mark.parametrize(
     ("store", "colour"),
     [*product(STORES, ("sync", "async")), ("postgresql", "asyncpg")],
@@ -80,7 +80,7 @@ def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, store: str, ma
     assert records_of(store, boundary.name) == [("completed", 2)]
 
 
-@pytest.mark.fault(64)
+@pytest.mark.fault(15, 17, 64)
 def test_a_worker_stopped_while_the_second_runs_cannot_finish_for_it(store: str, make: Making) -> None:
     """The late completion comes while the new owner is still at work."""
     boundary = make(store, lease=0.5, concurrency=wait(DEADLINE))

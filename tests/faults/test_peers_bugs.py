@@ -377,7 +377,7 @@ def test_an_empty_key_makes_no_record(store: str, make: Making) -> None:
 def test_the_order_of_fields_is_not_part_of_the_payload(store: str, make: Making) -> None:
     """spring-modulith #556: re-serialised JSON in another order broke completion."""
     boundary = make(store)
-    with boundary.claim("key", payload={"a": 1, "b": {"x": 1, "y": 2}}) as claim:
+    with boundary.claim("key", payload={"a": 1, "b": {"x": 1, "y": {"deep": 2, "deeper": 3}}}) as claim:
         claim.result = 1
-    with boundary.claim("key", payload={"b": {"y": 2, "x": 1}, "a": 1}) as claim:
+    with boundary.claim("key", payload={"b": {"y": {"deeper": 3, "deep": 2}, "x": 1}, "a": 1}) as claim:
         assert claim.replayed

@@ -37,6 +37,7 @@ def test_a_crash_loop_counts_every_attempt_before_its_effect(store: str, make: M
         assert records_of(store, boundary.name) == [("running", attempts)]
 
 
+@pytest.mark.fault(3)
 def test_a_crash_loop_of_external_work_stops_at_the_first_doubt(store: str, make: Making) -> None:
     """3: the effect may have happened, so it is never run again by itself."""
     boundary = make(store, lease=0.05, effects="external")
@@ -59,6 +60,7 @@ def test_a_crash_loop_of_external_work_stops_at_the_first_doubt(store: str, make
         assert (claim.replayed, claim.result) == (True, "seen at the bank")
 
 
+@pytest.mark.fault(31)
 def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     """31: SQLite refuses at once, whatever its timeout, while another connection switches to WAL or closes last."""
     files = 10
@@ -71,6 +73,7 @@ def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
         assert {child.hears() for child in children} == {"opened all"}
 
 
+@pytest.mark.fault(4)
 def test_a_crash_in_a_transaction_leaves_nothing(store: str, make: Making) -> None:
     """4."""
     boundary = make(store, effects="transactional")

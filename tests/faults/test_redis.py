@@ -27,6 +27,7 @@ from retrysafe.programs.leasing import renew
 from retrysafe.programs.settling import read, settle
 from retrysafe.programs.sweeping import sweep
 from retrysafe.stores.redis import name_of
+from retrysafe.testing.lockstep import CLOCKS
 from retrysafe.types import Stored, Want
 from tests.conftest import absent, require
 from tests.faults.conftest import Making
@@ -34,7 +35,6 @@ from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, uniq
 from tests.faults.redis_servers import Server, installed
 from tests.stores.ageing import age_at, redis_masters
 from tests.stores.harnesses import redis_url
-from tests.stores.lockstep import CLOCKS
 
 TOPOLOGIES = ["", "_CLUSTER", "_SENTINEL"]
 DONE = Stored(b"done", "text/plain", 1)

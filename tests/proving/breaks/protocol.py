@@ -97,7 +97,8 @@ BREAKS = [
         "a release deletes the record",
         "stores/redis.py",
         "written(ARGV[5], ARGV[6], ARGV[7])\nredis.pcall(",
-        "written(ARGV[5], ARGV[6], ARGV[7])\nif ARGV[5] == 'released' then redis.call('DEL', KEYS[1]) end\nredis.pcall(",
+        "written(ARGV[5], ARGV[6], ARGV[7])\n"
+        "if ARGV[5] == 'released' then redis.call('DEL', KEYS[1]) end\nredis.pcall(",
         killed_by=(f"{CONFORMANCE}[redis-release_keeps_the_row_and_tokens_only_rise]",),
         rows=(17,),
     ),
