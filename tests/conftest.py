@@ -17,7 +17,7 @@ from retrysafe.stores.catalogue import STORES
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
 
-pytest_plugins = ["tests.proving.plugin"]
+pytest_plugins = ["pytester", "tests.proving.plugin"]
 
 POSTGRESQL, MYSQL = "RETRYSAFE_TEST_POSTGRESQL", "RETRYSAFE_TEST_MYSQL"
 FOUND = pytest.StashKey[set[str]]()

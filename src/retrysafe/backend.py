@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from retrysafe import migrations
-from retrysafe.errors import ConfigurationError, SchemaOutdated
+from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
 from retrysafe.nearby import Nearby
 from retrysafe.ports import (
@@ -16,6 +16,7 @@ from retrysafe.ports import (
     AsyncListener,
     Client,
     Executor,
+    Hearing,
     Listener,
     OperableStore,
     Steps,
@@ -30,6 +31,7 @@ from retrysafe.wakeups import Wakeups
 if TYPE_CHECKING:
     import asyncio
 
+C = TypeVar("C")
 _MIGRATED = ("sqlite", "postgresql", "mysql")
 
 
@@ -105,7 +107,7 @@ class Backend:
         self._lock = ProcessLock()
         self._checked: set[int] = set()
         self.warnings: list[Finding] = []
-        """What the check found and nobody has been told yet."""
+        """What the check found, or a client heard from the server, and nobody has been told yet."""
         self.heartbeats: dict[int, Closable] = {}
         self.aheartbeats: dict[asyncio.AbstractEventLoop, AsyncClosable] = {}
         self.users = 0
@@ -139,7 +141,7 @@ class Backend:
 
     def _abandon_closed_loops(self) -> None:
         """Let go of what a loop has left behind that ended without `aclose`, as `asyncio.run` does."""
-        for loop in [loop for loop in (*self._aclients, *self.aheartbeats, *self._alisteners) if loop.is_closed()]:
+        for loop in filter(lambda loop: loop.is_closed(), self.loops()):
             pid, listener = self._alisteners.pop(loop, (0, None))
             if listener is not None and pid == os.getpid():
                 listener.abandon()
@@ -149,6 +151,10 @@ class Backend:
             pid, client = self._aclients.pop(loop, (0, None))
             if client is not None and pid == os.getpid():
                 client.abandon()
+
+    def loops(self) -> list[asyncio.AbstractEventLoop]:
+        """The event loops on which something is open, or was left behind."""
+        return list({*self._aclients, *self.aheartbeats, *self._alisteners})
 
     def another(self) -> Client:
         """A new client: its connections are its own where the store is given as a URL."""
@@ -171,12 +177,18 @@ class Backend:
             raise ConfigurationError(
                 f"store= ({self.address}) serves async code only: use 'async with' or a coroutine."
             )
-        return make()
+        return self._heeded(make())
 
     def _amade(self, make: Callable[[], AsyncClient] | None) -> AsyncClient:
         if make is None:
             raise ConfigurationError(f"store= ({self.address}) serves sync code only: {self._async_with}.")
-        return make()
+        return self._heeded(make())
+
+    def _heeded(self, client: C) -> C:
+        """The client, which now adds what it hears from its server to the warnings."""
+        if isinstance(client, Hearing):
+            client.heard = self.warnings.append
+        return client
 
     # ------------------------------------------------------------ waiting
 
@@ -229,15 +241,15 @@ class Backend:
         if self.kind not in _MIGRATED:
             return None
         version = yield from migrating.schema_version(self._sql())
-        return Schema(version, migrations.load(self.kind)[-1].version)
+        return Schema(version, self._needed())
 
     def require_schema(self) -> Steps[None]:
         """Raise `SchemaOutdated` unless the schema is new enough."""
-        schema = yield from self.schema()
-        if schema is not None and schema.version < schema.needed:
-            old = f"schema version {schema.version}, this retrysafe needs {schema.needed}"
-            found = old if schema.version else "no retrysafe tables"
-            raise SchemaOutdated(f"The store has {found}. Run:  {self._migrate_with}")
+        if self.kind in _MIGRATED:
+            yield from migrating.require(self._sql(), self._needed(), self._migrate_with)
+
+    def _needed(self) -> int:
+        return migrations.load(self.kind)[-1].version
 
     def _checking(self) -> Steps[list[Finding]]:
         yield from self.require_schema()
@@ -281,7 +293,7 @@ class Backend:
         version = yield from migrating.schema_version(self._sql())
         if version and partitions is not None:
             yield from migrating.check_partitions(self._sql(), partitions)
-        return version >= migrations.load(self.kind)[-1].version
+        return version >= self._needed()
 
     def _migration(self, chosen: Sequence[Migration]) -> Steps[list[Migration]]:
         store = self._sql()

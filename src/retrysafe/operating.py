@@ -21,7 +21,7 @@ from retrysafe.core import keys
 from retrysafe.core.transitions import RULES, Event, resolution
 from retrysafe.encryption import MEDIA_TYPE as ENCRYPTED
 from retrysafe.encryption import Bound, Keyring, label_of, sealed
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.ports import Capabilities, Observer, Steps
 from retrysafe.programs import operating
@@ -203,13 +203,24 @@ class Operator:
     def expire(self, seen: Record, *, forget: bool = False, reason: str = "") -> Change:
         """End the window of a settled key now, and with ``forget`` its memory: the next use runs the work again.
 
-        Of a ``layered(…)`` store the fast one forgets the key first. If it does not answer, nothing is changed.
+        Of a ``layered(…)`` store the fast one forgets the key first. If it does not answer, nothing is changed. It is
+        told once more afterwards: if the change took longer than it remembers, somebody may have kept the old answer.
         """
-        if self._backend.near is not None:
-            self._backend.near.drop(seen)
+        near = self._backend.near
+        if near is not None:
+            near.drop(seen)
         steps = operating.expire_seen(self._backend.store, seen, forget=forget)
         after = Standing.FORGOTTEN if forget else Standing.EXPIRED
-        return self._change("expired", seen, after, steps, {"forgotten": forget, "reason": reason})
+        change = self._change("expired", seen, after, steps, {"forgotten": forget, "reason": reason})
+        if near is not None and change.done:
+            try:
+                near.drop(seen)
+            except StoreUnavailable as error:
+                raise StoreUnavailable(
+                    f"The key is expired, but the fast store did not answer afterwards ({error.detail}): it may give "
+                    "the old answer for as long as it keeps one. Expire the key again."
+                ) from error
+        return change
 
     def _change(self, name: str, seen: Record, after: str, steps: Steps[Change], fields: Mapping[str, Any]) -> Change:
         """Make a change between the two lines of its audit, and tell the observers if it was made."""

@@ -7,16 +7,20 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from retrysafe import layered
 from retrysafe.core import keys
-from retrysafe.types import Standing
+from retrysafe.errors import StoreUnavailable
+from retrysafe.operating import Operator
+from retrysafe.types import Record, Standing
 from tests.conftest import require
 from tests.operating.conftest import Command, Place, in_a_process
 from tests.stores import harnesses
@@ -414,8 +418,6 @@ def test_an_audit_that_cannot_be_written_keeps_the_change_from_happening(
 
 
 def test_a_race_that_is_lost_is_told(shelf: Place, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from retrysafe.operating import Operator
-
     seen = shelf.unknown()
     resolve = Operator.resolve
 
@@ -452,3 +454,42 @@ def test_a_fast_store_that_does_not_answer_keeps_the_key_from_being_expired(shel
     done = command("keys", "expire", *named(shelf), "--yes", "--fast", "redis://127.0.0.1:1", "--fast-name", "truth")
     assert (done.code, done.out) == (2, "")
     assert shelf.record("K").version == seen.version
+
+
+def test_a_fast_store_is_told_again_when_the_change_took_longer_than_it_remembers(place: Place) -> None:
+    """The operator was frozen after telling it first, and somebody kept the answer that was being taken back."""
+    require("redis")
+    fast = harnesses.redis_url()
+    place.boundaries = layered(fast, place.boundaries, name="truth")
+    seen = place.completed()
+
+    def meanwhile(entry: Mapping[str, Any]) -> None:
+        if entry["audit"] == "intent":
+            with closing(redis.Redis.from_url(fast)) as client:
+                client.delete(*client.keys(f"retrysafe:cached:*{{{seen.key.hex()}}}"))
+            assert [place.retry(), place.retry()] == ["first", "first"]
+
+    with Operator(place.boundaries, audit=meanwhile, observers=()) as operator:
+        assert operator.expire(seen).done
+    assert place.retry() == "again"
+
+
+def test_a_fast_store_that_does_not_answer_after_the_change_is_told_of(
+    shelf: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("redis")
+    seen = shelf.completed()
+
+    def cut(entry: Mapping[str, Any]) -> None:
+        def fail(changed: Record) -> None:
+            raise StoreUnavailable("cut off")
+
+        if entry["audit"] == "outcome":
+            monkeypatch.setattr(operator._backend.near, "drop", fail)
+
+    layers = layered(harnesses.redis_url(), shelf.operators, name="truth")
+    with Operator(layers, audit=cut, observers=()) as operator:
+        with pytest.raises(StoreUnavailable, match="The key is expired, but the fast store did not answer afterwards"):
+            operator.expire(seen)
+        monkeypatch.undo()
+    assert shelf.record("K").standing is Standing.EXPIRED

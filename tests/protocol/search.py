@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from retrysafe.core.decisions import Decision, decide
 from retrysafe.core.transitions import Event
 from retrysafe.stores.memory import MemoryStore
-from retrysafe.testing.judging import Check, Judge, Message, Violation, result_of
+from retrysafe.testing.simulation.judging import Check, Judge, Violation, result_of
+from retrysafe.testing.simulation.messages import Message
 from retrysafe.types import Clocks, Effects, Held, Record, State, Stored, Want
 
 KEY = b"key"

@@ -10,7 +10,7 @@ from retrysafe.core import decisions, transitions
 from retrysafe.core.decisions import Decision
 from retrysafe.core.transitions import Event, Rule
 from retrysafe.errors import IllegalTransition
-from retrysafe.testing.judging import Check
+from retrysafe.testing.simulation.judging import Check
 from retrysafe.types import Clocks, Held, Record, Standing
 from tests.protocol.search import Size, search
 

@@ -20,9 +20,9 @@ from retrysafe.core.transitions import Event, Rule
 from retrysafe.ports import Ask, Store
 from retrysafe.programs import claiming
 from retrysafe.stores.memory import MemoryStore
-from retrysafe.testing.acting import Parts
-from retrysafe.testing.judging import Check
 from retrysafe.testing.simulation import PARTS, PLAN, Plan, Report, simulate
+from retrysafe.testing.simulation.acting import Parts
+from retrysafe.testing.simulation.judging import Check
 from retrysafe.types import Held, Micros, Record, Standing, State, Stored, Want
 
 SEEDS = 3000

@@ -108,8 +108,7 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
         Fault(
             35,
             "numbers are committed in another order than they were drawn",
-            "nothing is paged by a highest number",
-            "nothing is numbered: records are found by their key's hash, and there is no outbox",
+            "records are paged by their key's hash, never by a highest number",
         ),
     ),
     "Redis": (

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +13,10 @@ from typing import Any
 from retrysafe.backend import Backend
 from retrysafe.connect import connect, leave
 from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
-from retrysafe.ports import Query, Steps, Store
-from retrysafe.programs.drivers import arun, run
+from retrysafe.ports import Query
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.mysql import MysqlStore
-from retrysafe.testing.ageing import elapse
+from retrysafe.testing.harness import AsyncHarness, SyncHarness
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 from tests.stores.ageing import dynamodb_client
 
@@ -36,67 +32,6 @@ class FakeClock:
 
     def elapse(self, seconds: float) -> None:
         self.now += round(seconds * 1e6)
-
-
-@dataclass
-class SyncHarness:
-    """Programs on a sync client, races on threads."""
-
-    backend: Backend
-
-    @property
-    def store(self) -> Store:
-        return self.backend.store
-
-    def do(self, program: Steps[Any]) -> Any:
-        return run(program, self.backend.client())
-
-    def race(self, programs: Sequence[Steps[Any]]) -> list[Any]:
-        start = threading.Barrier(len(programs))
-
-        def one(program: Steps[Any]) -> Any:
-            start.wait(10)
-            return self.do(program)
-
-        with ThreadPoolExecutor(len(programs)) as pool:
-            return list(pool.map(one, programs))
-
-    def elapse(self, key: bytes, seconds: float) -> None:
-        self.do(elapse(self.store, [key], round(seconds * 1e6)))
-
-    def close(self) -> None:
-        self.backend.close()
-
-
-@dataclass
-class AsyncHarness:
-    """Programs on an async client, races as tasks of one loop."""
-
-    backend: Backend
-    loop: asyncio.AbstractEventLoop
-
-    @property
-    def store(self) -> Store:
-        return self.backend.store
-
-    def do(self, program: Steps[Any]) -> Any:
-        return self.loop.run_until_complete(self._do(program))
-
-    async def _do(self, program: Steps[Any]) -> Any:
-        return await arun(program, self.backend.aclient())
-
-    def race(self, programs: Sequence[Steps[Any]]) -> list[Any]:
-        async def all_of_them() -> list[Any]:
-            return await asyncio.gather(*map(self._do, programs))
-
-        return self.loop.run_until_complete(all_of_them())
-
-    def elapse(self, key: bytes, seconds: float) -> None:
-        self.do(elapse(self.store, [key], round(seconds * 1e6)))
-
-    def close(self) -> None:
-        self.loop.run_until_complete(self.backend.aclose())
-        self.loop.close()
 
 
 # ---------------------------------------------------------------- the matrix
@@ -119,7 +54,7 @@ def memory(path: Path) -> SyncHarness:
 
 def memory_async(path: Path) -> AsyncHarness:
     clock = FakeClock()
-    return AsyncHarness(memory_backend(clock), asyncio.new_event_loop())
+    return AsyncHarness(memory_backend(clock))
 
 
 def sqlite(path: Path) -> SyncHarness:
@@ -129,7 +64,7 @@ def sqlite(path: Path) -> SyncHarness:
 
 def sqlite_async(path: Path) -> AsyncHarness:
     file = str(path / "store.db")
-    return AsyncHarness(connect(f"sqlite:///{file}"), asyncio.new_event_loop())
+    return AsyncHarness(connect(f"sqlite:///{file}"))
 
 
 def sqlalchemy_sqlite(path: Path) -> SyncHarness:
@@ -144,7 +79,7 @@ def sqlalchemy_aiosqlite(path: Path) -> AsyncHarness:
 
     file = str(path / "store.db")
     engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
-    return DisposingHarness(connect(engine), asyncio.new_event_loop(), engine)
+    return DisposingHarness(connect(engine), engine)
 
 
 @dataclass
@@ -171,12 +106,12 @@ def psycopg_sync(path: Path) -> SyncHarness:
 def psycopg_async(path: Path) -> AsyncHarness:
     backend = connect(postgresql_url())
     backend.migrate()
-    return AsyncHarness(backend, asyncio.new_event_loop())
+    return AsyncHarness(backend)
 
 
 def asyncpg(path: Path) -> AsyncHarness:
     backend = connect(postgresql_url().replace("postgresql:", "postgresql+asyncpg:"))
-    harness = AsyncHarness(backend, asyncio.new_event_loop())
+    harness = AsyncHarness(backend)
     harness.loop.run_until_complete(backend.amigrate())
     return harness
 
@@ -195,7 +130,7 @@ def _async_engine(driver: str) -> AsyncHarness:
 
     url = postgresql_url()
     engine = create_async_engine(url.replace("postgresql:", f"postgresql+{driver}:"), pool_size=10)
-    harness = DisposingHarness(connect(engine), asyncio.new_event_loop(), engine)
+    harness = DisposingHarness(connect(engine), engine)
     harness.loop.run_until_complete(harness.backend.amigrate())
     return harness
 
@@ -277,7 +212,7 @@ def pymysql_as_mysql(path: Path) -> SyncHarness:
 
 def asyncmy(path: Path) -> AsyncHarness:
     backend = connect(mysql_url().replace("mysql:", "mysql+asyncmy:"))
-    harness = AsyncHarness(backend, asyncio.new_event_loop())
+    harness = AsyncHarness(backend)
     harness.loop.run_until_complete(backend.amigrate())
     return harness
 
@@ -295,7 +230,7 @@ def sqlalchemy_asyncmy(path: Path) -> AsyncHarness:
     from sqlalchemy.ext.asyncio import create_async_engine
 
     engine = create_async_engine(mysql_url().replace("mysql:", "mariadb+asyncmy:"), pool_size=10)
-    harness = DisposingHarness(connect(engine), asyncio.new_event_loop(), engine)
+    harness = DisposingHarness(connect(engine), engine)
     harness.loop.run_until_complete(harness.backend.amigrate())
     return harness
 
@@ -311,7 +246,7 @@ def redis_sync(topology: str = "") -> Callable[[Path], SyncHarness]:
 
 
 def redis_async(topology: str = "") -> Callable[[Path], AsyncHarness]:
-    return lambda path: AsyncHarness(connect(redis_url(topology)), asyncio.new_event_loop())
+    return lambda path: AsyncHarness(connect(redis_url(topology)))
 
 
 @dataclass
@@ -350,7 +285,7 @@ def redis_async_client(path: Path) -> AsyncHarness:
     import redis.asyncio
 
     client = redis.asyncio.Redis.from_url(redis_url(), decode_responses=True)
-    return AsyncClientHarness(connect(client), asyncio.new_event_loop(), client)
+    return AsyncClientHarness(connect(client), client)
 
 
 def _first_node() -> tuple[str, int]:
@@ -370,7 +305,7 @@ def redis_async_cluster_client(path: Path) -> AsyncHarness:
     import redis.asyncio
 
     client = redis.asyncio.RedisCluster(*_first_node())
-    return AsyncClientHarness(connect(client), asyncio.new_event_loop(), client)
+    return AsyncClientHarness(connect(client), client)
 
 
 DYNAMODB_TABLE = f"retrysafe-test-{os.getpid()}"
@@ -408,7 +343,7 @@ def dynamodb_sync(path: Path) -> SyncHarness:
 
 def dynamodb_async(path: Path) -> AsyncHarness:
     backend = connect(dynamodb_url())
-    harness = AsyncHarness(backend, asyncio.new_event_loop())
+    harness = AsyncHarness(backend)
 
     async def check() -> None:
         await backend.amigrate()

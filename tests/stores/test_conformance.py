@@ -2,14 +2,4 @@
 
 from __future__ import annotations
 
-import secrets
-
-import pytest
-
-from retrysafe.testing.conformance import CASES, Bench
-from tests.stores.harnesses import AnyHarness
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_conformance(name: str, harness: AnyHarness) -> None:
-    CASES[name](Bench(harness, secrets.token_bytes(32)))
+from retrysafe.testing.suite import test_conformance as test_conformance

@@ -14,6 +14,8 @@ from retrysafe.errors import ConfigurationError
 
 
 def from_object(store: object) -> Backend:
+    if isinstance(store, Backend):
+        return store
     for module, name, make in _OBJECTS:
         loaded = sys.modules.get(module)
         if loaded is not None and isinstance(store, getattr(loaded, name)):
@@ -21,7 +23,7 @@ def from_object(store: object) -> Backend:
     raise ConfigurationError(
         f"store= is a {type(store).__module__}.{type(store).__qualname__}; expected a URL, a SQLAlchemy engine or "
         "sessionmaker, a pool of psycopg, asyncpg or asyncmy, a client of redis-py, a boto3 DynamoDB client or "
-        "Table, a Django alias or connection."
+        "Table, a Django alias or connection, or a retrysafe.backend.Backend of your own."
     )
 
 

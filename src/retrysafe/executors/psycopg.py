@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,7 +17,16 @@ from psycopg.rows import tuple_row
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.own import AsyncOwn, Own, is_quiet
-from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, in_turn, this_process
+from retrysafe.executors.sql import (
+    AUTOCOMMIT,
+    ain_turn,
+    arguments,
+    fail,
+    in_turn,
+    this_process,
+    unheard,
+    unreplicated,
+)
 from retrysafe.ports import Copy, Query, Rows
 
 if TYPE_CHECKING:
@@ -56,6 +67,30 @@ def _until(gen: Generator[Any, Any, Any], give_up_at: float) -> Generator[Any, A
             state = gen.send(ready)
     except StopIteration as stop:
         return stop.value
+
+
+class Patience:
+    """The same for a connection of async code: at the deadline we hang up.
+
+    A cancellation would not do: psycopg tells the server of it, and then waits for an answer to the statement again.
+    """
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._over = False
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(DEADLINE, self._hang_up)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._timer.cancel()
+        if self._over and isinstance(error, psycopg.Error):
+            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
+
+    def _hang_up(self) -> None:
+        self._over = True
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
 
 
 def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
@@ -143,10 +178,8 @@ class AsyncInTransaction:
         try:
             if isinstance(request, Copy):
                 return await atransfer(self.handle, request)
-            async with asyncio.timeout(DEADLINE):
+            with Patience(self.handle):
                 return await ain_turn(request, lambda query: aperform(self.handle, query))
-        except TimeoutError as error:
-            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
         except psycopg.Error as error:
             fail(error)
 
@@ -175,11 +208,30 @@ def _refuse(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
         raise ConfigurationError("tx= is in pipeline mode, where a claim cannot be answered: leave the pipeline first.")
 
 
+@contextmanager
+def _heard_by(
+    client: PsycopgClient | AsyncPsycopgClient, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+) -> Iterator[None]:
+    """Let the client hear what the server says on a connection."""
+
+    def hear(notice: psycopg.errors.Diagnostic) -> None:
+        finding = unreplicated(notice.source_function, notice.message_primary)
+        if finding is not None:
+            client.heard(finding)
+
+    connection.add_notice_handler(hear)
+    try:
+        yield
+    finally:
+        connection.remove_notice_handler(hear)
+
+
 class PsycopgClient:
     """Connections of our own or of the user's pool, in autocommit mode while we use them."""
 
     def __init__(self, source: Own[TimelyConnection] | Pooled) -> None:
         self._source = source
+        self.heard = unheard
 
     @classmethod
     def connect(cls, url: str) -> PsycopgClient:
@@ -192,7 +244,7 @@ class PsycopgClient:
         return cls(Pooled(pool))
 
     def __call__(self, request: Query, /) -> Rows:
-        with self._source.lent() as connection:
+        with self._lent() as connection:
             try:
                 return in_turn(request, lambda query: perform(connection, query))
             except psycopg.Error as error:
@@ -202,12 +254,17 @@ class PsycopgClient:
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
         here = this_process()
-        with self._source.lent(transaction=True) as connection:
+        with self._lent(transaction=True) as connection:
             try:
                 yield InTransaction(connection)
             finally:
                 if here():
                     _end(connection)
+
+    @contextmanager
+    def _lent(self, *, transaction: bool = False) -> Iterator[psycopg.Connection[Any]]:
+        with self._source.lent(transaction=transaction) as connection, _heard_by(self, connection):
+            yield connection
 
     def close(self) -> None:
         """Close the connections that are ours."""
@@ -265,6 +322,7 @@ class AsyncPsycopgClient:
 
     def __init__(self, source: AsyncOwn[psycopg.AsyncConnection[Any]] | AsyncPooled) -> None:
         self._source = source
+        self.heard = unheard
 
     @classmethod
     def connect(cls, url: str) -> AsyncPsycopgClient:
@@ -277,24 +335,27 @@ class AsyncPsycopgClient:
         return cls(AsyncPooled(pool))
 
     async def __call__(self, request: Query, /) -> Rows:
-        async with self._source.lent() as connection:
+        async with self._lent() as connection:
             try:
-                async with asyncio.timeout(DEADLINE):
+                with Patience(connection):
                     return await ain_turn(request, lambda query: aperform(connection, query))
-            except TimeoutError as error:
-                await connection.close()
-                raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
             except psycopg.Error as error:
                 fail(error, alone=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection for one transaction."""
-        async with self._source.lent(transaction=True) as connection:
+        async with self._lent(transaction=True) as connection:
             try:
                 yield AsyncInTransaction(connection)
             finally:
                 await _aend(connection)
+
+    @asynccontextmanager
+    async def _lent(self, *, transaction: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        async with self._source.lent(transaction=transaction) as connection:
+            with _heard_by(self, connection):
+                yield connection
 
     async def aclose(self) -> None:
         """Close the connections that are ours."""

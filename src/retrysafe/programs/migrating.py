@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
 from retrysafe.ports import Ask, Query, RotatingStore, Rows, Steps, TransactionalStore
 from retrysafe.programs.drivers import ask
 
@@ -35,6 +35,15 @@ def schema_version(store: TransactionalStore) -> Steps[int]:
         if version is None:
             return 0
     return version or 0
+
+
+def require(store: TransactionalStore, needed: int, migrate_with: str) -> Steps[None]:
+    """Raise `SchemaOutdated`, naming the command that helps, unless the schema is new enough."""
+    version = yield from schema_version(store)
+    if version < needed:
+        old = f"schema version {version}, this retrysafe needs {needed}"
+        found = old if version else "no retrysafe tables"
+        raise SchemaOutdated(f"The store has {found}. Run:  {migrate_with}")
 
 
 def check_partitions(store: RotatingStore, wanted: int) -> Steps[None]:

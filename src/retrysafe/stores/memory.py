@@ -54,7 +54,7 @@ class MemoryStore:
         def step(records: Records, now: Micros) -> Record | Refusal:
             record = records.get(want.key)
             if record is not None:
-                return record._replace(now=now)
+                return _at(record, now)
             refusal = None if want.quota is None else _refused(records, want.quota, now)
             if refusal is not None:
                 return refusal
@@ -109,7 +109,7 @@ class MemoryStore:
 
         def step(records: Records, now: Micros) -> Record | None:
             record = records.get(key)
-            return None if record is None else record._replace(now=now)
+            return None if record is None else _at(record, now)
 
         return _ask(step)
 
@@ -180,6 +180,11 @@ def _refused(records: Records, allowance: Allowance, now: Micros) -> Refusal | N
     filling = made[allowance.rate - 1] if allowance.rate is not None and len(made) >= allowance.rate else None
     settled = [record.forget for record in kept if record.state not in (State.RUNNING, State.UNKNOWN)]
     return quotas.judge(allowance, now, filling, len(kept), min(settled, default=None))
+
+
+def _at(record: Record, now: Micros) -> Record:
+    """The record as reported now; several times as quick as `_replace`."""
+    return Record(*record[:-1], now)
 
 
 def _ask(step: Step) -> Ask[Any]:

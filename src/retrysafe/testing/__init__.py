@@ -1,3 +1,67 @@
-"""For tests: the conformance suite that every store passes, and the simulator of the protocol."""
+"""For tests: of code that is guarded, and of stores.
 
-from retrysafe.testing.crashing import crash_points as crash_points
+`assert_once`, `concurrently` and `redelivered` make the retries, duplicates and redeliveries that production makes;
+`Clock` lets time pass in every store; `crash_points` crashes an operation at every step. `StoreSuite` puts a store of
+your own to everything that ours must pass. With retrysafe installed, pytest has them as fixtures.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from retrysafe.testing.ageing import age
+    from retrysafe.testing.asserting import aassert_once, assert_once
+    from retrysafe.testing.clock import Clock
+    from retrysafe.testing.crashing import crash_points
+    from retrysafe.testing.duplicates import Outcome, aconcurrently, concurrently
+    from retrysafe.testing.harness import AsyncHarness, Harness, SyncHarness
+    from retrysafe.testing.redelivery import redelivered
+    from retrysafe.testing.suite import SimulationSuite, StoreSuite
+
+__all__ = [
+    "AsyncHarness",
+    "Clock",
+    "Harness",
+    "Outcome",
+    "SimulationSuite",
+    "StoreSuite",
+    "SyncHarness",
+    "aassert_once",
+    "aconcurrently",
+    "age",
+    "assert_once",
+    "concurrently",
+    "crash_points",
+    "redelivered",
+]
+
+_HOMES = {
+    "AsyncHarness": "harness",
+    "Clock": "clock",
+    "Harness": "harness",
+    "Outcome": "duplicates",
+    "SimulationSuite": "suite",
+    "StoreSuite": "suite",
+    "SyncHarness": "harness",
+    "aassert_once": "asserting",
+    "aconcurrently": "duplicates",
+    "age": "ageing",
+    "assert_once": "asserting",
+    "concurrently": "duplicates",
+    "crash_points": "crashing",
+    "redelivered": "redelivery",
+}
+"""Where each name is defined; its module is imported when it is first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -41,12 +41,12 @@ Aged = Iterable[Ask[Any]]
 def age(store: object, keys: Collection[bytes], micros: Micros) -> Aged:
     """Ask for ``micros`` to pass for the records of ``keys``; keys without a record are passed over.
 
-    For a store of your own: ``@age.register`` a function that takes it.
+    For a store of your own: decorate a function with the same arguments by ``@age.register(YourStore)``.
     """
     kind = type(store)
     raise ConfigurationError(
-        f"Nobody has said how time passes in a {kind.__name__}: define a function (store: {kind.__name__}, keys, "
-        "micros) that yields asks which move the instants of these records back, under @retrysafe.testing.age.register."
+        f"Nobody has said how time passes in a {kind.__name__}: define a function (store, keys, micros) that yields "
+        f"asks which move the instants of these records back, under @retrysafe.testing.age.register({kind.__name__})."
     )
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Ask, Steps, Store
 from retrysafe.programs.drivers import ask
+from retrysafe.testing.bench import Harness
+from retrysafe.testing.harness import memory
 from retrysafe.types import Clocks, Effects, Held, Record, Stored, Want
-from tests.stores.harnesses import AnyHarness, memory
 
 CLOCKS = Clocks(lease=30_000_000, window=3_600_000_000, memory=7_200_000_000)
 RESULT = Stored(b"\x00result\xff", "application/octet-stream", 3)
@@ -61,7 +61,7 @@ def _put(request: Ask[Any]) -> Steps[Any]:
     return (yield from ask(request))
 
 
-def _put_each(requests: list[Ask[Any]]) -> Steps[list[Any]]:
+def _put_each(requests: Iterable[Ask[Any]]) -> Steps[list[Any]]:
     answers: list[Any] = []
     for request in requests:
         answer = yield from ask(request)
@@ -72,7 +72,7 @@ def _put_each(requests: list[Ask[Any]]) -> Steps[list[Any]]:
 class World:
     """One store with one key, and what an attempt in it holds and has seen."""
 
-    def __init__(self, harness: AnyHarness, key: bytes) -> None:
+    def __init__(self, harness: Harness, key: bytes) -> None:
         self.harness = harness
         self.key = key
         self.held: Held | None = None
@@ -139,10 +139,10 @@ class World:
 class Lockstep:
     """Does the same in both worlds, and compares answer and record after every step."""
 
-    def __init__(self, harness: AnyHarness) -> None:
+    def __init__(self, harness: Harness) -> None:
         key = secrets.token_bytes(32)
         self.real = World(harness, key)
-        self.model = World(memory(Path()), key)
+        self.model = World(memory(), key)
         self.last_token = 0
         self.last_version = 0
 

@@ -7,18 +7,21 @@ the table cannot hide itself.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from retrysafe import codec
 from retrysafe.core.transitions import Event
-from retrysafe.types import Effects, Held, Micros, Record, State, Stored
+from retrysafe.testing.simulation.messages import Message
+from retrysafe.types import Allowance, Effects, Held, Micros, Record, State, Stored
 
 _SETTLED = (State.COMPLETED, State.FAILED)
 _OPEN = (State.RUNNING, State.UNKNOWN)
 
 
 class Check(StrEnum):
-    """A promise of the protocol."""
+    """A promise of the protocol. Those of `LIVENESS` are judged when faults have ended, the others always."""
 
     TOKENS = "every claim has a higher token than all before, even after a sweep"
     NAMED = "a write lands only on the record that it names"
@@ -31,7 +34,20 @@ class Check(StrEnum):
     ONE_EFFECT = "an effect happens once"
     FENCE = "a fenced resource accepts attempts in the order of their claims"
     REPLAY = "every answer of one window is the same, byte for byte"
+    READ = "a result is read by a codec that knows its version, or refused by a typed error"
+    ARCHIVED = "what is removed after archiving was archived as it was"
+    NEARBY = "a cache answers within the window of the record"
+    TAKEN_BACK = "an answer that an operator has expired is not given again"
+    SCHEMA = "nobody works on a schema that it does not know"
+    MIGRATED = "each migration is applied once, in order"
+    QUOTA = "no new key is claimed beyond its quota"
     STUCK = "every retry is answered in the end"
+    IN_DOUBT = "no key stays running or in doubt in the end"
+    SWEPT = "what is forgotten is removed in the end"
+    CONTRACTED = "every migration is done in the end"
+
+
+LIVENESS = frozenset({Check.STUCK, Check.IN_DOUBT, Check.SWEPT, Check.CONTRACTED})
 
 
 class Violation(NamedTuple):
@@ -44,17 +60,6 @@ class Violation(NamedTuple):
         return f"BROKEN: {self.check.value}: {self.detail}"
 
 
-class Message(NamedTuple):
-    """One request on its way: what it is, the key, whom it names, the store's own request, and what it was made of."""
-
-    kind: str
-    key: bytes
-    named: Any
-    event: Event | None
-    request: Any
-    arguments: tuple[Any, ...] = ()
-
-
 class Intent(NamedTuple):
     """One window of a key: what counts as the same intent."""
 
@@ -62,9 +67,9 @@ class Intent(NamedTuple):
     number: int
 
 
-def result_of(attempt: str, token: int) -> Stored:
-    """The result of one attempt: it differs from that of every other."""
-    return Stored(f"{attempt}:{token}".encode(), "text/plain", 1)
+def result_of(attempt: str, token: int, version: int = codec.VERSION) -> Stored:
+    """The result of one attempt, by the codec of a version: it differs from that of every other."""
+    return Stored(b'"%b:%d"' % (attempt.encode(), token), codec.MEDIA_TYPE, version)
 
 
 def _is_over(record: Record, now: Micros) -> bool:
@@ -76,6 +81,15 @@ def _was_over(before: Record, message: Message) -> bool:
     seen = message.named
     unchanged = message.kind == "take" and (seen.attempt, seen.version) == (before.attempt, before.version)
     return unchanged and _is_over(seen, seen.now)
+
+
+def _same(one: Record | None, other: Record) -> bool:
+    return one is not None and one._replace(now=0) == other._replace(now=0)
+
+
+def _is_result(stored: Stored | None, record: Record) -> bool:
+    """Whether a result is the record's own, whichever version of the codec has written it."""
+    return stored is not None and stored.body == result_of(record.attempt, record.token).body
 
 
 class Judge:
@@ -92,6 +106,11 @@ class Judge:
         self._receipts: dict[str, bytes] = {}
         self._paid: Counter[bytes] = Counter()
         self._fences: dict[bytes, tuple[int, int]] = {}
+        self._ended: dict[bytes, int] = {}
+        self._archived: dict[tuple[bytes, int], Record] = {}
+        self._expired: dict[tuple[bytes, str], Micros] = {}
+        self.tolerance: Micros | None = 0
+        """How far a cache may err about the end of a window; None: it lies, and is not held to account."""
 
     def broken(self, check: Check, detail: str) -> None:
         """Note a broken promise."""
@@ -111,15 +130,17 @@ class Judge:
 
     def _removed(self, message: Message, before: Record, now: Micros) -> None:
         self.seen["swept"] += 1
-        if message.kind != "sweep" or before.state in _OPEN or before.forget > now:
+        if message.kind not in ("sweep", "remove") or before.state in _OPEN or before.forget > now:
             self.broken(Check.KEPT, f"{message.kind} removed a {before.state} row")
+        if message.kind == "remove" and not _same(self._archived.get((before.key, before.version)), before):
+            self.broken(Check.ARCHIVED, f"version {before.version} was removed and is not in the archive")
 
     def _claimed(self, message: Message, before: Record | None, after: Record, now: Micros) -> None:
         key = after.key
         if after.token <= self._highest.get(key, 0):
             self.broken(Check.TOKENS, f"{after.token} after {self._highest[key]}")
         self._highest[key] = max(after.token, self._highest.get(key, 0))
-        fresh = before is None or _is_over(before, now) or _was_over(before, message)
+        fresh = before is None or _is_over(before, now) or _was_over(before, message) or self._was_ended(before)
         if fresh:
             self._windows[key] = self._windows.get(key, 0) + 1
         if before is None:
@@ -148,6 +169,10 @@ class Judge:
         if after.attempts not in ((1, before.attempts + 1) if fresh else (before.attempts + 1,)):
             self.broken(Check.KEPT, f"attempts went from {before.attempts} to {after.attempts}")
 
+    def _was_ended(self, before: Record) -> bool:
+        """Whether an operator has expired the record; the clock may have gone back since."""
+        return self._ended.get(before.key) == before.version
+
     def _rewrote(self, message: Message, before: Record, after: Record, now: Micros) -> None:
         self.seen[str(message.event or message.kind)] += 1
         self._judge_name(message, before)
@@ -155,6 +180,9 @@ class Judge:
             self.broken(Check.KEPT, f"{message.kind} changed fingerprint or count")
         if message.kind == "renew":
             self._renewed(before, after, now)
+        elif message.event is Event.EXPIRE:
+            self._expired_by_operator(before, after)
+            return
         elif before.state not in _OPEN:
             self.broken(Check.SETTLED, f"{message.event} changed a {before.state} record")
         elif message.event is Event.SUSPECT:
@@ -163,8 +191,13 @@ class Judge:
         elif message.kind == "resolve" and before.state is not State.UNKNOWN:
             self.broken(Check.SETTLED, f"{message.event} changed a {before.state} record")
         self._judge_truth(after)
-        if message.event is Event.COMPLETE and after.result != result_of(before.attempt, before.token):
+        if message.event is Event.COMPLETE and not _is_result(after.result, before):
             self.broken(Check.TRUTH, f"{after.result} was stored for {before.attempt}")
+
+    def _expired_by_operator(self, before: Record, after: Record) -> None:
+        self._ended[after.key] = after.version
+        if before.state in _OPEN:
+            self.broken(Check.BLIND, f"a {before.state} record was expired")
 
     def _judge_name(self, message: Message, before: Record) -> None:
         named = message.named
@@ -237,3 +270,43 @@ class Judge:
         first = self._answers.setdefault(self.intent_of(attempt, token), result)
         if first != result or result is None:
             self.broken(Check.REPLAY, f"{result} after {first}")
+
+    def misread(self, stored: Stored, version: int) -> None:
+        """A codec has read what it does not know."""
+        self.broken(Check.READ, f"version {version} read a result of version {stored.codec_version}")
+
+    # ------------------------------------------------------------ archive, cache, quota
+
+    def archive(self, records: Sequence[Record]) -> None:
+        """Keep records in the archive."""
+        for record in records:
+            known = self._archived.get((record.key, record.version))
+            if known is not None:
+                self.seen["archived twice"] += 1
+                if not _same(known, record):
+                    self.broken(Check.ARCHIVED, "two archived records have one key and version")
+            self._archived[record.key, record.version] = record
+
+    def expired(self, record: Record, now: Micros) -> None:
+        """An operator was told that a record is expired, at an instant of the world."""
+        self.seen["expired"] += 1
+        self._expired[record.key, record.attempt] = now
+
+    def nearby(self, record: Record, looked: Micros) -> None:
+        """Judge an answer that a cache gave at an instant of the world."""
+        self.seen["answered nearby"] += 1
+        if self.tolerance is None:
+            return
+        if record.expires + self.tolerance <= looked:
+            self.broken(Check.NEARBY, f"the answer of {record.attempt} came from the cache after its window")
+        if looked > self._expired.get((record.key, record.attempt), looked):
+            self.broken(Check.TAKEN_BACK, f"the answer of {record.attempt} came from the cache although it is expired")
+
+    def new_key(self, allowance: Allowance, others: Iterable[Record], now: Micros) -> None:
+        """Judge the claim of a key without a record by the other records of the scope."""
+        kept = [record for record in others if record.state in _OPEN or record.forget > now]
+        recent = sum(record.created > now - allowance.period for record in kept)
+        if allowance.outstanding is not None and len(kept) >= allowance.outstanding:
+            self.broken(Check.QUOTA, f"{len(kept)} keys were kept already")
+        if allowance.rate is not None and recent >= allowance.rate:
+            self.broken(Check.QUOTA, f"{recent} keys were new already")

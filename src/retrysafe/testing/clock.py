@@ -1,0 +1,129 @@
+"""Time that passes when a test says so, for the records in any store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from retrysafe import connect
+from retrysafe.backend import Backend
+from retrysafe.boundary import Boundary
+from retrysafe.core.durations import micros
+from retrysafe.errors import ConfigurationError
+from retrysafe.nearby import Nearby
+from retrysafe.ports import OperableStore, Steps
+from retrysafe.programs.drivers import arun, run
+from retrysafe.testing.ageing import elapse_all, lapse
+from retrysafe.types import Duration, Record
+
+Program = Callable[[OperableStore, list[str] | None], Steps[list[Record]]]
+
+
+class _Place(NamedTuple):
+    """A store, and whose records of it are meant; None: all."""
+
+    backend: Backend
+    boundaries: list[str] | None
+
+
+class Clock:
+    """Lets time pass for the records of boundaries, or of whole stores: leases lapse, windows and memories end.
+
+    Arguments:
+        places: boundaries, whose own records grow older; or what ``Boundary(store=…)`` takes, for all records in it.
+            It must be a store of your tests' own.
+
+    The instants of the records are moved back in the store; no clock is set. So nothing else notices: a duplicate in
+    ``wait(5)`` still waits for five real seconds, and what an open transaction has locked is left as it is. A claim
+    that is held while its lease lapses is lost, as if its process had been frozen.
+    """
+
+    def __init__(self, *places: Any) -> None:
+        self._places = [_place(one) for one in places]
+        for place in self._places:
+            place.backend.users += 1
+
+    def advance(self, duration: Duration) -> int:
+        """Let time pass, such as "25h"; returns for how many records."""
+        return self._do(_elapsing(duration))
+
+    async def aadvance(self, duration: Duration) -> int:
+        """The same for async code."""
+        return await self._ado(_elapsing(duration))
+
+    def lapse(self) -> int:
+        """Let time pass for running records only, until their leases have lapsed; returns how many there were."""
+        return self._do(lapse)
+
+    async def alapse(self) -> int:
+        """The same for async code."""
+        return await self._ado(lapse)
+
+    def _do(self, program: Program) -> int:
+        count = 0
+        for backend, boundaries in self._places:
+            records = run(program(backend.store, boundaries), backend.client())
+            if backend.near is not None:
+                _drop(backend.near, records)
+            count += len(records)
+        return count
+
+    async def _ado(self, program: Program) -> int:
+        count = 0
+        for backend, boundaries in self._places:
+            records = await arun(program(backend.store, boundaries), backend.aclient())
+            if backend.near is not None:
+                await asyncio.to_thread(_drop, backend.near, records)
+            count += len(records)
+        return count
+
+    def close(self) -> None:
+        """Close the connections that no boundary uses."""
+        while self._places:
+            backend = self._places.pop().backend
+            if connect.leave(backend):
+                backend.close()
+
+    async def aclose(self) -> None:
+        """The same for async code."""
+        while self._places:
+            backend = self._places.pop().backend
+            if connect.leave(backend):
+                await backend.aclose()
+
+    def __enter__(self) -> Clock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Clock:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _place(given: Any) -> _Place:
+    if isinstance(given, Boundary):
+        return _Place(given._terms.backend, [given.name])
+    if given == "memory://":
+        raise ConfigurationError("Every boundary on memory:// has records of its own: give Clock() the boundary.")
+    return _Place(connect.connect(given), None)
+
+
+def _drop(near: Nearby, records: list[Record]) -> None:
+    """What a cache has of them has not grown older."""
+    for record in records:
+        near.drop(record)
+
+
+def _elapsing(duration: Duration) -> Program:
+    passed = micros(duration, "duration")
+    return lambda store, boundaries: elapse_all(store, passed, boundaries)

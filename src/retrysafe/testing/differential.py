@@ -1,0 +1,118 @@
+"""Every standing × every event × right and wrong guards: what a store does about it, and what the transition table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+from retrysafe.core.transitions import Event
+from retrysafe.testing.bench import Harness
+from retrysafe.testing.lockstep import OWNER_EVENTS, SEEN_EVENTS, Lockstep, World
+from retrysafe.types import Standing
+
+LAPSE, EXPIRE, FORGET = 31.0, 3601.0, 7201.0
+"""Seconds after which a lease, a window and a memory have ended."""
+
+Prepare = Callable[[Lockstep], None]
+Act = Callable[[World], object]
+
+
+def check(harness: Harness, standing: Standing) -> int:
+    """Put every event to a record that stands so, and compare; returns how many cases there were."""
+    cases = 0
+    for prepare, event, guard in product(PREPARE[standing], EVENTS, GUARDS):
+        both = Lockstep(harness)
+        prepare(both)
+        both.look()
+        for world in (both.real, both.model):
+            guard(world)
+        both.both(f"{event} at {standing} with {guard.__name__}", EVENTS[event])
+        cases += 1
+    return cases
+
+
+def check_prepared(harness: Harness) -> None:
+    """Check that the records which `check` prepares stand as they are called."""
+    for standing, prepares in PREPARE.items():
+        for prepare in prepares:
+            both = Lockstep(harness)
+            prepare(both)
+            record = both.model.read()
+            found = Standing.ABSENT if record is None else record.standing
+            assert found is standing or (found is Standing.ABSENT and standing is Standing.FORGOTTEN), (found, standing)
+
+
+def settled_by(event: Event) -> Prepare:
+    """A record that its owner has settled."""
+
+    def prepare(both: Lockstep) -> None:
+        both.both("claim", lambda world: world.claim("first"))
+        both.both(event, lambda world: world.settle(event))
+
+    return prepare
+
+
+def running(both: Lockstep) -> None:
+    """A record that is held."""
+    both.both("claim", lambda world: world.claim("first"))
+
+
+def later(prepare: Prepare, seconds: float) -> Prepare:
+    """The same some time later."""
+
+    def prepared(both: Lockstep) -> None:
+        prepare(both)
+        both.both("time", lambda world: world.elapse(seconds))
+
+    return prepared
+
+
+_ENDINGS = (Event.COMPLETE, Event.FAIL, Event.RELEASE)
+
+PREPARE: dict[Standing, list[Prepare]] = {
+    Standing.ABSENT: [lambda both: None],
+    Standing.RUNNING: [running],
+    Standing.LAPSED: [later(running, LAPSE), later(running, 10 * FORGET)],
+    Standing.COMPLETED: [settled_by(Event.COMPLETE)],
+    Standing.FAILED: [settled_by(Event.FAIL)],
+    Standing.UNKNOWN: [settled_by(Event.DOUBT), later(settled_by(Event.DOUBT), 10 * FORGET)],
+    Standing.RELEASED: [settled_by(Event.RELEASE)],
+    Standing.EXPIRED: [later(settled_by(event), EXPIRE) for event in _ENDINGS],
+    Standing.FORGOTTEN: [later(settled_by(event), FORGET) for event in _ENDINGS],
+}
+"""The ways to come to each standing."""
+
+
+def right_owner(world: World) -> None:
+    """The guard as it is."""
+
+
+def wrong_attempt(world: World) -> None:
+    """The guard of somebody else."""
+    if world.held is not None:
+        world.held = world.held._replace(attempt="somebody else")
+    if world.seen is not None:
+        world.seen = world.seen._replace(attempt="somebody else")
+
+
+def wrong_number(world: World) -> None:
+    """The guard of somebody before."""
+    if world.held is not None:
+        world.held = world.held._replace(token=world.held.token - 1)
+    if world.seen is not None:
+        world.seen = world.seen._replace(version=world.seen.version - 1)
+
+
+GUARDS: tuple[Callable[[World], None], ...] = (right_owner, wrong_attempt, wrong_number)
+
+EVENTS: dict[str, Act] = {
+    "claim": lambda world: world.claim("second"),
+    "claim of the same attempt": lambda world: world.claim("first"),
+    "take": lambda world: world.take("second"),
+    "take with another payload": lambda world: world.take("second", b"other", "external"),
+    "renew": lambda world: world.renew(),
+    "sweep": lambda world: world.sweep(),
+    **{event.value: (lambda world, event=event: world.settle(event)) for event in OWNER_EVENTS},  # type: ignore[misc]
+    **{event.value: (lambda world, event=event: world.resolve(event)) for event in SEEN_EVENTS},  # type: ignore[misc]
+}
+"""What can be done to a record."""

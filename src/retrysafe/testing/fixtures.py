@@ -1,0 +1,143 @@
+"""What the fixtures of the pytest plugin do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from retrysafe import connect, testing
+from retrysafe.backend import Backend
+from retrysafe.boundary import Boundary
+from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.migrating import CreatedStore
+from retrysafe.testing.ageing import clear
+from retrysafe.testing.asserting import ACounted, Counted, aassert_once, assert_once
+from retrysafe.testing.redelivery import redelivered
+
+if TYPE_CHECKING:
+    from retrysafe.testing.crashing import Report
+
+T = TypeVar("T")
+
+
+# ---------------------------------------------------------------- the store
+
+
+@contextmanager
+def store(given: str | None, folder: Callable[[], Path]) -> Iterator[str]:
+    """The URL of a store without records: a new SQLite file, or the ``given`` one, cleared."""
+    url = f"sqlite:///{folder() / 'retrysafe.db'}" if given is None else _of_this_worker(given)
+    backend = connect.connect(url)
+    try:
+        if given is not None:
+            _emptied(backend)
+        yield url
+    finally:
+        shut(backend)
+
+
+def _of_this_worker(given: str) -> str:
+    if given.startswith("memory:"):
+        raise pytest.UsageError("--retrysafe-store: every boundary on memory:// has records of its own. Use sqlite.")
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    if "{worker}" not in given and int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+        raise pytest.UsageError(
+            f"--retrysafe-store={given}: the tests of several xdist workers would forget each other's records. Put "
+            "{worker} into the URL, such as redis://localhost/{worker} or postgresql://localhost/test_{worker}."
+        )
+    return given.replace("{worker}", worker)
+
+
+def _emptied(backend: Backend) -> None:
+    """Migrate, and forget what is there; async clients are driven on a loop in another thread, not to disturb any."""
+    if backend.serves_sync:
+        if isinstance(backend.store, CreatedStore) or run(backend.schema(), backend.client()) is not None:
+            backend.migrate()
+        run(clear(backend.store), backend.client())
+        return
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, _aemptied(backend)).result()
+
+
+async def _aemptied(backend: Backend) -> None:
+    try:
+        if isinstance(backend.store, CreatedStore) or await arun(backend.schema(), backend.aclient()) is not None:
+            await backend.amigrate()
+        await arun(clear(backend.store), backend.aclient())
+    finally:
+        await backend.aclose()
+
+
+def shut(backend: Backend) -> None:
+    """Close what was opened on a backend, whoever still uses it, on loops that stand still too."""
+    connect.forget(backend)
+    for loop in backend.loops():
+        if not (loop.is_closed() or loop.is_running()):
+            loop.run_until_complete(backend.aclose())
+    backend.close()
+
+
+# ---------------------------------------------------------------- boundaries
+
+
+@contextmanager
+def boundaries(url: str) -> Iterator[Callable[..., Boundary]]:
+    """A function that makes boundaries on a store, which are closed at the end."""
+    made: list[Boundary] = []
+
+    def make(name: str = "test", **terms: Any) -> Boundary:
+        boundary = Boundary(name, **{"store": url, **terms})
+        made.append(boundary)
+        return boundary
+
+    try:
+        yield make
+    finally:
+        for boundary in made:
+            boundary.close()
+            shut(boundary._terms.backend)
+
+
+# ---------------------------------------------------------------- duplicates and redeliveries
+
+
+class Duplicates:
+    """`assert_once` with duplicates that begin together."""
+
+    def __call__(self, operation: Callable[[], T], *, effects: Counted, copies: int = 8, retries: int = 1) -> T:
+        """Call ``operation`` on ``copies`` threads at once, then ``retries`` times; see `assert_once`."""
+        return assert_once(operation, effects=effects, copies=copies, retries=retries)
+
+    async def acall(
+        self, operation: Callable[[], Awaitable[T]], *, effects: ACounted, copies: int = 8, retries: int = 1
+    ) -> T:
+        """The same for async code, in ``copies`` tasks."""
+        return await aassert_once(operation, effects=effects, copies=copies, retries=retries)
+
+
+class Redeliver:
+    """`redelivered` with a seed of the test's own."""
+
+    def __init__(self, seed: str) -> None:
+        self.seed = seed
+        self._calls = 0
+
+    def __call__(self, messages: Iterable[T], *, chance: float = 0.3, out_of_order: bool = False) -> list[T]:
+        """The deliveries of ``messages``; see `redelivered`. The next call gives other ones."""
+        self._calls += 1
+        return redelivered(messages, seed=f"{self.seed} {self._calls}", chance=chance, out_of_order=out_of_order)
+
+
+def crash_points(run: Callable[[Any], Any], **how: Any) -> Report:
+    """`retrysafe.testing.crash_points`, which fails the test unless all is well."""
+    report = testing.crash_points(run, **how)
+    if not report.ok:
+        pytest.fail(str(report), pytrace=False)
+    return report

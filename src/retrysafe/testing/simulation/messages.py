@@ -1,0 +1,96 @@
+"""Messages: what actors send, named so that the judge and the log can tell what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from retrysafe.core.transitions import Event
+from retrysafe.ports import Ask, Cache, Capabilities, OperableStore
+from retrysafe.types import Cached, Clocks, Held, Micros, Record, Refusal, Stored, Want
+
+
+class Message(NamedTuple):
+    """One request on its way: what it is, the key, whom it names, and the request itself.
+
+    ``version`` is that of the code that sends it, ``arguments`` are those of the store's method.
+    """
+
+    kind: str
+    key: bytes
+    named: Any
+    event: Event | None
+    request: Any
+    version: int = 1
+    arguments: tuple[Any, ...] = ()
+
+
+class WatchedStore:
+    """A store whose requests say what they are, in the hands of one version of the code."""
+
+    def __init__(self, store: OperableStore, version: int) -> None:
+        self._store = store
+        self._version = version
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.capabilities
+
+    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+        return self._store.admit(want)
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+        return self._message("claim", want.key, want, Event.CLAIM, self._store.claim(want), want)
+
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        return self._message("take", want.key, seen, Event.CLAIM, self._store.take(want, seen), want, seen)
+
+    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+        return self._message(
+            "settle", held.key, held, event, self._store.settle(held, event, result), held, event, result
+        )
+
+    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+        request = self._store.resolve(seen, event, result, clocks)
+        return self._message("resolve", seen.key, seen, event, request, seen, event, result, clocks)
+
+    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+        (one,) = held
+        return [self._message("renew", one.key, one, Event.RENEW, request, one) for request in self._store.renew(held)]
+
+    def read(self, key: bytes) -> Ask[Record | None]:
+        return self._message("read", key, None, None, self._store.read(key), key)
+
+    def sweep(self, limit: int) -> list[Ask[int]]:
+        return [self._message("sweep", b"", None, Event.SWEEP, request) for request in self._store.sweep(limit)]
+
+    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
+        return [self._message("forgotten", b"", None, None, request) for request in self._store.forgotten(limit)]
+
+    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
+        return [self._message("remove", b"", seen, Event.SWEEP, request) for request in self._store.remove(seen)]
+
+    def _message(
+        self, kind: str, key: bytes, named: Any, event: Event | None, request: Ask[Any], *arguments: Any
+    ) -> Ask[Any]:
+        return Ask(Message(kind, key, named, event, request.request, self._version, arguments), request.parse)
+
+
+class WatchedCache:
+    """A cache whose requests say what they are."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+
+    def look(self, key: bytes) -> Ask[Cached]:
+        return self._message("look", key, None, self._cache.look(key))
+
+    def keep(self, record: Record, until: Micros) -> Ask[None]:
+        return self._message("keep", record.key, record, self._cache.keep(record, until))
+
+    def drop(self, changed: Record, until: Micros) -> Ask[None]:
+        return self._message("drop", changed.key, changed, self._cache.drop(changed, until))
+
+    @staticmethod
+    def _message(kind: str, key: bytes, named: Any, request: Ask[Any]) -> Ask[Any]:
+        return Ask(Message(kind, key, named, None, request.request), request.parse)

@@ -1,0 +1,182 @@
+"""The published suite catches stores that break a promise, and runs in a package of somebody else's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from retrysafe import Boundary, testing
+from retrysafe.backend import Backend
+from retrysafe.core.transitions import Event
+from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
+from retrysafe.ports import Ask, OperableStore
+from retrysafe.stores.memory import MemoryStore
+from retrysafe.testing import AsyncHarness, SimulationSuite, StoreSuite, SyncHarness, assert_once, differential, suite
+from retrysafe.testing.conformance import CASES, Bench
+from retrysafe.testing.simulation import Subject
+from retrysafe.testing.simulation.world import Clock
+from retrysafe.types import Clocks, Held, Record, Standing, Stored, Want
+from tests.testing.test_plugin import Runs
+
+__all__ = ["runs"]
+from tests.testing.test_plugin import runs
+
+
+def harness_of(store: OperableStore) -> SyncHarness:
+    client = MemoryClient()
+    return SyncHarness(Backend(store, sync=lambda: client, asynchronous=None, address="broken"))
+
+
+class TestSync(StoreSuite):
+    """The suite as a class, over sync code."""
+
+    @pytest.fixture
+    def harness(self) -> SyncHarness:
+        return harness_of(MemoryStore())
+
+
+class TestAsync(StoreSuite):
+    """The same over async code."""
+
+    @pytest.fixture
+    def harness(self) -> Any:
+        client = MemoryClient()
+        make = lambda: AsyncMemoryClient(client)  # noqa: E731
+        made = AsyncHarness(Backend(MemoryStore(), sync=None, asynchronous=make, address="other"))
+        yield made
+        made.close()
+
+
+class TestSimulated(SimulationSuite):
+    """The simulation as a class."""
+
+    @pytest.fixture
+    def subject(self) -> Callable[[Clock], Subject]:
+        return lambda clock: Subject(MemoryStore(), MemoryClient(clock))
+
+
+class Trusting(MemoryStore):
+    """Lets anybody settle."""
+
+    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+        def step(records: dict[bytes, Record], now: int) -> bool:
+            record = records.get(held.key)
+            if record is None:
+                return False
+            mine = held._replace(attempt=record.attempt, token=record.token)
+            return bool(MemoryStore.settle(self, mine, event, result).request(records, now))
+
+        return Ask(step, bool)
+
+
+class Forgetful(MemoryStore):
+    """Deletes a record that is released."""
+
+    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+        asked = super().settle(held, event, result)
+
+        def step(records: dict[bytes, Record], now: int) -> bool:
+            done: bool = asked.request(records, now)
+            if done and event is Event.RELEASE:
+                del records[held.key]
+            return done
+
+        return Ask(step, bool)
+
+
+class Hasty(MemoryStore):
+    """Gives the lease half its length."""
+
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        clocks = Clocks(want.clocks.lease // 2, want.clocks.window, want.clocks.memory)
+        return super().take(want._replace(clocks=clocks), seen)
+
+
+@pytest.mark.parametrize("broken", [Trusting, Forgetful, Hasty])
+def test_a_broken_store_fails_the_differential_test(broken: Callable[[], OperableStore]) -> None:
+    harness = harness_of(broken())
+    with pytest.raises(AssertionError, match=r"the store answers|instead of"):
+        for standing in Standing:
+            differential.check(harness, standing)
+
+
+@pytest.mark.parametrize("broken", [Trusting, Forgetful])
+def test_a_broken_store_fails_the_conformance_suite(broken: Callable[[], OperableStore]) -> None:
+    failed = []
+    for name, case in CASES.items():
+        try:
+            case(Bench(harness_of(broken()), os.urandom(32)))
+        except AssertionError:
+            failed.append(name)
+    assert failed
+
+
+def test_a_backend_of_ones_own_is_a_store() -> None:
+    client = MemoryClient()
+    backend = Backend(MemoryStore(), sync=lambda: client, asynchronous=None, address="mine://")
+    boundary = Boundary("mine", store=backend, observers=())
+    runs: list[str] = []
+
+    @boundary.once(key="order", operation="charge")
+    def charge(order: str) -> None:
+        runs.append(order)
+
+    assert_once(lambda: charge("A-1"), effects=runs)
+    assert boundary.address == "mine://"
+    with testing.Clock(boundary) as clock:
+        assert clock.advance("25h") == 1
+    charge("A-1")
+    assert runs == ["A-1", "A-1"]
+    boundary.close()
+
+
+@pytest.mark.parametrize("broken", [Trusting, Forgetful])
+def test_a_broken_store_fails_the_simulation(broken: Callable[[], OperableStore]) -> None:
+    def subject(clock: Clock) -> Subject:
+        return Subject(broken(), MemoryClient(clock))
+
+    with pytest.raises(AssertionError, match=r"seed \d+, plan crashes and pauses"):
+        for _ in range(40):
+            suite.test_simulated_schedules_keep_every_promise("crashes and pauses", subject)
+
+
+PACKAGE = """
+import pytest
+from retrysafe.backend import Backend
+from retrysafe.executors.memory import MemoryClient
+from retrysafe.stores.memory import MemoryStore
+from retrysafe.testing import StoreSuite, SyncHarness
+
+class Forgetful(MemoryStore):
+    def read(self, key):
+        return super().read(b"another")
+
+class TestForgetful(StoreSuite):
+    @pytest.fixture
+    def harness(self):
+        client = MemoryClient()
+        return SyncHarness(Backend(Forgetful(), sync=lambda: client, asynchronous=None, address=""))
+
+class TestWhole(StoreSuite):
+    @pytest.fixture
+    def harness(self):
+        client = MemoryClient()
+        return SyncHarness(Backend(MemoryStore(), sync=lambda: client, asynchronous=None, address=""))
+"""
+
+
+def test_a_package_of_somebody_else_runs_every_case(runs: Runs) -> None:
+    whole = runs(PACKAGE, "-k", "TestWhole").parseoutcomes()
+    assert whole == {"passed": len(CASES) + len(Standing) + 2, "deselected": len(CASES) + len(Standing) + 2}
+    broken = runs(PACKAGE, "-k", "TestForgetful").parseoutcomes()
+    assert broken["failed"] > len(CASES) / 2
+
+
+def test_random_histories_that_cannot_run_are_told(runs: Runs) -> None:
+    runs.pytester.mkpydir("hypothesis").joinpath("__init__.py").write_text("raise ModuleNotFoundError('not here')\n")
+    done = runs(PACKAGE, "-rs", "-k", "TestWhole and random")
+    done.assert_outcomes(skipped=1, deselected=2 * (len(CASES) + len(Standing) + 2) - 1)
+    done.stdout.fnmatch_lines(["*random histories need it: pip install 'retrysafe?testing?'*"])
