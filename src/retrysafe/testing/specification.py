@@ -125,14 +125,14 @@ class Specification:
             after = records.get(self._key)
             if operation.kind in ("sweep", "elapse"):
                 yield from {before, after}  # it may have been full, or have skipped what was locked
+            elif isinstance(operation.answer, Refusal):
+                yield from () if before is not None else (before,)  # by a quota: it writes nothing
             elif operation.answer is UNKNOWN or self._agree(operation, answer, before):
                 yield after
 
     def _agree(self, operation: Operation, answer: Any, before: Record | None) -> bool:
         """Whether an answer is the one that was heard; the time of a look is no part of it."""
         heard = operation.answer
-        if isinstance(heard, Refusal):
-            return before is None
         if operation.kind == "claim" and heard is None:
             return before is not None  # another claim was on its way
         if isinstance(heard, Record):

@@ -13,7 +13,7 @@ from retrysafe.types import Cached, Clocks, Held, Micros, Record, Refusal, Store
 class Message(NamedTuple):
     """One request on its way: what it is, the key, whom it names, and the request itself.
 
-    ``version`` is that of the code that sends it.
+    ``version`` is that of the code that sends it, ``arguments`` are those of the store's method.
     """
 
     kind: str

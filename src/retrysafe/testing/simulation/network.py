@@ -13,6 +13,7 @@ from retrysafe.ports import Ask
 from retrysafe.testing.simulation.acting import Actor, Cancelled, Stage
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.plan import LIES, Fault, Plan
+from retrysafe.testing.simulation.recording import Recording
 from retrysafe.testing.simulation.world import Time, World
 from retrysafe.types import Micros
 
