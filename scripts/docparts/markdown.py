@@ -73,7 +73,8 @@ def _was_positional_only(shown: list[inspect.Parameter], parameter: inspect.Para
 def _parameter(parameter: inspect.Parameter) -> str:
     annotation = "" if parameter.annotation is parameter.empty else f": {type_(parameter.annotation)}"
     if parameter.default is parameter.empty:
-        return f"{parameter.name}{annotation}"
+        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        return f"{star}{parameter.name}{annotation}"
     default = "reject()" if parameter.name == "concurrency" else repr(parameter.default)
     if default.startswith("<"):
         default = "…"
