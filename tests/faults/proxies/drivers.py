@@ -202,11 +202,15 @@ def _options(url: str) -> dict[str, Any]:
 def _pymysql_begin(store: Any, url: str) -> Iterator[Any]:
     import pymysql
 
-    timeouts = {"connect_timeout": SILENCE, "read_timeout": SILENCE, "write_timeout": SILENCE}
-    connection = pymysql.connect(**_options(url), **timeouts, ssl_disabled=True)
+    from retrysafe.executors import deadline
+
+    connection = pymysql.connect(**_options(url), ssl_disabled=True, defer_connect=True)
+    with deadline.timely(connection, SILENCE):
+        connection.connect()
     try:
         yield connection
-        connection.commit()
+        with deadline.timely(connection, SILENCE):
+            connection.commit()
     finally:
         if connection.open:
             connection._force_close()
