@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.faults.helpers import DEADLINE, until
-from tests.stores.ageing import mysql_connection
+from tests.faults.helpers import DEADLINE, ROOT, until
+from tests.stores.ageing import dynamodb_client, mysql_connection
 
 
 class OwnServer:
     """A server process on a free port of the loopback. It runs as ``user`` where we are root, whom it would refuse."""
+
+    _patience = DEADLINE
 
     def __init__(self, user: str | None = None) -> None:
         owner = pwd.getpwnam(user) if user is not None and os.geteuid() == 0 else None
@@ -60,7 +62,7 @@ class OwnServer:
             env={**os.environ, **self._environment},
             **self._identity,
         )
-        until(self._answers)
+        until(self._answers, self._patience)
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -279,6 +281,46 @@ class MariaDB(OwnServer):
 def mariadb_program() -> str | None:
     """The MariaDB server that is installed."""
     return shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+class DynamoDBLocal(OwnServer):
+    """DynamoDB Local with its tables in a file, which outlives it. Its credentials are any."""
+
+    _patience = 4 * DEADLINE
+
+    def __init__(self, jars: Path) -> None:
+        super().__init__()
+        self._jars = jars
+        self.start()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"dynamodb://retrysafe_records?region=us-east-1&endpoint={self.endpoint}"
+
+    def _command(self) -> list[str]:
+        main = str(ROOT / "scripts" / "DynamoDBOnLoopback.java")
+        java = ["java", f"-Djava.library.path={self._jars}", "-cp", f"{self._jars}/*", main]
+        return [*java, "-dbPath", str(self.home), "-sharedDb", "-disableTelemetry", "-port", str(self.port)]
+
+    def _answers(self) -> bool:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            dynamodb_client(self.endpoint).list_tables()
+        except (BotoCoreError, ClientError):
+            return False
+        return True
+
+
+def dynamodb_jars() -> Path | None:
+    """Where `scripts/services` has put DynamoDB Local, if Java can compile the few lines that keep it to loopback."""
+    home = Path(os.environ.get("RETRYSAFE_SCRATCH") or ROOT / ".services").resolve()
+    jars = home / "dynamodb" / "lib"
+    return jars if (jars / "installed.pom.xml").is_file() and shutil.which("javac") else None
 
 
 def _children(pid: int) -> list[int]:

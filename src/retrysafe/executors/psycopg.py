@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.deadline import timely
 from retrysafe.executors.own import AsyncOwn, Own, is_quiet
 from retrysafe.executors.sql import (
     AUTOCOMMIT,
@@ -45,32 +45,8 @@ _SETTINGS = {
 }
 
 
-class TimelyConnection(psycopg.Connection[Any]):
-    """A connection that gives up when a server which is reachable does not answer one of our statements.
-
-    `wait` is where psycopg blocks, and it looks at the time at least every tenth of a second.
-    """
-
-    give_up_at: float | None = None
-
-    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().wait(gen if self.give_up_at is None else _until(gen, self.give_up_at), *args, **kwargs)
-
-
-def _until(gen: Generator[Any, Any, Any], give_up_at: float) -> Generator[Any, Any, Any]:
-    try:
-        state = next(gen)
-        while True:
-            ready = yield state
-            if time.monotonic() > give_up_at:
-                raise psycopg.OperationalError(f"no answer within {DEADLINE:g} s")
-            state = gen.send(ready)
-    except StopIteration as stop:
-        return stop.value
-
-
 class Patience:
-    """The same for a connection of async code: at the deadline we hang up.
+    """`deadline.timely` for a connection of async code: at the deadline we hang up.
 
     A cancellation would not do: psycopg tells the server of it, and then waits for an answer to the statement again.
     """
@@ -94,17 +70,11 @@ class Patience:
 
 
 def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
-    """Perform one statement; a connection of ours gives up at the deadline."""
+    """Perform one statement; a server that does not answer is given up at the deadline."""
     sql, args = arguments(query, "%s")
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)  # whatever factories the user's connection has
-    if not isinstance(connection, TimelyConnection):
+    with timely(connection, DEADLINE):
         cursor.execute(sql.encode(), args)
-    else:
-        connection.give_up_at = time.monotonic() + DEADLINE
-        try:
-            cursor.execute(sql.encode(), args)
-        finally:
-            connection.give_up_at = None
     return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
@@ -229,7 +199,7 @@ def _heard_by(
 class PsycopgClient:
     """Connections of our own or of the user's pool, in autocommit mode while we use them."""
 
-    def __init__(self, source: Own[TimelyConnection] | Pooled) -> None:
+    def __init__(self, source: Own[psycopg.Connection[Any]] | Pooled) -> None:
         self._source = source
         self.heard = unheard
 
@@ -277,16 +247,16 @@ class Connecting:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def connect(self) -> TimelyConnection:
+    def connect(self) -> psycopg.Connection[Any]:
         try:
-            return TimelyConnection.connect(self._url, **_settings(self._url))
+            return psycopg.Connection.connect(self._url, **_settings(self._url))
         except psycopg.Error as error:
-            raise StoreUnavailable(str(error).strip(), unsent=True) from error
+            raise _not_connected(error) from error
 
-    def is_usable(self, connection: TimelyConnection) -> bool:
+    def is_usable(self, connection: psycopg.Connection[Any]) -> bool:
         return _is_usable(connection)
 
-    def close(self, connection: TimelyConnection) -> None:
+    def close(self, connection: psycopg.Connection[Any]) -> None:
         connection.close()
 
 
@@ -376,7 +346,7 @@ class AsyncConnecting:
         try:
             return await psycopg.AsyncConnection.connect(self._url, **_settings(self._url))
         except psycopg.Error as error:
-            raise StoreUnavailable(str(error).strip(), unsent=True) from error
+            raise _not_connected(error) from error
 
     def is_usable(self, connection: psycopg.AsyncConnection[Any]) -> bool:
         return _is_usable(connection)
@@ -417,6 +387,11 @@ class AsyncPooled:
         """So it is without a loop."""
 
 
+def _not_connected(error: psycopg.Error) -> StoreUnavailable:
+    """Say so without the frames of the attempt, which form a cycle with the error: they would keep its socket open."""
+    return StoreUnavailable(str(error.with_traceback(None)).strip(), unsent=True)
+
+
 def _is_usable(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Whether a connection may be lent again: open, in no transaction, and not hung up on by the server."""
     if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
@@ -433,7 +408,8 @@ def _settings(url: str) -> dict[str, Any]:
 def _end(connection: psycopg.Connection[Any]) -> None:
     if connection.info.transaction_status != TransactionStatus.IDLE:
         try:
-            connection.rollback()
+            with timely(connection, DEADLINE):
+                connection.rollback()
         except psycopg.Error:
             connection.close()
 
@@ -441,6 +417,7 @@ def _end(connection: psycopg.Connection[Any]) -> None:
 async def _aend(connection: psycopg.AsyncConnection[Any]) -> None:
     if connection.info.transaction_status != TransactionStatus.IDLE:
         try:
-            await connection.rollback()
-        except psycopg.Error:
+            with Patience(connection):
+                await connection.rollback()
+        except (psycopg.Error, StoreUnavailable):
             await connection.close()

@@ -170,9 +170,9 @@ BREAKS: list[Break] = [
     ),
     Break(
         "sync code waits for a silent server for ever",
-        "executors/psycopg.py",
-        "connection.give_up_at = time.monotonic() + DEADLINE",
-        "connection.give_up_at = None",
+        "executors/deadline.py",
+        "give_up_at = time.monotonic() + seconds",
+        'give_up_at = float("inf")',
         (
             f"{MESSAGES}test_a_server_that_falls_silent_does_not_hang_a_claim[claim-keyed]",
             f"{MESSAGES}test_a_server_that_falls_silent_does_not_hang_a_claim[completion-transactional]",
