@@ -23,7 +23,6 @@ class Message(NamedTuple):
     request: Any
     version: int = 1
     arguments: tuple[Any, ...] = ()
-    """What the step was asked for with, where it is one that a history holds."""
 
 
 class WatchedStore:
@@ -41,30 +40,29 @@ class WatchedStore:
         return self._store.admit(want)
 
     def claim(self, want: Want) -> Ask[Record | Refusal | None]:
-        return self._message("claim", want.key, want, Event.CLAIM, self._store.claim(want), (want,))
+        return self._message("claim", want.key, want, Event.CLAIM, self._store.claim(want), want)
 
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
-        return self._message("take", want.key, seen, Event.CLAIM, self._store.take(want, seen), (want, seen))
+        return self._message("take", want.key, seen, Event.CLAIM, self._store.take(want, seen), want, seen)
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
-        request = self._store.settle(held, event, result)
-        return self._message("settle", held.key, held, event, request, (held, event, result))
+        return self._message(
+            "settle", held.key, held, event, self._store.settle(held, event, result), held, event, result
+        )
 
     def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
         request = self._store.resolve(seen, event, result, clocks)
-        return self._message("resolve", seen.key, seen, event, request, (seen, event, result, clocks))
+        return self._message("resolve", seen.key, seen, event, request, seen, event, result, clocks)
 
     def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
         (one,) = held
-        requests = self._store.renew(held)
-        return [self._message("renew", one.key, one, Event.RENEW, request, (one,)) for request in requests]
+        return [self._message("renew", one.key, one, Event.RENEW, request, one) for request in self._store.renew(held)]
 
     def read(self, key: bytes) -> Ask[Record | None]:
-        return self._message("read", key, None, None, self._store.read(key), (key,))
+        return self._message("read", key, None, None, self._store.read(key), key)
 
     def sweep(self, limit: int) -> list[Ask[int]]:
-        requests = self._store.sweep(limit)
-        return [self._message("sweep", b"", None, Event.SWEEP, request, (limit,)) for request in requests]
+        return [self._message("sweep", b"", None, Event.SWEEP, request) for request in self._store.sweep(limit)]
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
         return [self._message("forgotten", b"", None, None, request) for request in self._store.forgotten(limit)]
@@ -73,13 +71,7 @@ class WatchedStore:
         return [self._message("remove", b"", seen, Event.SWEEP, request) for request in self._store.remove(seen)]
 
     def _message(
-        self,
-        kind: str,
-        key: bytes,
-        named: Any,
-        event: Event | None,
-        request: Ask[Any],
-        arguments: tuple[Any, ...] = (),
+        self, kind: str, key: bytes, named: Any, event: Event | None, request: Ask[Any], *arguments: Any
     ) -> Ask[Any]:
         return Ask(Message(kind, key, named, event, request.request, self._version, arguments), request.parse)
 

@@ -105,18 +105,6 @@ def _suited(fault: Fault, kind: str) -> Fault | None:
     return None if fault in LIES and kind not in _OF_A_CACHE else fault
 
 
-class Listener(Protocol):
-    """Is told what is asked of the store and answered."""
-
-    def asked(self, actor: Actor, message: Message, /) -> None: ...
-
-    def answered(self, actor: Actor, answer: Any, /) -> None: ...
-
-    def repeated(self, message: Message, /) -> None:
-        """The message is on its way a second time."""
-        ...
-
-
 class Network:
     """Carries messages from actors to the world and back, and lets time pass."""
 
@@ -127,10 +115,10 @@ class Network:
         time: Time,
         choose: Chooser,
         sweep: Callable[[], int],
-        listener: Listener | None = None,
+        recording: Recording | None = None,
     ) -> None:
         self._time = time
-        self._listener = listener
+        self._recording = recording
         self.injected: list[Injected] = []
         self.counts: Counter[Fault] = Counter()
         self._stage = stage
@@ -178,8 +166,8 @@ class Network:
     def _resume(self, actor: Actor, life: int, answer: Any) -> None:
         if actor.lives != life:
             return
-        if self._listener is not None:
-            self._listener.answered(actor, answer)
+        if self._recording is not None:
+            self._recording.heard(actor, answer)
         try:
             acts = actor.acts
             put = acts.throw(answer) if isinstance(answer, Exception) else acts.send(answer)
@@ -195,8 +183,8 @@ class Network:
 
     def _send(self, actor: Actor, ask: Ask[Any]) -> None:
         actor.asks += 1
-        if self._listener is not None:
-            self._listener.asked(actor, ask.request)
+        if self._recording is not None:
+            self._recording.sent(actor, ask.request)
         met = None if self._stage.calm else self._choose(actor, ask.request)
         if met is None:
             self._answer(actor, ask, self._soon(actor))
@@ -242,8 +230,8 @@ class Network:
         self._no_answer(actor)
 
     def _duplicate(self, actor: Actor, ask: Ask[Any], amount: Micros) -> None:
-        if self._listener is not None:
-            self._listener.repeated(ask.request)
+        if self._recording is not None:
+            self._recording.doubled(ask.request)
         self._later(ask.request, amount)
         self._answer(actor, ask, self._soon(actor))
 

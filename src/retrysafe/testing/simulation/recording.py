@@ -1,37 +1,37 @@
-"""A simulation's history: what was asked of the store and answered, for `retrysafe.testing.linearizability`."""
+"""The history of a schedule: what each actor asked of the store, and what it heard."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast, get_args
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.testing.histories import History, Kind, Operation
 from retrysafe.testing.simulation.acting import Actor
 from retrysafe.testing.simulation.messages import Message
-from retrysafe.testing.simulation.world import Time
-
-_KINDS = frozenset(get_args(Kind))
+from retrysafe.types import Micros
 
 
 class Recording:
-    """Takes down what the network tells."""
+    """Takes down messages to the store as steps of a history, on the simulated time."""
 
-    def __init__(self, time: Time) -> None:
-        self._history = History(lambda: time.now * 1000)
+    def __init__(self, clock: Callable[[], Micros]) -> None:
+        self._history = History(lambda: clock() * 1000)
         self._asked: dict[str, tuple[int, int]] = {}
 
-    def operations(self) -> list[Operation]:
-        """What was recorded."""
-        return self._history.operations()
+    def sent(self, actor: Actor, message: Message) -> None:
+        """An actor asks."""
+        if _is_step(message):
+            self._asked[actor.name] = (actor.lives, self._begin(actor.name, message))
 
-    def asked(self, actor: Actor, message: Message) -> None:
-        """A request was sent, by one life of an actor."""
-        if message.kind in _KINDS:
-            self._asked[actor.name] = (actor.lives, self._begun(actor.name, message))
+    def doubled(self, message: Message) -> None:
+        """The network will deliver a request once more, or has; nobody hears the answer."""
+        if _is_step(message):
+            self._begin("", message)
 
-    def answered(self, actor: Actor, answer: Any) -> None:
-        """The actor has heard something."""
-        life, number = self._asked.pop(actor.name, (None, 0))
+    def heard(self, actor: Actor, answer: Any) -> None:
+        """An actor goes on, with an answer if it had asked."""
+        life, number = self._asked.pop(actor.name, (0, 0))
         if life != actor.lives:
             return
         if not isinstance(answer, Exception):
@@ -39,15 +39,18 @@ class Recording:
         elif isinstance(answer, StoreUnavailable) and answer.unsent:
             self._history.unsent(number)
 
-    def repeated(self, message: Message) -> None:
-        """It may happen a second time, and nobody hears of it."""
-        if message.kind in _KINDS:
-            self._begun("", message)
+    def swept(self, message: Message) -> None:
+        """Forgotten records may have been removed, just now."""
+        number = self._history.begin("", "sweep", b"", ())
+        self._history.end(number, message.kind)
 
-    def swept(self, limit: int) -> None:
-        """A sweep ran in between."""
-        number = self._history.begin("", "sweep", b"", (limit,))
-        self._history.end(number, 0)
+    def operations(self) -> list[Operation]:
+        """What was recorded."""
+        return self._history.operations()
 
-    def _begun(self, who: str, message: Message) -> int:
-        return self._history.begin(who, cast("Kind", message.kind), message.key, message.arguments)
+    def _begin(self, who: str, message: Message) -> int:
+        return self._history.begin(who, cast(Kind, message.kind), message.key, message.arguments)
+
+
+def _is_step(message: Message) -> bool:
+    return message.kind in get_args(Kind) and message.kind != "sweep"

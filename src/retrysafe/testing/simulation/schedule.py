@@ -44,7 +44,7 @@ def simulate(
     parts: Parts = PARTS,
     subject: Callable[[Clock], Subject] = memory,
     script: Script | None = None,
-    histories: list[Operation] | None = None,
+    history: list[Operation] | None = None,
 ) -> Report:
     """Run one schedule.
 
@@ -55,12 +55,12 @@ def simulate(
         parts: the programs; the shipping ones.
         subject: a store with an executor of its own, at the simulated time.
         script: faults to inject instead of those that the seed would draw.
-        histories: what was asked of the store and answered is added to it, for `retrysafe.testing.linearizability`.
+        history: what is asked of the store and answered is added to it (`retrysafe.testing.linearizability`).
     """
-    schedule = _Schedule(seed, store, plan, parts, subject, script, recorded=histories is not None)
+    schedule = _Schedule(seed, store, plan, parts, subject, script, recorded=history is not None)
     report = schedule.run()
-    if histories is not None and schedule.recording is not None:
-        histories += schedule.recording.operations()
+    if history is not None and schedule.recording is not None:
+        history += schedule.recording.operations()
     return report
 
 
@@ -92,20 +92,16 @@ class _Schedule:
         self._stage = Stage(self._plan, parts, self._judge, stores, WatchedCache(SimulatedCache()))
         self._world.stage = self._stage
         choose = Drawn(self._plan, self._random) if script is None else Given(script.faults)
-        self.recording = Recording(time) if recorded else None
-        self._sweep_once: Callable[[], int] = lambda: run(parts.sweep(stores[0], 100), self._world.apply)
-        self._network = Network(self._stage, self._world, time, choose, self._sweep_between, self.recording)
+        sweep = lambda: run(parts.sweep(stores[0], 100), self._world.apply)  # noqa: E731
+        self.recording = Recording(lambda: time.now) if recorded else None
+        self._world.recording = self.recording
+        self._network = Network(self._stage, self._world, time, choose, sweep, self.recording)
         self._stage.time = time
         self._stage.hang_up = self._world.schema.hang_up
         self._stage.restart = lambda actor: self._network.restart(actor, 1)
         self._cast: list[str] = []
         self._optional: list[str] = []
         self._entered = 0
-
-    def _sweep_between(self) -> int:
-        if self.recording is not None:
-            self.recording.swept(100)
-        return self._sweep_once()
 
     # ------------------------------------------------------------ the course of it
 
