@@ -307,9 +307,13 @@ async def test_a_connection_that_its_pool_has_taken_back_already_does_not_hide_w
 
     from retrysafe.executors.asyncpg import AsyncpgClient
 
+    class Connection:
+        def add_log_listener(self, listener: object) -> None: ...
+        def remove_log_listener(self, listener: object) -> None: ...
+
     class Pool:
-        async def acquire(self, **options: object) -> object:
-            return object()
+        async def acquire(self, **options: object) -> Connection:
+            return Connection()
 
         async def release(self, connection: object) -> None:
             raise InternalClientError("release() called on a free connection holder")
