@@ -7,11 +7,11 @@ SERVICES := scripts/services
 TYPED := src $(wildcard tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check prove soak bench fuzz kills services clean
+.PHONY: help venv demo test check prove soak breaks mutate bench fuzz kills services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo 'ARGS="..." is handed on by demo, test, prove, soak, bench, fuzz and kills.'
+	@echo 'ARGS="..." is handed on by demo, test, prove, soak, breaks, mutate, bench, fuzz and kills.'
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -51,6 +51,21 @@ prove: $(VENV)/.dev-stamp ## Prove the promises at full length, and write the fi
 soak: $(VENV)/.dev-stamp ## Simulate schedules on all cores until one breaks a promise: ARGS="--seeds 1000000 --from 0"
 	$(BIN)/python -m retrysafe.testing.simulation $(ARGS)
 
+breaks: $(VENV)/.dev-stamp ## Take each defence out of a copy of the source, and see that its tests fail (ARGS: which)
+	@trap '$(SERVICES) stop' EXIT; \
+	$(START_SERVICES); \
+	eval "$$($(SERVICES) env)"; \
+	$(BIN)/python -m tests.proving.breaks $(ARGS)
+
+$(VENV)/.mutate-stamp: $(VENV)/.dev-stamp
+	$(BIN)/python -m pip install --quiet --editable '.[mutate]'
+	@touch $@
+
+mutate: $(VENV)/.mutate-stamp ## Mutate the core, and write the score (about 20 minutes; needs no services)
+	rm -rf mutants
+	env -u PYTHONPATH RETRYSAFE_SEED=1 $(BIN)/python -m mutmut run $(ARGS)
+	$(BIN)/python -m tests.proving.mutation && $(BIN)/python scripts/generate-docs
+
 check: $(VENV)/.dev-stamp ## Check format, style, types and the layers of imports
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -84,6 +99,6 @@ services: ## Start the services, and print the variables that lead the tests to 
 
 clean: ## Stop the services; remove .venv, caches and the services' data
 	$(SERVICES) stop
-	rm -rf $(VENV) .services .coverage .coverage.* htmlcov build dist .hypothesis \
+	rm -rf $(VENV) .services .coverage .coverage.* htmlcov build dist mutants .hypothesis \
 		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

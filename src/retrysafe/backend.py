@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from retrysafe import migrations
 from retrysafe.errors import ConfigurationError
@@ -16,6 +16,7 @@ from retrysafe.ports import (
     AsyncListener,
     Client,
     Executor,
+    Hearing,
     Listener,
     OperableStore,
     Steps,
@@ -30,6 +31,7 @@ from retrysafe.wakeups import Wakeups
 if TYPE_CHECKING:
     import asyncio
 
+C = TypeVar("C")
 _MIGRATED = ("sqlite", "postgresql", "mysql")
 
 
@@ -105,7 +107,7 @@ class Backend:
         self._lock = ProcessLock()
         self._checked: set[int] = set()
         self.warnings: list[Finding] = []
-        """What the check found and nobody has been told yet."""
+        """What the check found, or a client heard from the server, and nobody has been told yet."""
         self.heartbeats: dict[int, Closable] = {}
         self.aheartbeats: dict[asyncio.AbstractEventLoop, AsyncClosable] = {}
         self.users = 0
@@ -175,12 +177,18 @@ class Backend:
             raise ConfigurationError(
                 f"store= ({self.address}) serves async code only: use 'async with' or a coroutine."
             )
-        return make()
+        return self._heeded(make())
 
     def _amade(self, make: Callable[[], AsyncClient] | None) -> AsyncClient:
         if make is None:
             raise ConfigurationError(f"store= ({self.address}) serves sync code only: {self._async_with}.")
-        return make()
+        return self._heeded(make())
+
+    def _heeded(self, client: C) -> C:
+        """The client, which now adds what it hears from its server to the warnings."""
+        if isinstance(client, Hearing):
+            client.heard = self.warnings.append
+        return client
 
     # ------------------------------------------------------------ waiting
 

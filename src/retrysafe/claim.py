@@ -339,7 +339,7 @@ class Claim:
         return outcome
 
     def _tell_warnings(self) -> None:
-        """Pass on what the first look at the server's settings found."""
+        """Pass on what the first look at the server's settings found, and what the server said by itself."""
         backend = self._terms.backend
         warnings = backend.warnings if backend.near is None else backend.near.warnings or backend.warnings
         while warnings:
@@ -577,6 +577,7 @@ class Claim:
 
     def _not_settled(self, failure: Exception) -> None:
         """The transaction that carries the outcome could not be ended as wanted."""
+        self._tell_warnings()
         self._terms.backend.wakeups.wake(self._required_hold().key)
         if isinstance(failure, OutcomeUnknown):
             self._tell("unknown", error_type=type(failure).__name__)
@@ -587,6 +588,7 @@ class Claim:
 
     def _conclude(self, settled: Settled, end: End, error: BaseException | None) -> None:
         """Tell what happened, wake who waits, and raise what the caller must know."""
+        self._tell_warnings()
         self._terms.backend.wakeups.wake(self._required_hold().key)
         if settled is Settled.UNANSWERED:
             self._tell("unrecorded", ending=end.ending.name.lower())
@@ -629,7 +631,7 @@ class Claim:
 
     # ------------------------------------------------------------ the lease
 
-    def _renewing(self) -> Steps[tuple[set[bytes], float]]:
+    def _renewing(self) -> Steps[tuple[set[Held], float]]:
         """A claim that waited long for its store starts with a whole lease."""
         asked_at = heartbeat.clock()
         kept = yield from renew(self._terms.backend.store, [self._required_hold()])

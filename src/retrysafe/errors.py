@@ -186,8 +186,9 @@ class ResultUnreadable(RetrysafeError):
     """The key was used before, and its stored answer cannot be read here. Nothing was run again.
 
     The effect may have happened; only the answer is out of reach, because it is encrypted with a key
-    that this process does not have, or was altered. Give the boundary the keyring with the key named
-    above, then ask again with the same key. A new key could do the work twice.
+    that this process does not have, was altered, or was written by a newer retrysafe. Give the boundary
+    the keyring with the key named above, or upgrade, then ask again with the same key. A new key could
+    do the work twice.
     """
 
 

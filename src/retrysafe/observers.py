@@ -56,7 +56,9 @@ OCCURRENCES: dict[str, Meaning] = {
         ("isolation",),
     ),
     "store_warning": Meaning(
-        WARNING, "the server's settings weaken a promise; told once per process", ("setting", "text")
+        WARNING,
+        "the server's settings weaken a promise (told once per process), or a commit did not get what they promise",
+        ("setting", "text"),
     ),
     "mismatch": Meaning(WARNING, "the same key came with another payload and was refused", ("differing",)),
     "expired_refused": Meaning(INFO, "the key's window is over and the boundary refuses its reuse"),

@@ -277,6 +277,14 @@ class Client(Executor, Protocol):
         ...
 
 
+@runtime_checkable
+class Hearing(Protocol):
+    """A client, of either colour, that hears what its server says beside its answers."""
+
+    heard: Callable[[Finding], None]
+    """Called with what it heard; set by who uses the client."""
+
+
 class AsyncClient(AsyncExecutor, Protocol):
     """An async executor that owns its connections."""
 

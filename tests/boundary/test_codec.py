@@ -128,6 +128,7 @@ class Computed:
     b: int = field(init=False, default=0)
 
 
+@pytest.mark.fault(67)
 @pytest.mark.parametrize(
     ("value", "annotation", "complaint"),
     [
@@ -147,12 +148,14 @@ def test_what_could_not_come_back_equal_is_refused(value: Any, annotation: Any, 
         CODEC.encode(value, annotation)
 
 
+@pytest.mark.fault(71)
 def test_a_stored_name_is_never_imported() -> None:
     body = json.dumps({"$": ["object", "os.system", {"command": "true"}]}).encode()
     with pytest.raises(ResultNotEncodable):
         CODEC.decode(Stored(body, "application/vnd.retrysafe+json", 1), Order)
 
 
+@pytest.mark.fault(71, 72)
 @pytest.mark.parametrize(
     "stored",
     [

@@ -344,6 +344,7 @@ def test_keys_are_rotated_and_the_old_one_may_go_when_its_answers_are_forgotten(
     made.close()
 
 
+@pytest.mark.fault(72)
 @pytest.mark.parametrize(
     ("keyring", "said"),
     [

@@ -178,6 +178,7 @@ def test_ints_and_uuids_are_keys(boundary: Boundary) -> None:
     assert run(uuid) == run(str(uuid))
 
 
+@pytest.mark.fault(69)
 def test_unicode_forms_are_two_keys(boundary: Boundary) -> None:
     @boundary.once(key="key")
     def run(key: str) -> str:

@@ -271,6 +271,7 @@ def store_url(kind: str, path: Path) -> str:
     return url
 
 
+@pytest.mark.fault(75)
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgresql", "mysql", "redis"])
 def test_a_flood_from_many_threads(kind: str, tmp_path: Path) -> None:
     """Exact where claims are serial; elsewhere too many by no more than are claiming at once."""

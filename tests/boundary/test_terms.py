@@ -61,7 +61,7 @@ from tests.stores.harnesses import FakeClock, memory_backend
 )
 def test_a_promise_that_cannot_be_kept_is_refused(terms: dict[str, Any], names: str) -> None:
     with pytest.raises(ConfigurationError, match=names.replace("(", r"\(")):
-        Boundary(terms.pop("name", "x"), **{"store": "memory://", **terms})
+        Boundary(**{"name": "x", "store": "memory://", **terms})
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), "later", None])
@@ -109,6 +109,7 @@ class Timed:
         return claim
 
 
+@pytest.mark.fault(78)
 def test_result_and_key_have_separate_clocks() -> None:
     timed = Timed(window="1h", memory="3h", on_expired="refuse")
     with timed.boundary.claim("k") as claim:
@@ -125,6 +126,7 @@ def test_result_and_key_have_separate_clocks() -> None:
     assert timed.names().count("expired_refused") == 1
 
 
+@pytest.mark.fault(78)
 def test_an_expired_key_is_new_work_by_default() -> None:
     timed = Timed(window="1h", memory="3h")
     with timed.boundary.claim("k", payload=1) as claim:
@@ -298,6 +300,7 @@ def test_leased_failures(effects: Any, said: str | None, state: str, error: type
     assert record.state == state
 
 
+@pytest.mark.fault(74)
 def test_scopes_keep_tenants_apart() -> None:
     tenant = "a"
     boundary = Boundary("scoped", store="memory://", scope=lambda: tenant)

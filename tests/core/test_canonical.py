@@ -155,6 +155,7 @@ def test_other_values_have_a_form_that_is_stable(value: Any) -> None:
     assert of_value(value) == of_value(value)
 
 
+@pytest.mark.fault(67)
 @pytest.mark.parametrize(
     "value",
     [math.nan, math.inf, -math.inf, Decimal("NaN"), Decimal("Infinity"), object(), Order, bytearray(b"a"), [object()]],
@@ -237,6 +238,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.fault(67, 68)
 @pytest.mark.parametrize("name", REFUSED)
 def test_text_without_one_meaning_is_refused(name: str) -> None:
     with pytest.raises(NotCanonical):

@@ -120,3 +120,7 @@ def test_a_version_is_unchanged_since_it_was_first_seen() -> None:
     assert seen.unchanged_for(b"c", 1, 170) == 0, "two at most: the oldest is forgotten"
     assert seen.unchanged_for(b"a", 2, 180) == 0
     assert seen.unchanged_for(b"c", 1, 190) == 20
+
+
+def test_two_answers_that_leave_one_moment_tell_it() -> None:
+    assert narrowed(Bounds(0, 10, 0), Bounds(10, 20, 0)) == Bounds(10, 10, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any
 
 import pytest
@@ -34,6 +34,7 @@ def test_the_order_of_parts_does_not_matter() -> None:
     assert fingerprint.of_parts({"a": b"1", "b": b"2"}) == fingerprint.of_parts({"b": b"2", "a": b"1"})
 
 
+@pytest.mark.fault(70)
 def test_the_layout_is_version_name_and_full_digest() -> None:
     found = fingerprint.of_parts({"body": b"x"})
     assert found == b"\x01\x00\x04body" + hashlib.sha256(b"x").digest()
@@ -138,3 +139,30 @@ def test_a_fingerprint_is_bounded() -> None:
     assert len(fingerprint._parts(fingerprint.of_payload(wide))) == 64
     assert named(wide, {**wide, "field7": {}}) == ("field7",)
     assert named({**wide, "more": 1}, {**wide, "more": 2}) == ("payload",)
+
+
+def test_a_part_that_one_has_more_is_the_only_one_that_differs() -> None:
+    one, other = {"a": b"1", "c": b"3"}, {"a": b"1", "b": b"2", "c": b"3"}
+    assert fingerprint.differing(fingerprint.of_parts(one), fingerprint.of_parts(other)) == ("b",)
+    assert fingerprint.differing(fingerprint.of_parts({"a": b"1"}), fingerprint.of_parts(one)) == ("c",)
+    assert fingerprint.names(fingerprint.of_parts(other)) == ("a", "b", "c")
+
+
+def test_as_many_fields_as_may_be_are_parts_and_names_may_have_dashes() -> None:
+    most = {f"f{i}": {"x-y": i} for i in range(fingerprint.MOST_PARTS)}
+    assert "f0.x-y" in fingerprint.names(fingerprint.of_payload(most))
+    assert "f0" in fingerprint.names(fingerprint.of_payload({**most, "f0": {"x": 1, "y": 2}}))
+    assert fingerprint.names(fingerprint.of_payload({"a" * 64: 1})) == ("a" * 64,)
+    assert fingerprint.names(fingerprint.of_payload({"a" * 65: 1})) == (fingerprint.WHOLE,)
+
+
+def test_a_member_of_an_enum_is_one_value_whatever_it_is_made_of() -> None:
+    @dataclass(frozen=True)
+    class Price:
+        amount: int
+
+    class Prices(Price, Enum):
+        LOW = 1
+
+    assert canonical.pairs_of(Prices.LOW) is None
+    assert fingerprint.names(fingerprint.of_payload({"price": Prices.LOW})) == ("price",)

@@ -67,15 +67,18 @@ def test_characters_do_not_move_from_one_part_to_the_next() -> None:
     assert len(parts) == 5
 
 
+@pytest.mark.fault(74)
 def test_a_tenant_that_guesses_a_key_finds_nothing() -> None:
     assert keys.lookup(None, "b", "tenant 1", "op", "key") != keys.lookup(None, "b", "tenant 2", "op", "key")
     assert keys.lookup(b"secret", "b", "s", "op", "key") != keys.lookup(None, "b", "s", "op", "key")
 
 
+@pytest.mark.fault(69)
 def test_unicode_forms_are_two_keys() -> None:
     assert keys.lookup(None, "b", "", "op", "é") != keys.lookup(None, "b", "", "op", "e\u0301")
 
 
+@pytest.mark.fault(70)
 def test_stored_hashes_stay_as_they_are_for_ever() -> None:
     """Changing these makes every stored key unknown: that needs a new version and a migration."""
     found = keys.lookup(None, "boundary", "scope", "operation", "key")

@@ -41,6 +41,8 @@ def test_anything_else_is_refused(given: dict[str, Any], said: str) -> None:
 def test_a_quota_shows_its_limits() -> None:
     assert repr(Quota(rate="100/1m", outstanding=5)) == "Quota(rate='100/60s', outstanding=5)"
     assert repr(Quota(outstanding=5)) == "Quota(outstanding=5)"
+    assert repr(Quota(rate="100/1m")) == "Quota(rate='100/60s')"
+    assert (Quota(outstanding=5).rate, Quota(outstanding=5).period) == (None, 0)
 
 
 def test_boundary_and_scope_are_counted_apart() -> None:

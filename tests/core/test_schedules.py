@@ -52,6 +52,7 @@ def test_a_duplicate_never_sleeps_past_its_deadline_nor_far_past_the_lease(
         assert pause <= lease + 0.003
 
 
+@pytest.mark.fault(77)
 @given(over=st.floats(0, 10), chance=CHANCE)
 def test_patience_ends_at_its_deadline(over: float, chance: float) -> None:
     assert Patience(deadline=50).next_pause(50 + over, 1.0, chance) is None
@@ -205,3 +206,24 @@ def test_a_sweeper_whose_store_fails_backs_off(failures: int, chance: float) -> 
     assert schedule.failures == failures + 1
     assert 0.01 <= rest <= RECOVERY.cap
     assert SWEEPS._replace(failures=3).failed(0.5)[1] == 2.0
+
+
+def test_a_sweeper_sleeps_about_its_interval() -> None:
+    sweeps = Sweeps(100, 1.0, 60.0)
+    assert [sweeps.is_done(chance)[1] for chance in (0.0, 0.5)] == [45.0, 60.0]
+
+
+def test_a_century_is_the_longest_and_a_microsecond_the_shortest() -> None:
+    assert seconds("36500d", "window") == 36500 * 86400.0
+    assert [micros(1e-6, "lease"), micros(1e-9, "lease")] == [1, 1]
+
+
+def test_who_waits_for_a_lease_that_ends_now_looks_at_its_own_pace() -> None:
+    pauses = [Patience(100.0, 5).next_pause(0.0, left, 0.9) for left in (0.0, None)]
+    assert pauses[0] == pauses[1]
+
+
+@pytest.mark.parametrize("left", [0.004, 0.02])
+def test_who_waits_for_a_lease_that_ends_soon_looks_just_after_its_end(left: float) -> None:
+    assert Patience(100.0, 20).next_pause(0.0, None, 0.99) > 2 * left  # type: ignore[operator]
+    assert Patience(100.0, 20).next_pause(0.0, left, 0.99) == left + 0.002

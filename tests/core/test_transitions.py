@@ -150,7 +150,7 @@ def test_a_late_owner_changes_nothing(event: Event, change: dict[str, object]) -
         if event is Event.RENEW
         else transitions.settle(record, held, event, RESULT, NOW)
     )
-    with pytest.raises(IllegalTransition, match="another attempt"):
+    with pytest.raises(IllegalTransition, match=r"(?m)^The record belongs to another attempt\.$"):
         call()
 
 
@@ -161,7 +161,7 @@ def test_a_record_that_changed_since_it_was_seen_stays(event: Event, change: dic
         next(standing for _, standing in TABLE if (event, standing) in TABLE and standing is not Standing.ABSENT)
     )
     seen = record._replace(**change)  # type: ignore[arg-type]
-    with pytest.raises(IllegalTransition, match="changed since"):
+    with pytest.raises(IllegalTransition, match=r"(?m)^The record has changed since it was seen\.$"):
         if event is Event.CLAIM:
             transitions.claim_again(record, want(), seen, NOW)
         else:
@@ -184,6 +184,40 @@ def test_a_renewal_extends_the_lease_from_now_and_the_window_with_it() -> None:
     assert after.lease_until == NOW + 1 + CLOCKS.lease
     assert after.expires == NOW + 1 + CLOCKS.window
     assert (after.attempt, after.token, after.attempts) == (record.attempt, record.token, record.attempts)
+
+
+@pytest.mark.parametrize("event", BY_SIGHT)
+def test_what_somebody_else_settles_has_the_given_result_at_the_stores_time(event: Event) -> None:
+    record = at(
+        Standing.LAPSED if event is Event.SUSPECT else Standing.COMPLETED if event is Event.EXPIRE else Standing.UNKNOWN
+    )
+    after = transitions.resolve(record, record, event, RESULT, CLOCKS, NOW + 3)
+    assert (after.result, after.now, after.updated, after.version) == (RESULT, NOW + 3, NOW + 3, record.version + 1)
+
+
+def test_a_token_is_one_more_where_the_clock_is_behind() -> None:
+    assert transitions.next_token(10, 5) == 11
+    assert transitions.first_claim(want(), 1).token == 1
+
+
+def test_a_margin_makes_a_lease_longer_for_others() -> None:
+    clocks, record = CLOCKS._replace(margin=7), at(Standing.RUNNING)
+    after = transitions.renew(record, owner(record)._replace(clocks=clocks), NOW)
+    assert after.lease_until == NOW + CLOCKS.lease + 7
+    assert transitions.first_claim(want(clocks=clocks), NOW).lease_until == NOW + CLOCKS.lease + 7
+
+
+@pytest.mark.parametrize("standing", [Standing.RELEASED, Standing.LAPSED, Standing.EXPIRED, Standing.FORGOTTEN])
+def test_a_claim_without_a_payload_keeps_the_fingerprint_until_the_window_is_over(standing: Standing) -> None:
+    seen = at(standing)
+    kept = b"" if standing in (Standing.EXPIRED, Standing.FORGOTTEN) else b"print"
+    assert transitions.claim_again(seen, want(fingerprint=b""), seen, NOW).fingerprint == kept
+    assert transitions.claim_again(seen, want(fingerprint=b"other"), seen, NOW).fingerprint == b"other"
+
+
+def test_a_rule_is_its_sources_target_and_guard() -> None:
+    made = transitions._rule(State.RUNNING, Guard.OWNER, Standing.RUNNING, Standing.LAPSED)
+    assert made == (frozenset({Standing.RUNNING, Standing.LAPSED}), State.RUNNING, Guard.OWNER)
 
 
 def test_a_settlement_is_judged_by_the_stores_time_and_not_by_what_was_seen() -> None:
@@ -275,6 +309,7 @@ def test_lease_left_is_on_the_stores_clock() -> None:
 
 def test_the_diagram_shows_the_table_and_nothing_else() -> None:
     drawn = diagram.mermaid().splitlines()
+    assert drawn[0] == "stateDiagram-v2"
     for (event, standing), target in TABLE.items():
         source = "[*]" if standing is Standing.ABSENT else standing.value
         goal = "[*]" if target is None else target.value
@@ -284,5 +319,8 @@ def test_the_diagram_shows_the_table_and_nothing_else() -> None:
 
 
 def test_the_table_in_the_documentation_has_a_row_for_each_event() -> None:
-    rows = diagram.table().splitlines()[2:]
+    head, line, *rows = diagram.table().splitlines()
+    assert (head, line) == ("| event | from | to | guard |", "|---|---|---|---|")
+    assert rows[-1] == "| sweep | forgotten | absent | the store's clock alone |"
+    assert " | completed, expired, failed, released | released | " in rows[-2]
     assert [row.split(" | ")[0].strip("| ") for row in rows] == ["claim", *(event.value for event in transitions.RULES)]

@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable
+from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable, migrations
 from retrysafe.archive import JsonLines
 from retrysafe.connect import connect
 from retrysafe.observers import Observers
@@ -24,7 +25,7 @@ from retrysafe.programs.drivers import run
 from retrysafe.programs.rotating import rotate, worth_rotating
 from retrysafe.sweeper import Sweeper
 from retrysafe.types import Record
-from tests.faults.helpers import DEADLINE, renewals_of, until
+from tests.faults.helpers import DEADLINE, Bank, renewals_of, until
 
 
 def say(line: object) -> None:
@@ -58,12 +59,19 @@ def skewed(store: str, name: str, seconds: str) -> None:
     boundary.close()
 
 
-def stopped(store: str, name: str, colour: str) -> None:
-    """A worker that is stopped in mid-work, for longer than its lease."""
+def stopped(store: str, name: str, colour: str, back: str = "") -> None:
+    """A worker that is stopped in mid-work, for longer than its lease.
+
+    With ``back`` its renewals hang, so that nobody tells it, and its wall clock has gone so much back.
+    """
     boundary = Boundary(name, store=store, lease=0.5, observers=())
+
+    if back:
+        boundary._terms.backend._pulse = threading.Event().wait  # type: ignore[assignment]
 
     def sync() -> None:
         with boundary.claim("key") as claim:
+            _set_back(float(back or 0))
             say("holding")
             go_on()
             try:
@@ -98,10 +106,80 @@ def stopped(store: str, name: str, colour: str) -> None:
         say("LeaseLost")
 
 
+def older(store: str, name: str) -> None:
+    """A worker of the first version of the schema, which it makes where it is missing; it works over a migration."""
+    every = migrations.load
+    migrations.load = lambda dialect: every(dialect)[:1]  # type: ignore[assignment]
+    connect(store).migrate()
+    boundary = Boundary(name, store=store, lease="60s", observers=())
+    served, over = list[int](), threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            with boundary.claim(f"{os.getpid()} {len(served)}") as claim:
+                claim.result = len(served)
+            served.append(claim.result)
+
+    traffic = threading.Thread(target=serve)
+    with boundary.claim(f"across {os.getpid()}", payload="p") as claim:
+        traffic.start()
+        until(lambda: len(served) > 10)
+        say("holding")
+        say(os.getpid())
+        go_on()
+        claim.result = "the older"
+    migrated_at = len(served)
+    until(lambda: len(served) > migrated_at + 10 or not traffic.is_alive())
+    over.set()
+    say(f"served all: {traffic.is_alive()}")
+    traffic.join()
+    with boundary.claim("by the newer", payload="p") as claim:
+        say(f"replayed {claim.replayed}: {claim.result}")
+    with boundary.claim("by the older", payload="p") as claim:
+        if not claim.replayed:
+            claim.result = "the older"
+    boundary.close()
+    say("ended")
+
+
+def _set_back(seconds: float) -> None:
+    real, real_ns = time.time, time.time_ns
+    time.time = lambda: real() - seconds
+    time.time_ns = lambda: real_ns() - round(seconds * 1e9)
+
+
 def restarting(store: str, name: str, effects: str) -> None:
     """A worker that dies right at the beginning of its work."""
     boundary = Boundary(name, store=store, effects=effects, lease=0.05, observers=())  # type: ignore[arg-type]
     until(lambda: _claims(boundary))
+
+
+def dying(store: str, name: str, effects: str, moment: str, ledger: str) -> None:
+    """A worker that dies when its attempt is told of ``moment``, or when it has "charged"."""
+
+    def die(reached: str) -> None:
+        if reached == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    boundary = Boundary(name, store=store, effects=effects, lease=DYING_LEASE, observers=[lambda told: die(told.name)])  # type: ignore[arg-type]
+    with boundary.claim("key") as claim:
+        if effects == "transactional":
+            claim.tx.execute(f"INSERT INTO {ledger} VALUES ('key', 'receipt')")
+            claim.result = "receipt"
+        else:
+            claim.result = Bank(Path(ledger)).charge(claim.key_for("bank"))
+        die("charged")
+    die("answered")
+
+
+DYING_LEASE = 0.3
+
+
+def holding(store: str, name: str, lease: str) -> None:
+    """A worker that holds a key for as long as it lives."""
+    with Boundary(name, store=store, lease=lease, observers=()).claim("key"):
+        say("holding")
+        go_on()
 
 
 def _claims(boundary: Boundary) -> bool:
@@ -255,9 +333,12 @@ def rotating(store: str, moment: str) -> None:
 
 
 ROLES = {
+    "dying": dying,
     "rotating": rotating,
     "forking": forking,
     "forking_sweeper": forking_sweeper,
+    "older": older,
+    "holding": holding,
     "opening": opening,
     "restarting": restarting,
     "skewed": skewed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,14 @@ from tests.faults.helpers import (
     unique,
 )
 from tests.faults.http_proxy import HttpProxy
-from tests.faults.servers import Cluster, MariaDB, mariadb_program, postgresql_programs
+from tests.faults.servers import (
+    Cluster,
+    MariaDB,
+    PgBouncer,
+    mariadb_program,
+    pgbouncer_program,
+    postgresql_programs,
+)
 from tests.stores.harnesses import dynamodb_endpoint, dynamodb_url, redis_url
 
 Making = Callable[..., Boundary]
@@ -135,6 +143,33 @@ def own_server() -> Iterator[Cluster]:
     if programs is None or (os.geteuid() != 0 and os.environ.get("USER") == "root"):
         absent("no PostgreSQL server programs under /usr/lib/postgresql")
     server = Cluster(programs)
+    yield server
+    server.close()
+
+
+@contextmanager
+def own_primary() -> Iterator[Cluster]:
+    """A PostgreSQL server with our tables in it."""
+    programs = postgresql_programs()
+    if programs is None or (os.geteuid() != 0 and os.environ.get("USER") == "root"):
+        absent("no PostgreSQL server programs under /usr/lib/postgresql")
+    server = Cluster(programs)
+    try:
+        backend = connect(server.url)
+        backend.migrate()
+        backend.close()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(migrated: str) -> Iterator[PgBouncer]:
+    """A PgBouncer in transaction mode before the shared PostgreSQL."""
+    program = pgbouncer_program()
+    if program is None:
+        absent("no PgBouncer; run scripts/services install postgresql")
+    server = PgBouncer(program, migrated)
     yield server
     server.close()
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from retrysafe import InProgress, StoreUnavailable
+from retrysafe import Boundary, InProgress, StoreUnavailable
 from retrysafe.executors import redis_url
 from retrysafe.executors.redis import RedisClient
 from retrysafe.ports import Occurrence
@@ -79,9 +79,26 @@ def again(operation: Callable[[], Any]) -> Any:
     return found[-1]
 
 
-async def forever() -> None:
+def completed_elsewhere(boundary: Boundary, key: str, result: str) -> int:
+    """Claim a key and complete it in a thread, so not inside a claim of this one; the attempt's token."""
+    tokens: list[int] = []
+
+    def attempt() -> None:
+        with boundary.claim(key) as claim:
+            assert not claim.replayed
+            tokens.append(claim.token)
+            claim.result = result
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join(DEADLINE)
+    assert len(tokens) == 1, "the attempt did not come to its end"
+    return tokens[0]
+
+
+async def forever(seconds: float = DEADLINE) -> None:
     """Hang until cancelled; past the deadline the test has failed."""
-    await asyncio.wait_for(asyncio.Event().wait(), DEADLINE)
+    await asyncio.wait_for(asyncio.Event().wait(), seconds)
 
 
 def reached(event: threading.Event) -> None:
@@ -333,7 +350,7 @@ class Proxy:
     Armed with k, it counts the messages of both directions (of connections that are ready, so that a
     pool which connects in the background does not disturb) and cuts the connection of the k-th:
     before it is forwarded (its request, or its reply, is lost), or just after (a request arrives and
-    its reply is lost). ``stall`` makes it swallow everything instead: a half-open connection.
+    its reply is lost). ``hold`` delays requests; ``stall`` swallows everything: a half-open connection.
     """
 
     def __init__(self, url: str) -> None:
@@ -347,6 +364,13 @@ class Proxy:
         self._moment: Moment = "request lost"
         self._count = 0
         self._stalled = False
+        self._kept_back: bytes | None = None
+        self._going = threading.Event()
+        self.held = threading.Event()
+        """That a request is kept back."""
+        self._between = threading.Lock()
+        self.meanwhile: Callable[[], Any] = lambda: None
+        """What happens after the server has lost the connection and before the client has."""
         self.statements: list[str] = []
         """Every statement that was sent to be parsed."""
         self.answers = 0
@@ -366,6 +390,15 @@ class Proxy:
         """Cut before the next message of that direction that holds ``text``."""
         with self._lock:
             self._text, self._moment, self.cut = (text, direction), "request lost", None
+
+    def hold(self, text: bytes = b"") -> None:
+        """Keep every request that holds ``text``, and all that come after it, on their way until `let_go`."""
+        self._kept_back = text
+
+    def let_go(self) -> None:
+        """Deliver what was kept back, whoever is still there to be answered."""
+        self._kept_back = None
+        self._going.set()
 
     def disarm(self) -> None:
         """Let everything through."""
@@ -389,6 +422,7 @@ class Proxy:
 
     def close(self) -> None:
         """Cut every connection, and wait until all is closed."""
+        self.let_go()
         _cut(self._listener)
         self._accepting.join(DEADLINE)
         self._listener.close()
@@ -431,12 +465,16 @@ class Proxy:
                             ready.set()
                     elif not self._forward(message, source, target, direction):
                         return
-        _cut(source)
-        _cut(target)
+        with self._between:
+            _cut(source)
+            _cut(target)
 
     def _forward(self, message: bytes, source: socket.socket, target: socket.socket, direction: str) -> bool:
         if self._stalled:
             return True
+        if direction == ">" and self._kept_back is not None and self._kept_back in message:
+            self.held.set()
+            assert self._going.wait(DEADLINE)
         with self._lock:
             self._count += 1
             named = self._text is not None and self._text[1] == direction and self._text[0] in message
@@ -444,8 +482,10 @@ class Proxy:
             if cutting:
                 self.cut = (direction, message)
         if cutting and self._moment == "request lost":
+            with self._between:
+                _cut(target)
+                self.meanwhile()
             _cut(source)
-            _cut(target)
             return False
         target.sendall(message)
         if direction == ">" and message[:1] in b"PQ":
@@ -480,8 +520,8 @@ def seeded(name: str) -> random.Random:
 
 
 @contextmanager
-def own_database(server: str, partitions: int | None = None) -> Iterator[str]:
-    """The URL of a new, migrated PostgreSQL database, dropped in the end: a sweep takes whatever is forgotten."""
+def own_database(server: str, partitions: int | None = None, *, migrated: bool = True) -> Iterator[str]:
+    """The URL of a new PostgreSQL database, dropped in the end: a sweep takes whatever is forgotten."""
     from urllib.parse import urlsplit
 
     import psycopg
@@ -494,7 +534,8 @@ def own_database(server: str, partitions: int | None = None) -> Iterator[str]:
         admin.execute(f"CREATE DATABASE {name}".encode())
         backend = connect(url)
         try:
-            backend.migrate(partitions)
+            if migrated:
+                backend.migrate(partitions)
             yield url
         finally:
             backend.close()

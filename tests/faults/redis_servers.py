@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -12,6 +13,7 @@ import redis
 from tests.faults.helpers import DEADLINE, until
 from tests.faults.servers import OwnServer
 
+COMPILER = "cc"
 QUIET = ("--save", "", "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0")
 
 
@@ -52,6 +54,31 @@ class Server(OwnServer):
         """Kill it, and remove its directory."""
         self.client.close()
         super().close()
+
+
+class WithItsClock(Server):
+    """A server whose wall clock can be set."""
+
+    def __init__(self) -> None:
+        super().__init__("--appendonly", "yes")
+
+    def start(self) -> None:
+        library = self.home / "clock.so"
+        self._run([COMPILER, "-shared", "-fPIC", "-O1", "-o", str(library), str(Path(__file__).with_name("clock.c"))])
+        self.set_clock(0)
+        self._environment = {"LD_PRELOAD": str(library), "CLOCK_OFFSET": str(self.home / "offset")}
+        super().start()
+
+    def set_clock(self, seconds: int) -> None:
+        """Let it be so many seconds ahead of the time, from now on."""
+        written = self.home / "offset.new"
+        written.write_text(str(seconds))
+        written.replace(self.home / "offset")
+
+    def time(self) -> float:
+        """What it takes for the time."""
+        seconds, micros = self.client.time()
+        return float(seconds + micros / 1e6)
 
 
 class Sentinel(Server):

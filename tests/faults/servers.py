@@ -10,15 +10,19 @@ import socket
 import subprocess
 import tempfile
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from tests.faults.helpers import DEADLINE, until
-from tests.stores.ageing import mysql_connection
+from tests.faults.helpers import DEADLINE, ROOT, until
+from tests.stores.ageing import dynamodb_client, mysql_connection
 
 
 class OwnServer:
     """A server process on a free port of the loopback. It runs as ``user`` where we are root, whom it would refuse."""
+
+    _patience = DEADLINE
 
     def __init__(self, user: str | None = None) -> None:
         owner = pwd.getpwnam(user) if user is not None and os.geteuid() == 0 else None
@@ -31,6 +35,8 @@ class OwnServer:
             self.port: int = free.getsockname()[1]
         self._log = (self.home.parent / f"{self.home.name}.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
+        self._environment: dict[str, str] = {}
+        """What it gets beside the environment of this process."""
 
     @property
     def url(self) -> str:
@@ -49,8 +55,14 @@ class OwnServer:
 
     def start(self) -> None:
         """Start, and wait until it answers."""
-        self._process = subprocess.Popen(self._command(), stdout=self._log, stderr=self._log, **self._identity)
-        until(self._answers)
+        self._process = subprocess.Popen(
+            self._command(),
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, **self._environment},
+            **self._identity,
+        )
+        until(self._answers, self._patience)
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -83,9 +95,35 @@ class Cluster(OwnServer):
         super().__init__("postgres")
         self._programs = programs
         self._data = str(self.home / "data")
-        initdb = str(programs / "initdb")
-        self._run([initdb, "-D", self._data, "-U", "retrysafe", "-A", "trust", "-E", "UTF8", "--no-sync"])
+        self._make()
         self.start()
+
+    def _make(self) -> None:
+        initdb = str(self._programs / "initdb")
+        self._run([initdb, "-D", self._data, "-U", "retrysafe", "-A", "trust", "-E", "UTF8", "--no-sync"])
+
+    def replica(self, name: str) -> Replica:
+        """A server that follows this one, and calls itself ``name`` there."""
+        return Replica(self._programs, self, name)
+
+    def set(self, **settings: str) -> None:
+        """Change settings of the running server."""
+        with self.admin() as admin:
+            for name, value in settings.items():
+                admin.execute(f"ALTER SYSTEM SET {name} = '{value}'".encode())
+            admin.execute("SELECT pg_reload_conf()")
+        for name, value in settings.items():
+            until(partial(self._has, name, value))
+
+    def _has(self, name: str, value: str) -> bool:
+        with self.admin() as admin:
+            return bool(admin.execute(f"SHOW {name}".encode()).fetchone() == (value,))
+
+    def admin(self) -> Any:
+        """A connection of a person's."""
+        import psycopg
+
+        return psycopg.connect(self.url, autocommit=True)
 
     @property
     def url(self) -> str:
@@ -110,6 +148,96 @@ class Cluster(OwnServer):
         self.process.wait(DEADLINE)
         until(lambda: not any(_alive(pid) for pid in children))
         Path(self._data, "postmaster.pid").unlink(missing_ok=True)
+
+
+class Replica(Cluster):
+    """A streaming replica of a cluster; promoted, it is a primary."""
+
+    def __init__(self, programs: Path, primary: Cluster, name: str) -> None:
+        self._primary, self._name = primary, name
+        super().__init__(programs)
+
+    def _make(self) -> None:
+        """Copy the primary, and follow it from there."""
+        source = f"host=127.0.0.1 port={self._primary.port} user=retrysafe application_name={self._name}"
+        command = [
+            str(self._programs / "pg_basebackup"),
+            "-D",
+            self._data,
+            "-d",
+            source,
+            "-R",
+            "-c",
+            "fast",
+            "--no-sync",
+        ]
+        self._run(command)
+
+    def has_all(self) -> bool:
+        """Whether it has applied whatever its primary has written."""
+        with self._primary.admin() as primary, self.admin() as replica:
+            written = primary.execute("SELECT pg_current_wal_lsn()").fetchone()
+            return bool(replica.execute("SELECT pg_last_wal_replay_lsn() >= %s", written).fetchone()[0])
+
+    def hear_no_more(self) -> None:
+        """Cut the replica off from its primary: what is committed from now on it will never have."""
+        until(self.has_all)
+        self.set(primary_conninfo="")
+        receivers = "SELECT 1 FROM pg_stat_replication WHERE application_name = %s"
+        with self._primary.admin() as primary:
+            until(lambda: not primary.execute(receivers, (self._name,)).fetchall())
+
+    def promote(self) -> None:
+        """Make it a primary."""
+        with self.admin() as admin:
+            admin.execute("SELECT pg_promote()")
+
+
+class PgBouncer(OwnServer):
+    """A PgBouncer in transaction mode, with two server connections for whoever comes."""
+
+    def __init__(self, program: str, behind: str) -> None:
+        super().__init__("postgres")
+        self._program = program
+        self._behind = urlsplit(behind)
+        self._config = self.home / "pgbouncer.ini"
+        database = self._behind.path.removeprefix("/")
+        settings = {
+            "listen_addr": "127.0.0.1",
+            "listen_port": self.port,
+            "unix_socket_dir": "",
+            "auth_type": "any",
+            "pool_mode": "transaction",
+            "default_pool_size": 2,
+            "max_client_conn": 200,
+            "server_round_robin": 1,
+            "ignore_startup_parameters": "extra_float_digits",
+        }
+        server = f"host=127.0.0.1 port={self._behind.port} user={self._behind.username} dbname={database}"
+        lines = [f"[databases]\n{database} = {server}\n[pgbouncer]", *(f"{k} = {v}" for k, v in settings.items())]
+        self._config.write_text("\n".join(lines) + "\n")
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return self._behind._replace(netloc=f"{self._behind.username}@127.0.0.1:{self.port}").geturl()
+
+    def _command(self) -> list[str]:
+        return [self._program, str(self._config)]
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        try:
+            psycopg.connect(self.url).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+def pgbouncer_program() -> str | None:
+    """The PgBouncer that is installed."""
+    return shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
 def postgresql_programs() -> Path | None:
@@ -153,6 +281,46 @@ class MariaDB(OwnServer):
 def mariadb_program() -> str | None:
     """The MariaDB server that is installed."""
     return shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+class DynamoDBLocal(OwnServer):
+    """DynamoDB Local with its tables in a file, which outlives it. Its credentials are any."""
+
+    _patience = 4 * DEADLINE
+
+    def __init__(self, jars: Path) -> None:
+        super().__init__()
+        self._jars = jars
+        self.start()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"dynamodb://retrysafe_records?region=us-east-1&endpoint={self.endpoint}"
+
+    def _command(self) -> list[str]:
+        main = str(ROOT / "scripts" / "DynamoDBOnLoopback.java")
+        java = ["java", f"-Djava.library.path={self._jars}", "-cp", f"{self._jars}/*", main]
+        return [*java, "-dbPath", str(self.home), "-sharedDb", "-disableTelemetry", "-port", str(self.port)]
+
+    def _answers(self) -> bool:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            dynamodb_client(self.endpoint).list_tables()
+        except (BotoCoreError, ClientError):
+            return False
+        return True
+
+
+def dynamodb_jars() -> Path | None:
+    """Where `scripts/services` has put DynamoDB Local, if Java can compile the few lines that keep it to loopback."""
+    home = Path(os.environ.get("RETRYSAFE_SCRATCH") or ROOT / ".services").resolve()
+    jars = home / "dynamodb" / "lib"
+    return jars if (jars / "installed.pom.xml").is_file() and shutil.which("javac") else None
 
 
 def _children(pid: int) -> list[int]:

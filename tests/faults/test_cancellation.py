@@ -11,12 +11,14 @@ from itertools import product
 from typing import Any
 
 import anyio
+import psycopg
 import pytest
 
 from retrysafe import Boundary
+from retrysafe import finish as finishing
 from retrysafe.finish import finish
 from tests.faults.conftest import Making, server_of
-from tests.faults.helpers import Told, forever, records_of, seeded
+from tests.faults.helpers import Told, auntil, forever, plain, records_of, seeded
 
 TRANSACTIONAL = ["sqlite", "aiosqlite", "psycopg", "asyncpg", "asyncmy"]
 KINDS = ["memory", *TRANSACTIONAL, "dynamodb"]
@@ -60,6 +62,7 @@ async def cancelled_at(step: int, work: Callable[[], Awaitable[Any]]) -> bool:
     return early
 
 
+@pytest.mark.fault(89)
 @pytest.mark.parametrize(("kind", "effects"), [*product(KINDS, ["keyed"]), *product(TRANSACTIONAL, ["transactional"])])
 async def test_cancelled_at_every_step_of_a_whole_operation(
     kind: str, effects: str, make: Making, request: pytest.FixtureRequest
@@ -88,6 +91,7 @@ async def test_cancelled_at_every_step_of_a_whole_operation(
         assert step > 3
 
 
+@pytest.mark.fault(89)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_cancelled_while_claiming_leaves_no_orphan(
     kind: str, make: Making, request: pytest.FixtureRequest
@@ -130,6 +134,42 @@ async def _turns(chance: random.Random) -> None:
     """Let a server answer a part of the requests: wait for a short random number of readiness events."""
     if chance.random() < 0.7:
         await asyncio.to_thread(lambda: None)
+
+
+@pytest.mark.fault(89)
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_a_completion_that_has_to_wait_outlives_its_cancelled_caller(
+    driver: str, make: Making, request: pytest.FixtureRequest
+) -> None:
+    """Somebody holds a lock on the record while its attempt is cancelled in the middle of completing it."""
+    url = server_of(driver, request)
+    boundary = make(url, lease="60s")
+    working, go_on = asyncio.Event(), asyncio.Event()
+
+    async def guarded() -> None:
+        async with boundary.claim("key") as claim:
+            working.set()
+            await go_on.wait()
+            claim.result = "done"
+
+    with psycopg.connect(plain(url)) as other, psycopg.connect(plain(url), autocommit=True) as watching:
+        task = asyncio.create_task(guarded())
+        await working.wait()
+        other.execute("SELECT 1 FROM retrysafe_records WHERE boundary = %s FOR UPDATE", (boundary.name,))
+        blocked = "SELECT 1 FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+        go_on.set()
+        await auntil(lambda: watching.execute(blocked, (other.info.backend_pid,)).fetchone())
+        task.cancel()
+        for _ in range(200):
+            await asyncio.sleep(0)
+            assert watching.execute(blocked, (other.info.backend_pid,)).fetchone(), "the completion was given up"
+        assert not task.done()
+        other.commit()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    async with boundary.claim("key") as claim:
+        assert (claim.replayed, claim.result) == (True, "done")
+    await boundary.aclose()
 
 
 @pytest.mark.parametrize("how", ["timeout", "move_on_after", "task group", "cancelled twice", "wait_for"])
@@ -211,13 +251,13 @@ async def test_a_cancel_scope_around_the_claim_leaves_no_orphan(
 async def test_a_cancel_scope_does_not_keep_a_release_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without anyio's own shield the loop around the release would be woken at every turn of the event loop."""
     waits: list[int] = []
-    real = asyncio.wait
+    real = finishing._ended_or_cancelled
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    async def counted(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
         waits.append(1)
-        return real(*args, **kwargs)
+        return await real(task)
 
-    monkeypatch.setattr(asyncio, "wait", counted)
+    monkeypatch.setattr(finishing, "_ended_or_cancelled", counted)
 
     async def release() -> str:
         for _ in range(50):
@@ -227,7 +267,7 @@ async def test_a_cancel_scope_does_not_keep_a_release_spinning(monkeypatch: pyte
     with anyio.CancelScope() as scope:
         scope.cancel()
         assert (await finish(release()))[0] == "released"
-    assert len(waits) <= 2
+    assert len(waits) == 2, "one that was cancelled, and one to the end"
 
 
 def _cancel_later(scope: anyio.CancelScope, turns: int) -> None:
@@ -259,3 +299,25 @@ async def test_a_cancelled_handler_is_in_doubt_only_where_its_effect_is(
         ["released"] if effects == "keyed" else ["unknown"]
     )
     await boundary.aclose()
+
+
+async def test_a_connection_that_its_pool_has_taken_back_already_does_not_hide_what_became_of_the_caller() -> None:
+    """As when it broke while the caller was cancelled: asyncpg's pool then refuses to take it once more."""
+    from asyncpg import InternalClientError
+
+    from retrysafe.executors.asyncpg import AsyncpgClient
+
+    class Connection:
+        def add_log_listener(self, listener: object) -> None: ...
+        def remove_log_listener(self, listener: object) -> None: ...
+
+    class Pool:
+        async def acquire(self, **options: object) -> Connection:
+            return Connection()
+
+        async def release(self, connection: object) -> None:
+            raise InternalClientError("release() called on a free connection holder")
+
+    with pytest.raises(asyncio.CancelledError):
+        async with AsyncpgClient(Pool())._lent():
+            raise asyncio.CancelledError

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from retrysafe import Boundary, InProgress, OutcomeUnknown, StoreUnavailable, current
+from retrysafe import Boundary, InProgress, OutcomeUnknown, StoreUnavailable, current, wait
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, MOMENTS, Bank, Moment, Proxy, Told, driven, plain, rows_of, unique, until
 
@@ -117,6 +117,7 @@ def _once_each(url: str, table: str, results: dict[str, str]) -> None:
     assert dict(rows) == results
 
 
+@pytest.mark.fault(2, 13, 14)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("effects", ["keyed", "external"])
 def test_one_lost_message_never_shows_in_a_leased_operation(
@@ -164,6 +165,7 @@ async def test_one_lost_message_never_shows_in_an_async_leased_operation(
     await boundary.aclose()
 
 
+@pytest.mark.fault(4, 13, 14, 28)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_lost_message_in_an_own_transaction_never_doubles_its_effect(
     moment: Moment, proxy: Proxy, make: Making, migrated: str, table: str
@@ -249,6 +251,7 @@ def test_a_lost_message_in_the_callers_transaction_never_doubles_its_effect(
     _once_each(migrated, table, {key: fresh(key) for key in keys})
 
 
+@pytest.mark.fault(28)
 @pytest.mark.parametrize("driver", ["", "psycopg", "asyncpg"])
 def test_a_commit_whose_reply_is_lost_is_read_back(
     driver: str, proxy: Proxy, make: Making, migrated: str, table: str, told: Told
@@ -285,6 +288,7 @@ def test_a_commit_whose_reply_is_lost_is_read_back(
     assert told.names["completed"] == (1 if driver else 2)
 
 
+@pytest.mark.fault(2)
 @pytest.mark.parametrize("before", ["absent", "released"])
 def test_a_claim_still_under_way_when_its_reply_is_lost_is_found_again(
     before: str, proxy: Proxy, make: Making, migrated: str
@@ -332,6 +336,7 @@ def _cut_on_commit(proxy: Proxy) -> bool:
     return True
 
 
+@pytest.mark.fault(28)
 def test_a_commit_whose_request_is_lost_says_that_the_effect_may_have_happened(
     proxy: Proxy, make: Making, migrated: str, table: str
 ) -> None:
@@ -356,3 +361,30 @@ def test_a_commit_whose_request_is_lost_says_that_the_effect_may_have_happened(
     assert rows_of(migrated, table) == [("key", runs[-1])]
     assert charge() == runs[-1]
     assert len(runs) == 2
+
+
+@pytest.mark.fault(28)
+def test_a_record_of_another_attempt_is_not_taken_for_the_own_one(
+    proxy: Proxy, make: Making, migrated: str, table: str
+) -> None:
+    """COMMIT is lost, the server rolls back, and another attempt completes the key before we look."""
+    boundary = make(proxy.url, effects="transactional")
+    rival = make(migrated, effects="transactional", name=boundary.name, concurrency=wait(DEADLINE))
+
+    def overtake() -> None:
+        with rival.claim("key") as claim:
+            assert not claim.replayed
+            sql, claim.result = _charge(table, "key")
+            claim.tx.execute(sql)
+
+    proxy.meanwhile = overtake
+    with (
+        pytest.raises(StoreUnavailable, match="from a commit, the effect may have happened"),
+        boundary.claim("key") as claim,
+    ):
+        sql, claim.result = _charge(table, "key")
+        claim.tx.execute(sql)
+        proxy.cut_on(b"COMMIT\x00", ">")
+    with boundary.claim("key") as claim:
+        assert claim.replayed
+        assert rows_of(migrated, table) == [("key", claim.result)]

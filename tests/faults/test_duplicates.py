@@ -97,6 +97,7 @@ def _judge_waited(race: Race) -> None:
     assert race.got == {"ran": 1, "replayed {'receipt': 1}": CALLERS - 1}
 
 
+@pytest.mark.fault(16, 77)
 @pytest.mark.parametrize(("kind", "effects"), THREADS)
 def test_threads_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
@@ -109,6 +110,7 @@ def test_threads_are_told_that_the_first_is_running(
         assert (claim.replayed, claim.result) == (True, {"receipt": 1})
 
 
+@pytest.mark.fault(16, 77)
 @pytest.mark.parametrize(("kind", "effects"), THREADS)
 def test_threads_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
@@ -121,6 +123,7 @@ def test_threads_that_wait_get_the_first_result(
     _judge_waited(race)
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize(("kind", "effects"), TASKS)
 async def test_tasks_are_told_that_the_first_is_running(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest
@@ -138,6 +141,7 @@ async def test_tasks_are_told_that_the_first_is_running(
     await boundary.aclose()
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize(("kind", "effects"), TASKS)
 async def test_tasks_that_wait_get_the_first_result(
     kind: str, effects: str, make: Making, told: Told, tmp_path: Path, request: pytest.FixtureRequest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import signal
 import time
@@ -88,6 +89,7 @@ def _item(boundary: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- lost requests and lost replies
 
 
+@pytest.mark.fault(44)
 @pytest.mark.parametrize("fate", LOST)
 @pytest.mark.parametrize("call", [0, 1])
 def test_a_lost_claim_or_completion_is_recognised_as_ones_own(
@@ -120,6 +122,7 @@ async def test_the_same_on_an_event_loop(fate: Fate, through: str, http_proxy: H
         await boundary.aclose()
 
 
+@pytest.mark.fault(44)
 @pytest.mark.parametrize("fate", LOST)
 def test_a_lost_takeover_is_recognised_as_ones_own(
     fate: Fate, through: str, http_proxy: HttpProxy, make: Making
@@ -182,6 +185,7 @@ def test_whatever_call_is_lost_the_effect_happens_once(
     assert len(lost_at) >= 6, "three looks, a claim, a completion, two replays"
 
 
+@pytest.mark.fault(44)
 @pytest.mark.parametrize("call", [0, 1])
 def test_an_sdk_that_tries_again_by_itself_changes_nothing(call: int, http_proxy: HttpProxy, dynamodb: str) -> None:
     """44: the user's own client, with the retries of its library."""
@@ -207,6 +211,7 @@ def _own_table(client: Any) -> None:
 # ---------------------------------------------------------------- what is asked
 
 
+@pytest.mark.fault(46, 48)
 def test_every_read_is_consistent_and_nothing_rests_on_a_request_token(
     through: str, http_proxy: HttpProxy, make: Making
 ) -> None:
@@ -248,6 +253,7 @@ def test_a_fresh_key_takes_two_calls_and_a_replay_one(through: str, http_proxy: 
     assert http_proxy.calls == ["UpdateItem"] * 3
 
 
+@pytest.mark.fault(45)
 def test_only_what_is_settled_has_a_time_to_live(dynamodb: str, make: Making) -> None:
     """45: the service removes late, and never what is running or unknown."""
     boundary = make(dynamodb, window="1h", memory="2h", effects="external")
@@ -267,12 +273,67 @@ def test_only_what_is_settled_has_a_time_to_live(dynamodb: str, make: Making) ->
         assert "ttl" not in _item(other.name)
 
 
+@pytest.mark.fault(45)
+def test_what_the_service_has_not_removed_yet_is_forgotten_all_the_same(dynamodb: str, make: Making) -> None:
+    """The item's time to live is over, and the item is there, as it may be for days."""
+    boundary = make(dynamodb, window="1h", memory="2h")
+    with boundary.claim("key", payload="of then") as claim:
+        claim.result = 1
+        key = claim._required_want().key
+    _move(key, -3 * 3600)
+    assert records_of(dynamodb, boundary.name) == [("completed", 1)]
+    with boundary.claim("key", payload="of now") as claim:
+        assert not claim.replayed
+        claim.result = 2
+    with boundary.claim("key", payload="of now") as claim:
+        assert (claim.replayed, claim.result) == (True, 2)
+    assert records_of(dynamodb, boundary.name) == [("completed", 1)]
+
+
+@pytest.mark.fault(46)
+def test_a_request_that_arrives_again_much_later_changes_nothing(
+    through: str, http_proxy: HttpProxy, make: Making
+) -> None:
+    """As after the ten minutes for which a ClientRequestToken is remembered: each write is refused by its condition."""
+    asked: list[dict[str, Any]] = []
+
+    def note(operation: str, arguments: dict[str, Any]) -> Fate:
+        if operation == "UpdateItem":
+            asked.append(arguments)
+        return "through"
+
+    http_proxy.fates = note
+    boundary = make(through)
+    with pytest.raises(ZeroDivisionError), boundary.claim("key"):
+        raise ZeroDivisionError
+    with boundary.claim("key") as claim:
+        claim.result = "done"
+    before, client = _item(boundary.name), _client(dynamodb_endpoint())
+    assert len(asked) == 5, "claim, release, claim, take, complete"
+    for arguments in asked:
+        with pytest.raises(client.exceptions.ConditionalCheckFailedException):
+            client.update_item(**_from_wire(arguments))
+    client.close()
+    assert _item(boundary.name) == before
+
+
+def _from_wire(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as boto3 takes them: bytes instead of their base64."""
+
+    def bytes_of(value: dict[str, Any]) -> dict[str, Any]:
+        return {kind: base64.b64decode(plain) if kind == "B" else plain for kind, plain in value.items()}
+
+    attributes = ("Key", "ExpressionAttributeValues")
+    return arguments | {name: {key: bytes_of(value) for key, value in arguments[name].items()} for name in attributes}
+
+
 # ---------------------------------------------------------------- throttling, silence
 
 
 CODES = ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"]
 
 
+@pytest.mark.fault(47)
 @pytest.mark.parametrize("code", CODES)
 def test_a_service_that_asks_to_come_again_is_asked_again(
     code: str, through: str, http_proxy: HttpProxy, make: Making
@@ -333,6 +394,7 @@ async def test_the_same_back_off_on_an_event_loop(through: str, http_proxy: Http
     await boundary.aclose()
 
 
+@pytest.mark.fault(47)
 def test_a_service_that_turns_everything_away_is_unavailable(
     through: str, http_proxy: HttpProxy, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,6 +410,7 @@ def test_a_service_that_turns_everything_away_is_unavailable(
     assert len(http_proxy.calls) == len(slept) + 1
 
 
+@pytest.mark.fault(47)
 def test_a_throttled_renewal_does_not_lose_the_lease(
     through: str, http_proxy: HttpProxy, make: Making, told: Told
 ) -> None:
@@ -408,6 +471,7 @@ def test_a_silent_service_at_the_end_leaves_the_value_and_an_alert(
 # ---------------------------------------------------------------- clocks
 
 
+@pytest.mark.fault(60, 61, 62)
 @pytest.mark.parametrize("skew", [3600.0, -3600.0])
 def test_a_workers_wall_clock_does_not_matter(skew: float, dynamodb: str, make: Making) -> None:
     """60-63: neither a skew nor a jump takes over a live lease, forgets a result, or loses its own lease."""
@@ -429,6 +493,7 @@ def test_a_workers_wall_clock_does_not_matter(skew: float, dynamodb: str, make: 
         assert abs(int(item["updated"]) - now) < 300e6, "an instant was not the service's"
 
 
+@pytest.mark.fault(60)
 @pytest.mark.parametrize("shift", [3600.0, -3600.0])
 def test_the_services_clock_decides_not_the_machines(
     shift: float, through: str, http_proxy: HttpProxy, make: Making
@@ -454,6 +519,7 @@ def test_others_wait_the_margin_longer_than_the_holder_relies_on(dynamodb: str, 
     assert DynamodbStore.capabilities.margin == MARGIN >= 2_000_000
 
 
+@pytest.mark.fault(64)
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, dynamodb: str, make: Making) -> None:
     """64, and 15 and 17 with it."""
@@ -518,6 +584,7 @@ def _move(key: bytes, seconds: int) -> None:
 # ---------------------------------------------------------------- size
 
 
+@pytest.mark.fault(49)
 def test_the_largest_result_fits_and_one_byte_more_is_withheld(own_table: str, make: Making, told: Told) -> None:
     """49: with the longest names that there can be."""
     boundary = make(own_table, name=unique() + "é" * 200, scope="ü" * 255)
@@ -568,6 +635,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str) else int(value) if hasattr(value, "quantize") else bytes(value)
 
 
+@pytest.mark.fault(49)
 def test_a_fixed_part_that_is_too_large_is_refused_before_the_effect(dynamodb: str, make: Making) -> None:
     """49: no payload of today makes one; a fingerprint of tomorrow may."""
     boundary = make(dynamodb)

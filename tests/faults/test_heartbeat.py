@@ -28,6 +28,8 @@ from tests.faults.helpers import (
 )
 
 LEASE = "1s"
+PATIENCE = 15
+"""Seconds in which work must have been stopped whose lease cannot be kept."""
 BEYOND = 4
 """So many renewals, one at every third of a lease, mean that more than a lease has passed since the claim."""
 
@@ -58,6 +60,7 @@ def astore(request: pytest.FixtureRequest) -> str:
     return server_of(request.param, request)
 
 
+@pytest.mark.fault(57)
 def test_work_longer_than_its_lease_keeps_its_key(store: str, make: Making, told: Told) -> None:
     boundary = make(store, lease=LEASE)
     with boundary.claim("key") as claim:
@@ -109,6 +112,7 @@ def test_many_leases_of_different_lengths_are_all_kept(store: str, make: Making,
     assert "lease_lost" not in told.names
 
 
+@pytest.mark.fault(17, 20)
 def test_sync_work_sees_that_it_lost_its_lease_and_is_fenced(store: str, make: Making, told: Told) -> None:
     boundary = make(store, lease=LEASE)
     with pytest.raises(LeaseLost) as caught, boundary.claim("key") as claim:
@@ -122,6 +126,7 @@ def test_sync_work_sees_that_it_lost_its_lease_and_is_fenced(store: str, make: M
     assert records_of(store, boundary.name) == [("running", 1)]
 
 
+@pytest.mark.fault(17)
 def test_sync_work_that_never_asks_is_fenced_all_the_same(store: str, make: Making) -> None:
     boundary = make(store, lease="60s")
     with pytest.raises(LeaseLost), boundary.claim("key") as claim:
@@ -130,6 +135,7 @@ def test_sync_work_that_never_asks_is_fenced_all_the_same(store: str, make: Maki
     assert records_of(store, boundary.name) == [("running", 1)]
 
 
+@pytest.mark.fault(20)
 async def test_async_work_is_stopped_when_its_lease_is_lost(astore: str, make: Making, told: Told) -> None:
     boundary = make(astore, lease=LEASE)
     stopped = asyncio.Event()
@@ -137,7 +143,7 @@ async def test_async_work_is_stopped_when_its_lease_is_lost(astore: str, make: M
         async with boundary.claim("key"):
             steal(astore, boundary)
             try:
-                await forever()
+                await forever(PATIENCE)
             except asyncio.CancelledError:
                 stopped.set()
                 raise
@@ -173,6 +179,7 @@ async def test_a_lost_lease_stops_only_its_own_task(sqlite_url: str, make: Makin
     await other.aclose()
 
 
+@pytest.mark.fault(18, 20)
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_async_work_is_stopped_before_expiry_when_the_server_falls_silent(
     driver: str, proxy: Proxy, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
@@ -192,7 +199,7 @@ async def test_async_work_is_stopped_before_expiry_when_the_server_falls_silent(
             await auntil(lambda: renewals_of(migrated, claim.attempt_id) >= 1)
             proxy.stall()
             try:
-                await forever()
+                await forever(PATIENCE)
             except asyncio.CancelledError:
                 in_time.append(run_sql(migrated, f"UPDATE retrysafe_records SET scope = scope WHERE {left}"))
                 proxy.refuse()  # from here on it is gone, which is quicker than silent
@@ -202,6 +209,7 @@ async def test_async_work_is_stopped_before_expiry_when_the_server_falls_silent(
     await boundary.aclose()
 
 
+@pytest.mark.fault(20)
 def test_ensure_held_does_not_believe_in_a_lease_it_cannot_renew(
     proxy: Proxy, migrated: str, make: Making, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +226,7 @@ def test_ensure_held_does_not_believe_in_a_lease_it_cannot_renew(
                 return True
             return False
 
-        until(unsure)
+        until(unsure, PATIENCE)
         claim.result = "done"
     assert claim.result == "done"
     assert told.names["unrecorded"] == 1
@@ -236,6 +244,22 @@ def test_ensure_held_does_not_believe_in_a_lease_it_cannot_renew(
 
     until(taken_over)
     assert told.names["takeover"] == 1
+
+
+@pytest.mark.fault(20)
+def test_a_lease_that_could_not_be_renewed_is_not_held_when_its_time_is_over(
+    sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole machine was asleep, and the heartbeat with it."""
+    real, asleep = heartbeat.clock, 0.0
+    monkeypatch.setattr(heartbeat, "clock", lambda: real() + asleep)
+    boundary = make(sqlite_url, lease="60s")
+    with boundary.claim("key") as claim:
+        asleep = 59
+        claim.ensure_held()
+        asleep = 61
+        with pytest.raises(LeaseLost):
+            claim.ensure_held()
 
 
 async def test_renewals_do_not_wait_for_connections_that_work_holds(migrated: str, make: Making) -> None:

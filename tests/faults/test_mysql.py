@@ -90,6 +90,7 @@ def place(tx: Any, shop: str, key: str, receipt: str = "receipt") -> None:
 # ---------------------------------------------------------------- duplicates in the caller's transaction
 
 
+@pytest.mark.fault(27)
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_duplicate_waits_for_no_lock_and_spoils_nothing(level: str, url: str, shop: str, make: Making) -> None:
     """27: had it waited, it would be for the transaction of this very thread."""
@@ -167,6 +168,7 @@ def test_after_a_refused_claim_others_can_claim(level: str, url: str, make: Maki
         third.commit()
 
 
+@pytest.mark.fault(33)
 def test_an_old_snapshot_does_not_hide_the_winner(url: str, shop: str, make: Making) -> None:
     """33: REPEATABLE READ shows the transaction what was there when it began."""
     boundary = make(url, effects="transactional")
@@ -183,6 +185,7 @@ def test_an_old_snapshot_does_not_hide_the_winner(url: str, shop: str, make: Mak
     assert rows_of(url, shop) == [("key", "receipt")]
 
 
+@pytest.mark.fault(33)
 def test_an_old_snapshot_does_not_take_over_twice(url: str, shop: str, make: Making) -> None:
     """33: a released key is claimed by one of two transactions that both saw it released."""
     boundary = make(url, effects="transactional")
@@ -342,6 +345,7 @@ def test_claims_may_end_in_the_order_in_which_they_began(url: str, make: Making)
     assert records_of(url, boundary.name) == [("completed", 1)] * 3
 
 
+@pytest.mark.fault(23, 24)
 def test_a_deadlock_in_the_handler_is_run_again(mysql_migrated: str, shop: str, make: Making) -> None:
     """23, 24: own transactions are restarted from their beginning."""
     boundary = make(mysql_migrated, effects="transactional")

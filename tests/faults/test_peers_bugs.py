@@ -16,7 +16,7 @@ from retrysafe import Boundary, InProgress, LeaseLost, RetryTransaction, StoredF
 from retrysafe.programs.drivers import run
 from retrysafe.programs.sweeping import sweep
 from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Told, forever, reached, records_of, rows_of, run_sql, until
+from tests.faults.helpers import DEADLINE, Told, forever, plain, reached, records_of, rows_of, run_sql, until
 
 STORES = ["sqlite", "postgresql"]
 
@@ -307,6 +307,17 @@ def test_when_the_winner_rolls_back_the_retry_of_a_rejected_loser_runs(migrated:
         assert not claim.replayed
 
 
+def test_a_winner_that_rolled_back_holds_no_gate_on_its_open_connection(migrated: str, make: Making) -> None:
+    """The gate ends with the transaction, not with the session: a pool keeps that open for hours."""
+    boundary = make(plain(migrated), effects="transactional")
+    with psycopg.connect(migrated) as winner, psycopg.connect(migrated) as retry:
+        with boundary.claim("key", tx=winner) as claim:
+            claim.result = "gone"
+        winner.rollback()
+        with boundary.claim("key", tx=retry) as claim:
+            assert not claim.replayed
+
+
 def test_cleanup_never_deletes_what_runs_or_is_in_doubt(store: str, make: Making) -> None:
     """django-outbox-pattern: deletes by age whatever the status."""
     boundary, external = make(store), make(store, effects="external")
@@ -338,6 +349,7 @@ def test_an_owner_from_before_a_sweep_cannot_write_into_the_newcomers_record(sto
             tokens.append(claim.token)
         run_sql(store, f"DELETE FROM retrysafe_records WHERE boundary = '{boundary.name}'")
     assert tokens == sorted(tokens)
+    assert tokens[0] > 10**15, "the store's time in microseconds, not a count that begins anew"
 
 
 def test_a_live_job_is_never_rescued_by_its_age(store: str, make: Making, told: Told) -> None:
@@ -365,7 +377,7 @@ def test_an_empty_key_makes_no_record(store: str, make: Making) -> None:
 def test_the_order_of_fields_is_not_part_of_the_payload(store: str, make: Making) -> None:
     """spring-modulith #556: re-serialised JSON in another order broke completion."""
     boundary = make(store)
-    with boundary.claim("key", payload={"a": 1, "b": {"x": 1, "y": 2}}) as claim:
+    with boundary.claim("key", payload={"a": 1, "b": {"x": 1, "y": {"deep": 2, "deeper": 3}}}) as claim:
         claim.result = 1
-    with boundary.claim("key", payload={"b": {"y": 2, "x": 1}, "a": 1}) as claim:
+    with boundary.claim("key", payload={"b": {"y": {"deeper": 3, "deep": 2}, "x": 1}, "a": 1}) as claim:
         assert claim.replayed

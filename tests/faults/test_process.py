@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe import InProgress, OutcomeUnknown, current
+from retrysafe import Boundary, InProgress, OutcomeUnknown, current
 from tests.conftest import require
-from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, Child, records_of, rows_of, until
+from tests.faults.conftest import Making, server_of
+from tests.faults.helpers import DEADLINE, Child, business_table, plain, records_of, rows_of, until
 from tests.stores.harnesses import redis_url
 
 STORES = ["sqlite", "postgresql", "mysql"]
@@ -27,6 +27,7 @@ def store(request: pytest.FixtureRequest) -> str:
     return url
 
 
+@pytest.mark.fault(85)
 def test_a_crash_loop_counts_every_attempt_before_its_effect(store: str, make: Making) -> None:
     """85."""
     boundary = make(store, lease=0.05)
@@ -36,6 +37,7 @@ def test_a_crash_loop_counts_every_attempt_before_its_effect(store: str, make: M
         assert records_of(store, boundary.name) == [("running", attempts)]
 
 
+@pytest.mark.fault(3)
 def test_a_crash_loop_of_external_work_stops_at_the_first_doubt(store: str, make: Making) -> None:
     """3: the effect may have happened, so it is never run again by itself."""
     boundary = make(store, lease=0.05, effects="external")
@@ -58,6 +60,7 @@ def test_a_crash_loop_of_external_work_stops_at_the_first_doubt(store: str, make
         assert (claim.replayed, claim.result) == (True, "seen at the bank")
 
 
+@pytest.mark.fault(31)
 def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     """31: SQLite refuses at once, whatever its timeout, while another connection switches to WAL or closes last."""
     files = 10
@@ -70,6 +73,7 @@ def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
         assert {child.hears() for child in children} == {"opened all"}
 
 
+@pytest.mark.fault(4)
 def test_a_crash_in_a_transaction_leaves_nothing(store: str, make: Making) -> None:
     """4."""
     boundary = make(store, effects="transactional")
@@ -78,6 +82,7 @@ def test_a_crash_in_a_transaction_leaves_nothing(store: str, make: Making) -> No
     assert records_of(store, boundary.name) == []
 
 
+@pytest.mark.fault(87)
 @pytest.mark.parametrize("effects", ["keyed", "transactional"])
 def test_a_fork_gets_connections_and_a_heartbeat_of_its_own(store: str, effects: str, make: Making) -> None:
     """87: the parent's connections still work afterwards."""
@@ -87,6 +92,7 @@ def test_a_fork_gets_connections_and_a_heartbeat_of_its_own(store: str, effects:
         assert family.ends() == 0
 
 
+@pytest.mark.fault(87)
 @pytest.mark.parametrize("topology", ["", "_CLUSTER", "_SENTINEL"])
 def test_a_fork_gets_a_redis_connection_and_a_heartbeat_of_its_own(topology: str, make: Making) -> None:
     """87."""
@@ -98,18 +104,29 @@ def test_a_fork_gets_a_redis_connection_and_a_heartbeat_of_its_own(topology: str
         assert family.ends() == 0
 
 
+@pytest.mark.fault(88)
 @pytest.mark.parametrize("effects", ["keyed", "transactional"])
-def test_threads_share_no_connection(effects: str, migrated: str, table: str, make: Making) -> None:
+@pytest.mark.parametrize("driver", ["psycopg", "pymysql"])
+def test_threads_share_no_connection(driver: str, effects: str, make: Making, request: pytest.FixtureRequest) -> None:
     """88: many keys from many threads, more than there are connections, each in its own transaction."""
-    boundary = make(migrated, effects=effects)
+    url = server_of(driver, request)
+    with business_table(plain(url)) as table:
+        _charge_from_many_threads(url, make(url, effects=effects), effects, table)
+
+
+def _charge_from_many_threads(url: str, boundary: Boundary, effects: str, table: str) -> None:
     start, seen = threading.Barrier(24), set[tuple[int, int]]()
 
     @boundary.once(key="key")
     def charge(key: str) -> str:
         if effects == "transactional":
             tx = current().tx
-            tx.execute(f"INSERT INTO {table} VALUES ('{key}', 'receipt')")
-            seen.add((threading.get_ident(), tx.info.backend_pid))
+            sql = f"INSERT INTO {table} VALUES ('{key}', 'receipt')"
+            if url.startswith("mysql"):
+                tx.cursor().execute(sql)
+            else:
+                tx.execute(sql)
+            seen.add((threading.get_ident(), id(tx)))
         return key
 
     def caller(number: int) -> list[str]:
@@ -120,6 +137,6 @@ def test_threads_share_no_connection(effects: str, migrated: str, table: str, ma
         results = [result for got in pool.map(caller, range(24)) for result in got]
     assert sorted(results) == sorted(f"{number}-{i}" for number in range(24) for i in range(8))
     if effects == "transactional":
-        assert sorted(rows_of(migrated, table)) == sorted((key, "receipt") for key in results)
-        assert len({pid for _, pid in seen}) > 1
-    assert len(records_of(migrated, boundary.name)) == 24 * 8
+        assert sorted(rows_of(plain(url), table)) == sorted((key, "receipt") for key in results)
+        assert len({connection for _, connection in seen}) > 1
+    assert len(records_of(plain(url), boundary.name)) == 24 * 8

@@ -14,22 +14,25 @@ from typing import Any
 import pytest
 import redis
 
-from retrysafe import Boundary, ConfigurationError, StoreUnavailable, wait
+from retrysafe import Boundary, ConfigurationError, Quota, QuotaExceeded, StoreUnavailable, wait
 from retrysafe.backend import Backend
 from retrysafe.connect import connect
 from retrysafe.core import backoff
 from retrysafe.core.transitions import Event
+from retrysafe.executors import redis as executor
 from retrysafe.executors import redis_url as urls
 from retrysafe.programs.claiming import Won, claim
 from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.leasing import renew
 from retrysafe.programs.settling import read, settle
 from retrysafe.programs.sweeping import sweep
 from retrysafe.stores.redis import name_of
 from retrysafe.testing.lockstep import CLOCKS
 from retrysafe.types import Stored, Want
-from tests.conftest import require
+from tests.conftest import absent, require
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, unique, until
+from tests.faults.redis_servers import Server, installed
 from tests.stores.ageing import age_at, redis_masters
 from tests.stores.harnesses import redis_url
 
@@ -71,6 +74,7 @@ def _nodes(url: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- scripts and connections
 
 
+@pytest.mark.fault(40)
 def test_forgotten_scripts_are_loaded_again(url: str, make: Making) -> None:
     """40."""
     boundary = make(url)
@@ -81,6 +85,28 @@ def test_forgotten_scripts_are_loaded_again(url: str, make: Making) -> None:
             claim.result = number
             for node in _nodes(url).values():
                 node.script_flush()
+
+
+@pytest.mark.fault(40)
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_a_server_without_our_scripts_is_given_them(colour: str, make: Making, told: Told) -> None:
+    """40: after every step it has forgotten them; nobody else is there to give them to it."""
+    if not installed():
+        absent("no redis-server to start")
+    server = Server("--appendonly", "yes")
+    boundary = make(server.url)
+    for replayed in (False, True):
+        server.client.script_flush()
+        if colour == "sync":
+            with boundary.claim("key") as claim:
+                server.client.script_flush()
+        else:
+            async with boundary.claim("key") as claim:
+                server.client.script_flush()
+        assert claim.replayed is replayed
+    assert (told.names["completed"], told.names["unrecorded"]) == (1, 0)
+    await boundary.aclose()
+    server.close()
 
 
 async def test_forgotten_scripts_are_loaded_again_by_many_tasks(url: str, make: Making) -> None:
@@ -134,6 +160,7 @@ def _kill(url: str, name: str) -> None:
                 node.execute_command("CLIENT", "KILL", "ID", client["id"])
 
 
+@pytest.mark.fault(43)
 async def test_a_kill_in_mid_flight_is_recognised_afterwards(url: str) -> None:
     """2, 43: whether the claim was written or not, the same attempt learns that the key is its own."""
     named, name = _named(url)
@@ -151,6 +178,7 @@ async def test_a_kill_in_mid_flight_is_recognised_afterwards(url: str) -> None:
     await backend.aclose()
 
 
+@pytest.mark.fault(43)
 async def test_cancelling_one_waiter_disturbs_no_other(backend: Backend, url: str) -> None:
     """43: on one wire, every reply goes to the one who asked."""
     client, store = backend.aclient(), backend.store
@@ -186,6 +214,68 @@ async def test_connecting_goes_on_when_the_first_to_ask_is_cancelled(backend: Ba
     with pytest.raises(asyncio.CancelledError):
         await first
     await backend.aclose()
+
+
+@pytest.mark.fault(43)
+def test_a_connection_that_was_left_between_two_replies_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is interrupted there leaves a reply to come, which the next one would take for its own."""
+    require("redis")
+    node = next(iter(_nodes(redis_url("")).values()))
+    assert executor.perform(node, [("ECHO", "before")]) == [b"before"]
+    replies = executor._reply
+    left = [1]
+
+    def interrupted(connection: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return replies(connection)
+
+    monkeypatch.setattr(executor, "_reply", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        executor.perform(node, [("ECHO", "one"), ("BLPOP", unique("never"), "0.3")])
+    monkeypatch.undo()
+    assert executor.perform(node, [("ECHO", "three")]) == [b"three"]
+
+
+# ---------------------------------------------------------------- a step is whole, or was not there
+
+
+@pytest.mark.fault(39)
+def test_half_a_record_is_no_record(backend: Backend, url: str) -> None:
+    """What a MULTI that was cut short could leave: the state, which is written last, is missing."""
+    key = secrets.token_bytes(32)
+    name = name_of(key)
+    half = {"boundary": "b", "scope": "s", "operation": "o", "fingerprint": "other", "attempt": "dead", "token": "7"}
+    redis_masters(url).of_key(name).hset(name, mapping=half)
+    assert run(read(backend.store, key), backend.client()) is None
+    won = run(claim(backend.store, _want(key)), backend.client())
+    assert isinstance(won, Won)
+    assert (won.record.attempt, won.record.attempts, won.record.fingerprint) == ("first", 1, b"p")
+    assert run(settle(backend.store, won.held, Event.COMPLETE, DONE), backend.client())
+
+
+@pytest.mark.fault(39)
+def test_every_step_is_one_script(backend: Backend, url: str) -> None:
+    """No step can be cut into two: nothing of ours changes a key outside a script."""
+    key, client = secrets.token_bytes(32), backend.client()
+    node = redis_masters(url).of_key(name_of(key))
+    run(read(backend.store, key), client)
+    with node.monitor() as monitor:
+        won = run(claim(backend.store, _want(key)), client)
+        assert isinstance(won, Won)
+        assert run(renew(backend.store, [won.held]), client) == {won.held}
+        assert run(settle(backend.store, won.held, Event.RELEASE, None), client)
+        taken = run(claim(backend.store, _want(key, "second")), client)
+        assert isinstance(taken, Won)
+        assert run(settle(backend.store, taken.held, Event.DOUBT, None), client)
+        node.echo("seen all")
+        asked: list[str] = []
+        while (command := monitor.next_command())["command"] != "ECHO seen all":
+            if command["client_type"] != "lua" and name_of(key).decode() in command["command"]:
+                asked.append(command["command"].split()[0].upper())
+    assert set(asked) <= {"EVALSHA", "EVAL"}
+    assert asked.count("EVALSHA") == 6, "claim, renew, release, claim, take, doubt"
 
 
 # ---------------------------------------------------------------- a cluster whose slots move
@@ -233,6 +323,7 @@ class Moving:
         self.nodes[name].execute_command("CLUSTER", "SETSLOT", self.slot, *words)
 
 
+@pytest.mark.fault(41)
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_slot_that_moves_is_followed(colour: str, cluster: str) -> None:
     """41: ASK for a key that is on its way, MOVED afterwards; the record goes with its slot."""
@@ -268,6 +359,18 @@ def test_a_slot_that_moves_is_followed(colour: str, cluster: str) -> None:
 
 async def _on(backend: Backend, program: Any) -> Any:
     return await arun(program, backend.aclient())
+
+
+@pytest.mark.fault(41)
+def test_what_one_script_touches_is_in_one_slot(cluster: str, make: Making) -> None:
+    """A quota counts the keys of a scope in two places; a script over two slots would be refused (CROSSSLOT)."""
+    boundary = make(cluster, quota=Quota(rate="3/1h", outstanding=3))
+    for scope in range(6):
+        for key in range(3):
+            with boundary.claim(key, scope=str(scope)) as claim:
+                claim.result = key
+        with pytest.raises(QuotaExceeded), boundary.claim("one more", scope=str(scope)):
+            pytest.fail("it was not counted")
 
 
 # ---------------------------------------------------------------- expiry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,12 +13,15 @@ import pytest
 from retrysafe import Boundary, ConfigurationError, LeaseLost, StoreUnavailable, current
 from retrysafe.connect import connect
 from retrysafe.executors import redis as executor
+from retrysafe.stores.redis import RedisStore
 from tests.conftest import absent
 from tests.faults.conftest import Making
-from tests.faults.helpers import DEADLINE, NOT_NOW, Bank, Told, again, redis_records, seeded, until
+from tests.faults.helpers import DEADLINE, NOT_NOW, ROOT, Bank, Told, again, redis_records, seeded, until
 from tests.faults.redis_servers import FailoverSet, Server, installed
 
 KEYS = [f"order-{i}" for i in range(30)]
+DOCS = ROOT / "docs"
+_CAPABLE = RedisStore.capabilities
 
 
 @pytest.fixture
@@ -117,6 +121,7 @@ def test_a_completion_that_was_acknowledged_survives_a_kill(serve: Callable[...,
         again.close()
 
 
+@pytest.mark.fault(38)
 @pytest.mark.parametrize("effects", ["keyed", "external"])
 def test_without_persistence_a_kill_forgets_everything(
     effects: str, serve: Callable[..., Server], make: Making, bank: Bank, told: Told
@@ -135,6 +140,53 @@ def test_without_persistence_a_kill_forgets_everything(
     assert told.names["store_warning"] == 1
 
 
+@pytest.mark.fault(38)
+def test_a_loss_of_power_with_everysec_forgets_what_was_not_synced(
+    serve: Callable[..., Server], make: Making, bank: Bank
+) -> None:
+    """38: the window that the guide names. The disk is left as it was when it was last synchronised."""
+    server = serve("--appendonly", "yes", "--appendfsync", "everysec")
+    boundary = make(server.url)
+    shop = Shop(boundary, bank)
+    synced = shop.charge("synced")
+    (log,) = (server.home / "appendonlydir").glob("*.incr.aof")
+    size = log.stat().st_size
+    lost = shop.charge("within the last second")
+    server.kill()
+    assert log.stat().st_size > size
+    os.truncate(log, size)
+    server.start()
+    assert again(partial(shop.charge, "synced")) == synced
+    assert shop.ran == ["synced", "within the last second"]
+    assert shop.charge("within the last second") == lost, "the bank knows the derived key"
+    assert shop.ran == ["synced", "within the last second", "within the last second"]
+    assert (len(bank.charges), sorted(bank.requests.values())) == (2, [1, 2])
+
+
+@pytest.mark.fault(37, 38)
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("how-to/run-on-redis-or-valkey.md", "failover to a replica, also in a cluster"),
+        ("explanation/when-code-can-still-run-twice.md", "loses power, `everysec`"),
+        (
+            "explanation/which-store.md",
+            "a failover that loses a claim: another attempt may run while the first one does",
+        ),
+        ("explanation/which-store.md", "a failover that loses a completion: the operation runs again"),
+        ("explanation/which-store.md", "a loss of power with appendfsync everysec"),
+        ("explanation/which-store.md", "with everysec, after a loss of power all but the last second or two"),
+    ],
+    ids=["failover", "power", "lost claim", "lost completion", "everysec", "durability"],
+)
+def test_what_these_tests_lose_is_documented(page: str, said: str) -> None:
+    """37, 38."""
+    assert said in (DOCS / page).read_text(encoding="utf-8")
+    assert page != "explanation/which-store.md" or any(
+        said in text for text in (_CAPABLE.durability, *_CAPABLE.cannot_survive)
+    )
+
+
 # ---------------------------------------------------------------- failover
 
 
@@ -147,6 +199,7 @@ def test_what_was_replicated_survives_a_failover(failover: FailoverSet, make: Ma
     assert sorted(shop.ran) == sorted(KEYS)
 
 
+@pytest.mark.fault(37)
 def test_a_failover_that_loses_a_claim_lets_two_attempts_run(
     failover: FailoverSet, make: Making, bank: Bank, told: Told
 ) -> None:
@@ -193,8 +246,9 @@ def _second_attempt(boundary: Boundary, bank: Bank) -> str:
     return receipts[0]
 
 
+@pytest.mark.fault(37)
 @pytest.mark.parametrize("effects", ["keyed", "external"])
-def test_a_failover_that_loses_a_completion_runs_itagain(
+def test_a_failover_that_loses_a_completion_runs_it_again(
     effects: str, failover: FailoverSet, make: Making, bank: Bank
 ) -> None:
     """37: an external effect happens twice, for the record that knew of it is gone; a keyed one is recognised."""
@@ -212,6 +266,7 @@ def test_a_failover_that_loses_a_completion_runs_itagain(
 # ---------------------------------------------------------------- how the server is set up
 
 
+@pytest.mark.fault(36)
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 def test_a_server_that_may_evict_records_is_refused(
     policy: str, serve: Callable[..., Server], make: Making, told: Told
@@ -227,6 +282,7 @@ def test_a_server_that_may_evict_records_is_refused(
     assert told.names["store_warning"] == 0
 
 
+@pytest.mark.fault(36)
 async def test_async_code_refuses_it_too(serve: Callable[..., Server], make: Making) -> None:
     server = serve("--appendonly", "yes", "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
     boundary = make(server.url)
@@ -236,6 +292,7 @@ async def test_async_code_refuses_it_too(serve: Callable[..., Server], make: Mak
     await boundary.aclose()
 
 
+@pytest.mark.fault(36, 38)
 @pytest.mark.parametrize(
     ("settings", "setting", "text"),
     [
@@ -280,6 +337,7 @@ def test_a_replica_is_refused(serve: Callable[..., Server], make: Making) -> Non
         raise AssertionError("the handler was run")
 
 
+@pytest.mark.fault(84)
 def test_a_full_server_refuses_claims_and_forgets_none(serve: Callable[..., Server], make: Making) -> None:
     """84."""
     server = serve("--appendonly", "yes")

@@ -63,6 +63,7 @@ def _refuses(operation: Callable[[], Any]) -> None:
     assert "Ask again with the same key once the store is back" in str(caught.value)
 
 
+@pytest.mark.fault(28)
 def test_transactions_over_kills_of_the_server(server: Cluster, shop: str, make: Making) -> None:
     boundary, chance = make(server.url, effects="transactional"), seeded("server kill")
     ran: list[str] = []
@@ -151,6 +152,7 @@ def test_a_store_that_is_gone_at_completion_returns_the_value(
     assert ("unknown", 1) in records_of(server.url, boundary.name)
 
 
+@pytest.mark.fault(28)
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_async_transactions_over_a_kill(driver: str, server: Cluster, shop: str, make: Making) -> None:
     boundary = make(driven(server.url, driver), effects="transactional")

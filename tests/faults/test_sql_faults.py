@@ -6,25 +6,35 @@ import asyncio
 import re
 import resource
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 import retrysafe.executors.asyncpg as asyncpg_executor
 import retrysafe.executors.own as own
-from retrysafe import Boundary, RetryTransaction, SchemaOutdated, StoreUnavailable, current
+import retrysafe.executors.psycopg as psycopg_executor
+import retrysafe.executors.sqlite as sqlite_executor
+from retrysafe import Boundary, InProgress, RetryTransaction, SchemaOutdated, StoreUnavailable, current
 from retrysafe.codec import JSONCodec
-from retrysafe.connect import connect
+from retrysafe.connect import connect, join
 from retrysafe.executors.sqlite import SqliteFile
-from retrysafe.types import Stored
+from retrysafe.http.asgi import IdempotencyMiddleware
+from retrysafe.programs.drivers import ask, run
+from retrysafe.programs.operating import page
+from retrysafe.programs.settling import read
+from retrysafe.stores.sqlite import SqliteStore
+from retrysafe.types import Filter, Stored
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Proxy, Told, auntil, driven, forever, reached, rows_of, unique, until
+from tests.http.wire import post
 
 
 def set_to(url: str, **settings: str) -> str:
@@ -54,6 +64,7 @@ UPDATE = "UPDATE {} SET receipt = receipt || '+1' WHERE key = 'account'"
 SELECT = "SELECT receipt FROM {} WHERE key = 'account'"
 
 
+@pytest.mark.fault(23)
 class TestSerialization:
     """23: 40001, from a row that a rival changed after our snapshot."""
 
@@ -167,6 +178,7 @@ class TestSerialization:
         assert told.names["restarted"] >= 1
 
 
+@pytest.mark.fault(24)
 def test_a_deadlock_is_run_again(migrated: str, table: str, make: Making, told: Told) -> None:
     """24: 40P01."""
     boundary = make(set_to(migrated, deadlock_timeout="20ms"), effects="transactional")
@@ -196,6 +208,7 @@ def test_a_deadlock_is_run_again(migrated: str, table: str, make: Making, told: 
     assert told.names["completed"] == 2
 
 
+@pytest.mark.fault(16, 25)
 def test_losing_the_race_for_the_unique_key_reads_the_winner(migrated: str, make: Making) -> None:
     """25: our INSERT waits for a rival's, who then commits its finished record."""
     boundary, copy = make(migrated), unique("copy")
@@ -223,6 +236,7 @@ def test_losing_the_race_for_the_unique_key_reads_the_winner(migrated: str, make
     assert got == [(True, "winner")]
 
 
+@pytest.mark.fault(26)
 def test_a_statement_timeout_rolls_back(migrated: str, table: str, make: Making, told: Told) -> None:
     """26."""
     boundary = make(set_to(migrated, statement_timeout="150ms"), effects="transactional")
@@ -241,6 +255,65 @@ def test_a_statement_timeout_rolls_back(migrated: str, table: str, make: Making,
     assert decided == {"received": 2, "started": 2, "rolled_back": 1, "completed": 1}
 
 
+@pytest.mark.fault(26)
+def test_work_that_timed_out_is_rolled_back_although_its_transaction_is_not_aborted(
+    migrated: str, table: str, make: Making
+) -> None:
+    """The handler put a savepoint around the statement: what it did before could still be committed."""
+    boundary = make(set_to(migrated, statement_timeout="50ms"), effects="transactional")
+    with pytest.raises(psycopg.errors.QueryCanceled), boundary.claim("key") as claim:
+        claim.tx.execute(charge_row(table, "key"))
+        with claim.tx.transaction():
+            claim.tx.execute("SELECT pg_sleep(60)")
+    assert rows_of(migrated, table) == []
+    with boundary.claim("key") as claim:
+        assert not claim.replayed
+
+
+LOCK_TABLE = "LOCK TABLE retrysafe_records IN SHARE ROW EXCLUSIVE MODE"
+
+
+@pytest.mark.fault(27)
+@pytest.mark.parametrize("effects", ["keyed", "transactional"])
+async def test_a_lock_timeout_is_a_503_that_says_when_to_come_back(effects: str, migrated: str, make: Making) -> None:
+    """Somebody else has locked the table of the records, as a migration of it would."""
+    ran: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        ran.append(1)
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"made"})
+
+    boundary = make(set_to(migrated, lock_timeout="50ms"), effects=effects)
+    with boundary.claim("warm"):
+        pass
+    guarded = IdempotencyMiddleware(app, boundary)
+    with psycopg.connect(migrated) as rival:
+        rival.execute(LOCK_TABLE)
+        answer = await post(guarded)
+    assert (answer.status, answer.code, answer.header("retry-after"), ran) == (503, "store-unavailable", "1", [])
+    assert (await post(guarded)).body == b"made"
+    await boundary.aclose()
+
+
+@pytest.mark.fault(27)
+@pytest.mark.parametrize("before", ["absent", "completed", "running"])
+def test_no_timeout_is_set_in_the_callers_transaction(before: str, migrated: str, make: Making) -> None:
+    boundary = make(migrated, effects="transactional")
+    with psycopg.connect(migrated) as first, psycopg.connect(migrated) as tx:
+        timeouts = "SELECT name, setting FROM pg_settings WHERE name LIKE '%timeout%'"
+        mine = dict(tx.execute(timeouts).fetchall())
+        if before != "absent":
+            with boundary.claim("key", tx=first) as claim:
+                claim.result = "first"
+        if before == "completed":
+            first.commit()
+        with suppress(InProgress), boundary.claim("key", tx=tx) as claim:
+            assert dict(tx.execute(timeouts).fetchall()) == mine
+        assert dict(tx.execute(timeouts).fetchall()) == mine
+
+
+@pytest.mark.fault(27)
 def test_a_lock_timeout_is_an_unavailable_store_and_nothing_ran(migrated: str, make: Making) -> None:
     """27: a rival's uncommitted row is in the way of our INSERT."""
     from retrysafe.core import keys
@@ -263,6 +336,7 @@ SESSION_STATE = re.compile(
 """What a pooler in transaction mode would lose or leak (SET is also a word of UPDATE, see below)."""
 
 
+@pytest.mark.fault(30)
 @pytest.mark.parametrize("effects", ["keyed", "transactional", "external"])
 def test_no_statement_touches_the_session(effects: str, proxy: Proxy, make: Making) -> None:
     """30: PgBouncer in transaction mode."""
@@ -287,6 +361,7 @@ def _renewed(proxy: Proxy) -> None:
     until(lambda: any(sql.startswith("WITH held") for sql in proxy.statements))
 
 
+@pytest.mark.fault(31)
 class TestBusySqlite:
     """31."""
 
@@ -297,9 +372,18 @@ class TestBusySqlite:
 
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
     def test_beyond_the_bound(self, impatient: None, effects: str, sqlite_url: str, make: Making) -> None:
-        boundary = make(sqlite_url, effects=effects)
-        with holding(sqlite_url), pytest.raises(StoreUnavailable, match="locked"), boundary.claim("key"):
-            pytest.fail("it has not been claimed")
+        boundary, refusals = make(sqlite_url, effects=effects), list[StoreUnavailable]()
+
+        def work() -> None:
+            with pytest.raises(StoreUnavailable, match="locked") as caught, boundary.claim("key"):
+                pytest.fail("it has not been claimed")
+            refusals.append(caught.value)
+
+        caller = threading.Thread(target=work)
+        with holding(sqlite_url):
+            caller.start()
+            until(lambda: refusals, 10)  # the bound is of 0.3 s
+        caller.join(DEADLINE)
         with boundary.claim("key") as claim:
             assert not claim.replayed
 
@@ -325,9 +409,25 @@ class TestBusySqlite:
         with holding(sqlite_url):
             caller.start()
             told.wait_for("received")
+            self._waits(caller)
             assert not done.is_set()
         reached(done)
         caller.join(DEADLINE)
+
+    @staticmethod
+    def _waits(caller: threading.Thread) -> None:
+        """Wait until a thread stays in a statement of ours, or has ended."""
+        seen = 0
+
+        def stays() -> bool:
+            nonlocal seen
+            frame = sys._current_frames().get(caller.ident or 0)
+            inside = frame is not None and frame.f_code.co_filename == sqlite_executor.__file__
+            seen = seen + 1 if inside else 0
+            return seen >= 30 or not caller.is_alive()
+
+        until(stays)
+        assert caller.is_alive(), "it did not wait"
 
     async def test_within_the_bound_async(self, sqlite_url: str, make: Making, told: Told) -> None:
         boundary = make(sqlite_url)
@@ -344,6 +444,31 @@ class TestBusySqlite:
         assert told.names["completed"] == 1
         await boundary.aclose()
 
+    @staticmethod
+    def _keeps_writers_out(url: str, execute: Callable[[Any], Any]) -> None:
+        """A transaction that has read may still write: nobody else writes meanwhile, which would spoil its snapshot."""
+        run(read(SqliteStore(), b"key"), execute)
+        with (
+            closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=0, isolation_level=None)) as rival,
+            pytest.raises(sqlite3.OperationalError, match="locked"),
+        ):
+            rival.execute("BEGIN IMMEDIATE")
+
+    def test_a_transaction_is_open_for_writing_before_it_reads(self, sqlite_url: str) -> None:
+        backend = connect(sqlite_url)
+        with backend.client().transaction() as opened:
+            run(ask(SqliteStore().begin()), opened.execute)
+            self._keeps_writers_out(sqlite_url, opened.execute)
+        backend.close()
+
+    def test_the_callers_transaction_is_open_for_writing_before_it_reads(self, sqlite_url: str) -> None:
+        backend = connect(sqlite_url)
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as tx:
+            execute = join(backend, tx).execute
+            assert execute is not None
+            self._keeps_writers_out(sqlite_url, execute)
+        backend.close()
+
 
 @contextmanager
 def holding(url: str) -> Iterator[None]:
@@ -354,8 +479,37 @@ def holding(url: str) -> Iterator[None]:
         holder.execute("COMMIT")
 
 
+@pytest.mark.fault(34)
 class TestExhaustedPool:
     """34: no connection, so no claim and no effect."""
+
+    @pytest.mark.parametrize("effects", ["keyed", "transactional"])
+    def test_a_url(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(own, "CHECKOUT", 0.1)
+        boundary = make(migrated, effects=effects)
+        with ExitStack() as stack:
+            for _ in range(own.MOST_CONNECTIONS):
+                stack.enter_context(connect(migrated).client().transaction())
+            with pytest.raises(StoreUnavailable, match="in use"), boundary.claim("key"):
+                pytest.fail("it has not been claimed")
+        with boundary.claim("key") as claim:
+            assert not claim.replayed
+
+    @pytest.mark.parametrize("effects", ["keyed", "transactional"])
+    async def test_a_url_async(
+        self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(own, "CHECKOUT", 0.1)
+        boundary = make(migrated, effects=effects)
+        async with AsyncExitStack() as stack:
+            for _ in range(own.MOST_CONNECTIONS):
+                await stack.enter_async_context(connect(migrated).aclient().transaction())
+            with pytest.raises(StoreUnavailable, match="in use"):
+                async with boundary.claim("key"):
+                    pytest.fail("it has not been claimed")
+        async with boundary.claim("key") as claim:
+            assert not claim.replayed
+        await boundary.aclose()
 
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
     def test_psycopg(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,6 +553,7 @@ class TestExhaustedPool:
             await boundary.aclose()
 
 
+@pytest.mark.fault(84)
 class TestDiskFull:
     """84: no file of this process may grow."""
 
@@ -413,6 +568,7 @@ class TestDiskFull:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
+    @pytest.mark.fault(84)
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
     def test_it_is_refused_before_the_effect(self, effects: str, sqlite_url: str, make: Making) -> None:
         boundary = make(sqlite_url, effects=effects)
@@ -425,6 +581,7 @@ class TestDiskFull:
         with boundary.claim("key") as claim:
             assert not claim.replayed
 
+    @pytest.mark.fault(84)
     async def test_it_is_refused_before_the_effect_async(self, sqlite_url: str, make: Making, told: Told) -> None:
         boundary = make(sqlite_url)
 
@@ -484,6 +641,37 @@ def test_an_error_of_one_write_does_not_silence_the_writer(sqlite_url: str, make
     assert done
 
 
+@pytest.mark.fault(35)
+def test_pages_lose_nothing_to_a_record_that_was_made_early_and_committed_late(migrated: str, make: Making) -> None:
+    """No page goes on after the newest record that was seen: an older one may not have been committed yet."""
+    boundary, backend = make(migrated, effects="transactional"), connect(migrated)
+    mine, keys = Filter(boundary=boundary.name), [f"key {number}" for number in range(20)]
+
+    def pages(size: int, between: Callable[[], Any] = lambda: None) -> list[bytes]:
+        found: list[bytes] = []
+        cursor: str | None = None
+        while True:
+            seen = run(page(backend.store, mine, cursor, size), backend.client())
+            found += [record.key for record in seen.records]
+            cursor = seen.cursor
+            if cursor is None:
+                return found
+            between()
+
+    with psycopg.connect(migrated) as late:
+        with boundary.claim("late", tx=late) as claim:
+            claim.result = "late"
+        for key in keys:
+            with boundary.claim(key):
+                pass
+        before = pages(100)
+        assert len(before) == len(keys)
+        during = pages(10, late.commit)
+    assert len(during) == len(set(during))
+    assert set(before) <= set(during)
+    assert len(pages(7)) == len(keys) + 1
+
+
 class TestSchema:
     """Missing and dropped tables."""
 
@@ -522,6 +710,7 @@ class TestSchema:
         await boundary.aclose()
 
 
+@pytest.mark.fault(32)
 class TestCancelledTransaction:
     """32: a cancelled handler leaves no open transaction, and its connection serves the next one."""
 
@@ -540,9 +729,12 @@ class TestCancelledTransaction:
                         await claim.tx.execute("SELECT pg_sleep(60)")
             return claim.replayed
 
+        running = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND query LIKE '%%pg_sleep%%'"
         for _ in range(3):
             task = asyncio.create_task(work("key", hang=True))
             await working.wait()
+            with psycopg.connect(migrated, autocommit=True) as watching:  # a cancellation can overtake its statement
+                await auntil(lambda: watching.execute(running, (name,)).fetchall())
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -554,6 +746,31 @@ class TestCancelledTransaction:
         assert await work("key", hang=False) is False
         assert rows_of(migrated, table) == [("key", "receipt")]
         await boundary.aclose()
+
+    def test_a_connection_with_an_open_transaction_is_discarded(self, migrated: str) -> None:
+        """Whatever kept it from being rolled back."""
+        keeper = own.Own(psycopg_executor.Connecting(migrated))
+        with keeper.lent() as left_open:
+            left_open.execute("BEGIN")
+        with keeper.lent() as fresh:
+            assert (left_open.closed, fresh.info.transaction_status) == (True, TransactionStatus.IDLE)
+        keeper.close()
+
+    async def test_a_connection_of_tasks_with_an_open_transaction_is_discarded(self, migrated: str) -> None:
+        keeper = own.AsyncOwn(psycopg_executor.AsyncConnecting(migrated))
+        async with keeper.lent() as left_open:
+            await left_open.execute("BEGIN")
+        async with keeper.lent() as fresh:
+            assert (left_open.closed, fresh.info.transaction_status) == (True, TransactionStatus.IDLE)
+        await keeper.aclose()
+
+    def test_an_open_transaction_of_sqlite_is_rolled_back(self, sqlite_url: str) -> None:
+        backend = connect(sqlite_url)
+        with backend.client().transaction() as opened:
+            run(ask(SqliteStore().begin()), opened.execute)
+        with holding(sqlite_url):  # nobody else holds the file
+            pass
+        backend.close()
 
     @pytest.mark.parametrize("engine", [False, True])
     async def test_sqlite(self, engine: bool, sqlite_url: str, make: Making) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -125,6 +126,7 @@ async def test_k7_other_scopes_pass_untouched(place: Place, kind: str) -> None:
     assert seen[0][1:] == (print, repr)
 
 
+@pytest.mark.fault(74)
 async def test_k8_keys_of_two_principals_never_meet(place: Place) -> None:
     app = App()
 
@@ -149,6 +151,7 @@ async def test_k9_a_refreshed_token_is_still_the_same_principal(place: Place) ->
 # ---------------------------------------------------------------- fingerprints
 
 
+@pytest.mark.fault(73)
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -182,9 +185,11 @@ async def test_f2_without_a_raw_path_the_decoded_one_counts(place: Place) -> Non
 async def test_f5_traces_and_tokens_do_not_count(place: Place) -> None:
     app = App()
     middleware = guarded(app, place)
-    for number in "12":
+    answers = [
         await post(middleware, headers=[("traceparent", number), ("date", number), ("authorization", number)])
-    assert app.runs == 1
+        for number in "12"
+    ]
+    assert (app.runs, answers[1].status, answers[1].body) == (1, answers[0].status, answers[0].body)
 
 
 @SEVERAL_AT_ONCE
@@ -202,6 +207,7 @@ async def test_f6_a_mismatch_is_told_while_the_first_still_runs(place: Place) ->
 # ---------------------------------------------------------------- one runs
 
 
+@pytest.mark.fault(77)
 @SEVERAL_AT_ONCE
 async def test_r1_of_many_at_once_one_runs(place: Place) -> None:
     paused = Paused()
@@ -217,6 +223,7 @@ async def test_r1_of_many_at_once_one_runs(place: Place) -> None:
     assert paused.app.runs == 1
 
 
+@pytest.mark.fault(77)
 @SEVERAL_AT_ONCE
 async def test_r1_duplicates_can_wait(place: Place) -> None:
     paused = Paused()
@@ -530,6 +537,7 @@ async def test_r12_a_large_request_is_spooled(place: Place, body: list[bytes]) -
     assert (await post(middleware, body=b"".join(body))).replayed
 
 
+@pytest.mark.fault(66)
 @pytest.mark.parametrize("declared", [True, False])
 async def test_r12_a_request_over_the_limit_is_refused(place: Place, declared: bool) -> None:
     app = App(echo)
@@ -538,6 +546,63 @@ async def test_r12_a_request_over_the_limit_is_refused(place: Place, declared: b
     answer = await request.run()
     assert (answer.status, answer.code, app.runs) == (413, "request-too-large", 0)
     assert request.reads == (0 if declared else 2)
+
+
+class Slow(Connection):
+    """A client that sends half of its body, and the rest when it is let go."""
+
+    go: asyncio.Event
+    waiting: asyncio.Event
+
+    async def receive(self) -> Message:
+        if self.reads == 1:
+            self.waiting.set()
+            await self.go.wait()
+        return await super().receive()
+
+
+@SEVERAL_AT_ONCE
+@pytest.mark.fault(76)
+async def test_r12_a_client_that_sends_slowly_keeps_no_key_meanwhile(place: Place) -> None:
+    """Whoever trickles a body in (slowloris) has claimed nothing: the same key is served to others at once."""
+    app = App()
+    middleware = guarded(app, place)
+    slow = Slow(middleware, "k", body=[b"{", b"}"])
+    slow.go, slow.waiting = asyncio.Event(), asyncio.Event()
+    trickling = asyncio.ensure_future(slow.run())
+    await slow.waiting.wait()
+    assert place.seen.told == []
+    quick = await post(middleware)
+    assert (quick.status, quick.replayed, app.runs) == (201, False, 1)
+    slow.go.set()
+    answer = await trickling
+    assert (answer.status, answer.replayed, answer.body, app.runs) == (201, True, quick.body, 1)
+
+
+@pytest.mark.fault(65)
+@pytest.mark.parametrize("canonical", [False, True])
+async def test_r25_json_that_cannot_be_parsed(place: Place, canonical: bool) -> None:
+    """The application's 400 is its answer like any 4xx; the layer's own, where it parses by itself, uses no key up."""
+
+    async def parsing(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            json.loads((await receive())["body"])
+            status = 201
+        except ValueError:
+            status = 400
+        await send({**START, "status": status})
+        await send(chunk(b"parsed by the application", more=False))
+
+    app = App(parsing)
+    middleware = guarded(app, place, canonical_json=canonical)
+    answers = [await post(middleware, body=body) for body in (b'{"a":', b'{"a":', b'{"a": 1}')]
+    if canonical:
+        assert [(answer.status, answer.code) for answer in answers[:2]] == [(400, "request-invalid")] * 2
+        assert (answers[2].status, answers[2].replayed, app.runs) == (201, False, 1)
+    else:
+        assert [(answer.status, answer.replayed) for answer in answers[:2]] == [(400, False), (400, True)]
+        assert answers[0].body == answers[1].body == b"parsed by the application"
+        assert (answers[2].status, answers[2].code, app.runs) == (422, "key-reused", 1)
 
 
 async def test_r13_after_the_body_the_server_is_heard(place: Place) -> None:
@@ -713,6 +778,7 @@ async def test_a_4xx_is_stored_unless_a_retry_may_fare_better(place: Place, stat
     assert app.runs == (1 if stored else 2)
 
 
+@pytest.mark.fault(6)
 async def test_r17_the_result_is_recorded_although_the_client_left(place: Place) -> None:
     paused = Paused()
     middleware = guarded(paused.app, place)
@@ -727,6 +793,21 @@ async def test_r17_the_result_is_recorded_although_the_client_left(place: Place)
     assert (again.body, again.replayed, paused.app.runs) == (b"done", True, 1)
 
 
+@pytest.mark.fault(6)
+async def test_r17_a_client_that_left_before_it_saw_any_of_it_gets_the_same_bytes(place: Place) -> None:
+    headers = [(b"content-type", b"application/octet-stream"), (b"etag", b'"\xe4"')]
+    app = sending({**START, "headers": headers}, chunk(b"\x00\xff"), chunk(b"\xfe\n", more=False))
+    middleware = guarded(app, place)
+    request = Connection(middleware, "k")
+    request.left.set()  # whatever is sent is lost
+    with suppress(OSError):
+        await request.run()
+    again = await post(middleware)
+    assert (again.status, again.body, again.replayed, app.runs) == (201, b"\x00\xff\xfe\n", True, 1)
+    assert again.started[0]["headers"][:2] == headers
+
+
+@pytest.mark.fault(6)
 @pytest.mark.parametrize("gone", [OSError, RuntimeError], ids=["asyncio", "uvloop"])
 async def test_r17_a_client_that_left_in_the_middle_of_its_response(place: Place, gone: type[Exception]) -> None:
     began, go = asyncio.Event(), asyncio.Event()
@@ -757,6 +838,7 @@ async def test_r17_a_client_that_left_in_the_middle_of_its_response(place: Place
     assert app.runs == 1
 
 
+@pytest.mark.fault(19)
 async def test_r17_a_client_that_left_before_the_end_of_its_body(place: Place) -> None:
     app = App()
     request = Connection(guarded(app, place, body_memory=1), "k", body=[b"aaaa", b"bbbb"], leaves_after=1)
@@ -907,6 +989,7 @@ async def test_the_outermost_of_two_middlewares_guards(place: Place) -> None:
     assert (first.body, again.body, again.replayed) == (b"run 1", b"run 1", True)
 
 
+@pytest.mark.fault(23)
 @POSTGRESQL_TRANSACTIONAL
 async def test_the_application_is_run_again_when_the_database_wants_it(place: Place) -> None:
     """FAULTS 23: a serialization failure; the whole request again, with its body."""
@@ -962,6 +1045,7 @@ async def test_a_leased_request_is_ended_once_when_a_500_tells_of_such_an_error(
     assert len(left) == 1
 
 
+@pytest.mark.fault(24)
 @POSTGRESQL_TRANSACTIONAL
 async def test_restarts_are_bounded(place: Place) -> None:
     from psycopg.errors import SerializationFailure

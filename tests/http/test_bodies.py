@@ -38,6 +38,7 @@ def test_r12_a_body_is_read_as_it_was_sent_in_memory_or_not(chunks: list[bytes],
     body.close()
 
 
+@pytest.mark.fault(66)
 def test_r12_over_the_limit_is_refused_when_it_gets_there() -> None:
     body = body_of([b"x" * 10], Policy(body_limit=10))
     with pytest.raises(Refusal) as refused:

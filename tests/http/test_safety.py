@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from retrysafe import Boundary, Keyring, Quota
 from retrysafe.http.asgi import IdempotencyMiddleware
@@ -63,6 +64,7 @@ async def test_r30_a_response_that_cannot_be_decrypted_is_not_made_again(tmp_pat
     await other.aclose()
 
 
+@pytest.mark.fault(75)
 async def test_k11_a_client_over_its_quota_is_told_when_to_come_again(tmp_path: Path) -> None:
     made = boundary(tmp_path / "s.db", quota=Quota(rate="1/1h"))
     assert (await post(made, "first")).status_code == 201

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -104,13 +105,25 @@ def _await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(log.read_text())
 
 
+@pytest.mark.fault(6, 16, 19)
 def test_the_essential_rules(server: Server) -> None:
+    _f19_a_body_that_is_reset_in_the_middle_claims_nothing(server)
     _k3_two_lines_are_refused(server)
     _r1_of_many_at_once_one_runs(server)
     _r2_r4_a_retry_gets_the_same_response(server)
     _r8_a_client_that_leaves_at_the_end_finds_the_record(server)
     _r11_a_large_response_is_not_run_again(server)
     _r17_a_client_that_leaves_finds_the_result(server)
+
+
+def _f19_a_body_that_is_reset_in_the_middle_claims_nothing(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), SECONDS) as client:
+        client.sendall(b"POST /f19 HTTP/1.1\r\nHost: x\r\nIdempotency-Key: f19\r\nContent-Length: 2\r\n\r\n{")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+    for replayed in (None, "true"):
+        answer = server.post("/f19", "f19")
+        assert (answer.status, answer.header("idempotent-replayed")) == (201, replayed)
+    assert server.runs.count("/f19") == 1
 
 
 def _k3_two_lines_are_refused(server: Server) -> None:

@@ -208,6 +208,7 @@ def test_r12_nothing_is_read_beyond_the_declared_length(memory: Boundary) -> Non
     assert app.read[1:] == [b""]
 
 
+@pytest.mark.fault(19)
 @pytest.mark.parametrize("length", ["4", "x", "-1"])
 def test_f19_a_body_that_breaks_off_claims_nothing(memory: Boundary, length: str) -> None:
     app = App()
@@ -685,6 +686,7 @@ def test_a_transaction_is_one_with_the_work(place: Place) -> None:
     assert post(IdempotencyMiddleware(App(), boundary), "three").replayed
 
 
+@pytest.mark.fault(23)
 @pytest.mark.parametrize("place", SQL, indirect=True)
 @pytest.mark.parametrize("memory_limit", [0, 100])
 def test_f23_a_transaction_that_the_database_wants_again_runs_again_with_the_same_body(

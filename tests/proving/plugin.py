@@ -47,7 +47,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     outcome = yield
     report = outcome.get_result()
     if report.failed and "chance" in getattr(item, "fixturenames", ()):
-        report.sections.append(("seed", f"{effort.SEED}={effort.seed()} python -m pytest '{item.nodeid}'"))
+        full = f"{effort.EFFORT}=full " if effort.is_full() else ""
+        report.sections.append(("seed", f"{full}{effort.SEED}={effort.seed()} python -m pytest '{item.nodeid}'"))
 
 
 @pytest.fixture

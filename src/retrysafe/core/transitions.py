@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from retrysafe.errors import ConfigurationError, IllegalTransition
+from retrysafe.errors import ConfigurationError, IllegalTransition, ResultUnreadable
 from retrysafe.types import Clocks, Held, Micros, Outcome, Record, Standing, State, Stored, Want
 
 
@@ -87,6 +87,14 @@ def resolution(outcome: Outcome) -> Event:
     if outcome not in RESOLUTIONS:
         raise ConfigurationError(f"outcome={outcome!r}: expected one of {', '.join(RESOLUTIONS)}.")
     return RESOLUTIONS[outcome]
+
+
+def state_of(stored: str) -> State:
+    """The state that a record was written in; raise `ResultUnreadable` for one that is not of this version."""
+    try:
+        return State(stored)
+    except ValueError:
+        raise ResultUnreadable(f"Its record is {stored!r}, which only a newer retrysafe understands.") from None
 
 
 def check(event: Event, standing: Standing) -> Rule:

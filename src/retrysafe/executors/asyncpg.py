@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail
+from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, unheard, unreplicated
 from retrysafe.ports import Copy, Query, Rows
 
 CHECKOUT = 10.0
@@ -79,8 +79,10 @@ class InOwnTransaction(InTransaction):
         if isinstance(request, Copy) or request.control is None:
             return await super().__call__(request)
         try:
-            await self._control(request.control)
+            async with asyncio.timeout(DEADLINE):
+                await self._control(request.control)
         except _Failures as error:
+            _hang_up_on_silence(self.handle, error)
             fail(error)
         return Rows([], 0)
 
@@ -121,6 +123,7 @@ class AsyncpgClient:
     def __init__(self, pool: Any, url: str | None = None) -> None:
         self._pool = pool
         self._url = url
+        self.heard = unheard
         self._opening = asyncio.Lock()
 
     @classmethod
@@ -133,6 +136,7 @@ class AsyncpgClient:
             try:
                 return await ain_turn(request, lambda query: perform(connection, query))
             except _Failures as error:
+                _hang_up_on_silence(connection, error)
                 fail(error, alone=True)
 
     @asynccontextmanager
@@ -152,11 +156,20 @@ class AsyncpgClient:
             connection = await pool.acquire(timeout=CHECKOUT)
         except _Failures as error:
             raise StoreUnavailable(str(error) or type(error).__name__, unsent=True) from error
+        connection.add_log_listener(self._hear)
         try:
             yield connection
         finally:
             with suppress(*_Failures):
+                connection.remove_log_listener(self._hear)
+            # A connection that broke has been taken back by its pool already, which then refuses to take it again.
+            with suppress(asyncpg.InternalClientError, *_Failures):
                 await pool.release(connection)
+
+    def _hear(self, connection: Any, notice: Any) -> None:
+        finding = unreplicated(notice.server_source_function, notice.message)
+        if finding is not None:
+            self.heard(finding)
 
     async def _opened(self) -> Any:
         if self._pool is None:
@@ -183,6 +196,12 @@ class AsyncpgClient:
             with suppress(RuntimeError, *_Failures):
                 self._pool.terminate()
             self._pool = None
+
+
+def _hang_up_on_silence(connection: Any, error: BaseException) -> None:
+    """The pool would wait for a silent server to confirm that the statement was cancelled."""
+    if isinstance(error, TimeoutError):
+        connection.terminate()
 
 
 async def _no_reset(connection: Any) -> None:

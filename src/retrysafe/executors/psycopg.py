@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -14,8 +15,18 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.deadline import timely
 from retrysafe.executors.own import AsyncOwn, Own, is_quiet
-from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, in_turn, this_process
+from retrysafe.executors.sql import (
+    AUTOCOMMIT,
+    ain_turn,
+    arguments,
+    fail,
+    in_turn,
+    this_process,
+    unheard,
+    unreplicated,
+)
 from retrysafe.ports import Copy, Query, Rows
 
 if TYPE_CHECKING:
@@ -34,42 +45,36 @@ _SETTINGS = {
 }
 
 
-class TimelyConnection(psycopg.Connection[Any]):
-    """A connection that gives up when a server which is reachable does not answer one of our statements.
+class Patience:
+    """`deadline.timely` for a connection of async code: at the deadline we hang up.
 
-    `wait` is where psycopg blocks, and it looks at the time at least every tenth of a second.
+    A cancellation would not do: psycopg tells the server of it, and then waits for an answer to the statement again.
     """
 
-    give_up_at: float | None = None
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._over = False
 
-    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().wait(gen if self.give_up_at is None else _until(gen, self.give_up_at), *args, **kwargs)
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(DEADLINE, self._hang_up)
 
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._timer.cancel()
+        if self._over and isinstance(error, psycopg.Error):
+            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
 
-def _until(gen: Generator[Any, Any, Any], give_up_at: float) -> Generator[Any, Any, Any]:
-    try:
-        state = next(gen)
-        while True:
-            ready = yield state
-            if time.monotonic() > give_up_at:
-                raise psycopg.OperationalError(f"no answer within {DEADLINE:g} s")
-            state = gen.send(ready)
-    except StopIteration as stop:
-        return stop.value
+    def _hang_up(self) -> None:
+        self._over = True
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
 
 
 def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
-    """Perform one statement; a connection of ours gives up at the deadline."""
+    """Perform one statement; a server that does not answer is given up at the deadline."""
     sql, args = arguments(query, "%s")
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)  # whatever factories the user's connection has
-    if not isinstance(connection, TimelyConnection):
+    with timely(connection, DEADLINE):
         cursor.execute(sql.encode(), args)
-    else:
-        connection.give_up_at = time.monotonic() + DEADLINE
-        try:
-            cursor.execute(sql.encode(), args)
-        finally:
-            connection.give_up_at = None
     return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
@@ -143,10 +148,8 @@ class AsyncInTransaction:
         try:
             if isinstance(request, Copy):
                 return await atransfer(self.handle, request)
-            async with asyncio.timeout(DEADLINE):
+            with Patience(self.handle):
                 return await ain_turn(request, lambda query: aperform(self.handle, query))
-        except TimeoutError as error:
-            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
         except psycopg.Error as error:
             fail(error)
 
@@ -175,11 +178,30 @@ def _refuse(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
         raise ConfigurationError("tx= is in pipeline mode, where a claim cannot be answered: leave the pipeline first.")
 
 
+@contextmanager
+def _heard_by(
+    client: PsycopgClient | AsyncPsycopgClient, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+) -> Iterator[None]:
+    """Let the client hear what the server says on a connection."""
+
+    def hear(notice: psycopg.errors.Diagnostic) -> None:
+        finding = unreplicated(notice.source_function, notice.message_primary)
+        if finding is not None:
+            client.heard(finding)
+
+    connection.add_notice_handler(hear)
+    try:
+        yield
+    finally:
+        connection.remove_notice_handler(hear)
+
+
 class PsycopgClient:
     """Connections of our own or of the user's pool, in autocommit mode while we use them."""
 
-    def __init__(self, source: Own[TimelyConnection] | Pooled) -> None:
+    def __init__(self, source: Own[psycopg.Connection[Any]] | Pooled) -> None:
         self._source = source
+        self.heard = unheard
 
     @classmethod
     def connect(cls, url: str) -> PsycopgClient:
@@ -192,7 +214,7 @@ class PsycopgClient:
         return cls(Pooled(pool))
 
     def __call__(self, request: Query, /) -> Rows:
-        with self._source.lent() as connection:
+        with self._lent() as connection:
             try:
                 return in_turn(request, lambda query: perform(connection, query))
             except psycopg.Error as error:
@@ -202,12 +224,17 @@ class PsycopgClient:
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
         here = this_process()
-        with self._source.lent(transaction=True) as connection:
+        with self._lent(transaction=True) as connection:
             try:
                 yield InTransaction(connection)
             finally:
                 if here():
                     _end(connection)
+
+    @contextmanager
+    def _lent(self, *, transaction: bool = False) -> Iterator[psycopg.Connection[Any]]:
+        with self._source.lent(transaction=transaction) as connection, _heard_by(self, connection):
+            yield connection
 
     def close(self) -> None:
         """Close the connections that are ours."""
@@ -220,16 +247,16 @@ class Connecting:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def connect(self) -> TimelyConnection:
+    def connect(self) -> psycopg.Connection[Any]:
         try:
-            return TimelyConnection.connect(self._url, **_settings(self._url))
+            return psycopg.Connection.connect(self._url, **_settings(self._url))
         except psycopg.Error as error:
-            raise StoreUnavailable(str(error).strip(), unsent=True) from error
+            raise _not_connected(error) from error
 
-    def is_usable(self, connection: TimelyConnection) -> bool:
+    def is_usable(self, connection: psycopg.Connection[Any]) -> bool:
         return _is_usable(connection)
 
-    def close(self, connection: TimelyConnection) -> None:
+    def close(self, connection: psycopg.Connection[Any]) -> None:
         connection.close()
 
 
@@ -265,6 +292,7 @@ class AsyncPsycopgClient:
 
     def __init__(self, source: AsyncOwn[psycopg.AsyncConnection[Any]] | AsyncPooled) -> None:
         self._source = source
+        self.heard = unheard
 
     @classmethod
     def connect(cls, url: str) -> AsyncPsycopgClient:
@@ -277,24 +305,27 @@ class AsyncPsycopgClient:
         return cls(AsyncPooled(pool))
 
     async def __call__(self, request: Query, /) -> Rows:
-        async with self._source.lent() as connection:
+        async with self._lent() as connection:
             try:
-                async with asyncio.timeout(DEADLINE):
+                with Patience(connection):
                     return await ain_turn(request, lambda query: aperform(connection, query))
-            except TimeoutError as error:
-                await connection.close()
-                raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
             except psycopg.Error as error:
                 fail(error, alone=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection for one transaction."""
-        async with self._source.lent(transaction=True) as connection:
+        async with self._lent(transaction=True) as connection:
             try:
                 yield AsyncInTransaction(connection)
             finally:
                 await _aend(connection)
+
+    @asynccontextmanager
+    async def _lent(self, *, transaction: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        async with self._source.lent(transaction=transaction) as connection:
+            with _heard_by(self, connection):
+                yield connection
 
     async def aclose(self) -> None:
         """Close the connections that are ours."""
@@ -315,7 +346,7 @@ class AsyncConnecting:
         try:
             return await psycopg.AsyncConnection.connect(self._url, **_settings(self._url))
         except psycopg.Error as error:
-            raise StoreUnavailable(str(error).strip(), unsent=True) from error
+            raise _not_connected(error) from error
 
     def is_usable(self, connection: psycopg.AsyncConnection[Any]) -> bool:
         return _is_usable(connection)
@@ -356,6 +387,11 @@ class AsyncPooled:
         """So it is without a loop."""
 
 
+def _not_connected(error: psycopg.Error) -> StoreUnavailable:
+    """Say so without the frames of the attempt, which form a cycle with the error: they would keep its socket open."""
+    return StoreUnavailable(str(error.with_traceback(None)).strip(), unsent=True)
+
+
 def _is_usable(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Whether a connection may be lent again: open, in no transaction, and not hung up on by the server."""
     if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
@@ -372,7 +408,8 @@ def _settings(url: str) -> dict[str, Any]:
 def _end(connection: psycopg.Connection[Any]) -> None:
     if connection.info.transaction_status != TransactionStatus.IDLE:
         try:
-            connection.rollback()
+            with timely(connection, DEADLINE):
+                connection.rollback()
         except psycopg.Error:
             connection.close()
 
@@ -380,6 +417,7 @@ def _end(connection: psycopg.Connection[Any]) -> None:
 async def _aend(connection: psycopg.AsyncConnection[Any]) -> None:
     if connection.info.transaction_status != TransactionStatus.IDLE:
         try:
-            await connection.rollback()
-        except psycopg.Error:
+            with Patience(connection):
+                await connection.rollback()
+        except (psycopg.Error, StoreUnavailable):
             await connection.close()

@@ -12,6 +12,7 @@ from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 from pymysql.cursors import Cursor
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.deadline import timely
 from retrysafe.executors.own import Own, is_quiet
 from retrysafe.executors.sql import AUTOCOMMIT, arguments, fail, in_turn, this_process
 from retrysafe.ports import Query, Rows
@@ -22,18 +23,8 @@ DEADLINE = 10.0
 _Failures = (pymysql.MySQLError, OSError)
 
 
-class TimelyConnection(Connection):  # type: ignore[misc]
-    """A connection that gives up when its server does not answer one of our statements; a handler's may take longer."""
-
-    @contextmanager
-    def timely(self) -> Iterator[None]:
-        """Keep the deadline."""
-        self._read_timeout: float | None = DEADLINE
-        self._write_timeout: float | None = DEADLINE
-        try:
-            yield
-        finally:
-            self._read_timeout = self._write_timeout = None
+class OwnConnection(Connection):  # type: ignore[misc]
+    """A connection of ours."""
 
     def fileno(self) -> int:
         """The number of its socket."""
@@ -47,16 +38,12 @@ class TimelyConnection(Connection):  # type: ignore[misc]
 
 
 def perform(connection: Any, query: Query) -> Rows:
-    """Perform one statement; a connection of ours gives up at the deadline."""
-    if isinstance(connection, TimelyConnection):
-        with connection.timely():
-            return _perform(connection, query)
-    return _perform(connection, query)
-
-
-def _perform(connection: Any, query: Query) -> Rows:
+    """Perform one statement; a server that does not answer is given up at the deadline."""
     sql, args = arguments(query, "%s")
-    with connection.cursor(Cursor) as cursor:  # whatever cursors the user's connection makes
+    with (
+        timely(connection, DEADLINE),
+        connection.cursor(Cursor) as cursor,
+    ):  # whatever cursors the user's connection makes
         cursor.execute(sql, tuple(args))
         rows = list(cursor.fetchall()) if cursor.description else []
         return Rows(rows, cursor.rowcount)
@@ -123,28 +110,28 @@ class Connecting:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
 
-    def connect(self) -> TimelyConnection:
+    def connect(self) -> OwnConnection:
         try:
-            connection = TimelyConnection(**self._options, autocommit=True, defer_connect=True)
-            with connection.timely():
+            connection = OwnConnection(**self._options, autocommit=True, defer_connect=True)
+            with timely(connection, DEADLINE):
                 connection.connect()
         except _Failures as error:
             raise StoreUnavailable(str(error), unsent=True) from error
         return connection
 
-    def is_usable(self, connection: TimelyConnection) -> bool:
+    def is_usable(self, connection: OwnConnection) -> bool:
         idle = connection.open and connection.get_autocommit() and not is_in_transaction(connection)
         return bool(idle) and is_quiet(connection.fileno())
 
-    def close(self, connection: TimelyConnection) -> None:
+    def close(self, connection: OwnConnection) -> None:
         """Hang up."""
         connection.hang_up()
 
 
-def _end(connection: TimelyConnection) -> None:
+def _end(connection: OwnConnection) -> None:
     """Roll back what is left open."""
     try:
-        with connection.timely():
+        with timely(connection, DEADLINE):
             if connection.open and is_in_transaction(connection):
                 connection.rollback()
     except _Failures:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from retrysafe.errors import ConfigurationError, RetryTransaction, SchemaOutdated, StoreUnavailable
 from retrysafe.ports import Query, Rows
+from retrysafe.types import Finding
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")
 RESTART_ALL = "40001"
@@ -172,6 +173,24 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
         if state[:2] not in _STORE_CLASSES:
             return error
     return StoreUnavailable(text, unsent=_was_busy(error))
+
+
+def unreplicated(source: str | None, text: str | None) -> Finding | None:
+    """What a notice of PostgreSQL means: a commit whose wait for a synchronous replica was ended, or nothing to us.
+
+    ``source`` is the function of the server that said it; the text may be in any language.
+    """
+    if source != "SyncRepWaitForLSN":
+        return None
+    return Finding(
+        "warn",
+        "synchronous_replication",
+        f"A commit is on this server, and perhaps on no replica: a failover may lose it. The server says: {text}",
+    )
+
+
+def unheard(finding: Finding) -> None:
+    """What a client does with what it hears while nobody uses it."""
 
 
 def _was_busy(error: Exception) -> bool:

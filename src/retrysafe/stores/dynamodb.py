@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from retrysafe.core.correction import Sightings
-from retrysafe.core.transitions import RULES, Event, first_claim, kept_fingerprint, next_token, started_before
+from retrysafe.core.transitions import RULES, Event, first_claim, kept_fingerprint, next_token, started_before, state_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.ports import Answer, Ask, Call, Capabilities, Steps
 from retrysafe.programs.migrating import Migration
@@ -465,7 +465,7 @@ def _refuse_too_large(update: _Update) -> None:
 def _record(item: Mapping[str, Any], now: Micros) -> Record:
     fields: dict[str, Any] = {name: item[name]["S"] for name in _TEXTS}
     fields |= {name: int(item[name]["N"]) for name in _NUMBERS}
-    fields["state"] = State(fields["state"])
+    fields["state"] = state_of(fields["state"])
     result = None
     if "media_type" in item:
         body = item.get("result", {}).get("B")

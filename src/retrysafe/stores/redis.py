@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from retrysafe.core import quotas
-from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before
+from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before, state_of
 from retrysafe.ports import Ask, Capabilities, Scan, Scanned, Script, Settings
 from retrysafe.stores.sql import COLUMNS
 from retrysafe.types import (
@@ -23,7 +23,6 @@ from retrysafe.types import (
     Page,
     Record,
     Refusal,
-    State,
     Stored,
     Tally,
     Want,
@@ -175,6 +174,7 @@ class RedisStore:
             "a failover that loses a completion: the operation runs again",
             "eviction, with a maxmemory-policy other than noeviction: as if the key had never been used",
             "a loss of power with appendfsync everysec, or a crash with snapshots only: the last writes are gone",
+            "a restored backup: records since then are gone, and what they guarded may run again",
         ),
         choose_when="when duplicates are recognised downstream anyway, or rare doubt is bearable, and latency counts",
         quotas=(
@@ -341,7 +341,7 @@ def _record(key: bytes, answer: Sequence[Any]) -> Record:
     return Record(
         key=key,
         fingerprint=values["fingerprint"],
-        state=State(values["state"].decode()),
+        state=state_of(values["state"].decode()),
         result=result,
         now=int(answer[-1]),
         **texts,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from retrysafe.core import quotas
-from retrysafe.core.transitions import RULES, Event, Guard, kept_fingerprint, started_before
+from retrysafe.core.transitions import RULES, Event, Guard, kept_fingerprint, started_before, state_of
 from retrysafe.ports import Ask, Capabilities, Query, Rows
 from retrysafe.types import (
     Allowance,
@@ -22,7 +22,6 @@ from retrysafe.types import (
     Record,
     Refusal,
     Standing,
-    State,
     Stored,
     Tally,
     Want,
@@ -531,7 +530,7 @@ def _record_of(row: Any) -> Record:
     )
     fields = dict(zip(COLUMNS, head, strict=False))
     key, fingerprint = bytes(fields.pop("key_hash")), bytes(fields.pop("fingerprint"))
-    state = State(fields.pop("state"))
+    state = state_of(fields.pop("state"))
     return Record(key=key, fingerprint=fingerprint, state=state, result=stored, now=int(now), **fields)
 
 

@@ -20,6 +20,7 @@ class SqliteStore(SqlStore):
             "the loss of the machine or its disk: every record goes with it",
             "a network file system with broken locks: two machines may both win a claim",
             "a host clock that is set: leases and windows end early or late, never two holders of one token",
+            "a restored backup: records since then are gone, and what they guarded may run again",
         ),
         choose_when="when one machine does the work, or you begin: nothing to install, transactions with your tables",
         quotas="exactly: writers are serial",

@@ -1,0 +1,138 @@
+"""What another version, or nobody, has stored: a typed error, and the work is not run again. FAULTS 71, 72."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from retrysafe import Boundary, KeyReused, ResultNotEncodable, ResultUnreadable, RetrysafeError
+from retrysafe.core.fingerprint import VERSION
+from retrysafe.stores.redis import name_of
+from tests.faults.conftest import Making, server_of
+from tests.faults.helpers import plain, run_sql
+from tests.stores.ageing import dynamodb_client, redis_masters
+from tests.stores.harnesses import DYNAMODB_TABLE, dynamodb_endpoint
+
+pytestmark = [pytest.mark.fault(72), pytest.mark.prove]
+
+KINDS = ["sqlite", "psycopg", "pymysql", "redis", "dynamodb"]
+Change = Callable[[str, Any], None]
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest) -> str:
+    """Every store whose records others can write to."""
+    kind = request.param
+    url: str = request.getfixturevalue("sqlite_url") if kind == "sqlite" else server_of(kind, request)
+    return url
+
+
+def _changing(store: str, key: bytes) -> Change:
+    """Writes one field of a record behind the store's back."""
+
+    def on_sql(name: str, value: Any) -> None:
+        literal = f"x'{value.hex()}'" if isinstance(value, bytes) else f"'{value}'"
+        digest = f"x'{key.hex()}'"
+        if store.startswith("postgresql"):
+            literal, digest = literal.replace("x'", "'\\x"), digest.replace("x'", "'\\x")
+        assert run_sql(plain(store), f"UPDATE retrysafe_records SET {name} = {literal} WHERE key_hash = {digest}") == 1
+
+    def on_redis(name: str, value: Any) -> None:
+        redis_masters(store).of_key(name_of(key)).hset(name_of(key), name, value)
+
+    def on_dynamodb(name: str, value: Any) -> None:
+        kinds = {bytes: "B", int: "N", str: "S"}
+        dynamodb_client(dynamodb_endpoint()).update_item(
+            TableName=DYNAMODB_TABLE,
+            Key={"key_hash": {"B": key}},
+            UpdateExpression="SET #name = :value",
+            ExpressionAttributeNames={"#name": name},
+            ExpressionAttributeValues={
+                ":value": {kinds[type(value)]: value if isinstance(value, bytes) else str(value)}
+            },
+        )
+
+    return {"redis": on_redis, "dynamodb": on_dynamodb}.get(store.partition(":")[0], on_sql)
+
+
+def _refused(boundary: Boundary, error: type[RetrysafeError], text: str) -> None:
+    for _ in range(2):
+        with pytest.raises(error, match=text) as caught, boundary.claim("key", payload="p"):
+            pytest.fail("it was run again")
+        assert caught.value.effect_happened != "no"
+
+
+def _settled(boundary: Boundary) -> bytes:
+    with boundary.claim("key", payload="p") as claim:
+        claim.result = "done"
+    return claim._required_want().key
+
+
+def test_a_result_of_a_later_codec(store: str, make: Making) -> None:
+    boundary = make(store)
+    change = _changing(store, _settled(boundary))
+    change("codec_version", 2)
+    _refused(boundary, ResultNotEncodable, "version 2; this codec reads .* version 1")
+    change("codec_version", 1)
+    with boundary.claim("key", payload="p") as claim:
+        assert (claim.replayed, claim.result) == (True, "done"), "who can read it is answered"
+
+
+def test_a_failure_of_a_later_codec(store: str, make: Making) -> None:
+    boundary = make(store, permanent=ValueError)
+    with pytest.raises(ValueError, match="no"), boundary.claim("key", payload="p") as claim:
+        raise ValueError("no")
+    _changing(store, claim._required_want().key)("codec_version", 2)
+    _refused(boundary, ResultNotEncodable, "version 2")
+
+
+@pytest.mark.fault(71)
+def test_a_pickle_is_never_loaded(store: str, make: Making) -> None:
+    boundary = make(store)
+    change = _changing(store, _settled(boundary))
+    change("result", pickle.dumps(_Bomb()))
+    _refused(boundary, ResultNotEncodable, "does not fit")
+    change("media_type", "application/x-pickle")
+    _refused(boundary, ResultNotEncodable, "application/x-pickle")
+    change("media_type", "application/vnd.retrysafe+json")
+    change("result", json.dumps({"$": ["object", "os._exit", {"status": 3}]}).encode())
+    _refused(boundary, ResultNotEncodable, "os._exit")
+
+
+class _Bomb:
+    """Goes off when it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _goes_off, ()
+
+
+def _goes_off() -> None:
+    raise AssertionError("a stored pickle was loaded")
+
+
+def test_a_fingerprint_of_a_later_version_is_another_payload(store: str, make: Making) -> None:
+    """It cannot be compared, so it does not agree."""
+    boundary = make(store)
+    _changing(store, _settled(boundary))("fingerprint", bytes((VERSION + 1,)) + b"of tomorrow")
+    with pytest.raises(KeyReused, match="payload"), boundary.claim("key", payload="p"):
+        pytest.fail("it was run again")
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis", "dynamodb"], indirect=True)
+def test_a_state_of_a_later_version(store: str, make: Making) -> None:
+    """SQL servers refuse to write it; nothing of ours would be there to take that constraint away."""
+    boundary = make(store)
+    key = _settled(boundary)
+    if store.startswith("sqlite"):
+        with closing(sqlite3.connect(store.removeprefix("sqlite:///"))) as file, file:
+            file.execute("PRAGMA ignore_check_constraints = ON")
+            file.execute("UPDATE retrysafe_records SET state = 'archived'")
+    else:
+        _changing(store, key)("state", "archived")
+    _refused(boundary, ResultUnreadable, "Its record is 'archived', which only a newer retrysafe understands")

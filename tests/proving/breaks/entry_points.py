@@ -1,0 +1,363 @@
+"""Breaks of the entry points: functions, HTTP and its frameworks, gRPC, the operator's commands, quotas, encryption."""
+
+from __future__ import annotations
+
+from tests.proving.breaks import Break
+
+GUARD = "tests/http/test_guard.py"
+ASGI = "tests/http/test_asgi.py"
+DJANGO = "tests/http/test_django.py"
+DRF = "tests/http/test_drf.py"
+FLASK = "tests/http/test_flask.py"
+FASTAPI = "tests/http/test_fastapi.py"
+GRPC = "tests/http/test_grpc.py"
+ENCRYPTION = "tests/boundary/test_encryption.py"
+ONCE = "tests/boundary/test_once.py"
+
+BREAKS = [
+    # ------------------------------------------------------------ functions
+    Break(
+        "the fingerprint of a method has its object in it",
+        "once.py",
+        'self._not_payload = {name for name in self._arguments.names[:1] if name in ("self", "cls")}',
+        "self._not_payload = set()",
+        killed_by=(f"{ONCE}::test_methods_leave_self_out_of_the_payload",),
+        rows=(73,),
+    ),
+    Break(
+        "the arguments of a call are no part of its fingerprint",
+        "once.py",
+        "        if self.payload_by is None:\n",
+        '        if self.payload_by is None or self.payload_by == "arguments":\n',
+        killed_by=(f"{ONCE}::test_methods_leave_self_out_of_the_payload",),
+        rows=(73,),
+    ),
+    Break(
+        "all functions of a boundary share their keys",
+        "once.py",
+        "            operation=self.operation,\n            fingerprint",
+        '            operation="once",\n            fingerprint',
+        killed_by=(f"{ONCE}::test_operations_keep_the_keys_of_functions_apart",),
+    ),
+    Break(
+        "a transaction that the database wants again is not run again",
+        "once.py",
+        "            except RetryTransaction:\n                pause = claim.restart_pause(restarts)\n"
+        "                if pause is None:\n"
+        "                    raise\n            restarts += 1\n            time.sleep(pause)",
+        "            except RetryTransaction:\n                raise",
+        killed_by=(
+            "tests/faults/test_sql_faults.py::TestSerialization::test_once_runs_the_whole_own_transaction_again",
+        ),
+        rows=(23, 24),
+    ),
+    Break(
+        "an empty key is a key",
+        "core/keys.py",
+        "if not 1 <= len(text) <= LONGEST:\n        raise InvalidKey(",
+        "if not len(text) <= LONGEST:\n        raise InvalidKey(",
+        killed_by=("tests/core/test_keys.py::test_a_malformed_key_is_refused[]",),
+    ),
+    Break(
+        "the order of fields is part of the payload",
+        "core/canonical.py",
+        'b"".join(sorted(_leaf(b"", _of(name) + _of(member)) for name, member in pairs))',
+        'b"".join(_leaf(b"", _of(name) + _of(member)) for name, member in pairs)',
+        killed_by=("tests/faults/test_peers_bugs.py::test_the_order_of_fields_is_not_part_of_the_payload",),
+        rows=(73,),
+    ),
+    # ------------------------------------------------------------ HTTP: keys and fingerprints
+    Break(
+        "of two keys in one request the first is taken",
+        "http/keys.py",
+        "    if len(lines) > 1:",
+        "    if False:",
+        killed_by=(
+            "tests/http/test_keys.py::test_k3_two_values_are_refused[lines0]",
+            f"{ASGI}::test_k3_two_keys_are_refused[memory-lines]",
+        ),
+    ),
+    Break(
+        "a key may be of any length",
+        "http/keys.py",
+        "    if not 1 <= len(key) <= LONGEST:",
+        "    if not key:",
+        killed_by=("tests/http/test_keys.py::test_k4_what_cannot_be_a_key_is_refused[line3]",),
+        rows=(66,),
+    ),
+    Break(
+        "every header is part of the fingerprint",
+        "http/guard.py",
+        "        for field in FIELDS:\n",
+        "        for field in dict(request.headers):\n",
+        killed_by=(f"{GUARD}::test_f5_other_headers_do_not_count", f"{ASGI}::test_f5_traces_and_tokens_do_not_count"),
+        rows=(73,),
+    ),
+    Break(
+        "the body is no part of the fingerprint",
+        "http/guard.py",
+        '        parts["body"] = self._canonical(request, body) or body.digest()\n',
+        "        self._canonical(request, body)\n",
+        killed_by=(f"{GUARD}::test_f1_the_body_counts_byte_by_byte",),
+        rows=(73,),
+    ),
+    Break(
+        "the query is no part of the fingerprint",
+        "http/guard.py",
+        ', "path": request.path, "query": request.query}',
+        ', "path": request.path}',
+        killed_by=(f"{GUARD}::test_f2_paths_and_queries_are_compared_as_they_were_sent[one1-other1]",),
+        rows=(73,),
+    ),
+    Break(
+        "keys of two principals meet",
+        "http/guard.py",
+        "        return scoped(self.boundary.tenant(), str(principal))",
+        "        return None",
+        killed_by=(f"{GUARD}::test_k8_two_principals_do_not_meet_and_k9_one_meets_itself",),
+        rows=(74,),
+    ),
+    Break(
+        "the request of nobody is served",
+        "http/guard.py",
+        'if isinstance(principal, bool) or not isinstance(principal, str | int | UUID) or principal == "":',
+        "if False:",
+        killed_by=(f"{GUARD}::test_k8_nobody_is_refused",),
+        rows=(74,),
+    ),
+    Break(
+        "a body over the limit is read to its end",
+        "http/bodies.py",
+        "        if self.length > self._limit:\n            self._refuse()\n        self._hash",
+        "        self._hash",
+        killed_by=tuple(
+            f"{ASGI}::test_r12_a_request_over_the_limit_is_refused[{place}-False]" for place in ("memory", "sqlite")
+        ),
+        rows=(66,),
+    ),
+    # ------------------------------------------------------------ HTTP: responses
+    Break(
+        "a 5xx is stored as the answer",
+        "http/guard.py",
+        'answered = Answered.FAILED if self.policy.on_5xx == "effects" else Answered.REFUSED',
+        "answered = Answered.REFUSED",
+        killed_by=(
+            f"{GUARD}::test_a_5xx_frees_a_keyed_key_and_is_stored_if_so_chosen[500]",
+            f"{ASGI}::test_r16_a_5xx_is_a_failure",
+        ),
+    ),
+    Break(
+        "a 5xx counts as work that was not begun",
+        "http/guard.py",
+        "        if response.status >= 500:",
+        "        if response.status >= 600:",
+        killed_by=(f"{GUARD}::test_a_5xx_frees_a_keyed_key_and_is_stored_if_so_chosen[503]",),
+        rows=(5,),
+    ),
+    Break(
+        "a 429 is stored as the answer",
+        "http/policy.py",
+        "PASSING = frozenset({401, 403, 408, 421, 425, 429})",
+        "PASSING = frozenset({401, 403, 408, 421, 425})",
+        killed_by=(f"{GUARD}::test_refusals_of_which_a_retry_may_fare_better_free_the_key[429]",),
+    ),
+    Break(
+        "cookies are stored",
+        "http/messages.py",
+        "return HOP_BY_HOP | RENEWED | (SECRETS - secrets)",
+        "return HOP_BY_HOP | RENEWED",
+        killed_by=("tests/http/test_messages.py::test_r6_secrets_are_stored_only_if_allowed_and_then_every_line",),
+    ),
+    Break(
+        "the end of a response leaves before it is recorded",
+        "http/asgi.py",
+        """            await self._settle()
+            try:
+                await self._release()
+                await self._forward(message)
+            finally:""",
+        """            await self._release()
+            await self._forward(message)
+            try:
+                await self._settle()
+            finally:""",
+        killed_by=(f"{ASGI}::test_r8_the_record_is_there_before_the_client_can_see_the_end",),
+        rows=(6,),
+    ),
+    Break(
+        "the last chunk of a response leaves before it is recorded",
+        "http/exchange.py",
+        "return 1 if declared or self._captured is not None else 0",
+        "return 0",
+        killed_by=("tests/http/test_exchange.py::test_r8_the_last_bytes_wait_for_the_record",),
+        rows=(6,),
+    ),
+    Break(
+        "a transactional response leaves before it is committed",
+        "http/exchange.py",
+        "return self._captured is not None and (self._holds_all or len(self._held) < 2)",
+        "return self._captured is not None and len(self._held) < 2",
+        killed_by=("tests/http/test_exchange.py::test_in_a_transaction_all_is_taken_before_anything_leaves",),
+        rows=(6,),
+    ),
+    Break(
+        "a response whose client has left is not recorded",
+        "http/exchange.py",
+        "            while not self.settled:\n                self._held.clear()\n                self._take_late()\n",
+        "",
+        killed_by=("tests/http/test_exchange.py::test_r17_a_response_that_is_closed_early_is_drained_and_recorded",),
+        rows=(6,),
+    ),
+    Break(
+        "a client that disconnects leaves its key stuck",
+        "http/unary.py",
+        "        except BaseException as error:\n            await self._leave(claim, error)",
+        "        except Exception as error:\n            await self._leave(claim, error)",
+        killed_by=("tests/http/test_unary.py::test_r18_a_cancelled_handler_frees_its_key",),
+        rows=(89,),
+    ),
+    Break(
+        "a silent store lets requests pass",
+        "http/guard.py",
+        'return isinstance(error, StoreUnavailable) and self.policy.on_store_error == "open"',
+        "return isinstance(error, StoreUnavailable)",
+        killed_by=(f"{ASGI}::test_r25_a_silent_store_refuses_or_lets_pass",),
+        rows=(34,),
+    ),
+    # ------------------------------------------------------------ frameworks
+    Break(
+        "Flask: a replay is shown before the decorators that authenticate",
+        "http/flask.py",
+        "if request.routing_exception is not None or self._marked() is not None:",
+        "if request.routing_exception is not None:",
+        killed_by=(f"{FLASK}::test_k8_flask_login_beneath_login_required",),
+        rows=(74,),
+    ),
+    Break(
+        "FastAPI: a replay is shown before the dependencies that authenticate",
+        "http/fastapi.py",
+        "[*(one for one in given if one.dependency is not begin), Depends(begin)]",
+        "[Depends(begin), *(one for one in given if one.dependency is not begin)]",
+        killed_by=tuple(
+            f"{FASTAPI}::test_r26_a_replay_too_is_given_only_to_whom_every_dependency_lets_in[{case}]"
+            for case in ("memory-route-None", "memory-router-account", "sqlite-transactional-route-account")
+        ),
+        rows=(74,),
+    ),
+    Break(
+        "REST framework: a replay is shown before authentication",
+        "http/drf.py",
+        "        super().initial(request, *args, **kwargs)\n        visit = self._visit\n",
+        "        visit = self._visit\n",
+        killed_by=(f"{DRF}::test_r26_authentication_permissions_and_throttles_come_first",),
+        rows=(74,),
+    ),
+    Break(
+        "REST framework: what the exception handler makes of a restart is stored",
+        "http/drf.py",
+        "            self._visit.caught = exc\n",
+        "            pass\n",
+        killed_by=(f"{DRF}::test_a_transaction_that_the_database_wants_again",),
+        rows=(23,),
+    ),
+    Break(
+        "Django: a transaction around the claim commits after the record",
+        "http/django_serving.py",
+        "            refuse_open_transactions()\n",
+        "",
+        killed_by=(f"{DJANGO}::test_a_transaction_around_the_claim_is_refused",),
+        rows=(4,),
+    ),
+    Break(
+        "Django: ATOMIC_REQUESTS ends after the record",
+        "http/django.py",
+        "    take_over_atomic_requests(guarded)\n",
+        '    guarded._non_atomic_requests = TakenOver(getattr(view, "_non_atomic_requests", ()))\n'
+        '    guarded.__dict__["_non_atomic_requests"] = set()\n',
+        killed_by=tuple(
+            f"{DJANGO}::test_atomic_requests_end_before_the_record[{ground}-decorator]"
+            for ground in ("transactional", "leased")
+        ),
+        rows=(4,),
+    ),
+    Break(
+        "gRPC: a failure is stored as the answer",
+        "http/grpc.py",
+        "AS_HTTP.get(self.code, 500)",
+        "AS_HTTP.get(self.code, 200)",
+        killed_by=(f"{GRPC}::test_d1_refusals_are_stored_and_failures_free_the_key",),
+    ),
+    Break(
+        "gRPC: a stream runs unguarded under its key",
+        "http/grpc.py",
+        "return None if handler.request_streaming or handler.response_streaming else True",
+        "return not (handler.request_streaming or handler.response_streaming)",
+        killed_by=(f"{GRPC}::test_r11_streams_cannot_be_replayed_so_they_are_not_begun_under_a_key",),
+    ),
+    # ------------------------------------------------------------ operators
+    Break(
+        "an operator settles a key that is another attempt's by now",
+        "programs/operating.py",
+        "if record is None or attempt not in (None, record.attempt) or not in_doubt(record):",
+        "if record is None or not in_doubt(record):",
+        killed_by=("tests/operating/test_operator.py::test_a_key_that_is_another_attempts_by_now_is_left_alone",),
+    ),
+    Break(
+        "an operator resolves what is not in doubt",
+        "core/prospects.py",
+        "return record.standing in (Standing.UNKNOWN, Standing.LAPSED) and retry(record) is Decision.DOUBT",
+        "return record.standing in (Standing.UNKNOWN, Standing.LAPSED)",
+        killed_by=tuple(
+            f"tests/operating/test_operator.py::test_what_is_not_in_doubt_is_not_resolved[{store}-lapsed]"
+            for store in ("sqlite", "postgresql", "redis")
+        ),
+    ),
+    Break(
+        "keys expire: nothing is asked before the work may run again",
+        "cli/keys.py",
+        "    if options.yes:\n",
+        "    if True:\n",
+        killed_by=("tests/operating/test_keys_command.py::test_a_key_is_expired_only_when_that_is_confirmed",),
+    ),
+    Break(
+        "a change is made before its audit can be written",
+        "operating.py",
+        '        self._write("intent", entry)\n        try:\n            change = self._do(steps)\n',
+        '        try:\n            change = self._do(steps)\n            self._write("intent", entry)\n',
+        killed_by=(
+            "tests/operating/test_operator.py::test_without_an_audit_there_is_no_change",
+            "tests/operating/test_operator.py::test_the_intent_is_written_before_the_change_and_the_outcome_after_it",
+        ),
+    ),
+    # ------------------------------------------------------------ quotas and encryption
+    Break(
+        "a quota counts all scopes together",
+        "stores/sql.py",
+        "ours = f\"(SELECT q.created FROM {TABLE} AS q WHERE q.quota = {self.p('quota')}\"",
+        'ours = f"(SELECT q.created FROM {TABLE} AS q WHERE q.quota IS NOT NULL"',
+        killed_by=("tests/stores/test_conformance.py::test_conformance[sqlite3-quotas_of_two_scopes_do_not_meet]",),
+        rows=(75,),
+    ),
+    Break(
+        "an encrypted answer opens in another record",
+        "encryption.py",
+        "*(text.encode() for text in texts), bound.key, header)",
+        "*(text.encode() for text in texts), header)",
+        killed_by=(f"{ENCRYPTION}::test_an_answer_that_is_copied_to_another_record_does_not_open[other0]",),
+        rows=(74,),
+    ),
+    Break(
+        "an encrypted failure can be made a result",
+        "encryption.py",
+        "texts = (bound.boundary, bound.scope, bound.operation, bound.state.value)",
+        "texts = (bound.boundary, bound.scope, bound.operation)",
+        killed_by=(f"{ENCRYPTION}::test_a_failure_cannot_be_made_a_result_nor_the_other_way_round",),
+    ),
+    Break(
+        "an answer that an intruder stored in the clear is taken",
+        "encryption.py",
+        "            if self._reads_unencrypted:\n                return stored\n            raise",
+        "            if True:\n                return stored\n            raise",
+        killed_by=(f"{ENCRYPTION}::test_an_answer_of_an_intruder_is_not_taken",),
+    ),
+]

@@ -1,0 +1,412 @@
+"""Breaks of the protocol: what stores ask, what programs decide, and how claims begin and end."""
+
+from __future__ import annotations
+
+from tests.proving.breaks import Break
+
+CONFORMANCE = "tests/stores/test_conformance.py::test_conformance"
+PEERS = "tests/faults/test_peers_bugs.py"
+TRANSACTIONS = "tests/boundary/test_transactions.py"
+PROGRAMS = "tests/programs/test_programs.py"
+CRASHES = "tests/faults/test_crash_points.py"
+CANCELLATION = "tests/faults/test_cancellation.py"
+HEARTBEAT = "tests/faults/test_heartbeat.py"
+DIFFERENTIAL = "tests/stores/test_differential.py::test_every_event_agrees_with_the_table"
+
+BREAKS = [
+    # ------------------------------------------------------------ fencing
+    Break(
+        "a terminal write is not fenced",
+        "core/transitions.py",
+        "    if (record.attempt, record.token) != (held.attempt, held.token):",
+        "    if False:",
+        killed_by=(
+            "tests/core/test_transitions.py::test_a_late_owner_changes_nothing",
+            f"{CONFORMANCE}[memory-lapsed_keyed_attempt_is_taken_over_and_fenced]",
+        ),
+        rows=(15, 17),
+    ),
+    Break(
+        "a terminal write in SQL is not fenced",
+        "stores/sql.py",
+        """            f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt')} "
+            f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",""",
+        """            f"r.key_hash = {self.p('key')} AND {allowed(event)}{stamp}",""",
+        killed_by=(
+            f"{PEERS}::test_a_late_owner_cannot_flip_the_new_owners_record[sqlite-running-completes]",
+            f"{PEERS}::test_a_late_owner_cannot_flip_the_new_owners_record[postgresql-running-fails for good]",
+            f"{PEERS}::test_a_late_owner_that_raises_cannot_release_the_new_owners_record",
+            f"{CONFORMANCE}[sqlite3-lapsed_keyed_attempt_is_taken_over_and_fenced]",
+            f"{CONFORMANCE}[PyMySQL-lapsed_keyed_attempt_is_taken_over_and_fenced]",
+        ),
+        rows=(15, 17),
+    ),
+    Break(
+        "a terminal write in Redis is not fenced",
+        "stores/redis.py",
+        "if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record[ARGV[3]] ~= ARGV[4] then return 0 end",
+        "if not allowed(record, ARGV[1]) then return 0 end",
+        killed_by=(f"{CONFORMANCE}[redis-lapsed_keyed_attempt_is_taken_over_and_fenced]",),
+        rows=(15, 17),
+    ),
+    Break(
+        "a terminal write in DynamoDB is not fenced",
+        "stores/dynamodb.py",
+        'return f"#attempt = :attempt AND #token = :token AND {_allowed(event)}"',
+        "return _allowed(event)",
+        killed_by=(f"{CONFORMANCE}[boto3-lapsed_keyed_attempt_is_taken_over_and_fenced]",),
+        rows=(15, 17),
+    ),
+    Break(
+        "a settled record is settled again in SQL",
+        "stores/sql.py",
+        """f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",""",
+        """f"AND r.token = {self.p('token')}{stamp}",""",
+        killed_by=(f"{DIFFERENTIAL}[sqlite3-completed]", f"{DIFFERENTIAL}[psycopg-completed]"),
+        rows=(17,),
+    ),
+    Break(
+        "a takeover keeps the fencing token",
+        "core/transitions.py",
+        "return max(previous + 1, now)",
+        "return max(previous, now)",
+        killed_by=(
+            "tests/core/test_transitions.py::test_a_token_is_above_every_token_before_and_at_least_the_stores_time",
+        ),
+        rows=(15, 61),
+    ),
+    Break(
+        "tokens begin anew after a sweep",
+        "core/transitions.py",
+        "return max(previous + 1, now)",
+        "return previous + 1",
+        killed_by=(
+            "tests/core/test_transitions.py::test_a_token_is_above_every_token_before_and_at_least_the_stores_time",
+        ),
+        rows=(17, 79),
+    ),
+    Break(
+        "tokens in SQL begin anew after a sweep",
+        "stores/sql.py",
+        """f"t.now, 1, {self.p('effects')}, t.now +""",
+        """f"1, 1, {self.p('effects')}, t.now +""",
+        killed_by=(f"{PEERS}::test_an_owner_from_before_a_sweep_cannot_write_into_the_newcomers_record",),
+        rows=(17, 79),
+    ),
+    Break(
+        "a release deletes the record",
+        "stores/redis.py",
+        "written(ARGV[5], ARGV[6], ARGV[7])\nredis.pcall(",
+        "written(ARGV[5], ARGV[6], ARGV[7])\n"
+        "if ARGV[5] == 'released' then redis.call('DEL', KEYS[1]) end\nredis.pcall(",
+        killed_by=(f"{CONFORMANCE}[redis-release_keeps_the_row_and_tokens_only_rise]",),
+        rows=(17,),
+    ),
+    Break(
+        "whoever commits in the middle of the boundary's transaction is not noticed",
+        "stores/sql.py",
+        """stamp = f" AND r.xact = {self.STAMP}" if self.STAMP and own else \"\"""",
+        'stamp = ""',
+        killed_by=tuple(
+            f"{TRANSACTIONS}::test_own_transaction_committed_by_the_handler_is_unknown[{store}]"
+            for store in ("psycopg", "psycopg async", "asyncpg")
+        ),
+    ),
+    # ------------------------------------------------------------ claims
+    Break(
+        "a claim in SQL overwrites what is there",
+        "stores/sql.py",
+        'f"ON CONFLICT (key_hash) DO NOTHING RETURNING {columns()}, updated"',
+        'f"ON CONFLICT (key_hash) DO UPDATE SET attempt = excluded.attempt RETURNING {columns()}, updated"',
+        killed_by=(f"{CONFORMANCE}[sqlite3-one_of_many_simultaneous_claims_wins]",),
+        rows=(16, 25),
+    ),
+    Break(
+        "a claim in Redis overwrites what is there",
+        "stores/redis.py",
+        "if standing(load()) == 'absent' then claimed",
+        "if true then claimed",
+        killed_by=(f"{CONFORMANCE}[redis-duplicate_of_a_running_attempt_is_busy]",),
+        rows=(16, 39),
+    ),
+    Break(
+        "a claim in DynamoDB overwrites what is there",
+        "stores/dynamodb.py",
+        'update = _Update("attribute_not_exists(key_hash)")',
+        'update = _Update("attribute_not_exists(key_hash) OR attribute_exists(key_hash)")',
+        killed_by=(f"{CONFORMANCE}[boto3-duplicate_of_a_running_attempt_is_busy]",),
+        rows=(16,),
+    ),
+    Break(
+        "a record is taken over although it has changed since it was seen",
+        "stores/sql.py",
+        """f"AND r.version = {self.p('version', 'seen_version')}\"""",
+        """f"AND r.version >= {self.p('version', 'seen_version')}\"""",
+        killed_by=(f"{DIFFERENTIAL}[sqlite3-lapsed]",),
+        rows=(16,),
+    ),
+    Break(
+        "a takeover in Redis does not look whether the record has changed",
+        "stores/redis.py",
+        "or record.attempt ~= ARGV[11] or record.version ~= ARGV[12] then return false end",
+        "then return false end",
+        killed_by=(f"{DIFFERENTIAL}[redis-lapsed]",),
+        rows=(16,),
+    ),
+    Break(
+        "who lost the race for a key is told an error instead of the winner's result",
+        "stores/postgresql.py",
+        "return Query(sql, params, Query(self.read_sql, params, writes=False))",
+        "return Query(sql, params)",
+        killed_by=("tests/faults/test_sql_faults.py::test_losing_the_race_for_the_unique_key_reads_the_winner",),
+        rows=(25,),
+    ),
+    Break(
+        "the gate of a claim outlives its transaction",
+        "stores/postgresql.py",
+        "\"pg_try_advisory_xact_lock(('x'",
+        "\"pg_try_advisory_lock(('x'",
+        killed_by=(f"{PEERS}::test_a_winner_that_rolled_back_holds_no_gate_on_its_open_connection",),
+        rows=(30,),
+    ),
+    Break(
+        "a claim whose reply was lost is not known again",
+        "core/decisions.py",
+        "        return Decision.MINE",
+        "        return Decision.BUSY",
+        killed_by=(
+            f"{PROGRAMS}::test_a_lost_reply_to_a_claim_is_read_back_as_ones_own",
+            f"{CONFORMANCE}[memory-same_attempt_recognises_its_own_claim]",
+            f"{CRASHES}::test_a_claim_still_under_way_when_its_reply_is_lost_is_found_again",
+        ),
+        rows=(2, 14),
+    ),
+    Break(
+        "a lapsed external attempt is run again",
+        "core/decisions.py",
+        '"external": Decision.SUSPECT',
+        '"external": Decision.TAKE',
+        killed_by=("tests/boundary/test_terms.py::test_a_dead_external_attempt_is_quarantined",),
+        rows=(3, 5),
+    ),
+    Break(
+        "the marker of a running attempt stays as long as a result",
+        "core/transitions.py",
+        "lease_until=now + clocks.lease + clocks.margin,\n        created",
+        "lease_until=now + clocks.window,\n        created",
+        killed_by=("tests/core/test_transitions.py::test_a_crash_does_not_lock_the_key_for_its_window",),
+        rows=(3, 12),
+    ),
+    Break(
+        "the marker of a running attempt in SQL stays as long as a result",
+        "stores/sql.py",
+        "t.now + {self.p('lease')}, t.now, t.now, t.now + {self.p('window')}, \"",
+        "t.now + {self.p('window')}, t.now, t.now, t.now + {self.p('window')}, \"",
+        killed_by=(f"{CONFORMANCE}[sqlite3-first_claim_wins_and_is_written_whole]",),
+        rows=(3, 12),
+    ),
+    Break(
+        "a running record is rescued by its age",
+        "types.py",
+        "return Standing.RUNNING if self.lease_until > now else Standing.LAPSED",
+        "return Standing.RUNNING if self.updated + 60_000_000 > now else Standing.LAPSED",
+        killed_by=(f"{PEERS}::test_the_marker_and_the_result_have_clocks_of_their_own",),
+        rows=(3,),
+    ),
+    # ------------------------------------------------------------ leases
+    Break(
+        "a renewal revives a lease that has lapsed",
+        "core/transitions.py",
+        "Event.RENEW: _rule(State.RUNNING, Guard.OWNER, Standing.RUNNING),",
+        "Event.RENEW: _rule(State.RUNNING, Guard.OWNER, *_RUNNING),",
+        killed_by=tuple(
+            f"{CONFORMANCE}[{store}-renewal_extends_a_live_lease_and_never_revives_a_lapsed_one]"
+            for store in ("memory", "sqlite3", "psycopg", "PyMySQL", "redis", "boto3")
+        ),
+        rows=(12, 61),
+    ),
+    Break(
+        "a holder counts its lease from the answer to its renewal",
+        "heartbeat.py",
+        "            self.until = asked_at + self.seconds",
+        "            self.until = clock() + self.seconds",
+        killed_by=("tests/programs/test_grounds.py::test_a_lease_is_held_from_when_its_renewal_was_asked_for",),
+        rows=(15, 20),
+    ),
+    Break(
+        "a lease that cannot be renewed is believed in to its end",
+        "heartbeat.py",
+        "if lease.until - clock() <= lease.seconds / 3:",
+        "if False:",
+        killed_by=(f"{HEARTBEAT}::test_async_work_is_stopped_before_expiry_when_the_server_falls_silent",),
+        rows=(20,),
+    ),
+    # ------------------------------------------------------------ endings
+    Break(
+        "an external effect that ended in doubt is released",
+        "core/outcomes.py",
+        "Ending.TRANSIENT: (_ROLLED_BACK, _DOUBT, _RELEASE, _DOUBT),",
+        "Ending.TRANSIENT: (_ROLLED_BACK, _DOUBT, _RELEASE, _RELEASE),",
+        killed_by=tuple(
+            f"tests/boundary/test_terms.py::test_leased_failures[{error}-external-None-unknown]"
+            for error in ("ValueError", "KeyboardInterrupt", "CancelledError")
+        ),
+        rows=(5,),
+    ),
+    Break(
+        "an effect that was committed is released when the handler then fails",
+        "core/outcomes.py",
+        "    if committed:\n        return Ending.COMMITTED\n    if permanent:",
+        "    if permanent:",
+        killed_by=(f"{TRANSACTIONS}::test_own_failure_after_committed_is_unknown_without_the_database_effect",),
+        rows=(5,),
+    ),
+    Break(
+        "a declared failure keeps what the handler wrote",
+        "programs/transactions.py",
+        "        yield from ask(store.rollback_to_savepoint())",
+        "        pass",
+        killed_by=(f"{TRANSACTIONS}::test_own_declared_failure_is_stored_without_the_effect",),
+        rows=(4,),
+    ),
+    Break(
+        "an error that the database wants to be retried is stored as permanent",
+        "endings.py",
+        "return terms.backend.restarts(error) or (ours and type(error) not in terms.permanent)",
+        "return ours and type(error) not in terms.permanent",
+        killed_by=(f"{PEERS}::test_a_retryable_error_is_not_stored_as_a_permanent_failure",),
+        rows=(23, 24),
+    ),
+    Break(
+        "a completion whose reply was lost is not read back",
+        "programs/settling.py",
+        "    record = yield from ask(store.read(held.key))\n    return (",
+        "    record = None\n    return (",
+        killed_by=(f"{PROGRAMS}::test_settled_means_accepted_or_found_there_under_the_own_attempt_and_token",),
+        rows=(14,),
+    ),
+    Break(
+        "a commit whose reply was lost is not read back",
+        "grounds.py",
+        "    if record is not None and mine and word.event is not None and record.state is RULES[word.event].target:",
+        "    if False:",
+        killed_by=(f"{CRASHES}::test_a_commit_whose_reply_is_lost_is_read_back",),
+        rows=(14, 28),
+    ),
+    Break(
+        "a commit whose reply was lost is believed without looking whose record is there",
+        "grounds.py",
+        "    mine = record is not None and (record.attempt, record.token) == (held.attempt, held.token)",
+        "    mine = True",
+        killed_by=tuple(
+            f"tests/programs/test_grounds.py::test_any_other_record_leaves_it_open_whether_the_commit_happened[{found}]"
+            for found in ("another attempt's", "another token")
+        ),
+        rows=(14, 28),
+    ),
+    # ------------------------------------------------------------ cancellation, threads and processes
+    Break(
+        "`except Exception` while claiming misses a cancellation",
+        "claim.py",
+        """            except BaseException as error:
+                if self._held is not None:
+                    self._said.not_executed = True
+                    await self._finish_end(error)""",
+        """            except Exception as error:
+                if self._held is not None:
+                    self._said.not_executed = True
+                    await self._finish_end(error)""",
+        killed_by=tuple(
+            f"{CANCELLATION}::test_cancelled_while_claiming_leaves_no_orphan[{store}]"
+            for store in ("sqlite", "psycopg", "asyncpg", "asyncmy", "dynamodb")
+        ),
+        rows=(89,),
+    ),
+    Break(
+        "a claim that a cancelled caller has won is kept",
+        "claim.py",
+        "            if isinstance(outcome, Won):\n                self._hold(outcome)\n            raise cancelled",
+        "            raise cancelled",
+        killed_by=tuple(
+            f"{CANCELLATION}::test_cancelled_while_claiming_leaves_no_orphan[{store}]"
+            for store in ("sqlite", "psycopg", "asyncpg", "asyncmy", "dynamodb")
+        ),
+        rows=(89,),
+    ),
+    Break(
+        "a cancellation interrupts what must come to its end",
+        "finish.py",
+        "    task = asyncio.ensure_future(work)\n",
+        "    return await work, None\n    task = asyncio.ensure_future(work)\n",
+        killed_by=tuple(
+            f"{CANCELLATION}::test_cancelled_at_every_step_of_a_whole_operation[{case}]"
+            for case in ("sqlite-keyed", "psycopg-keyed", "asyncpg-keyed", "asyncmy-keyed")
+        ),
+        rows=(32, 89),
+    ),
+    Break(
+        "a cancel scope of anyio is not shielded against",
+        "finish.py",
+        'anyio = sys.modules.get("anyio")',
+        "anyio = None",
+        killed_by=(f"{CANCELLATION}::test_a_cancel_scope_does_not_keep_a_release_spinning",),
+        rows=(89,),
+    ),
+    Break(
+        "the claim of an inner call stays current for the outer one",
+        "nesting.py",
+        """        mine = self.is_open()
+        self._entered = False
+        _innermost.set(self.outer)
+        if""",
+        """        mine = self.is_open()
+        if""",
+        killed_by=(f"{PEERS}::test_nested_guarded_calls_keep_their_results_apart",),
+    ),
+    Break(
+        "a forked child settles the claim of its parent",
+        "nesting.py",
+        "        return self._entered and self._pid == os.getpid()",
+        "        return self._entered",
+        killed_by=(
+            "tests/boundary/test_traps.py::test_a_child_forked_inside_the_block_does_not_settle_its_parents_claim",
+        ),
+        rows=(87,),
+    ),
+    # ------------------------------------------------------------ keys, retention, quotas
+    Break(
+        "the secret has no part in keys",
+        "core/keys.py",
+        'hmac.digest(secret or _DEFAULT_SECRET, message, "sha256")',
+        'hmac.digest(_DEFAULT_SECRET, message, "sha256")',
+        killed_by=("tests/boundary/test_terms.py::test_a_secret_changes_derived_keys",),
+        rows=(74,),
+    ),
+    Break(
+        "the parts of a key run into each other",
+        "core/keys.py",
+        '        message += len(encoded).to_bytes(4, "big")\n',
+        "",
+        killed_by=(
+            "tests/core/test_keys.py::test_characters_do_not_move_from_one_part_to_the_next",
+            "tests/core/test_keys.py::test_stored_hashes_stay_as_they_are_for_ever",
+        ),
+        rows=(74,),
+    ),
+    Break(
+        "a sweep removes by age, whatever the state",
+        "stores/sql.py",
+        'Standing.FORGOTTEN: f"{_SETTLED} AND r.forget <= t.now",',
+        'Standing.FORGOTTEN: "r.forget <= t.now",',
+        killed_by=(f"{PEERS}::test_cleanup_never_deletes_what_runs_or_is_in_doubt",),
+        rows=(79,),
+    ),
+    Break(
+        "a quota refuses the retry of a key that it has counted",
+        "programs/claiming.py",
+        "if refusal is not None and (yield from ask(store.read(want.key), again=True)) is None:",
+        "if refusal is not None:",
+        killed_by=(f"{CONFORMANCE}[redis-quota_never_refuses_a_key_that_has_a_record]",),
+        rows=(75,),
+    ),
+]
