@@ -216,7 +216,7 @@ def mutation() -> str:
     if not MUTATION.exists():
         return "No run of a mutation tool has been recorded yet.\n"
     found: dict[str, Any] = json.loads(MUTATION.read_text(encoding="utf-8"))
-    figures = ("mutants", "killed", "survived", "timeouts", "score")
+    figures = ("mutants", "killed", "survived", "timeouts", "equivalent", "score")
     rows = [("all", *(_figure(found, name) for name in figures))]
     rows += [(f"`{file}`", *(_figure(one, name) for name in figures)) for file, one in found["per_file"].items()]
     return f"{found['tool']} {found['version']}:\n\n" + table(("file", *figures), rows)

@@ -116,13 +116,13 @@ def test_proofs_of_the_tests_are_no_faults(guarantees: ModuleType, monkeypatch: 
 
 
 def test_mutants_are_told_file_by_file(guarantees: ModuleType) -> None:
-    counts = {"mutants": 1200, "killed": 1100, "survived": 90, "timeouts": 10, "score": 0.925}
-    document = {"tool": "a tool", "version": "1", **counts, "per_file": {"core/keys.py": counts | {"score": 92.5}}}
+    counts = {"mutants": 1211, "killed": 1100, "survived": 90, "timeouts": 10, "equivalent": 11, "score": 0.9167}
+    document = {"tool": "a tool", "version": "1", **counts, "per_file": {"core/keys.py": counts | {"score": 91.67}}}
     guarantees.MUTATION.write_text(json.dumps(document), encoding="utf-8")
     told = guarantees.mutation()
     assert told.startswith("a tool 1:\n")
-    assert "| all | 1,200 | 1,100 | 90 | 10 | 92.5% |" in told
-    assert "| `core/keys.py` | 1,200 | 1,100 | 90 | 10 | 92.5% |" in told
+    assert "| all | 1,211 | 1,100 | 90 | 10 | 11 | 91.7% |" in told
+    assert "| `core/keys.py` | 1,211 | 1,100 | 90 | 10 | 11 | 91.7% |" in told
 
 
 def test_the_checklist_has_its_hundred_lines_and_no_blank() -> None:
