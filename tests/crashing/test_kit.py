@@ -103,7 +103,7 @@ def test_an_invariant_that_never_holds_is_refused(files: Files) -> None:
     def check(path: str) -> None:
         raise AssertionError("never")
 
-    with pytest.raises(ConfigurationError, match=r"check\(\) fails after a run that nothing disturbed: .*never"):
+    with pytest.raises(ConfigurationError, match=r"not well after a run that nothing disturbed: check: .*never"):
         crash_points(charge_once, fresh=files.fresh, check=check)
 
 

@@ -23,7 +23,7 @@ def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
     """
     if hasattr(connection, "pgconn"):
         return _psycopg(connection, seconds)
-    if hasattr(connection, "_read_timeout"):
+    if hasattr(connection, "_read_timeout") and hasattr(connection, "_write_timeout"):
         return _pymysql(connection, seconds)
     return nullcontext()
 
@@ -59,7 +59,7 @@ def _until(gen: Generator[Any, Any, Any], connection: Any, seconds: float) -> An
 def _pymysql(connection: Any, seconds: float) -> Iterator[None]:
     """Its own time-outs, which it closes the connection after, for as long as the block lasts."""
     before = connection._read_timeout, connection._write_timeout
-    connection._read_timeout = connection._write_timeout = seconds
+    connection._read_timeout, connection._write_timeout = (min(seconds, own or seconds) for own in before)
     try:
         yield
     finally:

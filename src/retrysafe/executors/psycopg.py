@@ -136,11 +136,15 @@ class InTransaction:
 
 
 class AsyncInTransaction:
-    """The same for async code."""
+    """The same for async code.
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    On the caller's connection a deadline ends our wait only: another task may be using it, so nobody hangs up.
+    """
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], *, joined: bool = False) -> None:
         self.handle = connection
         self.execute = self
+        self._joined = joined
 
     async def __call__(self, request: Query | Copy, /) -> Rows:
         if isinstance(request, Query) and _begins_itself(self.handle, request):
@@ -148,8 +152,13 @@ class AsyncInTransaction:
         try:
             if isinstance(request, Copy):
                 return await atransfer(self.handle, request)
+            if self._joined:
+                async with asyncio.timeout(DEADLINE):
+                    return await ain_turn(request, lambda query: aperform(self.handle, query))
             with Patience(self.handle):
                 return await ain_turn(request, lambda query: aperform(self.handle, query))
+        except TimeoutError as error:
+            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
         except psycopg.Error as error:
             fail(error)
 
@@ -163,7 +172,7 @@ def join(connection: psycopg.Connection[Any]) -> InTransaction:
 def ajoin(connection: psycopg.AsyncConnection[Any]) -> AsyncInTransaction:
     """An executor on the caller's connection."""
     _refuse(connection)
-    return AsyncInTransaction(connection)
+    return AsyncInTransaction(connection, joined=True)
 
 
 def _begins_itself(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], request: Query) -> bool:

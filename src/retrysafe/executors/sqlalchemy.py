@@ -6,34 +6,26 @@ parameters. Async objects run the sync code with ``run_sync``, so there is one c
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 from sqlalchemy import Connection, Engine, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.deadline import timely
 from retrysafe.executors.sql import AUTOCOMMIT, NO_SAVEPOINT, arguments, fail, in_turn, this_process
 from retrysafe.ports import Copy, Query, Rows
-
-R = TypeVar("R")
-
-DEADLINE = 10.0
-"""Seconds after which a server that does not answer counts as gone."""
 
 _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}
 _Failures = (exc.DBAPIError, exc.TimeoutError, OSError)
 
 
 def perform(connection: Connection, query: Query) -> Rows:
-    """Perform one statement; a server that does not answer is given up at the deadline."""
+    """Perform one statement."""
     sql, args = arguments(query, _STYLES[connection.dialect.paramstyle])
-    with timely(_dbapi(connection), DEADLINE):
-        cursor = connection.exec_driver_sql(sql, tuple(args))
+    cursor = connection.exec_driver_sql(sql, tuple(args))
     if not cursor.returns_rows:
         return Rows([], cursor.rowcount)
     rows = [tuple(row) for row in cursor.fetchall()]
@@ -47,22 +39,15 @@ class InTransaction:
         self.handle = handle
         self.execute = self
         self._savepoint: Any = None
-        self._driver: Any = None
-
-    def timely(self) -> AbstractContextManager[None]:
-        """Bound how long the server is waited for."""
-        return timely(self._driver, DEADLINE)
 
     def __call__(self, request: Query | Copy, /) -> Rows:
         if isinstance(request, Copy):
             raise ConfigurationError("A SQLAlchemy engine cannot rotate partitions: give the store as a URL.")
         try:
-            connection = self._connection()
-            self._driver = _dbapi(connection)
             if request.control is not None:
-                with self.timely():
-                    return self._control(request)
+                return self._control(request)
             self._end_savepoint_before(request)
+            connection = self._connection()
             if request.writes and _ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
             return in_turn(request, lambda query: perform(connection, query))
@@ -157,7 +142,7 @@ class AsyncJoined:
                 self._inner = Joined(sync)
             return self._inner(request)
 
-        return await _in_time(self._handle.run_sync(on))
+        return await self._handle.run_sync(on)
 
 
 class AsyncInTransaction:
@@ -174,7 +159,7 @@ class AsyncInTransaction:
                 self._inner = InTransaction(sync)
             return self._inner(request)
 
-        return await _in_time(self.handle.run_sync(on))
+        return await self.handle.run_sync(on)
 
 
 class EngineClient:
@@ -202,29 +187,15 @@ class EngineClient:
             handle = self._engine.connect() if self._sessions is None else self._sessions()
         except _Failures as error:
             raise StoreUnavailable(str(error)) from error
-        here, opened = this_process(), InTransaction(handle)
+        here = this_process()
         try:
-            yield opened
+            yield InTransaction(handle)
         finally:
             if here():
-                with suppress(*_Failures), opened.timely():
-                    handle.close()
+                handle.close()
 
     def close(self) -> None:
         """The engine is the user's to dispose of."""
-
-
-async def _connected(engine: AsyncEngine) -> AsyncConnection:
-    return await engine.connect()
-
-
-async def _in_time(work: Awaitable[R]) -> R:
-    """What a driver of an async engine answers within the deadline; cancelled, it hangs up."""
-    try:
-        async with asyncio.timeout(DEADLINE):
-            return await work
-    except TimeoutError as error:
-        raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
 
 
 class AsyncEngineClient:
@@ -237,27 +208,23 @@ class AsyncEngineClient:
 
     async def __call__(self, request: Query, /) -> Rows:
         try:
-            return await _in_time(self._performed(request))
+            async with self._autocommit.connect() as connection:
+                return await connection.run_sync(_in_turn, request)
         except _Failures as error:
             fail(error, alone=True)
-
-    async def _performed(self, request: Query) -> Rows:
-        async with self._autocommit.connect() as connection:
-            return await connection.run_sync(_in_turn, request)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection or session for one transaction."""
         handle: AsyncConnection | AsyncSession
         try:
-            handle = await _in_time(_connected(self._engine)) if self._sessions is None else self._sessions()
+            handle = await self._engine.connect() if self._sessions is None else self._sessions()
         except _Failures as error:
             raise StoreUnavailable(str(error)) from error
         try:
             yield AsyncInTransaction(handle)
         finally:
-            with suppress(StoreUnavailable, *_Failures):
-                await _in_time(handle.close())
+            await handle.close()
 
     async def aclose(self) -> None:
         """The engine is the user's to dispose of."""

@@ -12,7 +12,7 @@ from pickle import PicklingError
 from typing import Any
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.testing.crashing.children import is_forkable
+from retrysafe.testing.crashing.children import die_with_parent, is_forkable
 from retrysafe.testing.crashing.exploring import Exploration, explore
 from retrysafe.testing.crashing.points import Action, Call, Place, Point
 from retrysafe.testing.crashing.report import Report, Violation
@@ -61,6 +61,8 @@ def crash_points(
     """
     if not is_forkable():
         raise ConfigurationError("crash_points() needs a system with fork, such as Linux or macOS.")
+    if not all(":" in target for target in watch):  # also of a text, whose characters these then are
+        raise ConfigurationError('watch= is a tuple of names like "package.module:Class.method".')
     experiment = Experiment(run, fresh, check, patience)
     return _in_a_process_of_its_own(Exploration(experiment, tuple(watch), pairs, seed))
 
@@ -74,7 +76,11 @@ def _in_a_process_of_its_own(wanted: Exploration) -> Report:
         found = here.recv()
     except EOFError:
         found = ConfigurationError("crash_points(): the exploring process died.")
-    process.join()
+    except BaseException:  # Ctrl-C, say: whatever it has started ends with it
+        process.kill()
+        raise
+    finally:
+        process.join()
     if isinstance(found, Exception):
         raise found
     report: Report = found
@@ -101,6 +107,7 @@ def _started(there: Any, wanted: Exploration) -> BaseProcess:
 
 
 def _explore(there: Any, wanted: Exploration) -> None:
+    die_with_parent()
     try:
         there.send(explore(wanted))
     except Exception as error:  # noqa: BLE001 - for the process that asked

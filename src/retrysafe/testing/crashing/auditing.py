@@ -11,25 +11,8 @@ from retrysafe.testing.crashing.places import user_place
 from retrysafe.testing.crashing.points import NOWHERE
 from retrysafe.testing.crashing.tracing import Tracer
 
-_KNOWN = (
-    "asyncpg",
-    "psycopg",
-    "psycopg2",
-    "pymysql",
-    "asyncmy",
-    "redis",
-    "httpx",
-    "httpcore",
-    "requests",
-    "urllib3",
-    "urllib",
-    "aiohttp",
-    "botocore",
-    "aiobotocore",
-    "smtplib",
-    "sqlalchemy",
-    "retrysafe",
-)
+_KNOWN = ("asyncpg", "psycopg", "pymysql", "asyncmy", "aiosqlite", "redis", "smtplib", "sqlalchemy", "retrysafe")
+"""Libraries that connect outside the calls that are watched."""
 _HERE = __name__.rpartition(".")[0]
 _WRITES = os.O_WRONLY | os.O_RDWR
 
@@ -63,10 +46,17 @@ def _opened(arguments: tuple[Any, ...]) -> str | None:
     written = isinstance(flags, int) and flags & _WRITES
     if not written or not isinstance(path, str) or path == os.devnull or user_place(None) is NOWHERE:
         return None
-    return f"a file opened for writing: {path}"
+    return "a file opened for writing"
+
+
+def _connected_to_sqlite(arguments: tuple[Any, ...]) -> str | None:
+    if hasattr(arguments[0], "retrysafe_watched"):
+        return None
+    return "a connection of a sqlite3.connect that was imported by its name: call it as sqlite3.connect"
 
 
 _EVENTS = {
+    "sqlite3.connect/handle": _connected_to_sqlite,
     "socket.connect": _connected,
     "subprocess.Popen": lambda arguments: f"a process: {arguments[0]}",
     "os.system": lambda arguments: f"a process: {arguments[0]!r}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import select
@@ -12,12 +13,13 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
 
-from retrysafe.testing.crashing.points import Call, Ended
+from retrysafe.testing.crashing.points import Ended
 from retrysafe.testing.crashing.tracing import Tell
 
 Work = Callable[[Tell, Callable[[], None]], None]
 """What a child does, with a way to tell its parent, and one to wait for the parent's leave."""
 
+_PR_SET_PDEATHSIG = 1
 _LENGTH = struct.Struct("!I")
 
 
@@ -97,10 +99,10 @@ class Child:
     def ended(self) -> Ended:
         """How it ended."""
         outcome, settled = (self.told("outcome") or [("", False)])[-1]
-        story = (event[1] for event in self._events if event[0] in ("call", "outcome"))
+        story = (event[1] for event in self._events if event[0] in ("call", "outcome", "again"))
         known = tuple(self.told("known"))  # connections that a driver makes where no stack shows it
         return Ended(
-            story=tuple(told if isinstance(told, Call) else told[0] for told in story),
+            story=tuple(told[0] if type(told) is tuple else told for told in story),
             at=next(iter(self.told("at")), None),
             way=tuple(
                 event[1] for event in takewhile(lambda event: event[0] != "at", self._events) if event[0] == "call"
@@ -131,6 +133,7 @@ def _live(work: Work, telling: int, waiting: int, limit: float) -> None:
     """Be the child, to its end."""
     code = 1
     try:
+        die_with_parent()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, limit)
@@ -150,6 +153,12 @@ def _live(work: Work, telling: int, waiting: int, limit: float) -> None:
         code = 0
     finally:
         os._exit(code)
+
+
+def die_with_parent() -> None:
+    """Let no process outlive the one that waits for it, however that one ends; where the system can do so."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def is_forkable() -> bool:

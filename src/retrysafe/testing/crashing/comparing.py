@@ -27,10 +27,13 @@ def problems(uncrashed: Uncrashed, point: Point, processes: Sequence[Ended]) -> 
     found += [f"a process hung (it was at: {_last(process)})" for process in processes if process.hung]
     if not any(process.hung for process in processes) and not last.settled:
         found.append(f"no retry came to an end: {last.outcome or 'the process died'}")
-    found += [f"check: {process.problem}" for process in processes if process.problem]
+    found += [process.problem for process in processes if process.problem]
+    if last.settled and last.rows is None and not last.problem:
+        found.append("the process that looked at the end has died")
     if is_done(last) and last.rows is not None:
         found += differences(uncrashed.rows, last.rows, uncrashed.ignored)
-    return found + _requests(uncrashed.calls, [call for process in processes for call in process.calls])
+    calls = [call for process in processes for call in process.calls]
+    return found + _requests(uncrashed.calls, calls, done=is_done(last))
 
 
 def is_done(ended: Ended) -> bool:
@@ -54,13 +57,18 @@ def _strayed(uncrashed: Uncrashed, point: Point, first: Ended) -> list[str]:
     return []
 
 
-def _requests(uncrashed: Iterable[Call], found: Iterable[Call]) -> list[str]:
-    """Requests beyond the databases must not be more than in the uncrashed run, counting a repeated key once."""
+def _requests(uncrashed: Iterable[Call], found: Iterable[Call], *, done: bool) -> list[str]:
+    """Requests beyond the databases must be as many as in the uncrashed run, counting a repeated key once.
+
+    What did not end with a result may have asked for less.
+    """
     once, now = _by_label(uncrashed), _by_label(found)
     lines = []
-    for label, requests in now.items():
-        if _effects(requests) > _effects(once.get(label, [])):
-            lines.append(f"{label}: {_effects(requests)} effects asked for instead of {_effects(once.get(label, []))}")
+    for label in dict.fromkeys([*once, *now]):
+        requests = now.get(label, [])
+        asked, expected = _effects(requests), _effects(once.get(label, []))
+        if asked > expected or (done and asked < expected):
+            lines.append(f"{label}: {asked} effects asked for instead of {expected}")
             lines += [f"  {_keyed(call)} from {call.place}" for call in requests]
         payloads: dict[str, set[str]] = defaultdict(set)
         for call in requests:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import pickle
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -102,7 +103,7 @@ class _Explorer:
         scout, _ = self._uncrashed_once()
         self._words = frozenset(re.findall(r"\w+", " ".join(call.label for call in scout.calls).lower()))
         (one, state), (other, others) = self._uncrashed_once(), self._uncrashed_once()
-        self._apart = state != others
+        self._apart = pickle.dumps(state) != pickle.dumps(others)
         _check_trace(one, other)
         one_rows, other_rows = one.rows or {}, other.rows or {}
         self._uncrashed = Uncrashed(tuple(one.calls), one_rows, volatile(one_rows, other_rows))
@@ -118,20 +119,25 @@ class _Explorer:
         gc.freeze()
 
     def _uncrashed_once(self) -> tuple[Ended, Any]:
-        child = self._heard([], self._worker.begin(None))
-        ended = child.ended
+        children: list[Child] = []
+        try:
+            child = self._heard(children, self._worker.begin(None))
+        finally:
+            for one in children:
+                one.end()
+        state, ended = self._state(child), child.ended
         if ended.in_memory:
             raise ConfigurationError(
                 f"crash_points() needs state outside the process, and found {', '.join(ended.in_memory)}: a crash "
                 "would lose it. Let fresh() make a file or a database, and return its path or DSN."
             )
         if not is_done(ended):
-            raise ConfigurationError(f"crash_points(): the run that nothing disturbs fails: {_why(child, ended)}")
-        if ended.problem:
-            raise ConfigurationError(
-                f"crash_points(): check() fails after a run that nothing disturbed: {ended.problem}"
-            )
-        return ended, self._state(child)
+            why = "it hung." if ended.hung else ended.outcome or "the process died."
+            raise ConfigurationError(f"crash_points(): the run that nothing disturbs fails: {why}")
+        if ended.problem or ended.rows is None:
+            why = ended.problem or "the process that looked has died."
+            raise ConfigurationError(f"crash_points(): all is not well after a run that nothing disturbed: {why}")
+        return ended, state
 
     # ------------------------------------------------------------ the points
 
@@ -219,7 +225,11 @@ class _Explorer:
     def _state(self, first: Child) -> Any:
         told = first.told("state")
         if not told:
-            raise ConfigurationError("crash_points(): fresh() failed, or what it returns cannot be pickled.")
+            why = next(iter(first.told("failed")), "its process died")
+            raise ConfigurationError(
+                f"crash_points(): fresh() failed, or what it returns cannot be pickled: {why}. It is called in "
+                "processes of its own, so each name must be new: uuid4(), not a counter."
+            )
         return told[0]
 
 
@@ -235,12 +245,6 @@ def _check_trace(one: Ended, other: Ended) -> None:
             raise ConfigurationError(_not_deterministic(f"{mine.label!r} ({mine.place})", f"{others.label!r}"))
     if len(one.calls) != len(other.calls):
         raise ConfigurationError(_not_deterministic(f"{len(one.calls)} calls", f"{len(other.calls)}"))
-
-
-def _why(child: Child, ended: Ended) -> str:
-    if not child.told("state"):
-        return "fresh() failed, or what it returns cannot be pickled."
-    return "it hung." if ended.hung else ended.outcome or "the process died."
 
 
 def _also(unseen: tuple[str, ...]) -> str:

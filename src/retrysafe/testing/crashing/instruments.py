@@ -12,15 +12,20 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.testing.crashing.points import Call, Database
 from retrysafe.testing.crashing.tracing import Tracer
 
 Describe = Callable[..., Call]
 KEY_FIELDS = ("idempotency-key", "x-idempotency-key", "paypal-request-id")
 _KEY_PARAMETERS = ("ClientToken", "ClientRequestToken", "IdempotencyToken", "MessageDeduplicationId")
+_EFFECTS = ("Send", "Publish", "Invoke", "PutEvents", "PutRecord", "StartExecution", "RunTask")
+_FACTORY = 4
+"""Where sqlite3.connect takes the factory, after the database."""
 _UNSAFE = ("POST", "PATCH")
 _VOLATILE = re.compile(r"\b(?:[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{12,}|\d{4,})\b", re.IGNORECASE)
 
@@ -33,7 +38,13 @@ def steady(text: object) -> str:
 
 
 def watched(
-    tracer: Tracer, owner: Any, name: str, describe: Describe, database: Callable[[Any], Database] | None = None
+    tracer: Tracer,
+    owner: Any,
+    name: str,
+    describe: Describe,
+    *,
+    database: Callable[[Any], Database] | None = None,
+    unless: Callable[..., bool] = lambda *_, **__: False,
 ) -> None:
     """Let every call of ``owner.name`` be a boundary. ``describe`` is given its arguments, ``database`` the first."""
     original = inspect.getattr_static(owner, name)
@@ -48,6 +59,8 @@ def watched(
         @functools.wraps(function)
         async def awaited(*args: Any, **options: Any) -> Any:
             note(*args)
+            if unless(*args, **options):
+                return await function(*args, **options)
             with tracer.call(lambda: describe(*args, **options)):
                 return await function(*args, **options)
 
@@ -57,6 +70,8 @@ def watched(
         @functools.wraps(function)
         def called(*args: Any, **options: Any) -> Any:
             note(*args)
+            if unless(*args, **options):
+                return function(*args, **options)
             with tracer.call(lambda: describe(*args, **options)):
                 return function(*args, **options)
 
@@ -71,16 +86,19 @@ def _sqlite(tracer: Tracer, module: Any) -> None:
 
     @functools.wraps(real)
     def connect(database: Any, *args: Any, **options: Any) -> Any:
-        factory = options.get("factory", module.Connection)
+        before, *rest = (args[:_FACTORY], *args[_FACTORY : _FACTORY + 1])
+        factory = rest[0] if rest else options.get("factory", module.Connection)
         if factory not in made:
             made[factory] = _sqlite_connection(tracer, module, factory)
         options["factory"] = made[factory]
-        connection = real(database, *args, **options)
+        options |= dict(zip(("cached_statements", "uri"), args[_FACTORY + 1 :], strict=False))
+        connection = real(database, *before, **options)
         path = database.decode() if isinstance(database, bytes) else str(database)
         if path in ("", ":memory:") or "mode=memory" in path:
             tracer.tell("in memory", f"sqlite3.connect({path!r})")
         else:
-            tracer.opened(Database("sqlite", (("path", path),)))
+            where = path if path.startswith("file:") else str(Path(path).absolute())
+            tracer.opened(Database("sqlite", (("path", where),)))
         return connection
 
     module.connect = connect
@@ -97,8 +115,13 @@ def _sqlite_connection(tracer: Tracer, module: Any, factory: Any) -> type:
     class Connection(factory):  # type: ignore[misc]
         """A connection whose statements, commits and rollbacks are boundaries."""
 
+        retrysafe_watched = True
+
         def cursor(self, factory: Any = Cursor) -> Any:
-            return super().cursor(factory)
+            if isinstance(factory, type) and factory not in cursors:
+                cursors[factory] = type(factory.__name__, (factory,), {})
+                watch(cursors[factory])
+            return super().cursor(cursors.get(factory, factory))
 
         def commit(self) -> None:
             if not self.in_transaction:
@@ -120,10 +143,14 @@ def _sqlite_connection(tracer: Tracer, module: Any, factory: Any) -> type:
             with tracer.call(lambda: Call("COMMIT" if kind is None else "ROLLBACK")):
                 return super().__exit__(kind, *rest)
 
-    for owner in (Cursor, Connection):
+    def watch(owner: type) -> None:
         for name in ("execute", "executemany", "executescript"):
             setattr(owner, name, getattr(owner, name))  # its own, so that the library's stays as it is
             watched(tracer, owner, name, statement)
+
+    cursors: dict[type, type] = {Cursor: Cursor}
+    watch(Cursor)
+    watch(Connection)
     return Connection
 
 
@@ -146,7 +173,7 @@ def _psycopg(tracer: Tracer, module: Any) -> None:
         return Call(steady(query if query is not None else _words(getattr(gen, "__name__", "exchange"))))
 
     for name in ("Connection", "AsyncConnection"):
-        watched(tracer, getattr(module, name), "wait", exchange, _of_psycopg)
+        watched(tracer, getattr(module, name), "wait", exchange, database=_of_psycopg)
 
 
 def _words(name: str) -> str:
@@ -167,7 +194,7 @@ def _asyncpg(tracer: Tracer, module: Any) -> None:
 
     connection = importlib.import_module("asyncpg.connection").Connection
     for name in ("execute", "_execute", "_executemany", "_copy_in", "_copy_out"):
-        watched(tracer, connection, name, statement, _of_asyncpg)
+        watched(tracer, connection, name, statement, database=_of_asyncpg)
     names = ("_PreparedStatement__bind_execute", "executemany")
     _each(tracer, importlib.import_module("asyncpg.prepared_stmt").PreparedStatement, names, prepared)
     cursor = importlib.import_module("asyncpg.cursor").BaseCursor
@@ -195,7 +222,7 @@ def _of_mysql(connection: Any) -> Database:
 def _mysql(tracer: Tracer, module: Any) -> None:
     package = "pymysql.connections" if module.__name__ == "pymysql" else f"{module.__name__}.connection"
     connection = importlib.import_module(package).Connection
-    watched(tracer, connection, "query", lambda _, sql, *__, **___: Call(steady(sql)), _of_mysql)
+    watched(tracer, connection, "query", lambda _, sql, *__, **___: Call(steady(sql)), database=_of_mysql)
     for name in ("begin", "commit", "rollback"):
         watched(tracer, connection, name, lambda *_, name=name, **__: Call(name.upper()))
 
@@ -225,6 +252,8 @@ def _redis(tracer: Tracer, module: Any) -> None:
         commands = [entry[0] if isinstance(entry, tuple) else entry.args for entry in pipe.command_stack]
         return Call(f"pipeline of {', '.join(str(command[0]) for command in commands)}")
 
+    for package in ("redis.cluster", "redis.asyncio.cluster"):
+        watched(tracer, importlib.import_module(package).RedisCluster, "execute_command", command)
     for package in ("redis.client", "redis.asyncio.client"):
         known = importlib.import_module(package)
         watched(tracer, known.Redis, "execute_command", command)
@@ -236,6 +265,9 @@ def _request(method: str, url: str, headers: Mapping[str, Any], body: Any) -> Ca
     fields = {str(name).lower(): _text(value) for name, value in headers.items()}
     key = next((fields[name] for name in KEY_FIELDS if name in fields), None)
     raw = body if isinstance(body, bytes) else str(body or "").encode()
+    boundary = fields.get("content-type", "").partition("boundary=")[2]
+    if boundary:  # of a multipart body, made anew for each request
+        raw = raw.replace(boundary.strip('"').encode(), b"")
     label = f"{method.upper()} {parts.scheme}://{parts.hostname}{steady(parts.path)}"
     payload = hashlib.sha256(raw).hexdigest()[:16]
     return Call(label, outbound=method.upper() in _UNSAFE, key=key, payload=payload)
@@ -249,8 +281,11 @@ def _httpx(tracer: Tracer, module: Any) -> None:
     def send(_: Any, request: Any, *__: Any, **___: Any) -> Call:
         return _request(request.method, request.url, request.headers, getattr(request, "_content", b""))
 
+    def is_in_process(client: Any, request: Any, *_: Any, **__: Any) -> bool:
+        return type(client._transport_for_url(request.url)).__name__ in ("ASGITransport", "WSGITransport")
+
     for name in ("Client", "AsyncClient"):
-        watched(tracer, getattr(module, name), "send", send)
+        watched(tracer, getattr(module, name), "send", send, unless=is_in_process)
 
 
 def _requests(tracer: Tracer, module: Any) -> None:
@@ -293,7 +328,8 @@ def _botocore(tracer: Tracer, module: Any) -> None:
     def api(client: Any, operation: str, parameters: Mapping[str, Any]) -> Call:
         key = next((str(parameters[name]) for name in _KEY_PARAMETERS if name in parameters), None)
         service = client.meta.service_model.service_name
-        return Call(f"{service} {operation}", outbound=key is not None, key=key)
+        outbound = key is not None or operation.startswith(_EFFECTS)
+        return Call(f"{service} {operation}", outbound=outbound, key=key)
 
     watched(tracer, importlib.import_module("botocore.client").BaseClient, "_make_api_call", api)
     if "aiobotocore" in sys.modules:
@@ -330,8 +366,12 @@ def instrument(tracer: Tracer, done: set[str]) -> None:
 def watch_also(tracer: Tracer, target: str) -> None:
     """Instrument a function of the user's choice, given as "package.module:Class.method"."""
     module, _, path = target.partition(":")
-    owner: Any = importlib.import_module(module)
     *parents, name = path.split(".")
-    for parent in parents:
-        owner = getattr(owner, parent)
+    try:
+        owner: Any = importlib.import_module(module)
+        for parent in parents:
+            owner = getattr(owner, parent)
+        inspect.getattr_static(owner, name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"watch={target!r}: {error}.") from error
     watched(tracer, owner, name, lambda *_, **__: Call(target, outbound=True))

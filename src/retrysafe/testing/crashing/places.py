@@ -77,3 +77,14 @@ def imported() -> tuple[str, ...]:
     """The modules that this process has imported, but for the user's own, which may do things when imported."""
     files = ((name, getattr(module, "__file__", None)) for name, module in tuple(sys.modules.items()))
     return tuple(name for name, file in files if name != "__main__" and (file is None or not is_users(file)))
+
+
+def is_within(package: str) -> bool:
+    """Whether a library is on the stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name: str = frame.f_globals.get("__name__", "")
+        if name.partition(".")[0] == package:
+            return True
+        frame = frame.f_back
+    return False

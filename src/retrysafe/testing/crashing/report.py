@@ -40,14 +40,19 @@ class Violation(NamedTuple):
         lines, before = [], Counter[str]()
         for number, process in enumerate(self.processes, 1):
             lines.append(f"    process {number}:")
+            made = 0
             for told in process.story:
+                if process.at is not None and made == len(process.way):
+                    lines.append(f"      * {self.point.action} at {_short(process.at.label)}")
+                    made = -len(process.story)
+                made += isinstance(told, Call)
                 if isinstance(told, str):
                     lines.append(f"      = {told}")
                 elif changes(told):
                     twice = "   <- a second time" if before[told.label] else ""
                     lines.append(f"      {_short(told.label)}   {told.place.short}{twice}")
                     before[told.label] += 1
-            if process.at is not None:
+            if process.at is not None and made >= 0:
                 lines.append(f"      * {self.point.action} at {_short(process.at.label)}")
         return lines
 
@@ -57,7 +62,7 @@ def changes(call: Call) -> bool:
     return not call.label.removeprefix("store: ").upper().startswith(_HARMLESS)
 
 
-_HARMLESS = ("SELECT ", "BEGIN", "COMMIT", "ROLLBACK", "PRAGMA", "SAVEPOINT", "SHOW ", "SET ", "GET ")
+_HARMLESS = ("SELECT ", "BEGIN", "COMMIT", "ROLLBACK", "PRAGMA", "SAVEPOINT", "SHOW ", "GET ", "FETCH", "CLOSE")
 
 
 def _short(text: str) -> str:

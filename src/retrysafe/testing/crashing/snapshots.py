@@ -15,7 +15,7 @@ from retrysafe.testing.crashing.points import Database
 Rows = dict[str, list[dict[str, Any]]]
 """The rows of each table, by its name."""
 MOST = 10_000
-"""No more rows of a table are compared."""
+"""Tables with more rows are refused: they would not be compared whole."""
 
 
 def snapshot(databases: Iterable[Database], words: frozenset[str]) -> Rows:
@@ -24,6 +24,8 @@ def snapshot(databases: Iterable[Database], words: frozenset[str]) -> Rows:
     for database in databases:
         for table, rows in _KINDS[database.kind](dict(database.where), words).items():
             found[table] = [json.loads(json.dumps(row, default=str)) for row in rows]
+            if len(rows) > MOST:
+                raise ValueError(f"table {table} has more than {MOST} rows: let fresh() make less of them")
     return found
 
 
@@ -38,9 +40,10 @@ def _sqlite(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
         return {}
     with closing(sqlite3.connect(path, uri=uri)) as connection:
         connection.row_factory = sqlite3.Row
+        connection.text_factory = lambda data: data.decode(errors="backslashreplace")
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         return {
-            name: [dict(row) for row in connection.execute(f'SELECT * FROM "{name}" LIMIT {MOST}')]
+            name: [dict(row) for row in connection.execute(f'SELECT * FROM "{name}" LIMIT {MOST + 1}')]
             for (name,) in tables
             if _wanted(name, words)
         }
@@ -64,7 +67,9 @@ def _postgresql(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
 
 def _of_postgresql(fetch: Callable[..., list[Any]], tables: list[Any], words: frozenset[str]) -> Rows:
     return {
-        name: [json.loads(row) for (row,) in fetch(f'SELECT to_jsonb(t)::text FROM "{schema}"."{name}" t LIMIT {MOST}')]
+        name: [
+            json.loads(row) for (row,) in fetch(f'SELECT to_jsonb(t)::text FROM "{schema}"."{name}" t LIMIT {MOST + 1}')
+        ]
         for schema, name in tables
         if _wanted(name, words)
     }
@@ -84,7 +89,7 @@ def _asyncpg(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
             found: Rows = {}
             for schema, name in tables:
                 if _wanted(name, words):
-                    sql = f'SELECT to_jsonb(t)::text FROM "{schema}"."{name}" t LIMIT {MOST}'
+                    sql = f'SELECT to_jsonb(t)::text FROM "{schema}"."{name}" t LIMIT {MOST + 1}'
                     found[name] = [json.loads(row[0]) for row in await connection.fetch(sql)]
             return found
         finally:
@@ -106,7 +111,7 @@ def _mysql(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
         found: Rows = {}
         for name in [next(iter(row.values())) for row in cursor.fetchall()]:
             if _wanted(name, words):
-                cursor.execute(f"SELECT * FROM `{name}` LIMIT {MOST}")
+                cursor.execute(f"SELECT * FROM `{name}` LIMIT {MOST + 1}")
                 found[name] = list(cursor.fetchall())
         return found
 

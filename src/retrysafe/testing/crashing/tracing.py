@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from retrysafe.testing.crashing.places import user_place
-from retrysafe.testing.crashing.points import NOWHERE, STOPS, Action, Call, Database, Point
+from retrysafe.testing.crashing.places import is_within, user_place
+from retrysafe.testing.crashing.points import STOPS, Action, Call, Database, Point
 
 Tell = Callable[[tuple[Any, ...]], None]
 
@@ -84,10 +84,10 @@ class Tracer:
     def counts(self) -> bool:
         """Whether a call made here and now is a boundary."""
         inside = _inside.get() if self.watching else True
-        if inside is None and threading.current_thread() is not threading.main_thread():
-            place = user_place(None)
-            if place is not NOWHERE:
-                self.tell("unseen", f"a call on a thread of its own ({place})")
+        thread = threading.current_thread()
+        ours = thread.name.startswith("retrysafe") or thread is threading.main_thread()
+        if inside is None and not ours and not is_within("aiosqlite"):
+            self.tell("unseen", f"a call on a thread of its own ({user_place(None)})")
         return inside is False
 
     @contextmanager

@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 from retrysafe.errors import InProgress, OutcomeUnknown, StoredFailure
@@ -17,8 +18,10 @@ from retrysafe.testing.crashing.tracing import Tell, Tracer
 
 SETTLED = (OutcomeUnknown, StoredFailure)
 """Errors that are ends: no retry changes them."""
-PAUSE = 0.002
-"""Seconds between two retries."""
+PAUSE, MOST_PAUSE = 0.002, 0.02
+"""Seconds between two retries: at first, and at most."""
+ENOUGH, PERSISTENT = 20, 0.5
+"""After so many attempts, and so many seconds, an error will not go away."""
 
 
 class Experiment(NamedTuple):
@@ -36,13 +39,18 @@ class Worker:
 
     def __init__(self, experiment: Experiment, tracer: Tracer, words: frozenset[str]) -> None:
         self._experiment, self._tracer, self._words = experiment, tracer, words
+        self._error: BaseException | None = None
 
     def begin(self, point: Point | None) -> Callable[[Tell, Callable[[], None]], None]:
         """Make fresh state, and run on it for the first time."""
 
         def work(tell: Tell, wait: Callable[[], None]) -> None:
-            state = _completed(self._experiment.fresh())
-            before = pickle.dumps(state)
+            try:
+                state = _completed(self._experiment.fresh())
+                before = pickle.dumps(state)
+            except BaseException as error:  # noqa: BLE001 - for the report
+                tell(("failed", _said(error)))
+                return
             tell(("state", state))
             self._tracer.watch(tell, point)
             settled = self._attempt(state, tell)
@@ -86,7 +94,7 @@ class Worker:
 
     def _attempt(self, state: Any, tell: Tell) -> bool:
         """Run once; whether that was an end."""
-        error = self._run(state)
+        error = self._error = self._run(state)
         settled = error is None or isinstance(error, SETTLED)
         tell(("outcome", ("done" if error is None else _said(error), settled)))
         if isinstance(error, InProgress):
@@ -96,37 +104,46 @@ class Worker:
     def _run(self, state: Any) -> BaseException | None:
         try:
             with self._tracer.run():
-                if inspect.iscoroutinefunction(self._experiment.run):
-                    asyncio.run(self._main(state))
-                else:
-                    self._experiment.run(state)
+                result = self._experiment.run(state)
+                if inspect.isawaitable(result):
+                    asyncio.run(self._main(result))
         except BaseException as error:  # noqa: BLE001 - also what cancels: the caller lives on, and tries again
             return error
         finally:
             self._tracer.task = None
         return None
 
-    async def _main(self, state: Any) -> None:
+    async def _main(self, awaited: Awaitable[Any]) -> None:
         self._tracer.task = asyncio.current_task()
-        await self._experiment.run(state)
+        await awaited
 
     def _to_the_end(self, state: Any, tell: Tell) -> None:
         """Retry until an answer is final."""
-        deadline = time.monotonic() + self._experiment.patience / 2
-        while not self._attempt(state, tell) and time.monotonic() < deadline:
+        begun = time.monotonic()
+        for number in count(1):
+            if self._attempt(state, tell):
+                return
+            waited = time.monotonic() - begun
+            busy = isinstance(self._error, InProgress)
+            if waited > self._experiment.patience / 2 or (not busy and number >= ENOUGH and waited > PERSISTENT):
+                return
             self._tracer.lapsed = True
-            time.sleep(PAUSE)
+            time.sleep(min(number * PAUSE, MOST_PAUSE))
 
     def _judge(self, state: Any, tell: Tell, *, again: bool) -> None:
         """Retry once more where a caller would, whose answer was lost; then look."""
         if again:
+            tell(("again", "and once more, as by a caller whose answer was lost"))
             self._run(state)
         self._tracer.watching = False
         try:
             _completed(self._experiment.check(state))
-        except Exception as error:  # noqa: BLE001 - whatever the check raises is what it has found
-            tell(("problem", _said(error)))
-        tell(("rows", snapshot(self._tracer.databases, self._words)))
+        except BaseException as error:  # noqa: BLE001 - whatever the check raises is what it has found
+            tell(("problem", f"check: {_said(error)}"))
+        try:
+            tell(("rows", snapshot(self._tracer.databases, self._words)))
+        except Exception as error:  # noqa: BLE001 - what cannot be compared is not well
+            tell(("problem", f"the tables cannot be read: {_said(error)}"))
 
 
 def _completed(value: Any) -> Any:
