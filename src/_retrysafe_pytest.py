@@ -48,8 +48,7 @@ def retrysafe_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     """The URL of a store for this test alone, without records; what was opened on it is closed at the end."""
     from retrysafe.testing import fixtures
 
-    given = request.config.getoption("retrysafe_store") or request.config.getini("retrysafe_store")
-    with fixtures.store(given or None, lambda: tmp_path_factory.mktemp("retrysafe")) as url:
+    with fixtures.store(request.config, lambda: tmp_path_factory.mktemp("retrysafe")) as url:
         yield url
 
 

@@ -70,10 +70,14 @@ def _was_positional_only(shown: list[inspect.Parameter], parameter: inspect.Para
     return before.kind is before.POSITIONAL_ONLY and parameter.kind is not parameter.POSITIONAL_ONLY
 
 
+_STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
 def _parameter(parameter: inspect.Parameter) -> str:
     annotation = "" if parameter.annotation is parameter.empty else f": {type_(parameter.annotation)}"
     if parameter.default is parameter.empty:
-        return f"{parameter.name}{annotation}"
+        star = _STARS.get(parameter.kind, "")
+        return f"{star}{parameter.name}{annotation}"
     default = "reject()" if parameter.name == "concurrency" else repr(parameter.default)
     if default.startswith("<"):
         default = "…"

@@ -17,6 +17,7 @@ from docparts import (
     protocol,
     reference,
     stores,
+    testing,
     twice,
 )
 from retrysafe.http.problems import PROBLEMS
@@ -38,6 +39,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "extension-points": reference.extension_points,
     "faults": faults.faults,
     "faults-summary": faults.summary,
+    "fixtures": testing.fixtures,
     "http-matrix": http.http_matrix,
     "http-matrix-versions": http.http_matrix_versions,
     "http options": http.http_options,
@@ -56,6 +58,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "state-diagram": protocol.state_diagram,
     "states": protocol.states,
     "store-guide": stores.store_guide,
+    "testing": testing.names,
     "transitions": protocol.transitions,
     **{f"twice on {name}": partial(twice.of_store, name) for name in ("redis",)},
     "twice-anywhere": twice.anywhere,

@@ -48,18 +48,18 @@ def _is_error(kind: Any) -> bool:
 
 def api() -> str:
     """The names that users call."""
-    return "\n".join(_reference(name, getattr(retrysafe, name)) for name in API)
+    return "\n".join(reference(name, getattr(retrysafe, name)) for name in API)
 
 
 def extension_points() -> str:
     """The names that users implement or replace."""
-    return "\n".join(_reference(name, getattr(retrysafe, name, None) or getattr(ports, name)) for name in PORTS)
+    return "\n".join(reference(name, getattr(retrysafe, name, None) or getattr(ports, name)) for name in PORTS)
 
 
 def operator() -> str:
     """The front door for people who look after keys."""
     found = (Operator, Change, Status, Clock)
-    return "\n".join(_reference(kind.__name__, kind) for kind in found)
+    return "\n".join(reference(kind.__name__, kind) for kind in found)
 
 
 def capability_fields() -> str:
@@ -74,11 +74,12 @@ def conditional() -> str:
     return "".join(f"### `{name}`\n\n```text\n{form}\n```\n\n{text}\n" for name, form, text in parts)
 
 
-def _reference(name: str, found: Any) -> str:
+def reference(name: str, found: Any) -> str:
+    """The section of one name."""
     if not isinstance(found, type):
         return f"## `{name}`\n\n```text\n{signature(found, name)}\n```\n\n{prose(found.__doc__)}"
     parts = [f"## `{name}`\n"]
-    if "__init__" in vars(found) and name not in ("Claim", "Observer", "Codec"):
+    if "__init__" in vars(found) and name != "Claim" and not getattr(found, "_is_protocol", False):
         parts.append(f"```text\n{signature(found, name).partition(' -> ')[0]}\n```\n")
     parts.append(prose(found.__doc__))
     if fields := getattr(found, "_fields", ()):

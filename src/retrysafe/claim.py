@@ -631,7 +631,7 @@ class Claim:
 
     # ------------------------------------------------------------ the lease
 
-    def _renewing(self) -> Steps[tuple[set[bytes], float]]:
+    def _renewing(self) -> Steps[tuple[set[Held], float]]:
         """A claim that waited long for its store starts with a whole lease."""
         asked_at = heartbeat.clock()
         kept = yield from renew(self._terms.backend.store, [self._required_hold()])

@@ -56,10 +56,10 @@ class Lease:
         """Whether a renewal is due already, because the claim itself took long."""
         return self.until - clock() < self.seconds * (1 - 1 / PER_LEASE)
 
-    def renewed(self, kept: set[bytes], asked_at: float) -> None:
+    def renewed(self, kept: set[Held], asked_at: float) -> None:
         """Note the answer of a renewal that was asked for at ``asked_at``."""
         seconds = round(clock() - asked_at, 6)
-        if self.held.key in kept:
+        if self.held in kept:
             self.until = asked_at + self.seconds
         else:
             self.lose()
@@ -112,15 +112,15 @@ class _Schedule:
         self.leases.pop(held, None)
         self.beats.drop(held)
 
-    def answered(self, due: list[Held], kept: set[bytes], failure: Exception | None, asked_at: float) -> None:
+    def answered(self, due: list[Held], kept: set[Held], failure: Exception | None, asked_at: float) -> None:
         """A lease that was not kept is lost, unless some renewals failed: then its own may have been among them.
 
         A failed renewal is tried again soon; the lease is lost, for us, when a third of it is left.
         """
         for lease in self._still_wanted(due):
-            if lease.held.key in kept or failure is None:
+            if lease.held in kept or failure is None:
                 lease.renewed(kept, asked_at)
-                if lease.held.key not in kept:
+                if lease.held not in kept:
                     self.drop(lease.held)
                 continue
             lease.not_renewed(failure, asked_at)
@@ -183,7 +183,7 @@ class ThreadHeartbeat:
         client: Client | None = None
         while (due := self._next_due()) is not None:
             asked_at = clock()
-            kept: set[bytes] = set()
+            kept: set[Held] = set()
             failure: Exception | None = None
             for renewal in renewals(self._store, due):
                 try:
@@ -271,7 +271,7 @@ class LoopHeartbeat:
 
     async def _beat(self, due: list[Held]) -> None:
         asked_at = clock()
-        kept: set[bytes] = set()
+        kept: set[Held] = set()
         failure: Exception | None = None
         try:
             kept, failure = await self._renewal(due)
@@ -282,14 +282,14 @@ class LoopHeartbeat:
             self._beating = None
             self._set_timer()
 
-    async def _renewal(self, due: list[Held]) -> tuple[set[bytes], Exception | None]:
-        """The keys that were kept, and why others may not have been; all are asked for at once."""
+    async def _renewal(self, due: list[Held]) -> tuple[set[Held], Exception | None]:
+        """The leases that were kept, and why others may not have been; all are asked for at once."""
         import asyncio
 
         client = self._client = self._client or self._connect()
         asked = [asyncio.ensure_future(arun(program, client)) for program in renewals(self._store, due)]
         done, late = await asyncio.wait(asked, timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
-        kept: set[bytes] = set()
+        kept: set[Held] = set()
         failure: Exception | None = None
         for renewal in done:
             try:
@@ -301,7 +301,7 @@ class LoopHeartbeat:
             failure = StoreUnavailable("the renewal got no answer")
         return kept, failure
 
-    def _abandon(self, late: set[asyncio.Task[set[bytes]]], client: AsyncClient) -> None:
+    def _abandon(self, late: set[asyncio.Task[set[Held]]], client: AsyncClient) -> None:
         """Leave renewals that hang, and their connections, to end in their own time: leases must not wait for them."""
         import asyncio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any
 
 import pytest
@@ -154,3 +154,15 @@ def test_as_many_fields_as_may_be_are_parts_and_names_may_have_dashes() -> None:
     assert "f0" in fingerprint.names(fingerprint.of_payload({**most, "f0": {"x": 1, "y": 2}}))
     assert fingerprint.names(fingerprint.of_payload({"a" * 64: 1})) == ("a" * 64,)
     assert fingerprint.names(fingerprint.of_payload({"a" * 65: 1})) == (fingerprint.WHOLE,)
+
+
+def test_a_member_of_an_enum_is_one_value_whatever_it_is_made_of() -> None:
+    @dataclass(frozen=True)
+    class Price:
+        amount: int
+
+    class Prices(Price, Enum):
+        LOW = 1
+
+    assert canonical.pairs_of(Prices.LOW) is None
+    assert fingerprint.names(fingerprint.of_payload({"price": Prices.LOW})) == ("price",)

@@ -18,6 +18,7 @@ FAILED = (Standing.FAILED, Decision.REPLAY_FAILURE, False)
 FREE = (Standing.RELEASED, Decision.TAKE, False)
 DOUBT = (Standing.UNKNOWN, Decision.DOUBT, False)
 BLANK_DOUBT = (Standing.UNKNOWN, Decision.DOUBT, True)
+RUNNING = (Standing.RUNNING, Decision.BUSY, False)
 LAPSED = (Standing.LAPSED, Decision.TAKE, False)
 
 MET = {
@@ -30,8 +31,9 @@ MET = {
     Ending.NOT_EXECUTED.value: (GONE, FREE, FREE, FREE),
     Ending.COMMITTED.value: (DOUBT, DOUBT, DOUBT, DOUBT),
     Ending.REFUSED.value: (DONE, DONE, DONE, DONE),
-    "its process died or was paused beyond its lease": (GONE, GONE, LAPSED, DOUBT),
-    "it is still running": ((Standing.RUNNING, Decision.BUSY, False),) * 4,
+    "its process died": (GONE, GONE, LAPSED, DOUBT),
+    "it is still running": (RUNNING, RUNNING, RUNNING, RUNNING),
+    "it is paused for longer than its lease": (RUNNING, RUNNING, LAPSED, DOUBT),
     "the window is over": ((Standing.EXPIRED, Decision.TAKE, False),) * 4,
     "the memory is over": ((Standing.FORGOTTEN, Decision.TAKE, False),) * 4,
     "the same key comes with another payload": ((Standing.COMPLETED, Decision.REUSED, False),) * 4,

@@ -12,7 +12,8 @@ import pytest
 from retrysafe import Quota
 from retrysafe.core import canonical, fingerprint, keys, transitions
 from retrysafe.core.canonical import NotCanonical
-from retrysafe.errors import ConfigurationError, InvalidKey
+from retrysafe.errors import ConfigurationError, InvalidKey, ResultUnreadable
+from retrysafe.types import State
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: keys.parse(1.5), InvalidKey, "A key must be a string, an int or a UUID, not float."),
@@ -38,6 +39,11 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         lambda: transitions.resolution("undone"),  # type: ignore[arg-type]
         ConfigurationError,
         "outcome='undone': expected one of completed, failed, released.",
+    ),
+    (
+        lambda: transitions.state_of("paused"),
+        ResultUnreadable,
+        "Its record is 'paused', which only a newer retrysafe understands.",
     ),
     (
         Quota,
@@ -78,4 +84,5 @@ def test_what_serves_is_returned() -> None:
     assert keys.check_secret("secret") == b"secret"
     assert keys.check_secret(b"secret") == b"secret"
     assert keys.check_secret(None) is None
+    assert transitions.state_of("failed") is State.FAILED
     assert transitions.resolution("failed") is transitions.Event.RESOLVE_FAILED

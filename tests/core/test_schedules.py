@@ -221,3 +221,9 @@ def test_a_century_is_the_longest_and_a_microsecond_the_shortest() -> None:
 def test_who_waits_for_a_lease_that_ends_now_looks_at_its_own_pace() -> None:
     pauses = [Patience(100.0, 5).next_pause(0.0, left, 0.9) for left in (0.0, None)]
     assert pauses[0] == pauses[1]
+
+
+@pytest.mark.parametrize("left", [0.004, 0.02])
+def test_who_waits_for_a_lease_that_ends_soon_looks_just_after_its_end(left: float) -> None:
+    assert Patience(100.0, 20).next_pause(0.0, None, 0.99) > 2 * left  # type: ignore[operator]
+    assert Patience(100.0, 20).next_pause(0.0, left, 0.99) == left + 0.002

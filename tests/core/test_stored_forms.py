@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from time import tzset
 from typing import Any
 from uuid import UUID
 
@@ -55,6 +56,16 @@ class Lines(pydantic.RootModel[list[int]]):
 )
 def test_the_canonical_form_of_values(value: Any, form: bytes) -> None:
     assert canonical.of_value(value) == form
+
+
+def test_an_instant_has_one_form_wherever_its_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    instant = datetime(2026, 1, 2, 3, 4, tzinfo=timezone(timedelta(hours=2)))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        tzset()
+        found = canonical.of_value(instant)
+    tzset()
+    assert found == b"t25:2026-01-02T01:04:00+00:00"
 
 
 def test_the_canonical_form_of_json() -> None:

@@ -186,6 +186,20 @@ def test_a_renewal_extends_the_lease_from_now_and_the_window_with_it() -> None:
     assert (after.attempt, after.token, after.attempts) == (record.attempt, record.token, record.attempts)
 
 
+@pytest.mark.parametrize("event", BY_SIGHT)
+def test_what_somebody_else_settles_has_the_given_result_at_the_stores_time(event: Event) -> None:
+    record = at(
+        Standing.LAPSED if event is Event.SUSPECT else Standing.COMPLETED if event is Event.EXPIRE else Standing.UNKNOWN
+    )
+    after = transitions.resolve(record, record, event, RESULT, CLOCKS, NOW + 3)
+    assert (after.result, after.now, after.updated, after.version) == (RESULT, NOW + 3, NOW + 3, record.version + 1)
+
+
+def test_a_token_is_one_more_where_the_clock_is_behind() -> None:
+    assert transitions.next_token(10, 5) == 11
+    assert transitions.first_claim(want(), 1).token == 1
+
+
 def test_a_margin_makes_a_lease_longer_for_others() -> None:
     clocks, record = CLOCKS._replace(margin=7), at(Standing.RUNNING)
     after = transitions.renew(record, owner(record)._replace(clocks=clocks), NOW)

@@ -299,3 +299,25 @@ async def test_a_cancelled_handler_is_in_doubt_only_where_its_effect_is(
         ["released"] if effects == "keyed" else ["unknown"]
     )
     await boundary.aclose()
+
+
+async def test_a_connection_that_its_pool_has_taken_back_already_does_not_hide_what_became_of_the_caller() -> None:
+    """As when it broke while the caller was cancelled: asyncpg's pool then refuses to take it once more."""
+    from asyncpg import InternalClientError
+
+    from retrysafe.executors.asyncpg import AsyncpgClient
+
+    class Connection:
+        def add_log_listener(self, listener: object) -> None: ...
+        def remove_log_listener(self, listener: object) -> None: ...
+
+    class Pool:
+        async def acquire(self, **options: object) -> Connection:
+            return Connection()
+
+        async def release(self, connection: object) -> None:
+            raise InternalClientError("release() called on a free connection holder")
+
+    with pytest.raises(asyncio.CancelledError):
+        async with AsyncpgClient(Pool())._lent():
+            raise asyncio.CancelledError

@@ -279,7 +279,7 @@ def test_every_step_is_one_script(backend: Backend, url: str) -> None:
     with node.monitor() as monitor:
         won = run(claim(backend.store, _want(key)), client)
         assert isinstance(won, Won)
-        assert run(renew(backend.store, [won.held]), client) == {key}
+        assert run(renew(backend.store, [won.held]), client) == {won.held}
         assert run(settle(backend.store, won.held, Event.RELEASE, None), client)
         taken = run(claim(backend.store, _want(key, "second")), client)
         assert isinstance(taken, Won)

@@ -175,10 +175,7 @@ def test_a_loss_of_power_with_everysec_forgets_what_was_not_synced(
         ),
         ("explanation/which-store.md", "a failover that loses a completion: the operation runs again"),
         ("explanation/which-store.md", "a loss of power with appendfsync everysec"),
-        (
-            "explanation/when-code-can-still-run-twice.md",
-            "with everysec, after a loss of power all but the last second",
-        ),
+        ("explanation/which-store.md", "with everysec, after a loss of power all but the last second or two"),
     ],
     ids=["failover", "power", "lost claim", "lost completion", "everysec", "durability"],
 )

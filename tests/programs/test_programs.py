@@ -12,16 +12,18 @@ from retrysafe.core.decisions import Decision, decide
 from retrysafe.core.outcomes import Ending, Ground, Transaction, Verdict, verdict
 from retrysafe.core.transitions import RULES, Event
 from retrysafe.errors import StoreUnavailable
+from retrysafe.executors.memory import MemoryClient
 from retrysafe.heartbeat import Lease, _Schedule, clock
 from retrysafe.ports import Ask, Query, Rows
 from retrysafe.programs.claiming import ROUNDS, NotWon, Won, claim
 from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.leasing import renew
+from retrysafe.programs.leasing import renew, renewals
 from retrysafe.programs.migrating import Migration, migrate, schema_version
 from retrysafe.programs.settling import read, resolve, settle
 from retrysafe.programs.sweeping import sweep
 from retrysafe.programs.transactions import conclude, frozen_snapshot, open_claim
-from retrysafe.types import Clocks, Effects, State
+from retrysafe.stores.memory import MemoryStore
+from retrysafe.types import Clocks, Effects, State, Want
 from tests.programs.script import (
     BROKEN,
     CLOCKS,
@@ -381,19 +383,19 @@ def test_a_lease_that_cannot_be_renewed_costs_the_others_nothing() -> None:
     now = clock()
     for held in claims:
         beats.add(Lease(held, now, lambda name, held=held, **fields: told[held.key].append(name)))
-    beats.answered(claims, {b"third"}, DOWN, now)
+    beats.answered(claims, {claims[2]}, DOWN, now)
     assert [name for name in told[b"third"] if name != "asked"] == []
     assert {"renewal_failed"} <= set(told[b"key"]) & set(told[b"second"])
     assert "lease_lost" not in told[b"key"] + told[b"second"], "it may not have been asked for: it is tried again"
-    beats.answered(claims, {b"third"}, None, now)
+    beats.answered(claims, {claims[2]}, None, now)
     assert "lease_lost" in told[b"key"]
     assert "lease_lost" in told[b"second"]
 
 
 def test_renewals_in_several_requests_are_added_up() -> None:
     held = [HELD, HELD._replace(key=b"second")]
-    assert run(renew(STORE, held), Script([{b"key"}, {b"second"}])) == {b"key", b"second"}
-    assert run(renew(STORE, held), Script([set(), {b"second"}])) == {b"second"}
+    assert run(renew(STORE, held), Script([{b"key"}, {b"second"}])) == set(held)
+    assert run(renew(STORE, held), Script([set(), {b"second"}])) == {held[1]}
 
 
 def test_sweeps_in_several_requests_are_added_up() -> None:
@@ -459,3 +461,19 @@ def test_who_does_not_get_the_lock_does_not_migrate() -> None:
     """GET_LOCK answers 0 when somebody else has kept it too long."""
     with pytest.raises(StoreUnavailable, match="Another process is migrating"):
         run(migrate(STORE, MIGRATIONS, LOCK), Script([None, Rows([(0,)], 1)]))
+
+
+def test_of_two_claims_to_one_key_that_are_renewed_together_the_one_that_was_taken_over_is_lost() -> None:
+    """As in one process whose first attempt was frozen, or cut off, beyond its lease."""
+    store, clock = MemoryStore(), [1_000_000]
+    client = MemoryClient(lambda: clock[0])
+    clocks = Clocks(lease=10, window=1000, memory=1000)
+    held = []
+    for attempt in ("frozen", "successor"):
+        outcome = run(claim(store, Want(b"key", "b", "", "o", b"p", attempt, "keyed", clocks)), client)
+        assert isinstance(outcome, Won)
+        held.append(outcome.held)
+        clock[0] += 10 if attempt == "frozen" else 0
+    for order in (held, held[::-1]):
+        kept = [run(renewal, client) for renewal in renewals(store, order)]
+        assert set().union(*kept) == {held[1]}

@@ -223,8 +223,8 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
         Fault(
             90,
             "a backup is restored",
-            "what was recorded since is unknown to the store, and leased work since then runs again on a retry; "
-            "nothing warns of it yet",
+            "what was recorded since is unknown to the store, and leased work since then runs again on a retry, "
+            "with a higher token; nothing warns of it yet",
             documented="explanation/when-code-can-still-run-twice.md#by-store",
         ),
     ),

@@ -22,12 +22,13 @@ from tests.stores.ageing import dynamodb_client
 
 
 class FakeClock:
-    """Time that passes only when a test says so, in microseconds."""
+    """Time that passes only when a test says so, and by a microsecond whenever it is asked for."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000_000_000
 
     def __call__(self) -> int:
+        self.now += 1
         return self.now
 
     def elapse(self, seconds: float) -> None:

@@ -182,6 +182,13 @@ def test_copies_run_at_the_same_time() -> None:
     assert concurrently(lambda: together.wait(20) >= 0, copies=8) == [Outcome(True, None)] * 8
 
 
+def test_no_copy_begins_before_all_are_there() -> None:
+    def there() -> int:
+        return sum(thread.name.startswith("duplicate") for thread in threading.enumerate())
+
+    assert concurrently(there, copies=8) == [Outcome(8, None)] * 8
+
+
 def test_tasks_run_at_the_same_time() -> None:
     async def course() -> list[Outcome[bool]]:
         here: set[int] = set()

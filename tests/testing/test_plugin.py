@@ -34,8 +34,7 @@ class Runs:
 def runs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runs:
     monkeypatch.setenv("PYTHONPATH", SOURCES)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_ADDOPTS"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     return Runs(pytester)
 
 
@@ -246,10 +245,10 @@ def test_workers_must_have_stores_of_their_own(runs: Runs, tmp_path: Path) -> No
 def test_the_boundaries_that_a_test_makes_are_closed(runs: Runs) -> None:
     done = runs(
         """
-        import pytest
+        import asyncio, pytest
         from retrysafe import ConfigurationError
 
-        made = []
+        made, loop = [], asyncio.new_event_loop()
 
         def test_it(retrysafe_boundary, retrysafe_store, tmp_path):
             boundary = retrysafe_boundary("shop", effects="transactional", observers=())
@@ -259,13 +258,20 @@ def test_the_boundaries_that_a_test_makes_are_closed(runs: Runs) -> None:
             for one in (boundary, elsewhere):
                 with one.claim("K") as claim:
                     claim.result = 1
+
+            async def body():
+                async with elsewhere.claim("async"):
+                    pass
+
+            loop.run_until_complete(body())
             made.extend([boundary, elsewhere])
 
         def test_afterwards():
             for one in made:
-                assert not one._terms.backend._clients
+                assert not (one._terms.backend._clients or one._terms.backend._aclients)
                 with pytest.raises(ConfigurationError, match="has been closed"):
                     one.claim("K")
+            loop.close()
         """,
     )
     done.assert_outcomes(passed=2)

@@ -95,10 +95,25 @@ class Hasty(MemoryStore):
         return super().take(want._replace(clocks=clocks), seen)
 
 
-@pytest.mark.parametrize("broken", [Trusting, Forgetful, Hasty])
-def test_a_broken_store_fails_the_differential_test(broken: Callable[[], OperableStore]) -> None:
+class Lying(MemoryStore):
+    """Does what it should, and says that it did not."""
+
+    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+        return Ask(super().settle(held, event, result).request, lambda done: not done)
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (Trusting, "the store answers True, the table False"),
+        (Forgetful, "instead of"),
+        (Hasty, "the store answers"),
+        (Lying, "the store answers False, the table True"),
+    ],
+)
+def test_a_broken_store_fails_the_differential_test(broken: Callable[[], OperableStore], told: str) -> None:
     harness = harness_of(broken())
-    with pytest.raises(AssertionError, match=r"the store answers|instead of"):
+    with pytest.raises(AssertionError, match=told):
         for standing in Standing:
             differential.check(harness, standing)
 

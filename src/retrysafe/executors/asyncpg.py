@@ -162,7 +162,8 @@ class AsyncpgClient:
         finally:
             with suppress(*_Failures):
                 connection.remove_log_listener(self._hear)
-            with suppress(*_Failures):
+            # A connection that broke has been taken back by its pool already, which then refuses to take it again.
+            with suppress(asyncpg.InternalClientError, *_Failures):
                 await pool.release(connection)
 
     def _hear(self, connection: Any, notice: Any) -> None:

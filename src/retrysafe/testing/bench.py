@@ -93,8 +93,8 @@ class Bench:
         return settled
 
     def renew(self, held: Held) -> bool:
-        kept: set[bytes] = self.harness.do(renew(self.harness.store, [held]))
-        return held.key in kept
+        kept: set[Held] = self.harness.do(renew(self.harness.store, [held]))
+        return held in kept
 
     def read(self) -> Record | None:
         record: Record | None = self.harness.do(read(self.harness.store, self.key))

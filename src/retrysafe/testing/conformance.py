@@ -177,7 +177,7 @@ def renewal_of_many_keeps_the_live_ones(bench: Bench) -> None:
     held = [one.won() for one in benches]
     assert benches[1].settle(held[1], Event.COMPLETE, RESULT)
     kept = bench.harness.do(renew(bench.harness.store, held))
-    assert kept == {held[0].key, held[2].key}
+    assert kept == {held[0], held[2]}
 
 
 @case

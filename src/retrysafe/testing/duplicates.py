@@ -7,7 +7,7 @@ import contextvars
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrysafe.errors import ConfigurationError
@@ -76,7 +76,7 @@ async def aoutcome_of(operation: Callable[[], Awaitable[T]]) -> Outcome[T]:
 def refuse_coroutine(answer: Any) -> None:
     """An answer that nobody awaits has done nothing: every assertion about it would be vain."""
     if isawaitable(answer):
-        if hasattr(answer, "close"):
+        if iscoroutine(answer):
             answer.close()
         raise ConfigurationError(
             "The operation returned an awaitable, so nothing has run. Await aassert_once() or aconcurrently() instead."

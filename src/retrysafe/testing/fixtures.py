@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,28 +30,29 @@ T = TypeVar("T")
 
 
 @contextmanager
-def store(given: str | None, folder: Callable[[], Path]) -> Iterator[str]:
-    """The URL of a store without records: a new SQLite file, or the ``given`` one, cleared."""
-    url = f"sqlite:///{folder() / 'retrysafe.db'}" if given is None else _of_this_worker(given)
+def store(config: pytest.Config, folder: Callable[[], Path]) -> Iterator[str]:
+    """The URL of a store without records: a new SQLite file, or the one that the configuration gives, cleared."""
+    given = config.getoption("retrysafe_store") or config.getini("retrysafe_store")
+    url = _of_this_worker(given, config) if given else f"sqlite:///{folder() / 'retrysafe.db'}"
     backend = connect.connect(url)
     try:
-        if given is not None:
+        if given:
             _emptied(backend)
         yield url
     finally:
         shut(backend)
 
 
-def _of_this_worker(given: str) -> str:
+def _of_this_worker(given: str, config: pytest.Config) -> str:
     if given.startswith("memory:"):
         raise pytest.UsageError("--retrysafe-store: every boundary on memory:// has records of its own. Use sqlite.")
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    if "{worker}" not in given and int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+    xdist: dict[str, Any] = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
+    if "{worker}" not in given and xdist["workercount"] > 1:
         raise pytest.UsageError(
             f"--retrysafe-store={given}: the tests of several xdist workers would forget each other's records. Put "
             "{worker} into the URL, such as redis://localhost/{worker} or postgresql://localhost/test_{worker}."
         )
-    return given.replace("{worker}", worker)
+    return given.replace("{worker}", xdist["workerid"].removeprefix("gw"))
 
 
 def _emptied(backend: Backend) -> None:

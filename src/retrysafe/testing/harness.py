@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +97,10 @@ class AsyncHarness:
 
 
 def memory(now: int = 1_800_000_000_000_000) -> SyncHarness:
-    """The memory store, which is the transition table executed, under a clock that stands still."""
-    client = MemoryClient(lambda: now)
+    """The memory store, which is the transition table executed, under a clock that ticks once for each request.
+
+    It must not stand still: the token of a key that was swept is above those before only as long as time has passed.
+    """
+    ticks = itertools.count(now)
+    client = MemoryClient(lambda: next(ticks))
     return SyncHarness(Backend(MemoryStore(), sync=lambda: client, asynchronous=None, address="memory://"))

@@ -630,9 +630,9 @@ _OPERATIONS = [
     ),
     Break(
         "a worker refuses a schema that is newer than its own",
-        "backend.py",
-        "if schema is not None and schema.version < schema.needed:",
-        "if schema is not None and schema.version != schema.needed:",
+        "programs/migrating.py",
+        "    if version < needed:\n        old",
+        "    if version != needed:\n        old",
         killed_by=(
             f"{VERSIONS}test_a_worker_of_the_version_before_can_be_started_after_the_migration[sqlite]",
             f"{VERSIONS}test_a_worker_of_the_version_before_can_be_started_after_the_migration[mysql]",

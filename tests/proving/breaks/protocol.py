@@ -164,8 +164,8 @@ BREAKS = [
     Break(
         "the gate of a claim outlives its transaction",
         "stores/postgresql.py",
-        '_LOCK = "pg_try_advisory_xact_lock(',
-        '_LOCK = "pg_try_advisory_lock(',
+        "\"pg_try_advisory_xact_lock(('x'",
+        "\"pg_try_advisory_lock(('x'",
         killed_by=(f"{PEERS}::test_a_winner_that_rolled_back_holds_no_gate_on_its_open_connection",),
         rows=(30,),
     ),

@@ -60,7 +60,7 @@ class Parts(NamedTuple):
     claim: Callable[[Store, Want], Steps[Outcome]] = claim
     settle: Callable[[Store, Held, Event, Stored | None], Steps[bool]] = settle
     resolve: Callable[[Store, Record, Event, Stored | None, Clocks], Steps[bool]] = resolve
-    renew: Callable[[Store, list[Held]], Steps[set[bytes]]] = renew
+    renew: Callable[[Store, list[Held]], Steps[set[Held]]] = renew
     sweep: Callable[[Store, int], Steps[int]] = sweep
     forgotten: Callable[[Any, int], Steps[list[Record]]] = forgotten
     remove: Callable[[Any, list[Record]], Steps[int]] = remove

@@ -13,7 +13,7 @@ from retrysafe.types import Cached, Clocks, Held, Micros, Record, Refusal, Store
 class Message(NamedTuple):
     """One request on its way: what it is, the key, whom it names, and the request itself.
 
-    ``version`` is that of the code that sends it.
+    ``version`` is that of the code that sends it, ``arguments`` are those of the store's method.
     """
 
     kind: str
@@ -22,6 +22,7 @@ class Message(NamedTuple):
     event: Event | None
     request: Any
     version: int = 1
+    arguments: tuple[Any, ...] = ()
 
 
 class WatchedStore:
@@ -39,23 +40,26 @@ class WatchedStore:
         return self._store.admit(want)
 
     def claim(self, want: Want) -> Ask[Record | Refusal | None]:
-        return self._message("claim", want.key, want, Event.CLAIM, self._store.claim(want))
+        return self._message("claim", want.key, want, Event.CLAIM, self._store.claim(want), want)
 
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
-        return self._message("take", want.key, seen, Event.CLAIM, self._store.take(want, seen))
+        return self._message("take", want.key, seen, Event.CLAIM, self._store.take(want, seen), want, seen)
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
-        return self._message("settle", held.key, held, event, self._store.settle(held, event, result))
+        return self._message(
+            "settle", held.key, held, event, self._store.settle(held, event, result), held, event, result
+        )
 
     def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
-        return self._message("resolve", seen.key, seen, event, self._store.resolve(seen, event, result, clocks))
+        request = self._store.resolve(seen, event, result, clocks)
+        return self._message("resolve", seen.key, seen, event, request, seen, event, result, clocks)
 
     def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
         (one,) = held
-        return [self._message("renew", one.key, one, Event.RENEW, request) for request in self._store.renew(held)]
+        return [self._message("renew", one.key, one, Event.RENEW, request, one) for request in self._store.renew(held)]
 
     def read(self, key: bytes) -> Ask[Record | None]:
-        return self._message("read", key, None, None, self._store.read(key))
+        return self._message("read", key, None, None, self._store.read(key), key)
 
     def sweep(self, limit: int) -> list[Ask[int]]:
         return [self._message("sweep", b"", None, Event.SWEEP, request) for request in self._store.sweep(limit)]
@@ -66,8 +70,10 @@ class WatchedStore:
     def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
         return [self._message("remove", b"", seen, Event.SWEEP, request) for request in self._store.remove(seen)]
 
-    def _message(self, kind: str, key: bytes, named: Any, event: Event | None, request: Ask[Any]) -> Ask[Any]:
-        return Ask(Message(kind, key, named, event, request.request, self._version), request.parse)
+    def _message(
+        self, kind: str, key: bytes, named: Any, event: Event | None, request: Ask[Any], *arguments: Any
+    ) -> Ask[Any]:
+        return Ask(Message(kind, key, named, event, request.request, self._version, arguments), request.parse)
 
 
 class WatchedCache:

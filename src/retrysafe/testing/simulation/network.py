@@ -13,6 +13,7 @@ from retrysafe.ports import Ask
 from retrysafe.testing.simulation.acting import Actor, Cancelled, Stage
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.plan import LIES, Fault, Plan
+from retrysafe.testing.simulation.recording import Recording
 from retrysafe.testing.simulation.world import Time, World
 from retrysafe.types import Micros
 
@@ -107,8 +108,17 @@ def _suited(fault: Fault, kind: str) -> Fault | None:
 class Network:
     """Carries messages from actors to the world and back, and lets time pass."""
 
-    def __init__(self, stage: Stage, world: World, time: Time, choose: Chooser, sweep: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        world: World,
+        time: Time,
+        choose: Chooser,
+        sweep: Callable[[], int],
+        recording: Recording | None = None,
+    ) -> None:
         self._time = time
+        self._recording = recording
         self.injected: list[Injected] = []
         self.counts: Counter[Fault] = Counter()
         self._stage = stage
@@ -156,6 +166,8 @@ class Network:
     def _resume(self, actor: Actor, life: int, answer: Any) -> None:
         if actor.lives != life:
             return
+        if self._recording is not None:
+            self._recording.heard(actor, answer)
         try:
             acts = actor.acts
             put = acts.throw(answer) if isinstance(answer, Exception) else acts.send(answer)
@@ -171,6 +183,8 @@ class Network:
 
     def _send(self, actor: Actor, ask: Ask[Any]) -> None:
         actor.asks += 1
+        if self._recording is not None:
+            self._recording.sent(actor, ask.request)
         met = None if self._stage.calm else self._choose(actor, ask.request)
         if met is None:
             self._answer(actor, ask, self._soon(actor))
@@ -216,6 +230,8 @@ class Network:
         self._no_answer(actor)
 
     def _duplicate(self, actor: Actor, ask: Ask[Any], amount: Micros) -> None:
+        if self._recording is not None:
+            self._recording.doubled(ask.request)
         self._later(ask.request, amount)
         self._answer(actor, ask, self._soon(actor))
 

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 from retrysafe.core.transitions import RULES, Event
 from retrysafe.ports import OperableStore
 from retrysafe.programs.drivers import run
+from retrysafe.testing.histories import Operation
 from retrysafe.testing.simulation.acting import Actor, Acts, Parts, Stage
 from retrysafe.testing.simulation.judging import Check, Judge
 from retrysafe.testing.simulation.messages import WatchedCache, WatchedStore
 from retrysafe.testing.simulation.network import Drawn, Given, Injected, Network
 from retrysafe.testing.simulation.plan import LIES, PLAN, Fault, Plan
+from retrysafe.testing.simulation.recording import Recording
 from retrysafe.testing.simulation.report import EPOCH, Report
 from retrysafe.testing.simulation.servers import FIT, MIGRATIONS, SimulatedCache
 from retrysafe.testing.simulation.tending import last_sweep, migrator, operator, sweeper
@@ -42,6 +44,7 @@ def simulate(
     parts: Parts = PARTS,
     subject: Callable[[Clock], Subject] = memory,
     script: Script | None = None,
+    history: list[Operation] | None = None,
 ) -> Report:
     """Run one schedule.
 
@@ -52,8 +55,13 @@ def simulate(
         parts: the programs; the shipping ones.
         subject: a store with an executor of its own, at the simulated time.
         script: faults to inject instead of those that the seed would draw.
+        history: what is asked of the store and answered is added to it (`retrysafe.testing.linearizability`).
     """
-    return _Schedule(seed, store, plan, parts, subject, script).run()
+    schedule = _Schedule(seed, store, plan, parts, subject, script, recorded=history is not None)
+    report = schedule.run()
+    if history is not None and schedule.recording is not None:
+        history += schedule.recording.operations()
+    return report
 
 
 class _Schedule:
@@ -65,6 +73,8 @@ class _Schedule:
         parts: Parts,
         subject: Callable[[Clock], Subject],
         script: Script | None,
+        *,
+        recorded: bool,
     ) -> None:
         self._seed = seed
         self._script = script
@@ -83,7 +93,9 @@ class _Schedule:
         self._world.stage = self._stage
         choose = Drawn(self._plan, self._random) if script is None else Given(script.faults)
         sweep = lambda: run(parts.sweep(stores[0], 100), self._world.apply)  # noqa: E731
-        self._network = Network(self._stage, self._world, time, choose, sweep)
+        self.recording = Recording(lambda: time.now) if recorded else None
+        self._world.recording = self.recording
+        self._network = Network(self._stage, self._world, time, choose, sweep, self.recording)
         self._stage.time = time
         self._stage.hang_up = self._world.schema.hang_up
         self._stage.restart = lambda actor: self._network.restart(actor, 1)

@@ -194,7 +194,7 @@ def _long_work(stage: Stage, actor: Actor, held: Held) -> Act[None]:
             kept = yield from stage.parts.renew(stage.stores[actor.version], [held])
         except StoreUnavailable:
             continue
-        if held.key not in kept:
+        if held not in kept:
             stage.judge.seen["lease lost in time"] += 1
             raise Failed
 

@@ -13,6 +13,7 @@ from retrysafe.testing.simulation.acting import Stage
 from retrysafe.testing.simulation.judging import Check, Judge
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.plan import Fault
+from retrysafe.testing.simulation.recording import Recording
 from retrysafe.testing.simulation.servers import FIT, CacheServer, SchemaServer
 from retrysafe.types import Micros, Record
 
@@ -86,6 +87,7 @@ class World:
         self.log: list[Line] = []
         self.books = Books(subject)
         self.stage: Stage
+        self.recording: Recording | None = None
         self.cache = CacheServer()
         self.schema = SchemaServer(lambda detail: judge.broken(Check.MIGRATED, detail))
         self._execute = subject.execute
@@ -164,6 +166,8 @@ class World:
     def _remove(self, message: Message) -> Any:
         before = self.books.all()
         answer = self._execute(message.request)
+        if self.recording is not None:
+            self.recording.swept(message)
         after = self.books.all()
         for key, record in before.items():
             if key not in after:

@@ -1,0 +1,103 @@
+"""`retrysafe.testing` as users write it; a type checker reads this file, nothing runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, assert_type
+
+import pytest
+
+from retrysafe import Boundary
+from retrysafe.backend import Backend
+from retrysafe.executors.memory import MemoryClient
+from retrysafe.ports import Ask
+from retrysafe.stores.memory import MemoryStore
+from retrysafe.testing import (
+    AsyncHarness,
+    Clock,
+    Harness,
+    Outcome,
+    SimulationSuite,
+    StoreSuite,
+    SyncHarness,
+    aassert_once,
+    aconcurrently,
+    age,
+    assert_once,
+    concurrently,
+    crash_points,
+    redelivered,
+)
+from retrysafe.testing.simulation import Subject
+
+boundary = Boundary("typed", store="sqlite:///typed.db")
+charges: list[str] = []
+
+
+def charge() -> str:
+    return "charged"
+
+
+async def acharge() -> str:
+    return "charged"
+
+
+async def counted() -> int:
+    return len(charges)
+
+
+assert_type(assert_once(charge, effects=charges), str)
+assert_type(assert_once(charge, effects=lambda: len(charges), copies=8, retries=0), str)
+assert_type(concurrently(charge), list[Outcome[str]])
+assert_type(redelivered([1, 2], seed="s", chance=0.5, out_of_order=True), list[int])
+
+
+async def in_async_code() -> None:
+    assert_type(await aassert_once(acharge, effects=counted), str)
+    assert_type(await aassert_once(acharge, effects=charges, copies=8), str)
+    assert_type(await aconcurrently(acharge, copies=4), list[Outcome[str]])
+    async with Clock(boundary) as clock:
+        assert_type(await clock.aadvance("25h") + await clock.alapse(), int)
+
+
+with Clock(boundary, "sqlite:///other.db") as clock:
+    assert_type(clock.advance(3600), int)
+    assert_type(clock.lapse(), int)
+
+
+def crashed(path: Path) -> None:
+    assert crash_points(lambda state: charge(), fresh=lambda: str(path), check=lambda state: None).ok
+
+
+class Mine(MemoryStore):
+    """A store of one's own."""
+
+
+@age.register(Mine)
+def age_mine(store: Mine, keys: Collection[bytes], micros: int) -> Iterator[Ask[Any]]:
+    yield Ask(micros, lambda answer: None)
+
+
+def backend() -> Backend:
+    return Backend(Mine(), sync=MemoryClient, asynchronous=None, address="mine://")
+
+
+class TestMine(StoreSuite):
+    @pytest.fixture
+    def harness(self) -> Harness:
+        return SyncHarness(backend())
+
+
+class TestMineInAsyncCode(StoreSuite):
+    @pytest.fixture
+    def harness(self) -> Iterator[Harness]:
+        made = AsyncHarness(backend())
+        yield made
+        made.close()
+
+
+class TestMineSimulated(SimulationSuite):
+    @pytest.fixture
+    def subject(self) -> Callable[[Callable[[], int]], Subject]:
+        return lambda clock: Subject(Mine(), MemoryClient(clock))
