@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 from retrysafe import Boundary, ConfigurationError, Quota, QuotaExceeded, StoreUnavailable, wait
 from retrysafe.backend import Backend
@@ -21,6 +22,7 @@ from retrysafe.core import backoff
 from retrysafe.core.transitions import Event
 from retrysafe.executors import redis as executor
 from retrysafe.executors import redis_url as urls
+from retrysafe.executors.redis_async import Wire
 from retrysafe.programs.claiming import Won, claim
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.leasing import renew
@@ -202,6 +204,19 @@ async def test_cancelling_one_waiter_disturbs_no_other(backend: Backend, url: st
         assert record is not None
         assert record.attempt == key.hex()[:8]
     await backend.aclose()
+
+
+async def test_a_wire_that_was_cut_before_its_first_command_answers() -> None:
+    """13, 18: the server took the connection and hung up on it at once."""
+    require("redis")
+    client = redis.Redis.from_url(redis_url())
+    wire = await Wire.over(redis.asyncio.Connection(**client.get_connection_kwargs()))
+    client.client_kill_filter(_id=await wire.ask(("CLIENT", "ID")))
+    await asyncio.wait_for(wire.lost, DEADLINE)
+    with pytest.raises(StoreUnavailable) as caught:
+        await asyncio.wait_for(wire.ask(("PING",)), DEADLINE)
+    assert caught.value.unsent
+    client.close()
 
 
 async def test_connecting_goes_on_when_the_first_to_ask_is_cancelled(backend: Backend) -> None:

@@ -86,6 +86,9 @@ class Wire(asyncio.Protocol):
     def ask(self, words: Words) -> asyncio.Future[Reply]:
         """Send a command with what else this turn of the loop sends; the future is its reply, errors as values."""
         answer: asyncio.Future[Reply] = self._loop.create_future()
+        if not self.is_open:  # hung up on since it was laid: nobody would ever answer
+            answer.set_exception(StoreUnavailable("the server has closed the connection", unsent=True))
+            return answer
         self.send(words)
         self._waiting.append((answer, self._loop.time()))
         if self._watch is None and self._silence is not None:

@@ -180,6 +180,14 @@ BREAKS: list[Break] = [
         rows=(18,),
     ),
     Break(
+        "a command on a wire that was cut before waits for ever",
+        "executors/redis_async.py",
+        "if not self.is_open:  # hung up on since it was laid: nobody would ever answer",
+        "if False:",
+        ("tests/faults/test_redis.py::test_a_wire_that_was_cut_before_its_first_command_answers",),
+        rows=(13, 18),
+    ),
+    Break(
         "async code waits for a silent server for ever",
         "executors/psycopg.py",
         "self._timer = asyncio.get_running_loop().call_later(DEADLINE, self._hang_up)",
