@@ -158,11 +158,11 @@ class Operator:
 
     def _clock(self) -> Clock | None:
         before = time.time()
-        page = self._look(operating.page(self._backend.store, Filter(), None, 1))
+        record = next(self.each(), None)
         after = time.time()
-        if not page.records:
+        if record is None:
             return None
-        return Clock(page.records[0].now / 1e6 - (before + after) / 2, (after - before) / 2)
+        return Clock(record.now / 1e6 - (before + after) / 2, (after - before) / 2)
 
     # ------------------------------------------------------------ changing
 

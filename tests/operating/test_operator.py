@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from retrysafe import (
     Boundary,
@@ -34,7 +35,7 @@ from retrysafe.connect import connect
 from retrysafe.operating import Operator
 from retrysafe.programs.operating import Change
 from retrysafe.types import Filter, Standing
-from tests.operating.conftest import SOURCES, Place
+from tests.operating.conftest import PLACES, SOURCES, Place
 
 
 def exactly_one(changes: list[Change]) -> None:
@@ -407,3 +408,18 @@ def test_a_boundary_and_an_operator_share_a_store_until_the_last_one_leaves(shel
     assert connect(shelf.boundaries) is shared
     boundary.close()
     assert connect(shelf.boundaries) is not shared
+
+
+def test_the_clock_is_found_among_keys_that_are_not_ours(tmp_path: Path) -> None:
+    """A page of Redis may be empty although there are records: it shows other people's keys, and leaves them out."""
+    place = PLACES["redis"](tmp_path)
+    others = {f"somebody else's {place.name} {number}": "1" for number in range(500)}
+    client = redis.Redis.from_url(place.operators)
+    client.mset(others)
+    try:
+        place.completed()
+        assert place.operator().status().clock is not None
+    finally:
+        client.delete(*others)
+        client.close()
+        place.close()
