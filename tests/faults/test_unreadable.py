@@ -135,4 +135,8 @@ def test_a_state_of_a_later_version(store: str, make: Making) -> None:
             file.execute("UPDATE retrysafe_records SET state = 'archived'")
     else:
         _changing(store, key)("state", "archived")
-    _refused(boundary, ResultUnreadable, "Its record is 'archived', which only a newer retrysafe understands")
+    try:
+        _refused(boundary, ResultUnreadable, "Its record is 'archived', which only a newer retrysafe understands")
+    finally:
+        if not store.startswith("sqlite"):
+            _changing(store, key)("state", "completed")  # the server is shared with tests that look through all of it
