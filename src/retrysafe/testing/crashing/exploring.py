@@ -28,6 +28,8 @@ from retrysafe.testing.crashing.working import Experiment, Worker
 
 SILENCE = 0.04
 """Seconds without a call, after which a process seems to wait for a lock of the one that stands still."""
+REFUSED = 5
+"""Attempts after which a process will not come to its end while the other stands still."""
 
 
 class Exploration(NamedTuple):
@@ -196,7 +198,7 @@ class _Explorer:
             self._worker.overtake(self._state(first), lapsed=point.action is Action.FREEZE), self._experiment.patience
         )
         children.insert(0, rival)
-        listen([rival], lambda: not rival.open, SILENCE)
+        listen([rival], lambda: not rival.open or len(rival.told("outcome")) >= REFUSED, SILENCE)
         first.go_on()
         listen([first, rival], lambda: not rival.open and (first.awaited or not first.open), self._patience)
         first.give_leave()
