@@ -11,7 +11,7 @@ import hashlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypedDict, Unpack
 
 import httpx
 
@@ -23,67 +23,73 @@ from retrysafe.ports import Observer
 from retrysafe.types import Duration
 from retrysafe.webhooks.delivering import BACKOFF, Delivery, Endpoint, Message, Tried, is_over, judge, retry_after
 
-__all__ = ["AsyncSender", "Delivery", "Endpoint", "Message", "Sender"]
+__all__ = ["AsyncSender", "Delivery", "Endpoint", "Message", "Sender", "SenderOptions"]
 
 _UNSENT = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
+    httpx.InvalidURL,
+    httpx.LocalProtocolError,
     httpx.PoolTimeout,
     httpx.ProxyError,
     httpx.UnsupportedProtocol,
-    httpx.LocalProtocolError,
 )
 """What httpx raises before the first byte of a request has left."""
-TIMEOUT = 15.0
-"""Seconds that an endpoint may take; the specification recommends 15 to 30."""
-
-C = TypeVar("C", httpx.Client, httpx.AsyncClient)
-S = TypeVar("S")
+_FAILURES = (httpx.TransportError, httpx.InvalidURL)
 
 
-class _Sending(Generic[C, S]):
+class SenderOptions(TypedDict, total=False):
+    """The choices of a sender, as keyword arguments.
+
+    Attributes:
+        attempts: how often one call of ``send`` tries at most; by default 5.
+        backoff: the bounds of the pauses: each is random below a bound that doubles (full jitter), from 1 s to 60 s.
+        deadline: no pause is begun that would end later than this after the call began; by default "5m".
+        timeout: how long an endpoint may keep an attempt waiting for the next byte; by default "15s".
+        observers: told of every attempt that is not the last, and of every outcome; by default a `LoggingObserver`.
+        clock: what tells the time that is signed, in seconds since the Unix epoch.
+        monotonic: what measures the deadline, in seconds.
+        chance: what gives a random number in [0, 1).
+    """
+
+    attempts: int
+    backoff: Backoff
+    deadline: Duration
+    timeout: Duration
+    observers: Iterable[Observer]
+    clock: Callable[[], float]
+    monotonic: Callable[[], float]
+    chance: Callable[[], float]
+
+
+class _Sending:
     """What senders of both colours have in common."""
 
-    def __init__(
-        self,
-        client: C,
-        *,
-        attempts: int = 5,
-        backoff: Backoff = BACKOFF,
-        deadline: Duration = "5m",
-        timeout: Duration = TIMEOUT,
-        observers: Iterable[Observer] | None = None,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], S],
-        chance: Callable[[], float] = random.random,
-    ) -> None:
-        if attempts < 1:
-            raise ConfigurationError(f"attempts={attempts!r} must be at least 1.")
-        self._client = client
-        self._attempts = attempts
-        self._backoff = backoff
-        self._deadline = durations.seconds(deadline, "deadline")
-        self._timeout = durations.seconds(timeout, "timeout")
-        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
-        self._clock = clock
-        self._monotonic = monotonic
-        self._sleep = sleep
-        self._chance = chance
+    def __init__(self, options: SenderOptions) -> None:
+        self._attempts = options.get("attempts", 5)
+        if self._attempts < 1:
+            raise ConfigurationError(f"attempts={self._attempts!r} must be at least 1.")
+        self._backoff = options.get("backoff", BACKOFF)
+        self._deadline = durations.seconds(options.get("deadline", "5m"), "deadline")
+        self._timeout = durations.seconds(options.get("timeout", "15s"), "timeout")
+        self._observers = Observers(options.get("observers", (LoggingObserver(),)))
+        self._clock = options.get("clock", time.time)
+        self._monotonic = options.get("monotonic", time.monotonic)
+        self._chance = options.get("chance", random.random)
 
     def _request(self, message: Message, endpoint: Endpoint) -> dict[str, Any]:
         """One attempt, signed now, as the client's arguments."""
-        headers = endpoint.signed(message, self._clock())
         return {
             "method": "POST",
             "url": endpoint.url,
             "content": message.body,
-            "headers": headers,
+            "headers": endpoint.signed(message, self._clock()),
             "timeout": self._timeout,
             "follow_redirects": False,
         }
 
     def _answered(self, response: httpx.Response) -> Tried:
+        """How an attempt went that was answered; the body is nothing to us, however long it is."""
         fields = response.headers
         wait = retry_after(fields.get("retry-after"), fields.get("date"), self._clock())
         return Tried(response.status_code, wait)
@@ -106,23 +112,27 @@ class _Sending(Generic[C, S]):
         self._observers.tell(name, "", "webhook", hashlib.sha256(delivery.id.encode()).digest(), "", fields)
 
 
-class Sender(_Sending[httpx.Client, None]):
+class Sender(_Sending):
     """Sends messages to endpoints, with retries.
 
     Arguments:
         client: the httpx client to send with; its TLS settings, proxies and limits hold. Redirects are not followed.
-        attempts: how often one call of `send` tries at most.
-        backoff: the bounds of the pauses between: each is random below a bound that doubles (full jitter).
-        deadline: after how long one call of `send` begins no more pauses.
-        timeout: how long an endpoint may keep an attempt waiting for the next byte.
-        observers: told of every attempt that is not the last, and of every outcome; by default a `LoggingObserver`.
-        clock, monotonic, sleep, chance: time and chance, for tests.
+        sleep: what pauses, for tests.
+        options: see `SenderOptions`.
 
     Raises `ConfigurationError` for choices that cannot be kept.
     """
 
-    def __init__(self, client: httpx.Client, *, sleep: Callable[[float], None] = time.sleep, **options: Any) -> None:
-        super().__init__(client, sleep=sleep, **options)
+    def __init__(
+        self,
+        client: httpx.Client,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+        **options: Unpack[SenderOptions],
+    ) -> None:
+        super().__init__(options)
+        self._client = client
+        self._sleep = sleep
 
     def send(self, message: Message, endpoint: Endpoint, *, earlier: Delivery | None = None) -> Delivery:
         """Send a message until it is delivered, unwanted, or out of attempts; returns what became of it.
@@ -139,20 +149,28 @@ class Sender(_Sending[httpx.Client, None]):
             self._sleep(earlier.retry_after or 0.0)
 
     def _try(self, message: Message, endpoint: Endpoint) -> Tried:
+        tried: Tried | None = None
         try:
             with self._client.stream(**self._request(message, endpoint)) as response:
-                return self._answered(response)
-        except httpx.TransportError as error:
-            return _unanswered(error)
+                tried = self._answered(response)
+        except _FAILURES as error:
+            return tried or _unanswered(error)
+        return tried
 
 
-class AsyncSender(_Sending[httpx.AsyncClient, Awaitable[None]]):
+class AsyncSender(_Sending):
     """`Sender` for async code, on an `httpx.AsyncClient`."""
 
     def __init__(
-        self, client: httpx.AsyncClient, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, **options: Any
+        self,
+        client: httpx.AsyncClient,
+        *,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        **options: Unpack[SenderOptions],
     ) -> None:
-        super().__init__(client, sleep=sleep, **options)
+        super().__init__(options)
+        self._client = client
+        self._sleep = sleep
 
     async def send(self, message: Message, endpoint: Endpoint, *, earlier: Delivery | None = None) -> Delivery:
         """As `Sender.send`."""
@@ -165,12 +183,14 @@ class AsyncSender(_Sending[httpx.AsyncClient, Awaitable[None]]):
             await self._sleep(earlier.retry_after or 0.0)
 
     async def _try(self, message: Message, endpoint: Endpoint) -> Tried:
+        tried: Tried | None = None
         try:
             async with self._client.stream(**self._request(message, endpoint)) as response:
-                return self._answered(response)
-        except httpx.TransportError as error:
-            return _unanswered(error)
+                tried = self._answered(response)
+        except _FAILURES as error:
+            return tried or _unanswered(error)
+        return tried
 
 
-def _unanswered(error: httpx.TransportError) -> Tried:
+def _unanswered(error: Exception) -> Tried:
     return Tried(None, sent=not isinstance(error, _UNSENT), reason=type(error).__name__)
