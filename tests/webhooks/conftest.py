@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -121,10 +119,3 @@ def receiver_of(place: Place, provider: Provider, clock: Clock, **options: Any) 
     terms = options.pop("terms", {})
     scheme = options.pop("scheme", None) or provider.receiver_scheme()
     return Receiver(place.boundary(window=WINDOW, **terms), scheme, clock=clock, **options)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where child processes write what they did."""
-    os.mkfifo(tmp_path / "go")
-    return tmp_path

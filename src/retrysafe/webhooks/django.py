@@ -9,10 +9,9 @@ The body is ``request.body``, so nothing before the view may have read it as a s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from functools import partial
 
 from django.core.exceptions import RequestDataTooBig
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.request import RawPostDataException
 from django.views.decorators.csrf import csrf_exempt
@@ -20,40 +19,43 @@ from django.views.decorators.http import require_POST
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import messages
+from retrysafe.http.django import atomic_requests, take_over_atomic_requests
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.receiver import Receiver
 
-V = TypeVar("V", bound=Callable[..., Any])
-
 
 def view(receiver: Receiver) -> Callable[[HttpRequest], HttpResponse]:
-    """The view, for sync handlers: without CSRF tokens, and outside the transaction of ``ATOMIC_REQUESTS``.
+    """The view, for sync handlers, without CSRF tokens.
 
-    That one would commit after the record of the event; a transactional boundary has its own.
+    The transactions of ``ATOMIC_REQUESTS`` are around the handler instead of the view, which they would outlast: the
+    record would say that the event was handled before its effects were committed. A transactional boundary has its own
+    on its alias.
     """
 
     def webhook(request: HttpRequest) -> HttpResponse:
         body = _body(receiver, request)
-        answer = body if isinstance(body, messages.Response) else receiver.receive(request.headers, body)
-        return _response(answer)
+        if isinstance(body, messages.Response):
+            return _response(body)
+        return _response(receiver.receive(request.headers, body, around=around))
 
-    return _prepared(webhook)
+    boundary = receiver.boundary
+    made: Callable[[HttpRequest], HttpResponse] = csrf_exempt(require_POST(webhook))
+    own = boundary.alias if boundary.effects == "transactional" else None
+    around = partial(atomic_requests, take_over_atomic_requests(made), own)
+    return made
 
 
 def aview(receiver: Receiver) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
-    """The view on Django's event loop, for async handlers."""
+    """The view on Django's event loop, for async handlers. ``ATOMIC_REQUESTS`` does not hold for it."""
 
     async def webhook(request: HttpRequest) -> HttpResponse:
         body = _body(receiver, request)
         answer = body if isinstance(body, messages.Response) else await receiver.areceive(request.headers, body)
         return _response(answer)
 
-    return _prepared(webhook)
-
-
-def _prepared(webhook: V) -> V:
-    prepared: V = transaction.non_atomic_requests(csrf_exempt(require_POST(webhook)))
-    return prepared
+    made: Callable[[HttpRequest], Awaitable[HttpResponse]] = csrf_exempt(require_POST(webhook))
+    take_over_atomic_requests(made)
+    return made
 
 
 def _body(receiver: Receiver, request: HttpRequest) -> bytes | messages.Response:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from retrysafe.boundary import Boundary
@@ -14,6 +16,9 @@ from retrysafe.http.doors import enter, leave, refuse_bound_to_threads
 from retrysafe.webhooks.deliveries import Event
 from retrysafe.webhooks.handlers import Handler
 
+Around = Callable[[], AbstractContextManager[Any]]
+"""What is entered inside the claim around a sync handler."""
+
 HANDLED: dict[str, Any] = {"handled": True}
 """The stored result of an event that a handler has handled."""
 
@@ -21,13 +26,21 @@ HANDLED: dict[str, Any] = {"handled": True}
 class Handling:
     """One event on its way to its handler, which runs at most once, and again only if its transaction must."""
 
-    def __init__(self, boundary: Boundary, operation: str, event: Event[Any], handler: Handler | None) -> None:
+    def __init__(
+        self,
+        boundary: Boundary,
+        operation: str,
+        event: Event[Any],
+        handler: Handler | None,
+        around: Around = nullcontext,
+    ) -> None:
         self.handler = handler
         self.raised: BaseException | None = None
         """What the handler raised: the claim's errors are answered, the handler's are the application's."""
         self._boundary = boundary
         self._operation = operation
         self._event = event
+        self._around = around
 
     def run(self) -> bool:
         """Handle the event; False when it was handled before. Raises what the claim or the handler raises."""
@@ -78,7 +91,8 @@ class Handling:
                 "or an ASGI integration; or make it a plain function."
             )
         try:
-            returned = self.handler.function(self._given(self.handler, claim))
+            with self._around():
+                returned = self.handler.function(self._given(self.handler, claim))
         except BaseException as error:
             self.raised = error
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Literal, TypeVar, overload
 
 from retrysafe.boundary import Boundary
@@ -16,7 +17,7 @@ from retrysafe.webhooks.answers import acknowledged, answer_of, refused
 from retrysafe.webhooks.deliveries import Event, Head, HeaderLines, document_of, event_of
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.handlers import Handlers
-from retrysafe.webhooks.handling import Handling
+from retrysafe.webhooks.handling import Around, Handling
 from retrysafe.webhooks.schemes import Scheme
 
 T = TypeVar("T")
@@ -99,16 +100,17 @@ class Receiver:
 
     # ------------------------------------------------------------ a delivery
 
-    def receive(self, headers: HeaderLines, body: bytes) -> Response:
+    def receive(self, headers: HeaderLines, body: bytes, *, around: Around = nullcontext) -> Response:
         """Verify one delivery, handle its event, and return the answer.
 
-        ``headers`` are as the framework has them; ``body`` is the bytes as they came, before anything read them.
+        ``headers`` are as the framework has them; ``body`` is the bytes as they came, before anything read them;
+        ``around`` gives what is entered inside the claim around the handler, such as a transaction of the framework's.
         Raises what the handler raises, and `ConfigurationError`.
         """
         found = self._found(headers, body)
         if isinstance(found, Response):
             return found
-        handling = self._handling(found)
+        handling = self._handling(found, around)
         try:
             return acknowledged(replayed=not handling.run())
         except RetrysafeError as error:
@@ -169,8 +171,8 @@ class Receiver:
         except DeliveryRefused as refusal:
             return self.refuse(refusal)
 
-    def _handling(self, event: Event[Any]) -> Handling:
-        return Handling(self.boundary, self.operation, event, self._handlers.find(event.type))
+    def _handling(self, event: Event[Any], around: Around = nullcontext) -> Handling:
+        return Handling(self.boundary, self.operation, event, self._handlers.find(event.type), around)
 
     async def _arun(self, handling: Handling) -> bool:
         """The claim has the colour of the handler, so that both work on one connection."""
