@@ -69,8 +69,12 @@ class Endpoint:
     keys: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.url)
+            called = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            called = False
+        if not called:
             raise ConfigurationError("url= of an endpoint is not one of http or https.")
         object.__setattr__(self, "keys", keys_of(self.secrets))
 
