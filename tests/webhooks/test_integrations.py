@@ -246,6 +246,29 @@ async def test_a_client_that_leaves_before_the_end_of_its_body_is_nobody(place: 
 
 
 @MEMORY
+async def test_a_body_of_any_size_is_read_no_further_than_its_limit(place: Place, clock: Clock) -> None:
+    receiver = receiver_of(place, STRIPE, clock, body_limit=1000)
+    chunks = 0
+
+    async def receive() -> Any:
+        nonlocal chunks
+        chunks += 1
+        return {"type": "http.request", "body": b"x" * 400, "more_body": chunks < 100}
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await asgi.WebhookApp(receiver)(scope, receive, send)
+    assert (sent[0]["status"], chunks) == (413, 3)
+    chunks = 0
+    assert (await starlette.receive(receiver, Request(scope, receive))).status_code == 413
+    assert chunks == 3
+
+
+@MEMORY
 def test_wsgi_half_a_body_is_refused(place: Place, clock: Clock) -> None:
     import io
 
