@@ -245,6 +245,7 @@ async def test_a_client_that_leaves_before_the_end_of_its_body_is_nobody(place: 
         await asgi.WebhookApp(receiver)({"type": "websocket"}, lambda: receive(left), send)
 
 
+@pytest.mark.fault(66)
 @MEMORY
 async def test_a_body_of_any_size_is_read_no_further_than_its_limit(place: Place, clock: Clock) -> None:
     receiver = receiver_of(place, STRIPE, clock, body_limit=1000)

@@ -305,6 +305,14 @@ def test_github_and_slack_send_forms_too() -> None:
         document_of(head, b"payload=%7B")
 
 
+def test_a_content_type_which_is_not_signed_makes_no_other_document_of_a_signed_body() -> None:
+    """Read as a form, an event of Slack's would have no id, and so be another event."""
+    scheme, delivery = SLACK.receiver_scheme(), SLACK.deliver()
+    forged = Delivery({**delivery.headers, "Content-Type": "application/x-www-form-urlencoded"}, delivery.body)
+    assert verify(scheme, forged) == NOW
+    assert identified(scheme, forged) == identified(scheme, delivery)
+
+
 def test_what_slack_gives_no_id_is_told_apart_by_its_signed_body() -> None:
     body = b'{"token":"x","type":"app_rate_limited","team_id":"T1","minute_rate_limited":1518467820,"api_app_id":"A1"}'
     known = identified(SLACK.receiver_scheme(), SLACK.deliver(body=body))

@@ -27,7 +27,8 @@ class Head:
 
     def __init__(self, lines: HeaderLines) -> None:
         self._values: dict[str, list[str]] = {}
-        for name, value in lines.items() if isinstance(lines, Mapping) else lines:
+        pairs: Any = lines.items() if isinstance(lines, Mapping) else lines
+        for name, value in pairs:
             self._values.setdefault(_text(name).lower(), []).append(_text(value).strip())
 
     def one(self, name: str) -> str | None:
@@ -116,11 +117,12 @@ class Event(Generic[T_co]):
 def document_of(head: Head, body: bytes) -> dict[str, Any]:
     """The document of a verified body; raises `DeliveryRefused` for one that is none.
 
-    JSON, or a form: of a form with a field ``payload``, as GitHub and Slack send them, the JSON in that field.
+    JSON, or a form: of a form with a field ``payload``, as GitHub and Slack send them, the JSON in that field. The
+    Content-Type is not signed, so it cannot make a form of what begins like a JSON object.
     """
     text: str | bytes = body
     try:
-        if (head.one("content-type") or "").partition(";")[0].strip().lower() == _FORM:
+        if _is_form(head) and not body.lstrip().startswith(b"{"):
             fields = dict(parse_qsl(body.decode(), keep_blank_values=True))
             if "payload" not in fields:
                 return fields
@@ -131,6 +133,10 @@ def document_of(head: Head, body: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise DeliveryRefused("payload-invalid", "The body is signed, but it is no JSON object.")
     return document
+
+
+def _is_form(head: Head) -> bool:
+    return (head.one("content-type") or "").partition(";")[0].strip().lower() == _FORM
 
 
 def text_at(document: Mapping[str, Any], name: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any, cast
 
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
@@ -36,13 +37,13 @@ def view(receiver: Receiver) -> Callable[[HttpRequest], HttpResponse]:
         body = _body(receiver, request)
         if isinstance(body, messages.Response):
             return _response(body)
-        return _response(receiver.receive(request.headers, body, around=around))
+        return _response(receiver.receive(_headers(request), body, around=around))
 
     boundary = receiver.boundary
-    made: Callable[[HttpRequest], HttpResponse] = csrf_exempt(require_POST(webhook))
+    made: Any = csrf_exempt(require_POST(webhook))
     own = boundary.alias if boundary.effects == "transactional" else None
     around = partial(atomic_requests, take_over_atomic_requests(made), own)
-    return made
+    return cast("Callable[[HttpRequest], HttpResponse]", made)
 
 
 def aview(receiver: Receiver) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
@@ -50,12 +51,17 @@ def aview(receiver: Receiver) -> Callable[[HttpRequest], Awaitable[HttpResponse]
 
     async def webhook(request: HttpRequest) -> HttpResponse:
         body = _body(receiver, request)
-        answer = body if isinstance(body, messages.Response) else await receiver.areceive(request.headers, body)
+        answer = body if isinstance(body, messages.Response) else await receiver.areceive(_headers(request), body)
         return _response(answer)
 
-    made: Callable[[HttpRequest], Awaitable[HttpResponse]] = csrf_exempt(require_POST(webhook))
+    made: Any = csrf_exempt(require_POST(webhook))
     take_over_atomic_requests(made)
-    return made
+    return cast("Callable[[HttpRequest], Awaitable[HttpResponse]]", made)
+
+
+def _headers(request: HttpRequest) -> dict[str, str]:
+    found: Any = request.headers
+    return dict(found)
 
 
 def _body(receiver: Receiver, request: HttpRequest) -> bytes | messages.Response:

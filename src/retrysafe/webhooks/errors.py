@@ -46,7 +46,7 @@ class DeliveryRefused(RetrysafeError):
 
     def __init__(self, reason: Reason, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
+        self.reason: Reason = reason
 
     @property
     def status(self) -> int:
