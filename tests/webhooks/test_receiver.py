@@ -6,19 +6,23 @@ import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.errors import SerializationFailure
+from sqlalchemy import create_engine
 
 from retrysafe import Boundary, ConfigurationError, InProgress, KeyReused, OutcomeUnknown, StoredFailure, wait
 from retrysafe.http.messages import Response
 from retrysafe.webhooks import DeliveryRefused, Event, GitHub, Head, Known, Receiver, Slack
 from retrysafe.webhooks.signatures import check_signature, signs
 from tests.http.conftest import Place
-from tests.http.places import LEASED, MEMORY, SEVERAL_AT_ONCE, only
+from tests.http.places import LEASED, MEMORY, POSTGRESQL_TRANSACTIONAL, SEVERAL_AT_ONCE, only
 from tests.webhooks.conftest import WINDOW, Clock, Effects, Gate, receiver_of
 from tests.webhooks.providers import GITHUB, NOW, SLACK, STRIPE, Delivery, Provider, tampered
 
+OTHER = b'{"id":"evt_other","object":"event","type":"customer.created","data":{"object":{}}}'
 COLOURS = pytest.mark.parametrize("colour", ["sync", "async", "sync-on-a-loop"])
 
 
@@ -174,6 +178,55 @@ async def test_a_waiting_duplicate_gets_a_success(place: Place, effects: Effects
     gate.leave.set()
     assert sorted(replayed(answer) for answer in await asyncio.gather(*deliveries)) == [False, True]
     assert effects.of == [STRIPE.event_id]
+
+
+@POSTGRESQL_TRANSACTIONAL
+@COLOURS
+async def test_a_transaction_that_the_database_wants_again_is_run_again(
+    place: Place, effects: Effects, clock: Clock, colour: str
+) -> None:
+    receiver = receiver_of(place, STRIPE, clock)
+    wanted = [SerializationFailure("could not serialize access") for _ in range(2)]
+
+    def handle(event: Event[Any]) -> None:
+        effects.had(event)
+        if wanted:
+            raise wanted.pop()
+
+    async def ahandle(event: Event[Any]) -> None:
+        await effects.ahad(event)
+        if wanted:
+            raise wanted.pop()
+
+    receiver.on(STRIPE.type)(ahandle if colour == "async" else handle)
+    assert not replayed(await receive(receiver, STRIPE.deliver(), colour))
+    assert effects.of == [STRIPE.event_id]
+    wanted[:] = [SerializationFailure("could not serialize access") for _ in range(6)]  # and no more often than that
+    answer = await receive(receiver, STRIPE.deliver("evt_never"), colour)
+    assert (answer.status, code(answer), wanted) == (503, "store-unavailable", [])
+    assert effects.of == [STRIPE.event_id]
+
+
+@COLOURS
+@pytest.mark.parametrize("mode", ["keyed", "transactional"])
+async def test_a_store_that_serves_sync_code_only_is_asked_in_threads(
+    tmp_path: Path, clock: Clock, colour: str, mode: Any
+) -> None:
+    """An async handler's claim is entered and left in threads, a sync one's whole course is in one."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'sync.db'}")
+    boundary = Boundary("sync", store=engine, effects=mode, window=WINDOW, observers=())
+    receiver = Receiver(boundary, STRIPE.receiver_scheme(), clock=clock)
+    ran: list[str] = []
+
+    async def ahandle(event: Event[Any]) -> None:
+        ran.append(event.id)
+
+    receiver.on(STRIPE.type)(ahandle if colour == "async" else lambda event: ran.append(event.id))
+    assert [replayed(await receive(receiver, STRIPE.deliver(), colour)) for _ in range(2)] == [False, True]
+    assert [replayed(await receive(receiver, STRIPE.deliver(body=OTHER), colour)) for _ in range(2)] == [False, True]
+    assert ran == [STRIPE.event_id]
+    await boundary.aclose()
+    engine.dispose()
 
 
 # ------------------------------------------------------------ cancelled, and handlers that do not fit
