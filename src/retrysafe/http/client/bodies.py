@@ -52,6 +52,17 @@ def is_read_whole(headers: Mapping[str, str], *, keyed: bool, limit: int) -> boo
     return int(length) <= limit if length.isascii() and length.isdigit() else keyed
 
 
+def ends_unmarked(version: int, method: str, status: int, headers: Mapping[str, str]) -> bool:
+    """Whether a head was cut off and a lenient parser took it for whole; ``version`` is 11 for HTTP/1.1.
+
+    A body has a length, or chunks, or ends with the connection, which HTTP/1.1 announces (RFC 9112 sections 6.3, 9.6).
+    """
+    if version != 11 or method == "HEAD" or status in (204, 304) or status < 200:
+        return False
+    announced = "close" in headers.get("connection", "").lower()
+    return not announced and "content-length" not in headers and "transfer-encoding" not in headers
+
+
 def problem_code(content_type: str, body: bytes) -> str:
     """The ``code`` of a problem document (RFC 9457); empty if the body is none, or has none."""
     if not content_type.lower().startswith("application/problem+json"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -168,8 +167,8 @@ def _again(client: httpx.Client | httpx.AsyncClient, entry: Entry) -> httpx.Requ
 
 def _check_inner(inner: httpx.BaseTransport | httpx.AsyncBaseTransport) -> None:
     """Rule C15: attempts of two layers multiply."""
-    pool: Any = getattr(inner, "_pool", None)
-    if isinstance(inner, RetryTransport | AsyncRetryTransport) or getattr(pool, "_retries", 0):
+    ours = isinstance(inner, RetryTransport | AsyncRetryTransport)
+    if ours or vars(getattr(inner, "_pool", inner)).get("_retries"):
         raise ConfigurationError("inner= retries by itself: give a transport that does not (retries=0).")
 
 

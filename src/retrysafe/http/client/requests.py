@@ -14,7 +14,7 @@ from urllib3.exceptions import ClosedPoolError, EmptyPoolError, MaxRetryError, N
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import resuming
-from retrysafe.http.client.bodies import gathered, is_read_whole, problem_code
+from retrysafe.http.client.bodies import ends_unmarked, gathered, is_read_whole, problem_code
 from retrysafe.http.client.calling import FIELD, Outgoing, Retries, is_answer
 from retrysafe.http.client.driving import drive
 from retrysafe.http.client.hosts import quoted
@@ -238,6 +238,9 @@ class _Wire:
             return Failure(Kind.HOPELESS, requests.exceptions.InvalidURL(shaped.url, request=shaped))
         try:
             response = self._inner.send(shaped, stream=True, **how)
+            if ends_unmarked(response.raw.version, step.target.method, response.status_code, response.headers):
+                response.close()
+                raise requests.exceptions.ConnectionError("The head of the response was cut off.", request=shaped)
             if not is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit):
                 return Answer(response.status_code, response.headers, "", response)
             self._read(response, end)
