@@ -21,7 +21,7 @@ from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.sqlite import SqliteFile
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
 from retrysafe.http.client.hosts import address
-from retrysafe.http.client.owners import Owner, is_alive
+from retrysafe.http.client.owners import Owner, give_back, is_alive, lend
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, scope: str = "", secrets: Iterable[str] = ()) -> None:
-        self.path = Path(path).absolute()
+        self.path = Path(path).resolve()
         self.scope = keys.check_name(scope, "scope")
         self.secrets = SECRETS | {name.lower() for name in secrets}
         self._lock = threading.RLock()
@@ -185,7 +185,7 @@ class Journal:
             if self._connection is not None:
                 self._connection.close()
             if self._owner is not None:
-                self._owner.close()
+                give_back(self.path, self._owner)
             self._connection = self._owner = None
 
     # ------------------------------------------------------------ inside
@@ -195,7 +195,7 @@ class Journal:
         """This process."""
         with self._lock:
             if self._owner is None:
-                self._owner = _guarded(lambda: Owner(self.path))
+                self._owner = _guarded(lambda: lend(self.path))
             return self._owner
 
     def _find(self, connection: sqlite3.Connection, id: bytes) -> Entry | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from retrysafe.locks import ProcessLock
+
 try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows: what a process holds is free when its time is up
@@ -29,6 +31,33 @@ class Owner:
             self._file = None
             if self.pid == os.getpid():
                 self._path.unlink(missing_ok=True)
+
+
+_lent: dict[Path, tuple[Owner, int]] = {}
+_lock_of_lent = ProcessLock()
+
+
+def lend(journal: Path) -> Owner:
+    """This process's name for a journal: the same one for all who use the file here."""
+    with _lock_of_lent:
+        owner, users = _lent.get(journal, (None, 0))
+        if owner is None or owner.pid != os.getpid():
+            owner, users = Owner(journal), 0
+        _lent[journal] = (owner, users + 1)
+        return owner
+
+
+def give_back(journal: Path, owner: Owner) -> None:
+    """Somebody uses it no more; the last one lets the name go."""
+    with _lock_of_lent:
+        lent, users = _lent.get(journal, (None, 0))
+        if lent is not owner:
+            owner.close()
+        elif users > 1:
+            _lent[journal] = (owner, users - 1)
+        else:
+            del _lent[journal]
+            owner.close()
 
 
 def is_alive(journal: Path, name: str) -> bool:
