@@ -89,10 +89,16 @@ def test_c02_the_request_is_in_the_journal_before_its_first_byte_leaves(make: Ma
     assert journal.pending() == []
 
 
-def test_c02_the_journal_is_on_disk_before_it_returns(path: Path) -> None:
+def test_c02_the_journal_is_on_disk_before_it_returns(path: Path, server: Server, time: Time) -> None:
     journal = Journal(path)
     connection = journal._open()
-    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    for do, synchronous in (
+        (lambda: journal.begin(entry(server, time), 0, 1), 2),
+        (lambda: journal.settle(entry(server, time).id), 1),
+        (lambda: journal.release(entry(server, time).id), 2),
+    ):
+        do()
+        assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     journal.close()
 

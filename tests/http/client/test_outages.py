@@ -123,6 +123,7 @@ def through(upstream: str, *, answer: bool) -> Behaviour:
     return behaviour
 
 
+@pytest.mark.fault(6, 73)
 def test_an_order_is_placed_once_although_its_answer_is_lost_twice(
     make: Make, server: Server, service: tuple[str, Path], tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_an_order_is_placed_once_although_its_answer_is_lost_twice(
     assert refused.value.response.status_code == 422
 
 
+@pytest.mark.fault(77)
 def test_simultaneous_calls_with_one_key_have_one_effect(server: Server, service: tuple[str, Path]) -> None:
     url, path = service
     from retrysafe.http.client.httpx import AsyncRetryTransport

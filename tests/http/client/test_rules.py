@@ -414,9 +414,10 @@ def test_c16_redirects_that_httpx_follows_do_not_carry_the_key_away(server: Serv
 
 def test_c17_a_hedge_has_the_same_key_and_its_conflict_is_not_the_result(make: Make, server: Server) -> None:
     def conflict_then_go_on(at: Server, connection: Any, request: Any) -> bool:
-        says(409, headers={"Retry-After": "1"})(at, connection, request)
+        says(409, headers={"Retry-After": "1", "Connection": "close"})(at, connection, request)
+        assert connection.recv(1) == b"", "the client has read it, and closes"
         at.go_on.set()
-        return True
+        return False
 
     server.will(delayed(well), conflict_then_go_on)
     got = make(hedge_after=0.05).post(server.url)

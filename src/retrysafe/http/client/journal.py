@@ -137,8 +137,12 @@ class Journal:
             return found
 
     def settle(self, id: bytes) -> None:
-        """Its caller has an answer: the request leaves the journal."""
-        with self._transaction() as connection:
+        """Its caller has an answer: the request leaves the journal.
+
+        It is not waited for that this is on disk. If the machine loses its power at once, the request is there again,
+        and resuming it gets the same answer.
+        """
+        with self._transaction(synchronous="NORMAL") as connection:
             connection.execute("DELETE FROM requests WHERE id = ?", (id,))
 
     def release(self, id: bytes, attempts: int = 0, last: str = "") -> None:
@@ -208,10 +212,11 @@ class Journal:
         )
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, on disk behind the block."""
+    def _transaction(self, *, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
+        """One transaction; on disk behind the block, if it is FULL."""
         with self._lock:
             connection = _guarded(self._open)
+            _guarded(lambda: connection.execute(f"PRAGMA synchronous = {synchronous}"))
             _guarded(lambda: connection.execute("BEGIN IMMEDIATE"))
             try:
                 yield connection
