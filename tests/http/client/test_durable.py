@@ -26,7 +26,7 @@ from retrysafe.http.client.journal import Entry, identity
 from tests.http.client.child import BODY
 from tests.http.client.conftest import Make
 from tests.http.client.senders import FAILURES, SENDERS, Time
-from tests.http.client.server import Received, Server, closed_port, drops_answer, says, stalls
+from tests.http.client.server import Received, Server, closed_port, delayed, drops_answer, says, stalls, well
 from tests.http.observing import Recorder
 
 PATIENCE = 60
@@ -147,14 +147,41 @@ def test_c02_several_processes_resume_each_request_once(server: Server, path: Pa
 
     time.offset = real.time() - time.now
     left_behind(path, *(entry(server, time, f"k{number}") for number in range(24)))
+    server.will(*[delayed(well)] * 4)
     processes = [child("resumes", sender, path, server.url) for sender in [*SENDERS, "httpx"]]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    counts = [int(process.communicate("go\n", timeout=PATIENCE)[0]) for process in processes]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    server.wait_for(4)
+    assert len(set(server.keys)) == 4, "all are at work, each at another request"
+    server.go_on.set()
+    counts = [int(process.communicate(timeout=PATIENCE)[0]) for process in processes]
     assert sum(counts) == 24
     assert sorted(server.effects) == sorted(f"k{number}" for number in range(24))
     assert len(server.requests) == 24
+
+
+def test_c02_two_journals_of_one_file_are_one_process(make: Make, server: Server, path: Path, time: Time) -> None:
+    left_behind(path, entry(server, time))
+    one, other = Journal(path), Journal(path)
+    assert one.owner is other.owner
+    server.will(says(503))
+    (resumed,) = make(journal=other, attempts=1).resume(one, time.world.wall)
+    assert resumed.response.status_code == 503
+    other.close()
+    (pending,) = one.pending()
+    assert (pending.owner, pending.last) == ("", "503")
+    assert one.take(pending.id, time.world.wall(), 60) is not None
+    with Journal(path)._transaction():
+        pass
+    assert one.is_held(one.pending()[0], time.world.wall()), "the name lasts as long as one of them is open"
+    name = one.owner.name
+    one.close()
+    assert list(path.parent.glob(f"*{name}*")) == []
 
 
 def test_c02_what_a_living_process_is_at_is_left_alone(make: Make, server: Server, path: Path, time: Time) -> None:

@@ -49,7 +49,7 @@ def drive(program: Program, wire: Wire, sleep: Callable[[float], None]) -> Endin
             if isinstance(reply, Answer):
                 wire.discard(reply)
             if isinstance(step, Send):
-                reply = wire.send(step) if step.hedge_after is None else _hedged(wire, step, step.hedge_after)
+                reply = _sent(wire, step) if step.hedge_after is None else _hedged(wire, step, step.hedge_after)
             elif isinstance(step, Refresh):
                 reply = wire.refresh()
             else:
@@ -71,7 +71,9 @@ async def adrive(program: Program, wire: AsyncWire, sleep: Callable[[float], Awa
             if isinstance(reply, Answer):
                 await wire.discard(reply)
             if isinstance(step, Send):
-                reply = await (wire.send(step) if step.hedge_after is None else _ahedged(wire, step, step.hedge_after))
+                reply = await (
+                    _asent(wire, step) if step.hedge_after is None else _ahedged(wire, step, step.hedge_after)
+                )
             elif isinstance(step, Refresh):
                 reply = await wire.refresh()
             else:
@@ -82,6 +84,18 @@ async def adrive(program: Program, wire: AsyncWire, sleep: Callable[[float], Awa
         return ending
     finally:
         program.close()
+
+
+def _sent(wire: Wire, step: Send) -> Result:
+    result = wire.send(step)
+    step.ended(result)
+    return result
+
+
+async def _asent(wire: AsyncWire, step: Send) -> Result:
+    result = await wire.send(step)
+    step.ended(result)
+    return result
 
 
 class _Copies:
@@ -148,6 +162,7 @@ def _hedged(wire: Wire, step: Send, after: float) -> Result:
                     sent += 1
                 continue
             seen.append(result)
+            step.ended(result)
             if len(seen) == sent:
                 chosen = hedging.best(seen, step.host)
             elif hedging.decides(result, step.host):
@@ -170,7 +185,7 @@ async def _ahedged(wire: AsyncWire, step: Send, after: float) -> Result:
 
         async def one() -> None:
             try:
-                seen.append(await wire.send(step))
+                seen.append(await _asent(wire, step))
             except Exception as error:  # noqa: BLE001 - it is raised below, and not in a group
                 errors.append(error)
             else:

@@ -42,6 +42,8 @@ class Send(NamedTuple):
     hedge_after: float | None
     """Seconds after which a copy may be sent, if ``admits_hedge`` says so; None for never."""
     admits_hedge: Callable[[], bool]
+    ended: Callable[[Result], None]
+    """To be told what came of it, and of its copy: each by itself."""
     host: Host | None
 
 
@@ -102,7 +104,16 @@ class _Course:
         self.tell("request_sent", {"number": self.attempts})
         hedge_after = self.policy.hedge_after if self.repeatable else None
         left = max(0.001, self.deadline - self.world.clock())
-        return Send(self.target, left, hedge_after, self._admits_hedge, self.host)
+        return Send(self.target, left, hedge_after, self._admits_hedge, self._ending_of_attempt(), self.host)
+
+    def _ending_of_attempt(self) -> Callable[[Result], None]:
+        began = self.world.clock()
+
+        def ended(result: Result) -> None:
+            seconds = self.world.clock() - began
+            self.tell("request_ended", {"number": self.attempts, "outcome": result.outcome, "seconds": seconds})
+
+        return ended
 
     def _is_recognised(self) -> bool:
         until = self.call.recognised_until
@@ -163,11 +174,7 @@ def operation(call: Call, policy: Policy, budgets: Budgets, world: World, tell: 
     budgets.deposit(address(call.target.url))
     course = _Course(call, policy, budgets, world, tell)
     while True:
-        began = world.clock()
-        send = course.send()
-        result: Result = yield send
-        seconds = world.clock() - began
-        tell("request_ended", {"number": course.attempts, "outcome": result.outcome, "seconds": seconds})
+        result: Result = yield course.send()
         course.doubtful = results.in_doubt(course.doubtful, result)
         verdict = results.judge(result, course.host)
         if verdict is Verdict.REDIRECT and isinstance(result, Answer) and course.redirected(result):
