@@ -20,6 +20,7 @@ from typing import Any
 
 from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
 from retrysafe.errors import ConfigurationError
+from retrysafe.http.client.hosts import shown
 from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.resuming import Resumed, refused
 
@@ -48,6 +49,11 @@ def add_to(verbs: Any) -> None:
         required=True,
         help="your httpx client or requests session with a transport of retrysafe and this journal, or a function "
         "that makes it; it adds its credentials",
+    )
+    resuming.add_argument(
+        "--origin",
+        metavar="URL",
+        help="only requests to this host (default: that of an httpx client's base_url, or all)",
     )
     for one in (listing, showing, resuming, discarding):
         one.add_argument("--journal", metavar="FILE", type=Path, help=f"the journal (default: ${JOURNAL})")
@@ -83,6 +89,7 @@ def run_show(options: argparse.Namespace) -> int:
             return _not_found(options.name)
         shown = {
             **_summary(journal, entry),
+            "url": entry.url,
             "created": instant(round(entry.created * 1e6)),
             "recognised_until": entry.recognised_until and instant(round(entry.recognised_until * 1e6)),
             "headers": [f"{name}: {value}" for name, value in entry.headers],
@@ -96,9 +103,9 @@ def run_resume(options: argparse.Namespace) -> int:
     """Resume requests."""
     with closing(_journal(options)) as journal:
         client = _client(options.client)
-        found = list(_resumed(client, journal))
+        found = list(_resumed(client, journal, options.origin))
     for one in found:
-        told = {"key": one.entry.name, "method": one.entry.method, "url": one.entry.url, **_outcome(one)}
+        told = {"key": one.entry.name, "method": one.entry.method, "url": shown(one.entry.url), **_outcome(one)}
         print(as_json(told) if options.json else "  ".join(str(value) for value in told.values()))
     if not found and not options.json:
         print("nothing to resume")
@@ -115,7 +122,7 @@ def run_discard(options: argparse.Namespace) -> int:
             raise ConfigurationError(f"{entry.name}: a living process is at it. Nothing was removed.")
         journal.discard(entry.id)
     told = {"key": entry.name, "discarded": True}
-    print(as_json(told) if options.json else f"discarded {entry.name}: {entry.method} {entry.url}")
+    print(as_json(told) if options.json else f"discarded {entry}")
     return 0
 
 
@@ -145,7 +152,7 @@ def _summary(journal: Journal, entry: Entry) -> dict[str, Any]:
     return {
         "key": entry.name,
         "method": entry.method,
-        "url": entry.url,
+        "url": shown(entry.url),
         "age": now - entry.created,
         "sent": entry.attempts or "?",
         "last": entry.last or "-",
@@ -172,7 +179,7 @@ def _client(target: str) -> Any:
     return found() if callable(found) else found
 
 
-def _resumed(client: Any, journal: Journal) -> Sequence[Resumed]:
+def _resumed(client: Any, journal: Journal, origin: str | None) -> Sequence[Resumed]:
     """By the library that the client is of, which is loaded if it is."""
     kinds = {
         type(client).__module__.partition(".")[0],
@@ -182,22 +189,22 @@ def _resumed(client: Any, journal: Journal) -> Sequence[Resumed]:
         from retrysafe.http.client import httpx as over_httpx
 
         if hasattr(client, "aclose"):
-            return asyncio.run(_aresumed(client, journal))
+            return asyncio.run(_aresumed(client, journal, origin))
         with closing(client):
-            return list(over_httpx.resume(client, journal))
+            return list(over_httpx.resume(client, journal, origin=origin))
     if "requests" in kinds:
         from retrysafe.http.client import requests as over_requests
 
         with closing(client):
-            return list(over_requests.resume(client, journal))
+            return list(over_requests.resume(client, journal, origin=origin))
     raise ConfigurationError(f"--client gave {client!r}, which is no client of httpx and no session of requests.")
 
 
-async def _aresumed(client: Any, journal: Journal) -> Sequence[Resumed]:
+async def _aresumed(client: Any, journal: Journal, origin: str | None) -> Sequence[Resumed]:
     from retrysafe.http.client import httpx as over_httpx
 
     async with client:
-        return [one async for one in over_httpx.aresume(client, journal)]
+        return [one async for one in over_httpx.aresume(client, journal, origin=origin)]
 
 
 def _outcome(resumed: Resumed) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Sender:
     def post(self, url: str, body: Any = b'{"amount": 1}', **headers: str) -> Got:
         return self.send("POST", url, body=body, headers={name.replace("_", "-"): headers[name] for name in headers})
 
-    def resume(self, journal: Journal, wall: Callable[[], float]) -> list[Resumed]:
+    def resume(self, journal: Journal, wall: Callable[[], float], **how: Any) -> list[Resumed]:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -86,8 +86,8 @@ class Sync(Sender):
             response.read()
         return Got(response.status_code, response.content, response.headers)
 
-    def resume(self, journal: Journal, wall: Callable[[], float]) -> list[Resumed]:
-        return list(resume_httpx(self.client, journal, wall=wall))
+    def resume(self, journal: Journal, wall: Callable[[], float], **how: Any) -> list[Resumed]:
+        return list(resume_httpx(self.client, journal, wall=wall, **how))
 
     def close(self) -> None:
         self.client.close()
@@ -113,9 +113,9 @@ class Async(Sender):
 
         return self.runner.run(sent())
 
-    def resume(self, journal: Journal, wall: Callable[[], float]) -> list[Resumed]:
+    def resume(self, journal: Journal, wall: Callable[[], float], **how: Any) -> list[Resumed]:
         async def all_of_them() -> list[Resumed]:
-            return [one async for one in aresume(self.client, journal, wall=wall)]
+            return [one async for one in aresume(self.client, journal, wall=wall, **how)]
 
         return self.runner.run(all_of_them())
 
@@ -147,8 +147,8 @@ class Requests(Sender):
         response = self.session.send(self.session.prepare_request(sent), timeout=self.timeout)
         return Got(response.status_code, response.content, response.headers)
 
-    def resume(self, journal: Journal, wall: Callable[[], float]) -> list[Resumed]:
-        return list(resume_requests(self.session, journal, wall=wall))
+    def resume(self, journal: Journal, wall: Callable[[], float], **how: Any) -> list[Resumed]:
+        return list(resume_requests(self.session, journal, wall=wall, **how))
 
     def close(self) -> None:
         self.session.close()

@@ -26,7 +26,7 @@ from retrysafe.http.client.journal import Entry, identity
 from tests.http.client.child import BODY
 from tests.http.client.conftest import Make
 from tests.http.client.senders import FAILURES, SENDERS, Time
-from tests.http.client.server import Received, Server, closed_port, delayed, drops_answer, says, stalls, well
+from tests.http.client.server import Received, Server, closed_port, delayed, drops_answer, running, says, stalls, well
 from tests.http.observing import Recorder
 
 PATIENCE = 60
@@ -103,12 +103,11 @@ def test_c02_the_journal_is_on_disk_before_it_returns(path: Path, server: Server
     journal.close()
 
 
-@pytest.mark.parametrize("sender", SENDERS)
 def test_c02_a_client_killed_in_mid_request_resumes_with_its_key(
-    make: Make, server: Server, path: Path, sender: str, time: Time
+    make: Make, server: Server, path: Path, time: Time
 ) -> None:
     server.will(stalls)
-    process = child("sends", sender, path, server.url)
+    process = child("sends", make().name, path, server.url)
     server.wait_for(1)
     kill(process)
     journal = Journal(path)
@@ -129,9 +128,8 @@ def test_c02_a_client_killed_in_mid_request_resumes_with_its_key(
     assert again.resume(journal, time.world.wall) == []
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_c02_a_client_killed_before_the_first_byte_resumes(make: Make, server: Server, path: Path, sender: str) -> None:
-    process = child("dies", sender, path, server.url)
+def test_c02_a_client_killed_before_the_first_byte_resumes(make: Make, server: Server, path: Path) -> None:
+    process = child("dies", make().name, path, server.url)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == -9
     assert server.requests == []
@@ -327,6 +325,22 @@ def test_scopes_do_not_meet(make: Make, server: Server, path: Path, time: Time) 
     assert sender.post(server.url, b"another", Idempotency_Key="k").status == 201
     assert sender.resume(journal, time.world.wall) == []
     assert len(other.pending()) == 1
+
+
+def test_credentials_go_only_where_they_are_meant_for(make: Make, server: Server, path: Path, time: Time) -> None:
+    with running() as other:
+        elsewhere = entry(server, time, "theirs")._replace(url=other.url, id=identity("", other.url, "theirs"))
+        left_behind(path, entry(server, time, "ours"), elsewhere)
+        journal = Journal(path)
+        sender = make(journal=journal, client={"headers": {"Authorization": "Bearer ours"}})
+        assert len(sender.resume(journal, time.world.wall, origin=server.origin)) == 1
+        if sender.name != "requests":
+            based = make(journal=journal, client={"base_url": server.origin})
+            assert based.resume(journal, time.world.wall) == []
+        assert (server.keys, other.requests) == (["ours"], [])
+        hosts = [Host(other.origin)]
+        assert len(make(journal=journal, hosts=hosts).resume(journal, time.world.wall)) == 1
+        assert other.effects == ["theirs"]
 
 
 def test_a_file_of_something_else_is_refused(path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import threading
 from email.utils import formatdate
@@ -177,6 +179,13 @@ def test_c08_refusals_are_final(make: Make, server: Server, status: int) -> None
     assert len(server.requests) == 1
 
 
+def test_c08_a_compressed_refusal_is_read_too(make: Make, server: Server) -> None:
+    headers = {"Content-Type": "application/problem+json", "Content-Encoding": "gzip"}
+    server.will(says(422, gzip.compress(b'{"code": "key-reused"}'), headers))
+    with pytest.raises(RequestKeyReused):
+        make().post(server.url)
+
+
 @pytest.mark.parametrize(
     ("code", "status", "kind"),
     [
@@ -209,6 +218,28 @@ def test_c08_credentials_are_refreshed_once_with_the_same_key(make: Make, server
     server.will(says(401), says(401))
     assert sender.post(server.url).status == 401
     assert len(server.requests) == 5
+
+
+def test_c08_what_authentication_of_the_library_sends_again_has_the_same_key(server: Server, time: Time) -> None:
+    import httpx
+    from requests.auth import HTTPDigestAuth
+
+    challenge = {"WWW-Authenticate": 'Digest realm="shop", nonce="n", qop="auth", algorithm=SHA-256'}
+    for name, auth in (
+        ("httpx", httpx.DigestAuth("user", "password")),
+        ("httpx-async", httpx.DigestAuth("user", "password")),
+        ("requests", HTTPDigestAuth("user", "password")),
+    ):
+        sender: Any = SENDERS[name](Retries([Host(server.origin)], world=time.world, observers=()))
+        (sender.session if name == "requests" else sender.client).auth = auth
+        server.will(says(401, headers=challenge), drops_answer)
+        assert sender.post(server.url).status == 201
+        first, *others = server.requests[-3:]
+        assert [request.key for request in others] == [first.key] * 2
+        assert first.header("authorization") is None
+        assert all(request.header("authorization") for request in others)
+        sender.close()
+    assert len(server.effects) == 3
 
 
 def test_c08_without_a_way_to_refresh_401_is_final(make: Make, server: Server) -> None:
@@ -315,6 +346,21 @@ def test_c15_one_shot_bodies_are_kept_for_the_retry(make: Make, server: Server) 
     assert [request.body for request in server.requests] == [b"onetwo", b"onetwo"]
 
 
+def test_c15_a_multipart_body_is_not_encoded_again(server: Server, time: Time) -> None:
+    for name in SENDERS:
+        sender: Any = SENDERS[name](Retries([Host(server.origin)], world=time.world, observers=()))
+        server.will(drops_answer)
+        files = {"file": ("order.txt", io.BytesIO(b"one book"))}
+        if name == "httpx-async":
+            sender.runner.run(sender.client.post(server.url, files=files))
+        else:
+            (sender.session if name == "requests" else sender.client).post(server.url, files=files)
+        first, second = server.requests[-2:]
+        assert (first.body, first.header("content-type")) == (second.body, second.header("content-type"))
+        assert b"one book" in first.body
+        sender.close()
+
+
 def test_c15_or_sent_once(make: Make, server: Server) -> None:
     server.will(drops_answer)
     with pytest.raises(FAILURES) as failed:
@@ -325,6 +371,7 @@ def test_c15_or_sent_once(make: Make, server: Server) -> None:
 
 def test_c15_a_second_retry_layer_is_refused() -> None:
     import httpx
+    import urllib3
     from requests.adapters import HTTPAdapter
 
     from retrysafe.http.client.httpx import AsyncRetryTransport, RetryTransport
@@ -337,6 +384,7 @@ def test_c15_a_second_retry_layer_is_refused() -> None:
         lambda: AsyncRetryTransport(retries, httpx.AsyncHTTPTransport(retries=1)),
         lambda: RetryAdapter(retries, RetryAdapter(retries)),
         lambda: RetryAdapter(retries, HTTPAdapter(max_retries=2)),
+        lambda: RetryAdapter(retries, HTTPAdapter(max_retries=urllib3.Retry(total=None, connect=2))),
     ):
         with pytest.raises(ConfigurationError, match="retries by itself"):
             make_twice()

@@ -143,7 +143,7 @@ BREAKS = [
         "        found = entry\n",
         killed_by=(
             f"{DURABLE}::test_c02_the_request_is_in_the_journal_before_its_first_byte_leaves",
-            f"{DURABLE}::test_c02_a_client_killed_in_mid_request_resumes_with_its_key[httpx-httpx]",
+            f"{DURABLE}::test_c02_a_client_killed_in_mid_request_resumes_with_its_key[httpx]",
         ),
     ),
     Break(
@@ -168,7 +168,7 @@ BREAKS = [
         f"{FOLDER}/journal.py",
         " and now < entry.held_until and is_alive(self.path, entry.owner)",
         " and now < entry.held_until",
-        killed_by=(f"{DURABLE}::test_c02_a_client_killed_before_the_first_byte_resumes[httpx-httpx]",),
+        killed_by=(f"{DURABLE}::test_c02_a_client_killed_before_the_first_byte_resumes[httpx]",),
     ),
     Break(
         "what ended in doubt leaves the journal",

@@ -18,7 +18,7 @@ from retrysafe.http.client.errors import (
     RequestOutcomeUnknown,
     RequestTooLarge,
 )
-from retrysafe.http.client.hosts import Host, address
+from retrysafe.http.client.hosts import Host, address, shown
 from retrysafe.http.client.journal import Entry, Journal, identity, kept_headers
 from retrysafe.http.client.operation import Call, Ending, operation
 from retrysafe.http.client.policy import policy_of
@@ -116,11 +116,12 @@ class Retries:
 
         Raises `InvalidKey`, `RequestTooLarge`.
         """
+        outgoing = outgoing._replace(url=_without_user(outgoing.url))
         host = self.hosts.get(address(outgoing.url))
         key, field = self._key(outgoing, host)
         entry = self._entry(outgoing, host, key)
         call = Call(
-            target=Target(outgoing.method, _without_user(outgoing.url), keyed=bool(key)),
+            target=Target(outgoing.method, outgoing.url, keyed=bool(key)),
             key=key,
             hosts=self.hosts,
             resendable=outgoing.body is not None,
@@ -145,15 +146,14 @@ class Retries:
         if journal is None or not key:
             return None
         if outgoing.body is None:
-            raise RequestTooLarge(f"{outgoing.method} {_without_user(outgoing.url)}.")
+            raise RequestTooLarge(f"{outgoing.method} {shown(outgoing.url)}.")
         now = self.world.wall()
-        url = _without_user(outgoing.url)
         return Entry(
-            id=identity(journal.scope, url, key),
+            id=identity(journal.scope, outgoing.url, key),
             scope=journal.scope,
             key=key,
             method=outgoing.method,
-            url=url,
+            url=outgoing.url,
             headers=kept_headers(outgoing.headers, journal.secrets),
             body=outgoing.body,
             created=now,
@@ -202,12 +202,12 @@ class Planned:
             result.error.add_note(self._explained(ending))
             return result.error
         kind = _RAISED.get(result.code) if self.call.key else None
-        return kind(f"{self.call.target.method} {self.call.target.url}.", response=result.raw) if kind else None
+        return kind(f"{self.call.target.method} {shown(self.call.target.url)}.", response=result.raw) if kind else None
 
     def broken(self, error: BaseException) -> None:
         """The operation was cancelled, or left by what is no failure of a request: it stays in the journal."""
         journal, entry = self.retries.journal, self._entry
-        if journal is None or entry is None or isinstance(error, JournalUnavailable | RequestKeyReused):
+        if journal is None or entry is None:
             return
         try:
             journal.release(entry.id, last=type(error).__name__)
@@ -248,6 +248,8 @@ def _key_for_nobody(lines: list[bytes]) -> str:
 
 def _without_user(url: str) -> str:
     """A URL without user and password, and without a fragment."""
+    if "@" not in url and "#" not in url:
+        return url
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -83,6 +84,12 @@ def origin_of(url: str) -> str:
     return f"{scheme}://{shown}:{port or _PORTS[scheme]}"
 
 
+def shown(url: str) -> str:
+    """A URL as errors name it: without its query, which may hold what is nobody's business."""
+    return url.partition("?")[0]
+
+
+@lru_cache(maxsize=1024)
 def address(url: str) -> str:
     """Which server a URL is for, as far as it can be told: for budgets, events and the journal."""
     try:

@@ -116,14 +116,17 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def resume(client: httpx.Client, journal: Journal, *, wall: Callable[[], float] = time.time) -> Iterator[Resumed]:
+def resume(
+    client: httpx.Client, journal: Journal, *, origin: str | None = None, wall: Callable[[], float] = time.time
+) -> Iterator[Resumed]:
     """Send again what earlier processes left in the journal, by a client that has a `RetryTransport` with it.
 
-    Its credentials, default headers and cookies are added, as to any request. Any number of processes may resume at
+    Its credentials, default headers and cookies are added, as to any request; so only requests to ``origin`` are sent,
+    by default that of the client's ``base_url``, or all if it has none. Any number of processes may resume at
     once: each takes what nobody alive is at. What its host may have forgotten is not sent, and stays in the journal:
     its error is `RequestOutcomeUnknown`. Raises `ConfigurationError` if the client has no such transport.
     """
-    for entry, unknown in resuming.taken(journal, wall):
+    for entry, unknown in resuming.taken(journal, origin or _base(client), wall):
         if unknown is not None:
             yield Resumed(entry, None, unknown)
             continue
@@ -138,10 +141,10 @@ def resume(client: httpx.Client, journal: Journal, *, wall: Callable[[], float] 
 
 
 async def aresume(
-    client: httpx.AsyncClient, journal: Journal, *, wall: Callable[[], float] = time.time
+    client: httpx.AsyncClient, journal: Journal, *, origin: str | None = None, wall: Callable[[], float] = time.time
 ) -> AsyncIterator[Resumed]:
     """`resume` for async code."""
-    entries = resuming.taken(journal, wall)
+    entries = resuming.taken(journal, origin or _base(client), wall)
     while (found := await anyio.to_thread.run_sync(next, entries, None)) is not None:
         entry, unknown = found
         if unknown is not None:
@@ -155,6 +158,10 @@ async def aresume(
         else:
             await anyio.to_thread.run_sync(resuming.check_passed, journal, entry)
             yield Resumed(entry, response, None)
+
+
+def _base(client: httpx.Client | httpx.AsyncClient) -> str | None:
+    return str(client.base_url) if client.base_url.host else None
 
 
 def _again(client: httpx.Client | httpx.AsyncClient, entry: Entry) -> httpx.Request:

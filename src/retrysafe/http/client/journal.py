@@ -20,7 +20,7 @@ from retrysafe.core import keys
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.sqlite import SqliteFile
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
-from retrysafe.http.client.hosts import address
+from retrysafe.http.client.hosts import address, shown
 from retrysafe.http.client.owners import Owner, give_back, is_alive, lend
 
 T = TypeVar("T")
@@ -73,6 +73,10 @@ class Entry(NamedTuple):
     def name(self) -> str:
         """The key as logs and commands show it: the first eight digits of a hash."""
         return keys.redact(self.id)
+
+    def __str__(self) -> str:
+        """What it is, for people: no key, no body, no query."""
+        return f"{self.method} {shown(self.url)} (key {self.name})"
 
 
 def identity(scope: str, url: str, key: str) -> bytes:
@@ -131,7 +135,9 @@ class Journal:
                 connection.execute(f"INSERT INTO requests ({_COLUMNS}) VALUES ({','.join('?' * len(row))})", row)
                 return entry
             if (found.method, found.url, found.body) != (entry.method, entry.url, entry.body):
-                raise RequestKeyReused(f"{found.method} {found.url} is in the journal with this key ({found.name}).")
+                raise RequestKeyReused(
+                    f"{found.method} {shown(found.url)} is in the journal with this key ({found.name})."
+                )
             if found.owner == owner or not self.is_held(found, now):
                 self._hold(connection, found, now + hold)
             return found

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from retrysafe.http.client import results, waiting
 from retrysafe.http.client.budget import Budgets
 from retrysafe.http.client.errors import RequestOutcomeUnknown
-from retrysafe.http.client.hosts import IDEMPOTENT, Host, address
+from retrysafe.http.client.hosts import IDEMPOTENT, Host, address, shown
 from retrysafe.http.client.policy import Policy
 from retrysafe.http.client.redirects import Target, follow
 from retrysafe.http.client.results import Answer, Result, Verdict
@@ -99,7 +99,9 @@ class _Course:
     def send(self) -> Send:
         """The next attempt, unless it could run a second time what has run: rule C3."""
         if self.doubtful and not self._is_recognised():
-            raise RequestOutcomeUnknown(f"{self.target.method} {self.target.url}: an earlier attempt may have arrived.")
+            raise RequestOutcomeUnknown(
+                f"{self.target.method} {shown(self.target.url)}: an earlier attempt may have arrived."
+            )
         self.attempts += 1
         self.tell("request_sent", {"number": self.attempts})
         hedge_after = self.policy.hedge_after if self.repeatable else None

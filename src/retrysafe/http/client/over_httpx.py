@@ -78,8 +78,7 @@ def _shaped(request: httpx.Request, step: Send) -> httpx.Request:
         headers = [(b"Host", url.netloc), *((name, value) for name, value in headers if name.lower() != b"host")]
     if dropped:
         headers = [(name, value) for name, value in headers if name.decode("latin-1").lower() not in dropped]
-    sent = httpx.Headers(headers)
-    sent.update(dict(target.added))
+    headers = [*headers, *((name.encode("latin-1"), value.encode("latin-1")) for name, value in target.added.items())]
     given = request.extensions.get("timeout", {})
     timeout = {
         name: step.left if given.get(name) is None else min(given[name], step.left)
@@ -88,7 +87,7 @@ def _shaped(request: httpx.Request, step: Send) -> httpx.Request:
     return httpx.Request(
         target.method,
         url,
-        headers=sent,
+        headers=headers,
         stream=request.stream if target.with_body else httpx.ByteStream(b""),
         extensions={**request.extensions, "timeout": timeout},
     )

@@ -59,8 +59,7 @@ class RetryAdapter(BaseAdapter):
         self._retries = retries
         self._inner = HTTPAdapter() if inner is None else inner
         self._refresh = refresh
-        allowed: Any = getattr(self._inner, "max_retries", None)
-        if isinstance(self._inner, RetryAdapter) or (allowed is not None and allowed.total):
+        if isinstance(self._inner, RetryAdapter) or _retries_itself(getattr(self._inner, "max_retries", None)):
             raise ConfigurationError("inner= retries by itself: give an adapter that does not (max_retries=0).")
 
     def send(
@@ -98,14 +97,17 @@ class RetryAdapter(BaseAdapter):
         self._inner.close()
 
 
-def resume(session: requests.Session, journal: Journal, *, wall: Callable[[], float] = time.time) -> Iterator[Resumed]:
+def resume(
+    session: requests.Session, journal: Journal, *, origin: str | None = None, wall: Callable[[], float] = time.time
+) -> Iterator[Resumed]:
     """Send again what earlier processes left in the journal, by a session that has a `RetryAdapter` with it.
 
-    Its credentials, default headers and cookies are added, as to any request. Any number of processes may resume at
-    once: each takes what nobody alive is at. What its host may have forgotten is not sent, and stays in the journal:
+    Its credentials, default headers and cookies are added, as to any request; so say by ``origin`` whom they are for,
+    if the journal has requests to other hosts too. Any number of processes may resume at once: each takes what nobody
+    alive is at. What its host may have forgotten is not sent, and stays in the journal:
     its error is `RequestOutcomeUnknown`. Raises `ConfigurationError` if the session has no such adapter.
     """
-    for entry, unknown in resuming.taken(journal, wall):
+    for entry, unknown in resuming.taken(journal, origin, wall):
         if unknown is not None:
             yield Resumed(entry, None, unknown)
             continue
@@ -133,6 +135,12 @@ def _again(session: requests.Session, entry: Entry) -> requests.PreparedRequest:
 
 
 # ---------------------------------------------------------------- requests as requests has them
+
+
+def _retries_itself(allowed: Any) -> bool:
+    """Rule C15: attempts of two layers multiply; ``allowed`` is a `Retry` of urllib3, or nothing."""
+    counts = ("total", "connect", "read", "redirect", "status", "other")
+    return any(getattr(allowed, name, None) for name in counts)
 
 
 def _read(request: requests.PreparedRequest, limit: int) -> bytes | None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client.errors import RequestOutcomeUnknown
-from retrysafe.http.client.hosts import IDEMPOTENT
+from retrysafe.http.client.hosts import IDEMPOTENT, address, origin_of
 from retrysafe.http.client.journal import Entry, Journal
 
 HOLD = 120.0
@@ -22,12 +22,17 @@ class Resumed(NamedTuple):
     error: Exception | None
 
 
-def taken(journal: Journal, wall: Callable[[], float]) -> Iterator[tuple[Entry, RequestOutcomeUnknown | None]]:
+def taken(
+    journal: Journal, origin: str | None, wall: Callable[[], float]
+) -> Iterator[tuple[Entry, RequestOutcomeUnknown | None]]:
     """The requests that no living process is at, each held by this one, or the reason why it must not be sent.
 
-    Every request comes once, the oldest first.
+    Every request comes once, the oldest first; only those to ``origin``, if there is one.
     """
+    wanted = None if origin is None else origin_of(origin)
     for entry in journal.pending():
+        if wanted is not None and address(entry.url) != wanted:
+            continue
         unknown = refused(entry, wall())
         if unknown is not None and not journal.is_held(entry, wall()):
             yield entry, unknown
@@ -41,14 +46,11 @@ def refused(entry: Entry, now: float) -> RequestOutcomeUnknown | None:
         if now < entry.recognised_until:
             return None
         return RequestOutcomeUnknown(
-            f"{entry.method} {entry.url} (key {entry.name}): its host promised to recognise the key until "
-            f"{now - entry.recognised_until:.0f} s ago."
+            f"{entry}: its host promised to recognise the key until {now - entry.recognised_until:.0f} s ago."
         )
     if entry.method in IDEMPOTENT:
         return None
-    return RequestOutcomeUnknown(
-        f"{entry.method} {entry.url} (key {entry.name}): its host was not declared to honour keys."
-    )
+    return RequestOutcomeUnknown(f"{entry}: its host was not declared to honour keys.")
 
 
 def check_passed(journal: Journal, entry: Entry) -> None:
@@ -57,5 +59,5 @@ def check_passed(journal: Journal, entry: Entry) -> None:
         journal.release(entry.id)
         raise ConfigurationError(
             "The client has no retrysafe transport with this journal, so nobody noted what became of "
-            f"{entry.method} {entry.url} (key {entry.name}). Give it one, and resume again: the key is the same."
+            f"{entry}. Give it one, and resume again: the key is the same."
         )
