@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import httpx
 import requests
+from requests.adapters import HTTPAdapter
 
 from retrysafe import Occurrence
 from retrysafe.http.client import Budgets, Host, Journal, RequestOutcomeUnknown, Resumed, Retries
@@ -48,7 +49,7 @@ aclient = httpx.AsyncClient(
 )
 other = httpx.AsyncClient(transport=AsyncRetryTransport(calls, refresh=token))
 session = requests.Session()
-session.mount("https://", RetryAdapter(calls, requests.adapters.HTTPAdapter(pool_maxsize=50), refresh=token))
+session.mount("https://", RetryAdapter(calls, HTTPAdapter(pool_maxsize=50), refresh=token))
 
 
 def after_a_restart() -> list[Resumed]:

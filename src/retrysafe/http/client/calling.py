@@ -24,7 +24,7 @@ from retrysafe.http.client.operation import Call, Ending, operation
 from retrysafe.http.client.policy import policy_of
 from retrysafe.http.client.redirects import Target
 from retrysafe.http.client.results import Answer, Failure
-from retrysafe.http.client.world import REAL, World
+from retrysafe.http.client.world import World
 from retrysafe.http.keys import parse
 from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.ports import Observer
@@ -89,7 +89,7 @@ class Retries:
         journal: Journal | None = None,
         observers: Iterable[Observer] | None = None,
         budgets: Budgets | None = None,
-        world: World = REAL,
+        world: World | None = None,
     ) -> None:
         self.hosts: dict[str, Host] = {}
         for host in hosts:
@@ -109,7 +109,7 @@ class Retries:
         self.journal = journal
         self.observers = Observers((LoggingObserver(),) if observers is None else observers)
         self.budgets = budgets or Budgets()
-        self.world = world
+        self.world = world or World()
 
     def plan(self, outgoing: Outgoing) -> Planned:
         """Decide on a request before it is sent: its key, and whether it is journalled.

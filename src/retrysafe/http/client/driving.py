@@ -15,29 +15,28 @@ Program = Generator[Step, Reply, Ending]
 
 
 class Wire(Protocol):
-    """One request on its way through a client library."""
+    """One request on its way through a client library.
 
-    def send(self, step: Send, /) -> Result:
-        """Send it once, and read what comes as far as it is kept; raise only what is no failure of a request."""
+    ``send`` sends it once, reads what comes as far as it is kept, and raises only what is no failure of a request;
+    ``discard`` lets a response go that is not the last one; ``refresh`` gets new credentials, as headers, or None if
+    nobody said how to.
+    """
 
-    def discard(self, answer: Answer, /) -> None:
-        """Let a response go that is not the last one."""
+    def send(self, step: Send, /) -> Result: ...
 
-    def refresh(self) -> Mapping[str, str] | None:
-        """New credentials, as headers; None if nobody said how to get any."""
+    def discard(self, answer: Answer, /) -> None: ...
+
+    def refresh(self) -> Mapping[str, str] | None: ...
 
 
 class AsyncWire(Protocol):
     """`Wire` for async code."""
 
-    async def send(self, step: Send, /) -> Result:
-        """As for `Wire`."""
+    async def send(self, step: Send, /) -> Result: ...
 
-    async def discard(self, answer: Answer, /) -> None:
-        """As for `Wire`."""
+    async def discard(self, answer: Answer, /) -> None: ...
 
-    async def refresh(self) -> Mapping[str, str] | None:
-        """As for `Wire`."""
+    async def refresh(self) -> Mapping[str, str] | None: ...
 
 
 def drive(program: Program, wire: Wire, sleep: Callable[[float], None]) -> Ending:

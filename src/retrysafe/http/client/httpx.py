@@ -15,6 +15,7 @@ from retrysafe.http.client.calling import FIELD, Planned, Retries, is_answer
 from retrysafe.http.client.driving import adrive, drive
 from retrysafe.http.client.hosts import address, quoted
 from retrysafe.http.client.journal import Entry, Journal
+from retrysafe.http.client.operation import Ending
 from retrysafe.http.client.over_httpx import AsyncRefreshing, AsyncWire, Refreshing, SyncWire, aread, outgoing, read
 from retrysafe.http.client.resuming import Resumed
 
@@ -101,11 +102,7 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(planned.broken, error)
             raise
-        if journalled:
-            with anyio.CancelScope(shield=True):
-                raised = await anyio.to_thread.run_sync(planned.end, ending)
-        else:
-            raised = planned.end(ending)
+        raised = await _ended(planned, ending) if journalled else planned.end(ending)
         if raised is not None:
             raise raised
         response: httpx.Response = is_answer(ending).raw
@@ -158,6 +155,14 @@ async def aresume(
         else:
             await anyio.to_thread.run_sync(resuming.check_passed, journal, entry)
             yield Resumed(entry, response, None)
+
+
+async def _ended(planned: Planned, ending: Ending) -> Exception | None:
+    """`Planned.end` in a thread, whoever is cancelled meanwhile: it writes."""
+    raised: list[Exception | None] = []
+    with anyio.CancelScope(shield=True):
+        raised.append(await anyio.to_thread.run_sync(planned.end, ending))
+    return raised[0]
 
 
 def _base(client: httpx.Client | httpx.AsyncClient) -> str | None:

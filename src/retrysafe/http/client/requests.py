@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -160,10 +160,7 @@ def _read(request: requests.PreparedRequest, limit: int) -> bytes | None:
 
 def _parts(body: Any) -> Iterator[bytes]:
     """What a file or an iterable gives, as requests would send it."""
-    if isinstance(body, Iterable) and not hasattr(body, "read"):
-        source = iter(body)
-    else:
-        source = iter(lambda: body.read(_CHUNK), type(body.read(0))())
+    source = iter(lambda: body.read(_CHUNK), type(body.read(0))()) if hasattr(body, "read") else iter(body)
     for part in source:
         yield part.encode() if isinstance(part, str) else part
 

@@ -24,7 +24,3 @@ class World(NamedTuple):
     sleep: Callable[[float], None] = time.sleep
     asleep: Callable[[float], Awaitable[None]] = _asleep
     new_key: Callable[[], str] = lambda: str(uuid4())
-
-
-REAL = World()
-"""The machine's own."""
