@@ -218,7 +218,23 @@ def delayed(behaviour: Behaviour) -> Behaviour:
     return waits
 
 
-AMBIGUOUS = (drops_request, drops_answer, resets, cuts_body, cuts_head, babbles)
+def in_chunks(server: Server, connection: socket.socket, request: Received) -> bool:
+    """Have the effect, and answer in chunks."""
+    body, _ = server.execute(request)
+    parts = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:5], body[5:]))
+    connection.sendall(b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n" + parts + b"0\r\n\r\n")
+    return True
+
+
+def cuts_chunks(server: Server, connection: socket.socket, request: Received) -> bool:
+    """Have the effect, and answer in chunks of which the last ones are missing."""
+    body, _ = server.execute(request)
+    first = b"%x\r\n%s\r\n" % (5, body[:5])
+    connection.sendall(b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n" + first)
+    return False
+
+
+AMBIGUOUS = (drops_request, drops_answer, resets, cuts_body, cuts_head, cuts_chunks, babbles)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from retrysafe import ConfigurationError
@@ -19,9 +21,11 @@ from retrysafe.http.client import (
     RequestKeyReused,
     RequestOutcomeUnknown,
     RequestTooLarge,
+    Resumed,
     Retries,
 )
 from retrysafe.http.client.hosts import origin_of
+from retrysafe.http.client.httpx import AsyncRetryTransport, aresume
 from retrysafe.http.client.journal import Entry, identity
 from tests.http.client.child import BODY
 from tests.http.client.conftest import Make
@@ -242,6 +246,30 @@ def test_c02_a_cancelled_request_stays(make: Make, server: Server, path: Path, t
     (resumed,) = make(journal=journal).resume(journal, time.world.wall)
     assert resumed.response.status_code == 201
     assert len(server.effects) == 1
+
+
+@pytest.mark.parametrize("hedge_after", [None, 30])
+def test_c02_a_cancelled_task_leaves_its_request_to_be_resumed(
+    server: Server, path: Path, time: Time, hedge_after: float | None
+) -> None:
+    journal = Journal(path)
+    retries = Retries([Host(server.origin)], journal=journal, hedge_after=hedge_after, observers=(), world=time.world)
+
+    async def cancelled() -> list[Resumed]:
+        async with httpx.AsyncClient(transport=AsyncRetryTransport(retries), trust_env=False) as client:
+            task = asyncio.create_task(client.post(server.url, content=BODY))
+            await asyncio.to_thread(server.wait_for, 1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return [one async for one in aresume(client, journal, wall=time.world.wall)]
+
+    server.will(stalls)
+    (resumed,) = asyncio.run(cancelled())
+    assert resumed.response.headers["idempotent-replayed"] == "true"
+    assert (len(server.requests), len(server.effects)) == (2, 1)
+    assert journal.pending() == []
+    journal.close()
 
 
 def test_c02_the_same_key_goes_on_where_it_was(make: Make, server: Server, path: Path, time: Time) -> None:

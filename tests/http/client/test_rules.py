@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from retrysafe import ConfigurationError, InvalidKey
-from retrysafe.http.client import Budgets, Host, RequestKeyExpired, RequestKeyReused, RequestOutcomeUnknown, Retries
+from retrysafe.http.client import (
+    Budgets,
+    Host,
+    RequestKeyExpired,
+    RequestKeyReused,
+    RequestOutcomeUnknown,
+    Retries,
+    World,
+)
 from tests.http.client.conftest import Make
 from tests.http.client.senders import FAILURES, SENDERS, Time
 from tests.http.client.server import (
@@ -23,6 +31,7 @@ from tests.http.client.server import (
     delayed,
     drops_answer,
     drops_request,
+    in_chunks,
     problem,
     running,
     says,
@@ -112,6 +121,13 @@ def test_c05_idempotent_methods_need_no_key(make: Make, server: Server, method: 
     assert [request.method for request in server.requests] == [method] * 3
 
 
+def test_c05_whole_answers_are_kept_and_their_connection_is_used_again(make: Make, server: Server) -> None:
+    sender = make()
+    server.will(in_chunks, well, in_chunks)
+    assert [sender.post(server.url).body for _ in range(3)] == [b'{"order": %d}' % number for number in (1, 2, 3)]
+    assert server.connections == 1
+
+
 def test_c05_a_server_that_says_nothing(make: Make, server: Server) -> None:
     server.will(stalls)
     assert make(timeout=0.2).post(server.url).status == 201
@@ -151,6 +167,22 @@ def test_c06_nothing_is_sent_after_the_deadline(make: Make, server: Server, time
     assert make(attempts=9, deadline=50).post(server.url).status == 503
     assert time.slept == [20, 20]
     assert len(server.requests) == 3
+
+
+def test_c06_a_server_that_drips_is_given_up_at_the_deadline(make: Make, server: Server) -> None:
+    def drips(at: Server, connection: Any, request: Any) -> bool:
+        at.execute(request)
+        connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 100000\r\n\r\n")
+        for _ in range(500):
+            if at.go_on.wait(0.02):
+                break
+            connection.sendall(b"x")
+        return False
+
+    server.will(drips)
+    with pytest.raises(FAILURES) as failed:
+        make(world=World(), deadline=0.4).post(server.url)
+    assert "may have had its effect (1 sent; not sent again: deadline)" in failed.value.__notes__[0]
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])

@@ -42,6 +42,13 @@ BREAKS = [
         rows=(6,),
     ),
     Break(
+        "a server that drips is never given up",
+        f"{FOLDER}/requests.py",
+        "                if self._clock() > end:\n",
+        "                if False:\n",
+        killed_by=(f"{RULES}::test_c06_a_server_that_drips_is_given_up_at_the_deadline[requests]",),
+    ),
+    Break(
         "an untrusted certificate is tried again",
         f"{FOLDER}/tls.py",
         "            return True",

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+import urllib3
 from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from urllib3.exceptions import ClosedPoolError, EmptyPoolError, MaxRetryError, NewConnectionError
@@ -207,6 +208,21 @@ def _shorter(seconds: Any, left: float) -> float:
     return min(float(seconds), left) if isinstance(seconds, int | float) else left
 
 
+def _arriving(response: requests.Response) -> Iterator[bytes]:
+    """A body as it comes: `iter_content` waits until a whole part of its size is there, however slowly it drips."""
+    try:
+        while part := response.raw.read1(_CHUNK, decode_content=True):
+            yield part
+    except urllib3.exceptions.DecodeError as error:
+        raise requests.exceptions.ContentDecodingError(error) from error
+    except urllib3.exceptions.ReadTimeoutError as error:
+        raise requests.exceptions.ReadTimeout(error, request=response.request) from error
+    except urllib3.exceptions.SSLError as error:
+        raise requests.exceptions.SSLError(error, request=response.request) from error
+    except urllib3.exceptions.ProtocolError as error:
+        raise requests.exceptions.ChunkedEncodingError(error, request=response.request) from error
+
+
 def _failure(error: requests.RequestException) -> Failure:
     """Rules C4 to C6, by requests' exceptions, which wrap those of urllib3."""
     if isinstance(error, _HOPELESS) or certificate_refused(error):
@@ -260,7 +276,7 @@ class _Wire:
         """A server that drips is noticed between two parts, each of which has its own timeout."""
         parts = []
         try:
-            for part in response.iter_content(_CHUNK):
+            for part in _arriving(response):
                 parts.append(part)
                 if self._clock() > end:
                     raise requests.exceptions.ReadTimeout(
@@ -270,6 +286,7 @@ class _Wire:
             response.close()
             raise
         response._content = b"".join(parts)
+        response._content_consumed = True
 
     def discard(self, answer: Answer, /) -> None:
         answer.raw.close()
