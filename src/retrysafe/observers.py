@@ -114,6 +114,20 @@ OCCURRENCES: dict[str, Meaning] = {
     "request_unsettled": Meaning(
         ERROR, "the request has ended, but its journal could not note it: it may be resumed for nothing", ("error",)
     ),
+    "delivery_refused": Meaning(
+        WARNING,
+        "a webhook was not taken: it could not be verified, or not be read; no key was used",
+        ("scheme", "refusal"),
+    ),
+    "unhandled": Meaning(
+        WARNING, "a webhook's event has no handler: it was acknowledged and kept", ("scheme", "event_type")
+    ),
+    "delivery_retried": Meaning(
+        DEBUG, "a webhook was not delivered yet, and is sent again", ("destination", "attempts", "status", "pause")
+    ),
+    "delivery_ended": Meaning(
+        INFO, "a webhook was sent for the last time", ("destination", "outcome", "attempts", "status")
+    ),
     "unrecorded": Meaning(ERROR, "the work ended but the store did not answer: the lease lapses", ("ending",)),
 }
 """Every occurrence by its name."""
