@@ -25,6 +25,7 @@ _GROUPS: tuple[tuple[str, str | None], ...] = (
     ("on_redis", "RETRYSAFE_TEST_REDIS"),
     ("on_dynamodb", "RETRYSAFE_TEST_DYNAMODB"),
     ("on_http", None),
+    ("on_client", None),
     ("on_http_postgresql", "RETRYSAFE_TEST_POSTGRESQL"),
     ("on_http_redis", "RETRYSAFE_TEST_REDIS"),
 )

@@ -78,13 +78,19 @@ RIVALS = ("idemkit", "asgi-idempotency-header")
 @contextmanager
 def served(layer: str, store: str) -> Iterator[Side]:
     """The application behind uvicorn, in a process of its own, asked over kept connections."""
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
-        fd = listening.fileno()
+    with listening(layer, store) as address, closing(Connections(address)) as connections:
+        yield connections
+
+
+@contextmanager
+def listening(layer: str, store: str) -> Iterator[tuple[str, int]]:
+    """Where the application listens, behind uvicorn in a process of its own."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        fd = listener.fileno()
         command = [sys.executable, "-m", "benchmarks.web", layer, store, str(fd)]
         with subprocess.Popen(command, pass_fds=[fd]) as process:
             try:
-                with closing(Connections(listening.getsockname())) as connections:
-                    yield connections
+                yield listener.getsockname()
             finally:
                 process.terminate()
 

@@ -46,7 +46,6 @@ def test(node: str) -> Cover:
     return Cover("test", f"tests/{node}")
 
 
-CLIENT = "the HTTP client"
 OUTBOX = "the outbox"
 INBOX = "the inbox"
 STREAMS = "streams"
@@ -151,33 +150,58 @@ CLIENTS = (
         (
             page("errors", "reference/errors.md"),
             page("problems", "reference/problems/index.md"),
+            feature("the HTTP client", "how-to/http-client.md#what-is-retried"),
             test("test_public_api.py::test_every_error_says_what_happened_and_what_to_do"),
+            test("http/client/test_rules.py::test_c05_and_nowhere_else"),
         ),
     ),
-    Line("C2", "Retries have a budget", (), CLIENT),
+    Line(
+        "C2",
+        "Retries have a budget",
+        (
+            feature("the HTTP client", "how-to/http-client.md#what-is-retried"),
+            test("http/client/test_outages.py::test_c13_ten_thousand_calls_of_a_host_that_is_down"),
+        ),
+    ),
     Line(
         "C3",
         "Pauses grow exponentially",
-        (test("core/test_schedules.py::test_a_delay_is_below_a_bound_that_doubles_up_to_the_cap"),),
-        f"only retrysafe's own waiting does so; {CLIENT} is missing",
+        (
+            feature("the HTTP client", "how-to/http-client.md#what-is-retried"),
+            test("core/test_schedules.py::test_a_delay_is_below_a_bound_that_doubles_up_to_the_cap"),
+            test("http/client/test_rules.py::test_c11_full_jitter_grows_to_its_cap"),
+        ),
     ),
     Line(
         "C4",
         "Pauses are jittered",
-        (test("core/test_schedules.py::test_the_jitter_is_full"),),
-        f"only retrysafe's own waiting does so; {CLIENT} is missing",
+        (
+            feature("the HTTP client", "how-to/http-client.md#what-is-retried"),
+            test("core/test_schedules.py::test_the_jitter_is_full"),
+            test("http/client/test_rules.py::test_c11_full_jitter_grows_to_its_cap"),
+        ),
     ),
     Line(
         "C5",
         "Every retry carries the same key",
-        (feature("`key_for(…)`", "how-to/call-an-external-api.md"), SAME_KEYS),
-        f"for calls from a guarded operation; elsewhere {CLIENT} is missing",
+        (
+            feature("`key_for(…)`", "how-to/call-an-external-api.md"),
+            feature("the HTTP client", "how-to/http-client.md"),
+            SAME_KEYS,
+            test("http/client/test_rules.py::test_c01_every_attempt_has_the_same_key_url_and_bytes"),
+            test("http/client/test_durable.py::test_c02_a_client_killed_in_mid_request_resumes_with_its_key"),
+        ),
     ),
     Line(
         "C6",
         "No new key by accident",
-        (page("is a new key safe?", "reference/problems/index.md"), page("errors", "reference/errors.md")),
-        f"clients are told, and nothing stops them; {CLIENT} is missing",
+        (
+            page("is a new key safe?", "reference/problems/index.md"),
+            page("errors", "reference/errors.md"),
+            feature("the HTTP client's journal", "how-to/http-client.md#after-a-crash"),
+            test("http/client/test_durable.py::test_c03_past_its_retention_a_request_is_not_sent"),
+        ),
+        "a caller that makes a failed call anew, without a key of its own, has made a new key",
     ),
     Line(
         "C7",
@@ -194,13 +218,17 @@ CLIENTS = (
         (
             page("observe and log", "how-to/observe-and-log.md"),
             test("boundary/test_terms.py::test_the_log_never_shows_a_raw_key"),
+            test("http/client/test_rules.py::test_every_attempt_is_told_with_the_redacted_key"),
         ),
-        f"where the retry arrives; where it is sent, {CLIENT} is missing",
     ),
     Line(
         "C9",
         "The volume of retries is watched, not errors alone",
-        (ALERTS, test("observing/test_metrics.py::test_a_replay")),
+        (
+            ALERTS,
+            feature("`retrysafe.client.retries`", "reference/occurrences.md#metrics"),
+            test("observing/test_metrics.py::test_a_replay"),
+        ),
     ),
     Line(
         "C10",
@@ -208,8 +236,10 @@ CLIENTS = (
         (
             WINDOWS,
             check("`retrysafe describe` shows window and memory", "reference/commands.md#retrysafe-describe"),
+            check("the HTTP client: `Host(retention=)`", "how-to/http-client.md#declare-who-honours-keys"),
+            test("http/client/test_durable.py::test_c03_nor_between_two_attempts"),
         ),
-        "nothing compares them with your clients' schedule",
+        "nothing compares them with the schedule of other clients",
     ),
 )
 

@@ -44,6 +44,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "http-matrix": http.http_matrix,
     "http-matrix-versions": http.http_matrix_versions,
     "http options": http.http_options,
+    "http client": reference.http_client,
     "injected": guarantees.injected,
     "metrics": observing.instruments,
     "mutation": guarantees.mutation,

@@ -9,6 +9,7 @@ import retrysafe
 from docparts.markdown import paragraphs, prose, signature, table, type_
 from retrysafe import ports
 from retrysafe.errors import RetrysafeError
+from retrysafe.http import client
 from retrysafe.http.conditional import ETag, etag_of, evaluate
 from retrysafe.operating import Clock, Operator, Status
 from retrysafe.programs.operating import Change
@@ -60,6 +61,20 @@ def operator() -> str:
     """The front door for people who look after keys."""
     found = (Operator, Change, Status, Clock)
     return "\n".join(reference(kind.__name__, kind) for kind in found)
+
+
+def http_client() -> str:
+    """What users of the HTTP client call, and what it raises."""
+    from retrysafe.http.client import httpx, requests
+
+    names = [name for name in client.__all__ if not _is_error(getattr(client, name))]
+    parts = [reference(name, getattr(client, name)) for name in names]
+    found = (httpx.RetryTransport, httpx.AsyncRetryTransport, httpx.resume, httpx.aresume)
+    parts += [reference(f"httpx.{one.__name__}", one) for one in found]
+    parts += [reference(f"requests.{one.__name__}", one) for one in (requests.RetryAdapter, requests.resume)]
+    kinds = (getattr(client, name) for name in client.__all__ if name not in names)
+    parts += [f"## `{kind.__name__}`\n\n{prose(kind.__doc__)}" for kind in kinds]
+    return "\n".join(parts)
 
 
 def capability_fields() -> str:

@@ -98,6 +98,22 @@ OCCURRENCES: dict[str, Meaning] = {
         "in a transactional request another session committed to the same database: not undone if the request fails",
         ("when",),
     ),
+    "request_sent": Meaning(DEBUG, "the HTTP client sends a request: which attempt of it", ("number",)),
+    "request_ended": Meaning(
+        DEBUG, "an attempt has ended, by a status or by an error", ("number", "outcome", "seconds")
+    ),
+    "request_retried": Meaning(
+        INFO, "the request is sent again after a pause, with the same key", ("number", "outcome", "pause")
+    ),
+    "request_hedged": Meaning(INFO, "no answer has come for long: a copy of the request is sent too", ("number",)),
+    "request_given_up": Meaning(
+        WARNING,
+        "the request is not sent again, although it failed in a way that may pass: what stood in the way",
+        ("number", "outcome", "limit"),
+    ),
+    "request_unsettled": Meaning(
+        ERROR, "the request has ended, but its journal could not note it: it may be resumed for nothing", ("error",)
+    ),
     "delivery_refused": Meaning(
         WARNING,
         "a webhook was not taken: it could not be verified, or not be read; no key was used",

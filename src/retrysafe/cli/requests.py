@@ -1,0 +1,213 @@
+"""`retrysafe requests`: the requests in a client's journal that have no answer yet: look at them, and resume them.
+
+They were left by processes that died, or ended in doubt. A request is named by its key as the log shows it: eight
+digits of a hash, or fewer. Exit code: 0 if it was done; 1 if a request was not found, or has no answer after all; 2 if
+the command could not be carried out as asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
+from retrysafe.errors import ConfigurationError
+from retrysafe.http.client.hosts import shown
+from retrysafe.http.client.journal import Entry, Journal
+from retrysafe.http.client.resuming import Resumed, refused
+
+JOURNAL = "RETRYSAFE_JOURNAL"
+HEAD = ("key", "method", "url", "age", "sent", "last", "standing")
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb and the verbs below it to the command line."""
+    parser = verbs.add_parser(
+        "requests",
+        help="requests of a client that have no answer yet: look, and resume",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    listing = _add(below, "list", "list what is in the journal", run_list)
+    showing = _add(below, "show", "show one request, without its body", run_show)
+    resuming = _add(below, "resume", "send again what no living process is at, with the same keys", run_resume)
+    discarding = _add(below, "discard", "remove a request, after you found out what became of it", run_discard)
+    for one in (showing, discarding):
+        one.add_argument("name", metavar="KEY", help="the key as it is listed")
+    resuming.add_argument(
+        "--client",
+        metavar="MODULE:NAME",
+        required=True,
+        help="your httpx client or requests session with a transport of retrysafe and this journal, or a function "
+        "that makes it; it adds its credentials",
+    )
+    resuming.add_argument(
+        "--origin",
+        metavar="URL",
+        help="only requests to this host (default: that of an httpx client's base_url, or all)",
+    )
+    for one in (listing, showing, resuming, discarding):
+        one.add_argument("--journal", metavar="FILE", type=Path, help=f"the journal (default: ${JOURNAL})")
+        one.add_argument("--scope", metavar="TEXT", default="", help="whose requests, as in Journal(scope=…)")
+        one.add_argument("--json", action="store_true", help="print JSON, one object per line")
+
+
+def _add(verbs: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """List requests."""
+    with closing(_journal(options)) as journal:
+        found = [_summary(journal, entry) for entry in journal.pending()]
+    if options.json:
+        say(map(as_json, found))
+    elif found:
+        rows = [[str(duration(one[name]) if name == "age" else one[name]) for name in HEAD] for one in found]
+        say(table(rows, HEAD))
+    else:
+        print("no requests")
+    return 0
+
+
+def run_show(options: argparse.Namespace) -> int:
+    """Show a request."""
+    with closing(_journal(options)) as journal:
+        entry = _named(journal, options.name)
+        if entry is None:
+            return _not_found(options.name)
+        shown = {
+            **_summary(journal, entry),
+            "url": entry.url,
+            "created": instant(round(entry.created * 1e6)),
+            "recognised_until": entry.recognised_until and instant(round(entry.recognised_until * 1e6)),
+            "headers": [f"{name}: {value}" for name, value in entry.headers],
+            "body_bytes": len(entry.body),
+        }
+    say([as_json(shown)] if options.json else lines(shown))
+    return 0
+
+
+def run_resume(options: argparse.Namespace) -> int:
+    """Resume requests."""
+    with closing(_journal(options)) as journal:
+        client = _client(options.client)
+        found = list(_resumed(client, journal, options.origin))
+    for one in found:
+        told = {"key": one.entry.name, "method": one.entry.method, "url": shown(one.entry.url), **_outcome(one)}
+        print(as_json(told) if options.json else "  ".join(str(value) for value in told.values()))
+    if not found and not options.json:
+        print("nothing to resume")
+    return 0 if all(one.error is None for one in found) else 1
+
+
+def run_discard(options: argparse.Namespace) -> int:
+    """Discard a request."""
+    with closing(_journal(options)) as journal:
+        entry = _named(journal, options.name)
+        if entry is None:
+            return _not_found(options.name)
+        if journal.is_held(entry, time.time()):
+            raise ConfigurationError(f"{entry.name}: a living process is at it. Nothing was removed.")
+        journal.discard(entry.id)
+    told = {"key": entry.name, "discarded": True}
+    print(as_json(told) if options.json else f"discarded {entry}")
+    return 0
+
+
+def _journal(options: argparse.Namespace) -> Journal:
+    given = options.journal or os.environ.get(JOURNAL)
+    if not given:
+        raise ConfigurationError(f"--journal is missing: give the journal's file, or set {JOURNAL}.")
+    if not Path(given).exists():
+        raise ConfigurationError(f"--journal {given}: there is no such file.")
+    return Journal(given, scope=options.scope)
+
+
+def _named(journal: Journal, name: str) -> Entry | None:
+    found = [entry for entry in journal.pending() if entry.id.hex().startswith(name.lower()) and name]
+    if len(found) > 1:
+        raise ConfigurationError(f"{name!r} is the beginning of {len(found)} keys: give more digits of it.")
+    return found[0] if found else None
+
+
+def _not_found(name: str) -> int:
+    print(f"retrysafe: no request in the journal has the key {name}", file=sys.stderr)
+    return 1
+
+
+def _summary(journal: Journal, entry: Entry) -> dict[str, Any]:
+    now = time.time()
+    return {
+        "key": entry.name,
+        "method": entry.method,
+        "url": shown(entry.url),
+        "age": now - entry.created,
+        "sent": entry.attempts or "?",
+        "last": entry.last or "-",
+        "standing": _standing(journal, entry, now),
+    }
+
+
+def _standing(journal: Journal, entry: Entry, now: float) -> str:
+    if journal.is_held(entry, now):
+        return "under way"
+    return "unknown" if refused(entry, now) else "resumable"
+
+
+def _client(target: str) -> Any:
+    name, _, attribute = target.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise ConfigurationError(f"--client {target}: {type(error).__name__}: {error}") from error
+    return found() if callable(found) else found
+
+
+def _resumed(client: Any, journal: Journal, origin: str | None) -> Sequence[Resumed]:
+    """By the library that the client is of, which is loaded if it is."""
+    kinds = {
+        type(client).__module__.partition(".")[0],
+        *(base.__module__.partition(".")[0] for base in type(client).__mro__),
+    }
+    if "httpx" in kinds:
+        from retrysafe.http.client import httpx as over_httpx
+
+        if hasattr(client, "aclose"):
+            return asyncio.run(_aresumed(client, journal, origin))
+        with closing(client):
+            return list(over_httpx.resume(client, journal, origin=origin))
+    if "requests" in kinds:
+        from retrysafe.http.client import requests as over_requests
+
+        with closing(client):
+            return list(over_requests.resume(client, journal, origin=origin))
+    raise ConfigurationError(f"--client gave {client!r}, which is no client of httpx and no session of requests.")
+
+
+async def _aresumed(client: Any, journal: Journal, origin: str | None) -> Sequence[Resumed]:
+    from retrysafe.http.client import httpx as over_httpx
+
+    async with client:
+        return [one async for one in over_httpx.aresume(client, journal, origin=origin)]
+
+
+def _outcome(resumed: Resumed) -> dict[str, Any]:
+    if resumed.error is not None:
+        return {"error": f"{type(resumed.error).__name__}: {str(resumed.error).splitlines()[0]}"}
+    return {"status": resumed.response.status_code}

@@ -1,0 +1,260 @@
+"""What the transports share around an operation: its key, its place in the journal, who is told, and how it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+from retrysafe.core import keys
+from retrysafe.errors import ConfigurationError, InvalidKey, RetrysafeError
+from retrysafe.http.client.budget import Budgets
+from retrysafe.http.client.driving import Program
+from retrysafe.http.client.errors import (
+    JournalUnavailable,
+    RequestKeyExpired,
+    RequestKeyReused,
+    RequestOutcomeUnknown,
+    RequestTooLarge,
+)
+from retrysafe.http.client.hosts import Host, address, shown
+from retrysafe.http.client.journal import Entry, Journal, identity, kept_headers
+from retrysafe.http.client.operation import Call, Ending, operation
+from retrysafe.http.client.policy import policy_of
+from retrysafe.http.client.redirects import Target
+from retrysafe.http.client.results import Answer, Failure
+from retrysafe.http.client.world import World
+from retrysafe.http.keys import parse
+from retrysafe.observers import LoggingObserver, Observers
+from retrysafe.ports import Observer
+from retrysafe.types import Duration
+
+FIELD = "Idempotency-Key"
+MARGIN = 5.0
+"""Seconds beyond its deadline for which a request is held against other processes."""
+_RAISED: dict[str, type[RequestKeyReused | RequestOutcomeUnknown | RequestKeyExpired]] = {
+    "key-reused": RequestKeyReused,
+    "outcome-unknown": RequestOutcomeUnknown,
+    "key-expired": RequestKeyExpired,
+}
+"""Codes of problem documents that a caller must not take for an ordinary refusal."""
+
+
+class Outgoing(NamedTuple):
+    """A request as a client library hands it over; ``body`` is None when it is a stream too long to keep."""
+
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes | None
+
+
+class Retries:
+    """How requests are retried, and which hosts honour keys; one object may serve any number of clients.
+
+    Arguments:
+        hosts: the servers that honour an ``Idempotency-Key``: requests to them get one, and may be retried although
+            they may have arrived.
+        attempts: how often one request is sent at most.
+        deadline: how long all attempts and pauses may take together.
+        base, cap: a pause is a random time up to min(cap, base · 2ⁿ); a Retry-After is never undercut.
+        overload_base: the base after 429 and 503.
+        redirects: how many redirects of a request with a key are followed, by its method, body and key. 0 leaves them
+            to the client library, which does not know where a key may go.
+        hedge_after: after so long without an answer a copy is sent, with the same key; None for never.
+        body_limit: bytes of a streamed body that are kept for a retry; a longer one is sent once.
+        response_limit: up to so many bytes, a response counts only when it is whole.
+        journal: a `Journal` in which requests with a key survive a crash; by default there is none.
+        observers: told of every attempt; by default a `LoggingObserver`.
+        budgets: the `Budgets` of retries per host; by default of this object's own.
+        world: clocks, chance and sleep, for tests.
+
+    Durations are seconds, `datetime.timedelta`, or text such as "30s". Raises `ConfigurationError`.
+    """
+
+    def __init__(
+        self,
+        hosts: Iterable[Host] = (),
+        *,
+        attempts: int = 3,
+        deadline: Duration = "60s",
+        base: Duration = "100ms",
+        overload_base: Duration = "1s",
+        cap: Duration = "20s",
+        redirects: int = 5,
+        hedge_after: Duration | None = None,
+        body_limit: int = 1 << 20,
+        response_limit: int = 1 << 20,
+        journal: Journal | None = None,
+        observers: Iterable[Observer] | None = None,
+        budgets: Budgets | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.hosts: dict[str, Host] = {}
+        for host in hosts:
+            if self.hosts.setdefault(host.origin, host) is not host:
+                raise ConfigurationError(f"{host.origin} is declared twice among hosts=.")
+        self.policy = policy_of(
+            attempts=attempts,
+            deadline=deadline,
+            base=base,
+            overload_base=overload_base,
+            cap=cap,
+            redirects=redirects,
+            hedge_after=hedge_after,
+            body_limit=body_limit,
+            response_limit=response_limit,
+        )
+        self.journal = journal
+        self.observers = Observers((LoggingObserver(),) if observers is None else observers)
+        self.budgets = budgets or Budgets()
+        self.world = world or World()
+
+    def plan(self, outgoing: Outgoing) -> Planned:
+        """Decide on a request before it is sent: its key, and whether it is journalled.
+
+        Raises `InvalidKey`, `RequestTooLarge`.
+        """
+        outgoing = outgoing._replace(url=_without_user(outgoing.url))
+        host = self.hosts.get(address(outgoing.url))
+        key, field = self._key(outgoing, host)
+        entry = self._entry(outgoing, host, key)
+        call = Call(
+            target=Target(outgoing.method, outgoing.url, keyed=bool(key)),
+            key=key,
+            hosts=self.hosts,
+            resendable=outgoing.body is not None,
+            recognised_until=self.world.wall() + host.retention if host and key else None,
+        )
+        return Planned(self, call, field, entry)
+
+    def _key(self, outgoing: Outgoing, host: Host | None) -> tuple[str, str | None]:
+        """The key of a request, and how its header is to be set; None leaves the header as it is."""
+        lines = [value.encode("latin-1") for name, value in outgoing.headers if name.lower() == FIELD.lower()]
+        if host is None:
+            return _key_for_nobody(lines), None
+        key = parse(lines, "lenient")
+        if key is None:
+            if outgoing.method not in host.methods:
+                return "", None
+            key = keys.parse(self.world.new_key())
+        return key, host.field(key)
+
+    def _entry(self, outgoing: Outgoing, host: Host | None, key: str) -> Entry | None:
+        journal = self.journal
+        if journal is None or not key:
+            return None
+        if outgoing.body is None:
+            raise RequestTooLarge(f"{outgoing.method} {shown(outgoing.url)}.")
+        now = self.world.wall()
+        return Entry(
+            id=identity(journal.scope, outgoing.url, key),
+            scope=journal.scope,
+            key=key,
+            method=outgoing.method,
+            url=outgoing.url,
+            headers=kept_headers(outgoing.headers, journal.secrets),
+            body=outgoing.body,
+            created=now,
+            recognised_until=now + host.retention if host else None,
+        )
+
+
+class Planned:
+    """One request that is about to be sent, from its place in the journal to the answer of its caller."""
+
+    def __init__(self, retries: Retries, call: Call, field: str | None, entry: Entry | None) -> None:
+        self.retries = retries
+        self.call = call
+        self.field = field
+        """The value of the header with the key; None leaves it as it is."""
+        scope = retries.journal.scope if retries.journal else ""
+        self._id = identity(scope, call.target.url, call.key) if call.key else b""
+        self._entry = entry
+        self._run = os.urandom(8).hex()
+
+    def tell(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Tell the observers; the key is redacted to eight digits of its hash."""
+        target = self.call.target
+        self.retries.observers.tell(name, address(target.url), target.method, self._id, self._run, fields)
+
+    def begin(self) -> None:
+        """Write the request into the journal, if there is one; it is on disk behind this."""
+        journal, entry = self.retries.journal, self._entry
+        if journal is None or entry is None:
+            return
+        world, policy = self.retries.world, self.retries.policy
+        found = journal.begin(entry, world.wall(), policy.deadline + MARGIN)
+        if found is not entry:
+            self.call = self.call._replace(recognised_until=found.recognised_until, doubtful=True)
+
+    def program(self) -> Program:
+        """The operation, to be driven."""
+        return operation(self.call, self.retries.policy, self.retries.budgets, self.retries.world, self.tell)
+
+    def end(self, ending: Ending) -> Exception | None:
+        """The operation has ended: note it in the journal; return what its caller gets instead of a response."""
+        if self._entry is not None:
+            self._note(ending)
+        result = ending.result
+        if isinstance(result, Failure):
+            result.error.add_note(self._explained(ending))
+            return result.error
+        kind = _RAISED.get(result.code) if self.call.key else None
+        return kind(f"{self.call.target.method} {shown(self.call.target.url)}.", response=result.raw) if kind else None
+
+    def broken(self, error: BaseException) -> None:
+        """The operation was cancelled, or left by what is no failure of a request: it stays in the journal."""
+        journal, entry = self.retries.journal, self._entry
+        if journal is None or entry is None:
+            return
+        try:
+            journal.release(entry.id, last=type(error).__name__)
+        except JournalUnavailable as unavailable:
+            self._unsettled(unavailable)
+
+    def _note(self, ending: Ending) -> None:
+        """An answer is not lost because the journal is: then the request is asked again one day, with its key."""
+        journal, entry = self.retries.journal, self._entry
+        assert journal is not None
+        assert entry is not None
+        try:
+            if ending.in_doubt:
+                journal.release(entry.id, ending.attempts, ending.result.outcome)
+            else:
+                journal.settle(entry.id)
+        except JournalUnavailable as error:
+            self._unsettled(error)
+
+    def _unsettled(self, error: RetrysafeError) -> None:
+        self.tell("request_unsettled", {"error": error.detail})
+
+    def _explained(self, ending: Ending) -> str:
+        happened = "may have had its effect" if ending.in_doubt else "has not been carried out"
+        key = f" Key {keys.redact(self._id)}." if self._id else " It had no key."
+        why = f"; not sent again: {ending.limit}" if ending.limit else ""
+        stays = " It stays in the journal: retrysafe requests resume." if self._entry and ending.in_doubt else ""
+        return f"retrysafe: the request {happened} ({ending.attempts} sent{why}).{key}{stays}"
+
+
+def _key_for_nobody(lines: list[bytes]) -> str:
+    """The key that a caller has given for a host which is not declared: it is theirs to be right."""
+    try:
+        return parse(lines, "lenient") or ""
+    except InvalidKey:
+        return ""
+
+
+def _without_user(url: str) -> str:
+    """A URL without user and password, and without a fragment."""
+    if "@" not in url and "#" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+
+
+def is_answer(ending: Ending) -> Answer:
+    """The response of an operation that has one."""
+    assert isinstance(ending.result, Answer)
+    return ending.result

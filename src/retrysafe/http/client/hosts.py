@@ -1,0 +1,98 @@
+"""Which hosts honour an `Idempotency-Key`, and how: a promise of theirs that no client can find out by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Literal
+from urllib.parse import urlsplit
+
+from retrysafe.core import durations
+from retrysafe.errors import ConfigurationError
+from retrysafe.types import Duration
+
+KeyForm = Literal["quoted", "bare"]
+
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+"""Methods whose repetition has one effect by definition (RFC 9110 section 9.2.2)."""
+_PORTS = {"http": 80, "https": 443}
+
+
+class Host:
+    """A server that runs a request once per key, as its documentation says.
+
+    Arguments:
+        origin: scheme, host and port: "https://api.example.com".
+        retention: how long the server remembers a key. Beyond it a retry could run twice, and is not sent.
+        key_syntax: "quoted" sends ``Idempotency-Key: "k"``, as the draft has it; "bare" sends ``k``, as Stripe wants.
+        methods: which requests get a key.
+        should_retry: the name of a response header by which the server says whether to retry, such as
+            "Stripe-Should-Retry"; its "true" and "false" go before the status.
+
+    Durations are seconds, `datetime.timedelta`, or text such as "24h". Raises `ConfigurationError` for an origin
+    that is none. Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.1 and 2.3.
+    """
+
+    __slots__ = ("key_syntax", "methods", "origin", "retention", "should_retry")
+
+    def __init__(
+        self,
+        origin: str,
+        *,
+        retention: Duration = "24h",
+        key_syntax: KeyForm = "quoted",
+        methods: Iterable[str] = ("POST", "PATCH"),
+        should_retry: str | None = None,
+    ) -> None:
+        if key_syntax not in ("quoted", "bare"):
+            raise ConfigurationError(f'key_syntax={key_syntax!r} must be "quoted" or "bare".')
+        if isinstance(methods, str):
+            raise ConfigurationError(f"methods={methods!r} must be a list of methods.")
+        self.origin = origin_of(origin)
+        if urlsplit(origin).path.strip("/") or urlsplit(origin).query:
+            raise ConfigurationError(f"{origin!r} is more than an origin: leave its path out.")
+        self.retention = durations.seconds(retention, "retention")
+        self.key_syntax = key_syntax
+        self.methods = frozenset(method.upper() for method in methods)
+        self.should_retry = should_retry
+
+    def __repr__(self) -> str:
+        return f"Host({self.origin!r}, retention={self.retention:g}, key_syntax={self.key_syntax!r})"
+
+    def field(self, key: str) -> str:
+        """The value of the header that carries ``key``."""
+        return key if self.key_syntax == "bare" else quoted(key)
+
+
+def quoted(key: str) -> str:
+    """A key as a structured string (RFC 9651 section 3.3.3)."""
+    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of a URL, always with the port (RFC 6454 section 4)."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"{url!r} has no usable port.") from error
+    scheme, host = parts.scheme.lower(), (parts.hostname or "").lower()
+    if scheme not in _PORTS or not host:
+        raise ConfigurationError(f'{url!r} is no origin: write "https://api.example.com".')
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}:{port or _PORTS[scheme]}"
+
+
+def shown(url: str) -> str:
+    """A URL as errors name it: without its query, which may hold what is nobody's business."""
+    return url.partition("?")[0]
+
+
+@lru_cache(maxsize=1024)
+def address(url: str) -> str:
+    """Which server a URL is for, as far as it can be told: for budgets, events and the journal."""
+    try:
+        return origin_of(url)
+    except ConfigurationError:
+        return urlsplit(url).scheme or "?"

@@ -1,0 +1,199 @@
+"""Transports for httpx, sync and async. Need the extra ``httpx``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import anyio
+import anyio.to_thread
+import httpx
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.http.client import resuming
+from retrysafe.http.client.calling import FIELD, Planned, Retries, is_answer
+from retrysafe.http.client.driving import adrive, drive
+from retrysafe.http.client.hosts import address, quoted
+from retrysafe.http.client.journal import Entry, Journal
+from retrysafe.http.client.operation import Ending
+from retrysafe.http.client.over_httpx import AsyncRefreshing, AsyncWire, Refreshing, SyncWire, aread, outgoing, read
+from retrysafe.http.client.resuming import Resumed
+
+_STAMP = "retrysafe"
+"""The extension in which a request remembers for whom its key is, if httpx makes another one of it."""
+
+
+class RetryTransport(httpx.BaseTransport):
+    """Retries requests safely, for ``httpx.Client(transport=…)``.
+
+    Arguments:
+        retries: what is retried, and how.
+        inner: what sends; by default ``httpx.HTTPTransport()``. One retry layer is enough: an inner transport that
+            retries by itself is refused.
+        refresh: called once for a request that got 401, returns headers such as a new Authorization; the request
+            is then sent with them, and with its key.
+
+    Raises, beside httpx's own errors, `RequestOutcomeUnknown`, `RequestKeyReused`, `RequestKeyExpired`,
+    `JournalUnavailable`, `RequestTooLarge` and `InvalidKey`. An error of httpx says in a note whether the request may
+    have had its effect.
+    """
+
+    def __init__(
+        self, retries: Retries, inner: httpx.BaseTransport | None = None, *, refresh: Refreshing | None = None
+    ) -> None:
+        self._retries = retries
+        self._inner = httpx.HTTPTransport() if inner is None else inner
+        self._refresh = refresh
+        _check_inner(self._inner)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request, and again where that is safe."""
+        _take_over(request)
+        body = read(request, self._retries.policy.body_limit)
+        planned = self._retries.plan(outgoing(request, body))
+        _stamp(request, planned)
+        planned.begin()
+        try:
+            wire = SyncWire(self._inner, request, self._retries, self._refresh)
+            ending = drive(planned.program(), wire, self._retries.world.sleep)
+        except BaseException as error:
+            planned.broken(error)
+            raise
+        raised = planned.end(ending)
+        if raised is not None:
+            raise raised
+        response: httpx.Response = is_answer(ending).raw
+        return response
+
+    def close(self) -> None:
+        """Close what sends."""
+        self._inner.close()
+
+
+class AsyncRetryTransport(httpx.AsyncBaseTransport):
+    """`RetryTransport` for ``httpx.AsyncClient(transport=…)``; ``refresh`` may be a coroutine function."""
+
+    def __init__(
+        self,
+        retries: Retries,
+        inner: httpx.AsyncBaseTransport | None = None,
+        *,
+        refresh: AsyncRefreshing | None = None,
+    ) -> None:
+        self._retries = retries
+        self._inner = httpx.AsyncHTTPTransport() if inner is None else inner
+        self._refresh = refresh
+        _check_inner(self._inner)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request, and again where that is safe."""
+        _take_over(request)
+        body = await aread(request, self._retries.policy.body_limit)
+        planned = self._retries.plan(outgoing(request, body))
+        _stamp(request, planned)
+        journalled = self._retries.journal is not None
+        if journalled:
+            await anyio.to_thread.run_sync(planned.begin)
+        try:
+            wire = AsyncWire(self._inner, request, self._retries, self._refresh)
+            ending = await adrive(planned.program(), wire, self._retries.world.asleep)
+        except BaseException as error:
+            if journalled:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(planned.broken, error)
+            raise
+        raised = await _ended(planned, ending) if journalled else planned.end(ending)
+        if raised is not None:
+            raise raised
+        response: httpx.Response = is_answer(ending).raw
+        return response
+
+    async def aclose(self) -> None:
+        """Close what sends."""
+        await self._inner.aclose()
+
+
+def resume(
+    client: httpx.Client, journal: Journal, *, origin: str | None = None, wall: Callable[[], float] = time.time
+) -> Iterator[Resumed]:
+    """Send again what earlier processes left in the journal, by a client that has a `RetryTransport` with it.
+
+    Its credentials, default headers and cookies are added, as to any request; so only requests to ``origin`` are sent,
+    by default that of the client's ``base_url``, or all if it has none. Any number of processes may resume at
+    once: each takes what nobody alive is at. What its host may have forgotten is not sent, and stays in the journal:
+    its error is `RequestOutcomeUnknown`. Raises `ConfigurationError` if the client has no such transport.
+    """
+    for entry, unknown in resuming.taken(journal, origin or _base(client), wall):
+        if unknown is not None:
+            yield Resumed(entry, None, unknown)
+            continue
+        try:
+            response = client.send(_again(client, entry))
+        except Exception as error:  # noqa: BLE001 - the next one is sent all the same
+            journal.release(entry.id)
+            yield Resumed(entry, None, error)
+        else:
+            resuming.check_passed(journal, entry)
+            yield Resumed(entry, response, None)
+
+
+async def aresume(
+    client: httpx.AsyncClient, journal: Journal, *, origin: str | None = None, wall: Callable[[], float] = time.time
+) -> AsyncIterator[Resumed]:
+    """`resume` for async code."""
+    entries = resuming.taken(journal, origin or _base(client), wall)
+    while (found := await anyio.to_thread.run_sync(next, entries, None)) is not None:
+        entry, unknown = found
+        if unknown is not None:
+            yield Resumed(entry, None, unknown)
+            continue
+        try:
+            response = await client.send(_again(client, entry))
+        except Exception as error:  # noqa: BLE001 - the next one is sent all the same
+            await anyio.to_thread.run_sync(journal.release, entry.id)
+            yield Resumed(entry, None, error)
+        else:
+            await anyio.to_thread.run_sync(resuming.check_passed, journal, entry)
+            yield Resumed(entry, response, None)
+
+
+async def _ended(planned: Planned, ending: Ending) -> Exception | None:
+    """`Planned.end` in a thread, whoever is cancelled meanwhile: it writes."""
+    raised: list[Exception | None] = []
+    with anyio.CancelScope(shield=True):
+        raised.append(await anyio.to_thread.run_sync(planned.end, ending))
+    return raised[0]
+
+
+def _base(client: httpx.Client | httpx.AsyncClient) -> str | None:
+    return str(client.base_url) if client.base_url.host else None
+
+
+def _again(client: httpx.Client | httpx.AsyncClient, entry: Entry) -> httpx.Request:
+    """The request as it was, with what the client adds; by its URL of then, whatever parameters the client has."""
+    built = client.build_request(entry.method, entry.url, headers=list(entry.headers), content=entry.body)
+    built.headers[FIELD] = quoted(entry.key)
+    built.url = httpx.URL(entry.url)
+    return built
+
+
+def _check_inner(inner: httpx.BaseTransport | httpx.AsyncBaseTransport) -> None:
+    """Rule C15: attempts of two layers multiply."""
+    ours = isinstance(inner, RetryTransport | AsyncRetryTransport)
+    if ours or vars(getattr(inner, "_pool", inner)).get("_retries"):
+        raise ConfigurationError("inner= retries by itself: give a transport that does not (retries=0).")
+
+
+def _take_over(request: httpx.Request) -> None:
+    """A redirect that httpx follows itself must not carry the key of the first request elsewhere (rule C16)."""
+    stamped = request.extensions.get(_STAMP)
+    if stamped is not None and stamped != (request.method, address(str(request.url))):
+        request.headers.pop(FIELD, None)
+
+
+def _stamp(request: httpx.Request, planned: Planned) -> None:
+    """The key is on the caller's own request: what an Auth class of httpx sends again has the same one."""
+    if planned.field is not None:
+        request.headers[FIELD] = planned.field
+    if planned.call.key:
+        request.extensions[_STAMP] = (request.method, address(str(request.url)))

@@ -1,0 +1,290 @@
+"""A durable journal of requests on SQLite: what is in it survives a crash of the client, key and body included.
+
+A request is written, and on disk, before its first byte is sent; it leaves the journal when its caller has an
+answer. What is left belongs to processes that died, or ended in doubt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from retrysafe.core import keys
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.sqlite import SqliteFile
+from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
+from retrysafe.http.client.hosts import address, shown
+from retrysafe.http.client.owners import Owner, give_back, is_alive, lend
+
+T = TypeVar("T")
+
+SECRETS = frozenset(
+    {
+        "authorization",
+        "cookie",
+        "proxy-authorization",
+        "x-api-key",
+        "api-key",
+        "x-auth-token",
+        "x-amz-security-token",
+        "x-csrf-token",
+    }
+)
+"""Headers that are never written: the client that resumes a request adds its own."""
+_MADE_ANEW = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "idempotency-key"})
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS requests (
+    id BLOB PRIMARY KEY, scope TEXT NOT NULL, key TEXT NOT NULL, method TEXT NOT NULL, url TEXT NOT NULL,
+    headers TEXT NOT NULL, body BLOB NOT NULL, created REAL NOT NULL, recognised_until REAL,
+    attempts INTEGER NOT NULL, last TEXT NOT NULL, owner TEXT NOT NULL, held_until REAL NOT NULL
+)
+"""
+_COLUMNS = "id, scope, key, method, url, headers, body, created, recognised_until, attempts, last, owner, held_until"
+
+
+class Entry(NamedTuple):
+    """A request in the journal. Times are seconds since 1970."""
+
+    id: bytes
+    scope: str
+    key: str
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    created: float
+    recognised_until: float | None
+    """Until when its host recognises the key; None if that host was not known to honour keys."""
+    attempts: int = 0
+    last: str = ""
+    """What its last attempt came to, as far as a living process could say."""
+    owner: str = ""
+    held_until: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The key as logs and commands show it: the first eight digits of a hash."""
+        return keys.redact(self.id)
+
+    def __str__(self) -> str:
+        """What it is, for people: no key, no body, no query."""
+        return f"{self.method} {shown(self.url)} (key {self.name})"
+
+
+def identity(scope: str, url: str, key: str) -> bytes:
+    """The hash under which a key of one host is known here: in the journal, in events and in logs."""
+    return keys.lookup(None, "http.client", scope, address(url), key)
+
+
+def kept_headers(headers: Iterable[tuple[str, str]], secrets: Container[str]) -> tuple[tuple[str, str], ...]:
+    """What of a request's headers is written: no credentials, and nothing that a client makes by itself."""
+    lowered = ((name.lower(), value) for name, value in headers)
+    return tuple((name, value) for name, value in lowered if name not in secrets and name not in _MADE_ANEW)
+
+
+class Journal:
+    """Requests that are under way, or ended in doubt, in a SQLite file; any number of processes may share it.
+
+    Arguments:
+        path: the file. It holds bodies and raw keys: it is made for its owner's eyes only.
+        scope: whose requests these are. Give each tenant or account one of its own: what is resumed is sent with the
+            credentials of the client that resumes it.
+        secrets: names of further headers that hold credentials and are never written. Authorization, Cookie and
+            Proxy-Authorization never are, nor are the user and password of a URL.
+
+    The file must be on a disk of this machine. Raises `JournalUnavailable` when it cannot be used.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, scope: str = "", secrets: Iterable[str] = ()) -> None:
+        self.path = Path(path).resolve()
+        self.scope = keys.check_name(scope, "scope")
+        self.secrets = SECRETS | {name.lower() for name in secrets}
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._owner: Owner | None = None
+        self._left_to_the_parent: list[sqlite3.Connection] = []
+        _journals.add(self)
+        with self._transaction() as connection:
+            self._create(connection)
+
+    def __repr__(self) -> str:
+        return f"Journal({str(self.path)!r}, scope={self.scope!r})"
+
+    # ------------------------------------------------------------ what a client asks
+
+    def begin(self, entry: Entry, now: float, hold: float) -> Entry:
+        """Write a request before it is sent, and hold it for ``hold`` seconds; return it as the journal has it.
+
+        One that is there already is an earlier attempt of the same request, which goes on with what is known of
+        it. Raises `RequestKeyReused` if it is another request, and `JournalUnavailable`.
+        """
+        owner = self.owner.name
+        with self._transaction() as connection:
+            found = self._find(connection, entry.id)
+            if found is None:
+                values = (*entry._replace(owner=owner, held_until=now + hold),)
+                row = (*values[:5], json.dumps(entry.headers), *values[6:])
+                connection.execute(f"INSERT INTO requests ({_COLUMNS}) VALUES ({','.join('?' * len(row))})", row)
+                return entry
+            if (found.method, found.url, found.body) != (entry.method, entry.url, entry.body):
+                raise RequestKeyReused(
+                    f"{found.method} {shown(found.url)} is in the journal with this key ({found.name})."
+                )
+            if found.owner == owner or not self.is_held(found, now):
+                self._hold(connection, found, now + hold)
+            return found
+
+    def settle(self, id: bytes) -> None:
+        """Its caller has an answer: the request leaves the journal.
+
+        It is not waited for that this is on disk. If the machine loses its power at once, the request is there again,
+        and resuming it gets the same answer.
+        """
+        with self._transaction(synchronous="NORMAL") as connection:
+            connection.execute("DELETE FROM requests WHERE id = ?", (id,))
+
+    def release(self, id: bytes, attempts: int = 0, last: str = "") -> None:
+        """It ended in doubt: it stays, and whoever resumes it may take it."""
+        owner = self.owner.name
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE requests SET owner = '', attempts = attempts + ?, last = CASE ? WHEN '' THEN last ELSE ? END "
+                "WHERE id = ? AND owner = ?",
+                (attempts, last, last, id, owner),
+            )
+
+    # ------------------------------------------------------------ what people and resuming processes ask
+
+    def pending(self) -> list[Entry]:
+        """Every request of this scope, the oldest first."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM requests WHERE scope = ? ORDER BY created, id", (self.scope,)
+            )
+            return [_entry(row) for row in rows.fetchall()]
+
+    def is_held(self, entry: Entry, now: float) -> bool:
+        """Whether a living process is at it."""
+        return bool(entry.owner) and now < entry.held_until and is_alive(self.path, entry.owner)
+
+    def take(self, id: bytes, now: float, hold: float) -> Entry | None:
+        """Take a request that no living process holds; None if there is none, or somebody has it."""
+        with self._transaction() as connection:
+            found = self._find(connection, id)
+            if found is None or self.is_held(found, now):
+                return None
+            self._hold(connection, found, now + hold)
+            return found
+
+    def discard(self, id: bytes) -> bool:
+        """Remove a request for good, without sending it; whether there was one."""
+        with self._transaction() as connection:
+            return connection.execute("DELETE FROM requests WHERE id = ?", (id,)).rowcount > 0
+
+    def close(self) -> None:
+        """Close the file; what this process holds is free for others."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            if self._owner is not None:
+                give_back(self.path, self._owner)
+            self._connection = self._owner = None
+
+    # ------------------------------------------------------------ inside
+
+    @property
+    def owner(self) -> Owner:
+        """This process."""
+        with self._lock:
+            if self._owner is None:
+                self._owner = _guarded(lambda: lend(self.path))
+            return self._owner
+
+    def _find(self, connection: sqlite3.Connection, id: bytes) -> Entry | None:
+        row = connection.execute(f"SELECT {_COLUMNS} FROM requests WHERE id = ?", (id,)).fetchone()
+        return None if row is None else _entry(row)
+
+    def _hold(self, connection: sqlite3.Connection, found: Entry, until: float) -> None:
+        connection.execute(
+            "UPDATE requests SET owner = ?, held_until = ? WHERE id = ?", (self.owner.name, until, found.id)
+        )
+
+    @contextmanager
+    def _transaction(self, *, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
+        """One transaction; on disk behind the block, if it is FULL."""
+        with self._lock:
+            connection = _guarded(self._open)
+            _guarded(lambda: connection.execute(f"PRAGMA synchronous = {synchronous}"))
+            _guarded(lambda: connection.execute("BEGIN IMMEDIATE"))
+            try:
+                yield connection
+                _guarded(lambda: connection.execute("COMMIT"))
+            except BaseException as error:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise _unavailable(error) from error
+                raise
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._connection = SqliteFile(str(self.path), busy=10.0).connect()
+        return self._connection
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version not in (0, _VERSION):
+            raise ConfigurationError(f"{self.path} is no journal of this version of retrysafe: give another file.")
+        if version == 0:
+            if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+                raise ConfigurationError(f"{self.path} is a database of something else: give the journal its own.")
+            connection.execute(_SCHEMA)
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+    def _forked(self) -> None:
+        """In a child: the connection and the name are its parent's."""
+        if self._connection is not None:
+            self._left_to_the_parent.append(self._connection)
+        if self._owner is not None:
+            self._owner.close()
+        self._lock = threading.RLock()
+        self._connection = self._owner = None
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    headers = tuple((name, value) for name, value in json.loads(row[5]))
+    return Entry._make((*row[:5], headers, *row[6:]))
+
+
+def _guarded(do: Callable[[], T]) -> T:
+    try:
+        return do()
+    except (sqlite3.Error, OSError) as error:
+        raise _unavailable(error) from error
+    except StoreUnavailable as error:
+        raise JournalUnavailable(error.detail) from error
+
+
+def _unavailable(error: Exception) -> JournalUnavailable:
+    return JournalUnavailable(f"{type(error).__name__}: {error}.")
+
+
+_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for journal in list(_journals):
+        journal._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,197 @@
+"""One logical operation, from its first attempt to its end: a generator that asks for what only a client can do.
+
+It asks to send, to pause and for new credentials, and is told what came of it. Time, chance and the budget are its
+arguments, so that every rule can be tested without a network, and the clients differ in nothing but their libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple
+
+from retrysafe.http.client import results, waiting
+from retrysafe.http.client.budget import Budgets
+from retrysafe.http.client.errors import RequestOutcomeUnknown
+from retrysafe.http.client.hosts import IDEMPOTENT, Host, address, shown
+from retrysafe.http.client.policy import Policy
+from retrysafe.http.client.redirects import Target, follow
+from retrysafe.http.client.results import Answer, Result, Verdict
+from retrysafe.http.client.world import World
+
+
+class Call(NamedTuple):
+    """What is to be done: a request, its key, and what is known of both."""
+
+    target: Target
+    key: str
+    """Empty when there is none."""
+    hosts: Mapping[str, Host]
+    resendable: bool
+    """Whether the body can be sent twice."""
+    recognised_until: float | None
+    """Wall time until which the host knows the key; None if it is not known to honour keys at all."""
+    doubtful: bool = False
+    """Whether an earlier process may have sent it."""
+
+
+class Send(NamedTuple):
+    """Send the request as ``target`` has it, in ``left`` seconds at most."""
+
+    target: Target
+    left: float
+    hedge_after: float | None
+    """Seconds after which a copy may be sent, if ``admits_hedge`` says so; None for never."""
+    admits_hedge: Callable[[], bool]
+    ended: Callable[[Result], None]
+    """To be told what came of it, and of its copy: each by itself."""
+    host: Host | None
+
+
+class Pause(NamedTuple):
+    """Wait."""
+
+    seconds: float
+
+
+class Refresh(NamedTuple):
+    """Get new credentials, as headers; None if there is no way to."""
+
+
+Step = Send | Pause | Refresh
+Reply = Any
+"""To `Send` a `Result`, to `Refresh` a mapping or None, to `Pause` nothing."""
+Tell = Callable[[str, Mapping[str, Any]], None]
+
+
+class Ending(NamedTuple):
+    """How it ended: the last result, and whether an effect is possible that its caller was not told of."""
+
+    result: Result
+    in_doubt: bool
+    attempts: int
+    limit: str
+    """What ended the retries: "attempts", "deadline", "budget", "unrepeatable"; empty if the result is final."""
+
+
+class _Course:
+    """How far an operation has come."""
+
+    def __init__(self, call: Call, policy: Policy, budgets: Budgets, world: World, tell: Tell) -> None:
+        self.call, self.policy, self.budgets, self.world, self.tell = call, policy, budgets, world, tell
+        self.target = call.target
+        self.deadline = world.clock() + policy.deadline
+        self.attempts = self.retries = self.redirects = 0
+        self.doubtful = call.doubtful
+        self.refreshed = False
+
+    @property
+    def host(self) -> Host | None:
+        return self.call.hosts.get(address(self.target.url))
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the effect of what is sent now happens once, however often it arrives."""
+        if not self.call.resendable and self.target.with_body:
+            return False
+        honoured = self.target.keyed and self.call.recognised_until is not None
+        return honoured or self.target.method in IDEMPOTENT
+
+    def send(self) -> Send:
+        """The next attempt, unless it could run a second time what has run: rule C3."""
+        if self.doubtful and not self._is_recognised():
+            raise RequestOutcomeUnknown(
+                f"{self.target.method} {shown(self.target.url)}: an earlier attempt may have arrived."
+            )
+        self.attempts += 1
+        self.tell("request_sent", {"number": self.attempts})
+        hedge_after = self.policy.hedge_after if self.repeatable else None
+        left = max(0.001, self.deadline - self.world.clock())
+        return Send(self.target, left, hedge_after, self._admits_hedge, self._ending_of_attempt(), self.host)
+
+    def _ending_of_attempt(self) -> Callable[[Result], None]:
+        began = self.world.clock()
+
+        def ended(result: Result) -> None:
+            seconds = self.world.clock() - began
+            self.tell("request_ended", {"number": self.attempts, "outcome": result.outcome, "seconds": seconds})
+
+        return ended
+
+    def _is_recognised(self) -> bool:
+        until = self.call.recognised_until
+        if self.call.key and until is not None:
+            return self.world.wall() < until
+        return self.target.method in IDEMPOTENT
+
+    def _admits_hedge(self) -> bool:
+        admitted = self.budgets.take(address(self.target.url))
+        if admitted:
+            self.attempts += 1
+            self.tell("request_hedged", {"number": self.attempts})
+        return admitted
+
+    def obstacle(self, result: Result, wait: float) -> str:
+        """What stands in the way of a retry after ``wait`` seconds; empty if nothing does, and then it is paid for."""
+        if not results.may_repeat(result, repeatable=self.repeatable) or not self._can_send_again():
+            return "unrepeatable"
+        if self.retries + 1 >= self.policy.attempts:
+            return "attempts"
+        if self.world.clock() + wait >= self.deadline:
+            return "deadline"
+        return "" if self.budgets.take(address(self.target.url)) else "budget"
+
+    def _can_send_again(self) -> bool:
+        return self.call.resendable or not self.target.with_body
+
+    def ending(self, result: Result, limit: str = "") -> Ending:
+        if limit:
+            self.tell("request_given_up", {"number": self.attempts, "outcome": result.outcome, "limit": limit})
+        return Ending(result, self.doubtful, self.attempts, limit)
+
+    def redirected(self, answer: Answer) -> bool:
+        """Whether a redirect is followed. That of a request without a key is left to the client library."""
+        if not self.call.key or self.redirects >= self.policy.redirects:
+            return False
+        target = follow(self.target, answer)
+        if target is None or (target.with_body and not self.call.resendable):
+            return False
+        self.redirects += 1
+        self.target = target
+        return True
+
+    def refreshed_with(self, headers: Mapping[str, str] | None) -> bool:
+        """Whether there are new credentials to go on with."""
+        self.refreshed = True
+        if headers is None:
+            return False
+        self.target = self.target._replace(added={**self.target.added, **headers})
+        return True
+
+
+def operation(call: Call, policy: Policy, budgets: Budgets, world: World, tell: Tell) -> Generator[Step, Reply, Ending]:
+    """Drive one operation to its end.
+
+    Raises `RequestOutcomeUnknown` instead of sending a request whose key the host may have forgotten.
+    """
+    budgets.deposit(address(call.target.url))
+    course = _Course(call, policy, budgets, world, tell)
+    while True:
+        result: Result = yield course.send()
+        course.doubtful = results.in_doubt(course.doubtful, result)
+        verdict = results.judge(result, course.host)
+        if verdict is Verdict.REDIRECT and isinstance(result, Answer) and course.redirected(result):
+            continue
+        if verdict is Verdict.REFRESH and not course.refreshed and course.call.resendable:
+            if course.refreshed_with((yield Refresh())):
+                continue
+            return course.ending(result)
+        if verdict is not Verdict.RETRY:
+            return course.ending(result)
+        wait = waiting.pause(result, course.retries, policy, world.chance(), world.wall())
+        limit = course.obstacle(result, wait)
+        if limit:
+            return course.ending(result, limit)
+        course.retries += 1
+        told = {"number": course.attempts, "outcome": result.outcome, "pause": wait}
+        tell("request_retried", told)
+        yield Pause(wait)

@@ -1,0 +1,216 @@
+"""One request on its way through httpx: how it is kept, sent, read and judged, in both colours."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+
+import anyio
+import httpx
+
+from retrysafe.http.client.bodies import agathered, gathered, is_read_whole, problem_code
+from retrysafe.http.client.calling import FIELD, Outgoing, Retries
+from retrysafe.http.client.operation import Send
+from retrysafe.http.client.results import Answer, Failure, Kind, Result
+from retrysafe.http.client.tls import certificate_refused
+
+_HOPELESS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+
+Refreshing = Callable[[], Mapping[str, str]]
+AsyncRefreshing = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+
+
+def outgoing(request: httpx.Request, body: bytes | None) -> Outgoing:
+    return Outgoing(request.method, str(request.url), tuple(request.headers.multi_items()), body)
+
+
+class _Rest(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body too long to keep: it can be sent once."""
+
+    def __init__(self, parts: Iterator[bytes] | AsyncIterator[bytes]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[bytes]:
+        assert isinstance(self._parts, Iterator)
+        return self._parts
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        assert isinstance(self._parts, AsyncIterator)
+        return self._parts
+
+
+def read(request: httpx.Request, limit: int) -> bytes | None:
+    """The body of a request; None when it is too long to be kept."""
+    stream = request.stream
+    if isinstance(stream, httpx.ByteStream):
+        return b"".join(stream)
+    assert isinstance(stream, httpx.SyncByteStream)
+    return _kept(request, gathered(stream, limit))
+
+
+async def aread(request: httpx.Request, limit: int) -> bytes | None:
+    stream = request.stream
+    if isinstance(stream, httpx.ByteStream):
+        return b"".join(stream)
+    assert isinstance(stream, httpx.AsyncByteStream)
+    return _kept(request, await agathered(stream, limit))
+
+
+def _kept(request: httpx.Request, found: bytes | Iterator[bytes] | AsyncIterator[bytes]) -> bytes | None:
+    if isinstance(found, bytes):
+        request.stream = httpx.ByteStream(found)
+        return found
+    request.stream = _Rest(found)
+    return None
+
+
+def _shaped(request: httpx.Request, step: Send) -> httpx.Request:
+    """The request as one attempt sends it; no timeout is longer than what is left of the deadline."""
+    target = step.target
+    dropped = target.dropped | {name.lower() for name in target.added}
+    if not target.keyed and target.moved:
+        dropped |= {FIELD.lower()}
+    headers = request.headers.raw
+    url = request.url
+    if target.moved:
+        url = httpx.URL(target.url)
+        headers = [(b"Host", url.netloc), *((name, value) for name, value in headers if name.lower() != b"host")]
+    if dropped:
+        headers = [(name, value) for name, value in headers if name.decode("latin-1").lower() not in dropped]
+    headers = [*headers, *((name.encode("latin-1"), value.encode("latin-1")) for name, value in target.added.items())]
+    given = request.extensions.get("timeout", {})
+    timeout = {
+        name: step.left if given.get(name) is None else min(given[name], step.left)
+        for name in ("connect", "read", "write", "pool")
+    }
+    return httpx.Request(
+        target.method,
+        url,
+        headers=headers,
+        stream=request.stream if target.with_body else httpx.ByteStream(b""),
+        extensions={**request.extensions, "timeout": timeout},
+    )
+
+
+def _failure(error: httpx.TransportError) -> Failure:
+    """Rules C4 to C6, by httpx's exceptions."""
+    if isinstance(error, _HOPELESS) or certificate_refused(error):
+        return Failure(Kind.HOPELESS, error)
+    return Failure(Kind.UNSENT if isinstance(error, _UNSENT) else Kind.AMBIGUOUS, error)
+
+
+def _whole(response: httpx.Response, body: bytes) -> Answer:
+    """A response that has come to its end."""
+    status, headers = response.status_code, response.headers
+    made = httpx.Response(status, headers=headers, stream=httpx.ByteStream(body), extensions=response.extensions)
+    return Answer(status, headers, _code(headers, body), made)
+
+
+def _code(headers: httpx.Headers, body: bytes) -> str:
+    """The code of a problem document, also of one that was compressed on its way."""
+    content_type = headers.get("content-type", "")
+    if "problem+json" not in content_type.lower():
+        return ""
+    try:
+        plain = httpx.Response(200, headers=headers, stream=httpx.ByteStream(body)).read()
+    except httpx.DecodingError:
+        return ""
+    return problem_code(content_type, plain)
+
+
+class _Base:
+    def __init__(self, request: httpx.Request, retries: Retries) -> None:
+        self._request = request
+        self._limit = retries.policy.response_limit
+        self._clock = retries.world.clock
+
+    def _is_kept(self, response: httpx.Response, step: Send) -> bool:
+        return is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit)
+
+    def _too_late(self) -> httpx.ReadTimeout:
+        return httpx.ReadTimeout("The deadline of all attempts has passed.", request=self._request)
+
+
+class SyncWire(_Base):
+    """`driving.Wire` over a transport."""
+
+    def __init__(
+        self, inner: httpx.BaseTransport, request: httpx.Request, retries: Retries, refresh: Refreshing | None
+    ) -> None:
+        super().__init__(request, retries)
+        self._inner = inner
+        self._refresh = refresh
+
+    def send(self, step: Send, /) -> Result:
+        end = self._clock() + step.left
+        try:
+            response = self._inner.handle_request(_shaped(self._request, step))
+            if not self._is_kept(response, step):
+                return Answer(response.status_code, response.headers, "", response)
+            return _whole(response, self._body(response, end))
+        except httpx.TransportError as error:
+            return _failure(error)
+
+    def _body(self, response: httpx.Response, end: float) -> bytes:
+        """A server that drips is noticed between two parts, each of which has its own timeout."""
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        parts = []
+        try:
+            for part in response.stream:
+                parts.append(part)
+                if self._clock() > end:
+                    raise self._too_late()
+        finally:
+            response.stream.close()
+        return b"".join(parts)
+
+    def discard(self, answer: Answer, /) -> None:
+        stream = answer.raw.stream
+        stream.close()
+
+    def refresh(self) -> Mapping[str, str] | None:
+        return None if self._refresh is None else self._refresh()
+
+
+class AsyncWire(_Base):
+    """`driving.AsyncWire` over a transport."""
+
+    def __init__(
+        self,
+        inner: httpx.AsyncBaseTransport,
+        request: httpx.Request,
+        retries: Retries,
+        refresh: AsyncRefreshing | None,
+    ) -> None:
+        super().__init__(request, retries)
+        self._inner = inner
+        self._refresh = refresh
+
+    async def send(self, step: Send, /) -> Result:
+        with anyio.move_on_after(step.left):
+            try:
+                response = await self._inner.handle_async_request(_shaped(self._request, step))
+                if not self._is_kept(response, step):
+                    return Answer(response.status_code, response.headers, "", response)
+                return _whole(response, await self._body(response))
+            except httpx.TransportError as error:
+                return _failure(error)
+        return Failure(Kind.AMBIGUOUS, self._too_late())
+
+    async def _body(self, response: httpx.Response) -> bytes:
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        try:
+            return b"".join([part async for part in response.stream])
+        finally:
+            with anyio.CancelScope(shield=True):
+                await response.stream.aclose()
+
+    async def discard(self, answer: Answer, /) -> None:
+        await answer.raw.stream.aclose()
+
+    async def refresh(self) -> Mapping[str, str] | None:
+        if self._refresh is None:
+            return None
+        found = self._refresh()
+        return await found if inspect.isawaitable(found) else found

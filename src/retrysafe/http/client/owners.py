@@ -1,0 +1,89 @@
+"""Which processes are alive, told by locks that the system lets go when one dies, however it dies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from retrysafe.locks import ProcessLock
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows: what a process holds is free when its time is up
+    fcntl = None  # type: ignore[assignment]
+
+
+class Owner:
+    """This process, as the others see it: a locked file beside the journal, gone when the process is."""
+
+    def __init__(self, journal: Path) -> None:
+        self.name = os.urandom(8).hex()
+        self.pid = os.getpid()
+        self._path = _path(journal, self.name)
+        self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        if fcntl is not None:
+            _lock(self._file)
+
+    def close(self) -> None:
+        """Say that this process holds nothing any more. In a forked child, let the parent's lock be its own."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            if self.pid == os.getpid():
+                self._path.unlink(missing_ok=True)
+
+
+_lent: dict[Path, tuple[Owner, int]] = {}
+_lock_of_lent = ProcessLock()
+
+
+def lend(journal: Path) -> Owner:
+    """This process's name for a journal: the same one for all who use the file here."""
+    with _lock_of_lent:
+        owner, users = _lent.get(journal, (None, 0))
+        if owner is None or owner.pid != os.getpid():
+            owner, users = Owner(journal), 0
+        _lent[journal] = (owner, users + 1)
+        return owner
+
+
+def give_back(journal: Path, owner: Owner) -> None:
+    """Somebody uses it no more; the last one lets the name go."""
+    with _lock_of_lent:
+        lent, users = _lent.get(journal, (None, 0))
+        if lent is not owner:
+            owner.close()
+        elif users > 1:
+            _lent[journal] = (owner, users - 1)
+        else:
+            del _lent[journal]
+            owner.close()
+
+
+def is_alive(journal: Path, name: str) -> bool:
+    """Whether the process of that name may still be running; what it left behind is removed if not."""
+    path = _path(journal, name)
+    try:
+        file = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        _lock(file)
+    except OSError:
+        return True
+    else:
+        path.unlink(missing_ok=True)
+        return False
+    finally:
+        os.close(file)
+
+
+def _lock(file: int) -> None:
+    """Lock a file, or raise `OSError` because somebody has it, or because nobody can tell."""
+    if fcntl is None:  # pragma: no cover - Windows
+        raise OSError("no locks")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _path(journal: Path, name: str) -> Path:
+    return journal.with_name(f"{journal.name}.owner-{name}")

@@ -1,0 +1,113 @@
+"""What an attempt came to, and what follows from it. Pure: no client library is known here.
+
+Rules C4 to C10 and C16 of the HTTP contract. Sources: RFC 9110 sections 9.2.2 (which methods may be repeated), 10.2.3
+(Retry-After) and 15 (statuses); RFC 8470 (425); Stripe's API reference for its header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from retrysafe.http.client.hosts import Host
+
+
+class Kind(Enum):
+    """How far a request that got no answer had come."""
+
+    UNSENT = "unsent"
+    """Certainly not sent: no name, no connection, no free place in the pool."""
+    AMBIGUOUS = "ambiguous"
+    """It may have arrived, and may have had its effect."""
+    HOPELESS = "hopeless"
+    """Not sent, and a retry would fare no better: the certificate is wrong, the URL or a header is none."""
+
+
+class Failure(NamedTuple):
+    """There was no whole response. ``error`` is the client library's own."""
+
+    kind: Kind
+    error: Exception
+
+    @property
+    def outcome(self) -> str:
+        """Its name in events."""
+        return type(self.error).__name__
+
+
+class Answer(NamedTuple):
+    """A response. ``headers`` finds names in any case; ``code`` is that of its problem document; ``raw`` is opaque."""
+
+    status: int
+    headers: Mapping[str, str]
+    code: str
+    raw: Any
+
+    @property
+    def outcome(self) -> str:
+        """Its name in events."""
+        return str(self.status)
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether the server says that this is the stored response of an earlier attempt."""
+        return self.headers.get("idempotent-replayed", "").strip().lower() == "true"
+
+
+Result = Answer | Failure
+
+
+class Verdict(Enum):
+    """What follows from a result."""
+
+    FINAL = "final"
+    RETRY = "retry"
+    REDIRECT = "redirect"
+    REFRESH = "refresh"
+
+
+RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+OVERLOADED = frozenset({429, 503})
+"""Statuses after which a client waits longer."""
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_BEFORE_THE_KEY = frozenset({401, 403, 407, 413, 421, 425, 429, 431})
+"""Refusals that come from in front of the layer that knows keys: they say nothing of an earlier attempt."""
+
+
+def judge(result: Result, host: Host | None) -> Verdict:
+    """What follows from a result, were everything repeatable; ``host`` is what is declared of who answered."""
+    if isinstance(result, Failure):
+        return Verdict.FINAL if result.kind is Kind.HOPELESS else Verdict.RETRY
+    if result.status in REDIRECTS and result.headers.get("location"):
+        return Verdict.REDIRECT
+    if result.is_replay:
+        return Verdict.FINAL
+    told = result.headers.get(host.should_retry, "").strip().lower() if host and host.should_retry else ""
+    if told in ("true", "false"):
+        return Verdict.RETRY if told == "true" else Verdict.FINAL
+    if result.status == 401:
+        return Verdict.REFRESH
+    return Verdict.RETRY if result.status in RETRIED or _is_running(result) else Verdict.FINAL
+
+
+def may_repeat(result: Result, *, repeatable: bool) -> bool:
+    """Whether another attempt is safe: nothing was sent, or the server sees to it that the effect happens once."""
+    return repeatable or (isinstance(result, Failure) and result.kind is Kind.UNSENT)
+
+
+def in_doubt(before: bool, result: Result) -> bool:
+    """Whether the operation may have had an effect that its caller was not told of, after one more result."""
+    if isinstance(result, Failure):
+        return before or result.kind is Kind.AMBIGUOUS
+    if result.is_replay:
+        return False
+    if result.status >= 500 or result.status == 408 or _is_running(result) or result.code == "outcome-unknown":
+        return True
+    return before and result.status in _BEFORE_THE_KEY | REDIRECTS
+
+
+def _is_running(answer: Answer) -> bool:
+    """Whether the server says that another attempt is running right now."""
+    told = answer.code == "in-progress" or (not answer.code and "retry-after" in answer.headers)
+    return answer.status == 409 and told

@@ -1,0 +1,1 @@
+"""The client beside servers that drop, delay, reset, duplicate and lie."""
