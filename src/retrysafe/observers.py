@@ -98,6 +98,11 @@ OCCURRENCES: dict[str, Meaning] = {
         "in a transactional request another session committed to the same database: not undone if the request fails",
         ("when",),
     ),
+    "upstream_failed": Meaning(
+        WARNING,
+        "the service behind a gateway did not answer: how it failed, and whether the request may have been begun",
+        ("error", "sent"),
+    ),
     "unrecorded": Meaning(ERROR, "the work ended but the store did not answer: the lease lapses", ("ending",)),
 }
 """Every occurrence by its name."""
