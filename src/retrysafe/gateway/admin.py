@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 
 from retrysafe.errors import RetrysafeError
 from retrysafe.gateway.guards import Guards
@@ -28,7 +29,7 @@ class Admin:
     async def __call__(self, path: str, send: Send) -> None:
         """Answer, whatever the method is."""
         if path == "/health/live":
-            response = _json(200, {"status": "live"})
+            response = _json(200, {"status": "live", "worker": os.getpid()})
         elif path == "/health/ready":
             response = await self._ready()
         elif path == "/metrics":

@@ -8,7 +8,7 @@ from email.utils import formatdate
 from typing import Any
 
 from retrysafe.gateway.admin import Admin
-from retrysafe.gateway.failures import UpstreamFailed, answer, becomes_of_key
+from retrysafe.gateway.failures import CUT, NOT_BEGUN, Failed, UpstreamFailed, answer, becomes_of_key
 from retrysafe.gateway.fields import Hop, key_field, proxy_status, text_of, to_client, to_upstream, via, wants_tunnel
 from retrysafe.gateway.guards import Guarded, Guards
 from retrysafe.gateway.metrics import Metrics
@@ -111,6 +111,8 @@ class Visit:
         self._status = 0
         self._by = "gateway"
         self._forwarded = False
+        self._begun_upstream = False
+        self._claimed = False
 
     async def serve(self, receive: Receive, send: Send) -> None:
         """Answer it."""
@@ -136,9 +138,13 @@ class Visit:
             await send_response(answering, render(refusal, base=self._place.guard.policy.problem_base))
         except ClientGone:
             return
-        finally:
-            if self._status:
-                self._metrics.requests.labels(self._place.route.match, str(self._status), self._by).inc()
+        except asyncio.CancelledError:  # the server has stopped waiting for this request; the guard has recorded it
+            if not self._status:
+                failed = CUT if self._begun_upstream else NOT_BEGUN
+                await send_response(
+                    answering, answer(UpstreamFailed(failed, self._becomes(failed)), self._settings.name)
+                )
+            raise
 
     async def _whose(self, scope: Scope) -> str | None:
         return await whose_of(self._place.guard, scope)
@@ -154,6 +160,7 @@ class Visit:
         if self._by == "gateway" and not any(name == b"proxy-status" for name, _ in headers):
             error = "proxy_internal_error" if status >= 500 else "http_request_denied"
             headers.append(proxy_status(self._settings.name, f"error={error}"))
+        self._metrics.requests.labels(self._place.route.match, str(status), self._by).inc()
         return {**message, "headers": headers}
 
     # ------------------------------------------------------------ the application inside the guard
@@ -184,6 +191,7 @@ class Visit:
         began = time.perf_counter()
         working = Exchange(self._upstream, route.timeouts, receive, send)
         unwanted = exchange is None or exchange.claim is None
+        self._claimed, self._begun_upstream = not unwanted, True
         try:
             body = length > 0 if length is not None else _has_body(request)
             await working.run(request.method, url, lines, head, body=body, heeds_client=unwanted)
@@ -200,10 +208,13 @@ class Visit:
         if exchange is None or exchange.claim is None:
             logger().warning("The upstream did not answer: %s (%s)", error, "it may have begun" if sent else "not sent")
             return
-        failure.guarded = becomes_of_key(failure.failed, self._place.route.effects)
+        failure.guarded = self._becomes(failure.failed)
         exchange.claim.notice("upstream_failed", error=error, sent=sent)
         if not sent:
             exchange.claim.not_executed()
+
+    def _becomes(self, failed: Failed) -> str:
+        return becomes_of_key(failed, self._place.route.effects) if self._claimed else ""
 
     def _not_sent(self, exchange: asgi.Exchange | None) -> None:
         if exchange is not None and exchange.claim is not None:

@@ -34,6 +34,9 @@ UNASKED_UPGRADE = Failed("upstream-lost", "http_upgrade_failed", 502, sent=True)
 BROKEN = Failed("upstream-lost", "connection_terminated", 502, sent=True)
 SILENT = Failed("upstream-timeout", "connection_read_timeout", 504, sent=True)
 TOO_LONG = Failed("upstream-timeout", "http_response_timeout", 504, sent=True)
+CUT = Failed("upstream-lost", "proxy_internal_error", 503, sent=True)
+NOT_BEGUN = Failed("upstream-unavailable", "proxy_internal_error", 503, sent=False)
+"""The gateway itself is stopped, with a request that it has begun, and with one that it has not."""
 
 _KINDS: tuple[tuple[type[BaseException], Failed], ...] = (
     (aiohttp.ConnectionTimeoutError, CONNECT_TIMEOUT),

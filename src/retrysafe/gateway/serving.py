@@ -20,7 +20,7 @@ from retrysafe.gateway.settings import Address, Settings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _BACKLOG = 2048
-_PATIENCE_WITH_WORKERS = 60
+_PATIENCE_WITH_WORKERS = 15
 """Seconds after which a worker that gives no sign is replaced: more than it takes to start on a busy machine."""
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -19,10 +20,24 @@ from retrysafe.http.asgi import Receive, Send
 from retrysafe.http.messages import is_endless, lower
 from retrysafe.http.problems import Refusal
 
+if TYPE_CHECKING:
+    from aiohttp.connector import Connection
+
 Head = Callable[[int, list[tuple[bytes, bytes]]], Awaitable[None]]
 _OF_OURS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _LONGEST_FIELD = 1 << 16
 _SWITCHING = 101
+
+
+_sending: ContextVar[Exchange] = ContextVar("retrysafe_gateway_sending")
+
+
+class _Request(aiohttp.ClientRequest):
+    """Tells the exchange which connection it was given, so that it can be cut."""
+
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+        _sending.get().transport = conn.transport
+        return await super().send(conn)
 
 
 class ClientGone(Exception):
@@ -44,6 +59,7 @@ class Upstream:
                 limit=settings.connections, keepalive_timeout=settings.idle, ssl=context, ttl_dns_cache=10
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
+            request_class=_Request,
             auto_decompress=False,
             skip_auto_headers=_OF_OURS,
             max_line_size=_LONGEST_FIELD,
@@ -78,6 +94,7 @@ class Exchange:
         self._uploaded = asyncio.Event()
         self._gone = False
         self._patience: Patience | None = None
+        self.transport: asyncio.Transport | None = None
 
     async def run(self, method: str, url: URL, lines: Lines, head: Head, *, body: bool, heeds_client: bool) -> None:
         """Send the request, and its response to the client by ``head`` and the ASGI server.
@@ -85,6 +102,7 @@ class Exchange:
         ``heeds_client`` is whether nobody wants the response once the client has left: then it is broken off. Raises
         `UpstreamFailed`, and `ClientGone`.
         """
+        _sending.set(self)
         patience = self._patience = Patience(self._timeouts)
         timeout = aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect)
         if not body:
@@ -106,7 +124,11 @@ class Exchange:
                     raise UpstreamFailed(UNASKED_UPGRADE)
                 if watching is None and is_endless(lower(response.raw_headers)):
                     watching = asyncio.create_task(self._watch(asyncio.current_task()))
-                await self._answer(response, head, patience)
+                try:
+                    await self._answer(response, head, patience)
+                finally:
+                    if response.connection is None:  # it was read to its end, and may serve another request by now
+                        self.transport = None
         except asyncio.CancelledError:
             if not self._gone or _cancelled_by_others():
                 raise
@@ -120,6 +142,8 @@ class Exchange:
         finally:
             if watching is not None:
                 watching.cancel()
+            if self.transport is not None:  # what waits to be sent must not follow when we have given up
+                self.transport.abort()
 
     async def _answer(self, response: aiohttp.ClientResponse, head: Head, patience: Patience) -> None:
         patience.rest()
