@@ -21,7 +21,7 @@ SERVICE = Path(__file__).with_name("service.mjs")
 class Running:
     """A process whose lines on standard output tell what it does."""
 
-    def __init__(self, *command: str, env: Mapping[str, str] = {}) -> None:  # noqa: B006 - it is only read
+    def __init__(self, *command: str, env: Mapping[str, str] = {}) -> None:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **env}
         )
@@ -100,7 +100,7 @@ class Service(Running):
 class GatewayProcess(Running):
     """``retrysafe gateway``."""
 
-    def __init__(self, *options: str, env: Mapping[str, str] = {}) -> None:  # noqa: B006 - it is only read
+    def __init__(self, *options: str, env: Mapping[str, str] = {}) -> None:
         super().__init__(sys.executable, "-m", "retrysafe", "gateway", "--listen", "127.0.0.1:0", *options, env=env)
         self.url = self.until("serving")
         self.port = int(self.url.rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""An upstream that fails in every way: what its client is told, what becomes of the key, and that nothing is repeated."""
+"""An upstream that fails in every way: what the client is told, what becomes of the key; nothing is repeated."""
 
 from __future__ import annotations
 

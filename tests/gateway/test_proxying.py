@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from retrysafe.gateway.settings import Settings, Timeouts
-from retrysafe.gateway.upstream import Exchange, Upstream as Connections
+from retrysafe.gateway.upstream import Exchange
+from retrysafe.gateway.upstream import Upstream as Connections
 from tests.gateway.processes import GatewayProcess, Service
-from tests.gateway.upstreams import OK, Asked, Front, Upstream, always, answering, before
+from tests.gateway.upstreams import OK, Asked, Front, Upstream, always, before
 
 TARGETS = ["/a%2Fb", "/a/b/", "//a", "/a/../b", "/a/%2e%2E/b", "/a;x=1?b=%20&a=1&a=2&c", "/?a=%C3%A9"]
 
@@ -169,7 +170,10 @@ def test_connections_are_used_again() -> None:
 
 
 def test_responses_of_the_upstream_are_not_followed_unpacked_or_remembered() -> None:
-    moved = b"HTTP/1.1 302 Found\r\nLocation: /x\r\nSet-Cookie: a=1\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\0"
+    moved = (
+        b"HTTP/1.1 302 Found\r\nLocation: /x\r\nSet-Cookie: a=1\r\n"
+        b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\0"
+    )
     with before(always(moved)) as (front, upstream):
         for _ in range(2):
             response = front.ask()
@@ -279,7 +283,7 @@ def large(node: str, tmp_path: Path) -> Iterator[tuple[Service, GatewayProcess, 
 def test_huge_bodies_pass_both_ways_in_bounded_memory(
     large: tuple[Service, GatewayProcess, Path], key: str | None
 ) -> None:
-    service, gateway, status = large
+    _, gateway, status = large
     front = Front(gateway.url, None)  # type: ignore[arg-type]
     assert front.ask(path="/big?size=1").status == 200
     usual = _peak(status)

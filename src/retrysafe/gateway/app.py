@@ -7,6 +7,8 @@ import time
 from email.utils import formatdate
 from typing import Any
 
+import aiohttp
+
 from retrysafe.gateway.admin import Admin
 from retrysafe.gateway.failures import CUT, NOT_BEGUN, Failed, UpstreamFailed, answer, becomes_of_key
 from retrysafe.gateway.fields import Hop, key_field, proxy_status, text_of, to_client, to_upstream, via, wants_tunnel
@@ -42,6 +44,7 @@ class Gateway:
         self._admin = Admin(self.guards, self.metrics)
         self._admin_port = admin_port
         self._upstream: Upstream | None = None
+        self._issuer: aiohttp.ClientSession | None = None
         self._running: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,13 +82,16 @@ class Gateway:
             await asyncio.wait(self._running, timeout=_SECONDS_TO_MARK)
         if self._upstream is not None:
             await self._upstream.close()
+        if self._issuer is not None:
+            await self._issuer.close()
         await self.guards.aclose()
 
     def _opened(self) -> Upstream:
         """The upstream; made on the loop that serves."""
         if self._upstream is None:
             self._upstream = Upstream(self.settings)
-            self.guards.open(finder_of(self.settings.principal, self._upstream.session))
+            self._issuer = aiohttp.ClientSession()
+            self.guards.open(finder_of(self.settings.principal, self._issuer))
         return self._upstream
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:

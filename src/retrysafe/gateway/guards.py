@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from retrysafe import Boundary
+from retrysafe.connect import connect
 from retrysafe.encryption import Keyring
 from retrysafe.gateway.settings import EVERYTHING, Route, Settings
 from retrysafe.http.guard import Guard
@@ -38,6 +39,7 @@ class Guards:
     def __init__(self, settings: Settings, observers: Iterable[Observer] = ()) -> None:
         self._settings = settings
         self._observers = (LoggingObserver(), *observers)
+        self._backend = connect(settings.store)
         self._boundaries: dict[tuple[Any, ...], Boundary] = {}
         self.defaults = self._guarded(settings.defaults)
         routes: dict[str, Guarded] = {}
@@ -86,7 +88,7 @@ class Guards:
             settings = self._settings
             found = self._boundaries[terms] = Boundary(
                 settings.name,
-                store=settings.store,
+                store=self._backend,
                 window=route.window,
                 memory=route.memory,
                 lease=route.lease,

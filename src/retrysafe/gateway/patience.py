@@ -1,4 +1,4 @@
-"""How long an upstream is waited for: a limit for its silence, which rests while a client is waited for, and a total."""
+"""How long an upstream is waited for: a limit for silence, which rests while a client is waited for, and a total."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ GatewayEffects = Literal["external", "keyed"]
 ForwardKey = Literal["quoted", "bare", "off"]
 Host = Literal["keep", "upstream"]
 EVERYTHING = "/**"
+_SHORTEST_SECRET = 32
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -147,6 +148,10 @@ class Claims:
             raise ConfigurationError("principal: HS… needs a shared secret, which is not published: give key_file.")
         if symmetric == {True} and (self.key or "").lstrip().startswith("-----BEGIN"):
             raise ConfigurationError("principal: HS… with a PEM key: a public key is no secret.")
+        if symmetric == {True} and len((self.key or "").encode()) < _SHORTEST_SECRET:
+            raise ConfigurationError(
+                f"principal: HS… with a secret that can be guessed: it needs {_SHORTEST_SECRET} bytes (RFC 7518, 3.2)."
+            )
 
 
 Principal = TrustedHeader | Claims
