@@ -13,7 +13,7 @@ import pytest
 
 from retrysafe.gateway import Gateway, Route, Settings
 from retrysafe.metrics import COUNTERS
-from tests.gateway.upstreams import OK, Asked, always, answering, before
+from tests.gateway.upstreams import OK, Asked, Upstream, always, answering, before
 
 
 def test_live_ready_and_counted() -> None:
@@ -142,3 +142,37 @@ async def test_a_request_that_is_cut_before_it_was_sent_says_so() -> None:
     await gateway.aclose()
     assert sent[0]["status"] == 503
     assert json.loads(sent[1]["body"])["code"] == "upstream-unavailable"
+
+
+async def test_a_gateway_is_closed_when_all_that_was_cut_is_recorded(tmp_path: Path) -> None:
+    came = threading.Event()
+
+    def silent(asked: Asked) -> None:
+        asked.request()
+        came.set()
+        asked.connection.recv(1)
+
+    upstream = Upstream(silent)
+    settings = Settings(upstream.url, f"sqlite:///{tmp_path / 'keys.db'}", defaults=Route(effects="external"))
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}"}
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"idempotency-key", b"k1")]}
+    gateway = Gateway(settings)
+    task = asyncio.create_task(gateway(scope, receive, send))
+    await asyncio.to_thread(came.wait)
+    task.cancel()
+    await gateway.aclose()
+    assert task.cancelled()
+    assert (sent[0]["status"], json.loads(sent[1]["body"])["code"]) == (503, "upstream-lost")
+    upstream.close()
+    retried = Gateway(settings)
+    sent.clear()
+    await retried(scope, receive, send)
+    await retried.aclose()
+    assert json.loads(sent[1]["body"])["code"] == "outcome-unknown", "and not in progress until a lease lapses"

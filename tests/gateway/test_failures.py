@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,23 +174,34 @@ def test_no_request_is_repeated_by_the_gateway_itself(method: str) -> None:
 
 
 def test_an_upstream_that_takes_no_more_bytes_is_silent() -> None:
-    told, came = threading.Event(), []
+    """And its connection is cut: bytes that wait to be sent must not follow when the request was given up."""
+    told, ports = threading.Event(), []
 
     def deaf(asked: Asked) -> None:
+        ports.append(asked.connection.getpeername()[1])
         asked.head()
         told.wait()
-        while data := asked.connection.recv(1 << 20):
-            came.append(len(data))
 
     body = b"x" * (32 << 20)
-    upstream = Upstream(deaf)
-    with in_front_of(upstream.url, timeouts=IMPATIENT, effects="external") as front:
-        stuck = front.ask(key="order-1", body=body)
-        assert (stuck.status, stuck.error) == (504, "gateway; error=connection_read_timeout")
-        assert front.ask(key="order-1", body=body).code == "outcome-unknown"
-        told.set()
-    upstream.close()
-    assert sum(came) < len(body), "what was given up does not follow"
+    with before(deaf, timeouts=IMPATIENT, effects="external") as (front, _):
+        try:
+            stuck = front.ask(key="order-1", body=body)
+            assert (stuck.status, stuck.error) == (504, "gateway; error=connection_read_timeout")
+            assert _is_cut(ports[0])
+            assert front.ask(key="order-1", body=body).code == "outcome-unknown"
+        finally:
+            told.set()
+
+
+def _is_cut(port: int) -> bool:
+    """Whether the gateway lets go of its connection from this port, within seconds."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        connections = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        if not any(fields[1].endswith(f":{port:04X}") and fields[3] == "01" for fields in connections):
+            return True
+        threading.Event().wait(0.02)
+    return False
 
 
 def test_a_bad_gateway_of_the_upstream_is_told_apart_from_one_of_the_gateway() -> None:
@@ -267,6 +280,18 @@ def test_when_the_client_leaves_within_its_body_nothing_is_completed() -> None:
             pass
         assert over.wait(30) or not ended
         assert len(b"".join(ended)) < 1000
+
+
+@pytest.mark.fault(19)
+def test_a_client_that_leaves_within_a_guarded_body_has_claimed_nothing() -> None:
+    with before(always(CREATED), effects="external") as (front, upstream):
+        with front.raw(
+            b"POST /orders HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\nIdempotency-Key: order-1\r\n\r\nhalf"
+        ):
+            pass
+        answer = front.ask(key="order-1")
+        assert (answer.status, answer.replayed) == (201, False)
+        assert len(upstream.seen) == 1
 
 
 def test_r17_when_the_client_leaves_what_is_guarded_is_recorded() -> None:

@@ -73,6 +73,8 @@ def open_gates(service: Service, order: str) -> None:
     service.control(f"/release?id={order}%20answer")
 
 
+@pytest.mark.fault(3)
+@pytest.mark.fault(5)
 @pytest.mark.parametrize(
     ("effects", "paid"), [("external", False), ("keyed", True)], ids=["before it was paid", "after it was paid"]
 )

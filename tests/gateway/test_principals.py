@@ -69,6 +69,7 @@ def test_k8_a_header_needs_networks_to_be_believed_of() -> None:
         TrustedHeader("X-User", ())
 
 
+@pytest.mark.fault(74)
 def test_k8_two_principals_do_not_share_a_key_and_nobody_has_none() -> None:
     principal = TrustedHeader("X-User", (ip_network("127.0.0.0/8"),))
     with before(always(OK), principal=principal) as (front, upstream):
@@ -131,6 +132,7 @@ async def test_k9_the_principal_is_the_claim_and_not_the_token() -> None:
         "no token at all",
         "",
     ],
+    ids=range(15),
 )
 async def test_k8_a_token_that_is_not_right_in_everything_is_nobodys(token: str) -> None:
     with pytest.raises(Refusal) as refused:

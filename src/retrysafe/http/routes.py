@@ -42,7 +42,8 @@ class Routes:
     """Whether a request needs a key, by `Patterns`. Raises `ConfigurationError` for what is no pattern or no need."""
 
     def __init__(self, routes: Mapping[str, Need]) -> None:
-        self._needs = Patterns({pattern: _checked(pattern, need) for pattern, need in routes.items()})
+        needs: dict[str, Need] = {pattern: _checked(pattern, need) for pattern, need in routes.items()}
+        self._needs: Patterns[Need] = Patterns(needs)
 
     def need(self, method: str, path: str) -> Need | None:
         """What the first pattern that matches says; None when none does."""
