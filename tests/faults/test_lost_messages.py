@@ -146,11 +146,10 @@ def _points(bench: Bench, chance: Random, ways: Sequence[Way]) -> Iterator[Point
 def _pairs(bench: Bench, chance: Random) -> Iterator[Point]:
     """Two faults each: the second may meet what we do about the first."""
     kinds, size = [way.kind for way in _suited(bench, WAYS)], _length(bench, greetings=False)
-    in_a_retry = [kind for kind in kinds if kind != "delayed" or _is_bounded(bench.cell.driver.name, bench.cell.mode)]
     for _ in range(effort(1, 40)):
         first = chance.randint(1, size)
         second = first + chance.randint(1, 12)
-        yield Point((Fault(first, chance.choice(kinds)), Fault(second, chance.choice(in_a_retry))))
+        yield Point((Fault(first, chance.choice(kinds)), Fault(second, chance.choice(kinds))))
 
 
 def _suited(bench: Bench, ways: Sequence[Way]) -> list[Way]:

@@ -156,8 +156,9 @@ class AsyncpgClient:
             connection = await pool.acquire(timeout=CHECKOUT)
         except _Failures as error:
             raise StoreUnavailable(str(error) or type(error).__name__, unsent=True) from error
-        connection.add_log_listener(self._hear)
         try:
+            with suppress(*_Failures):  # of a connection that breaks just now, which its first statement will tell
+                connection.add_log_listener(self._hear)
             yield connection
         finally:
             with suppress(*_Failures):

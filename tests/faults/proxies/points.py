@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -58,7 +57,7 @@ class Story:
             cell.close()
             cell.open()
         proxy.arm(*self.point.faults, greetings=self.point.greetings)
-        self._first(cell.begin(self.key))
+        self._note(self._asked())
         try:
             self._to_the_end()
         finally:
@@ -74,13 +73,13 @@ class Story:
         words = ["applied late" if self.point.late else hit.wording for hit in self.hits]
         return words[0] if len(words) == 1 else "two faults"
 
-    def _first(self, call: Future[Answer]) -> None:
-        """While a message is delayed, the same key is asked for elsewhere."""
-        holding = self.bench.proxy.holding
+    def _asked(self) -> Answer:
+        """Ask. While a message is delayed, the same key is asked for elsewhere; then it is let go."""
+        call, holding = self.bench.cell.begin(self.key), self.bench.proxy.holding
         while until(lambda: call.done() or (holding.is_set() and not self.point.late)) and not call.done():
             self._note(self.bench.elsewhere.charge(self.key), ours=False)
             self.bench.proxy.go()
-        self._note(ended(call))
+        return ended(call)
 
     def _to_the_end(self) -> None:
         self._until(self._ended, "the key is never answered")
@@ -95,7 +94,7 @@ class Story:
                 self.bench.age(self.bench.cell.record_key(self.key), LAPSE)
         if len(self.answers) >= PATIENT_TRIES:
             self.bench.proxy.go()
-        self._note(self.bench.cell.charge(self.key))
+        self._note(self._asked())
         return self._is_over(self.answers[-1])
 
     def _is_over(self, answer: Answer) -> bool:

@@ -84,7 +84,6 @@ BREAKS = [
         "    if not 1 <= len(key) <= LONGEST:",
         "    if not key:",
         killed_by=("tests/http/test_keys.py::test_k4_what_cannot_be_a_key_is_refused[line3]",),
-        rows=(66,),
     ),
     Break(
         "every header is part of the fingerprint",
@@ -223,7 +222,6 @@ BREAKS = [
         'return isinstance(error, StoreUnavailable) and self.policy.on_store_error == "open"',
         "return isinstance(error, StoreUnavailable)",
         killed_by=(f"{ASGI}::test_r25_a_silent_store_refuses_or_lets_pass",),
-        rows=(34,),
     ),
     # ------------------------------------------------------------ frameworks
     Break(

@@ -9,6 +9,7 @@ import select
 import signal
 import struct
 import sys
+import time
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
@@ -43,6 +44,9 @@ class Child:
         self.open = True
         self.awaited = False
         self.hung = False
+        self.longest_silence = 0.0
+        """Seconds in its run between two things it told."""
+        self._heard = time.monotonic()
 
     def fileno(self) -> int:
         """Where it tells."""
@@ -70,6 +74,10 @@ class Child:
     def _take(self, event: tuple[Any, ...]) -> None:
         self.stopped = self.stopped or event[0] == "stopped"
         self.awaited = self.awaited or event[0] == "waiting"
+        now = time.monotonic()
+        if event[0] in ("call", "outcome"):
+            self.longest_silence = max(self.longest_silence, now - self._heard)
+        self._heard = now
         self._events.append(event)
 
     def go_on(self) -> None:

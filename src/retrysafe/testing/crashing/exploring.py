@@ -26,8 +26,11 @@ from retrysafe.testing.crashing.snapshots import volatile
 from retrysafe.testing.crashing.tracing import Tell, Tracer
 from retrysafe.testing.crashing.working import Experiment, Worker
 
-SILENCE = 0.04
-"""Seconds without a call, after which a process seems to wait for a lock of the one that stands still."""
+SILENCE, SILENCES = 0.04, 5
+"""A process that has been silent for so many seconds, and for so many times the longest silence of a run that nothing
+disturbs, seems to wait for a lock of the one that stands still."""
+REFUSED = 5
+"""Attempts after which a process will not come to its end while the other stands still."""
 
 
 class Exploration(NamedTuple):
@@ -90,6 +93,7 @@ class _Explorer:
         self._words: frozenset[str] = frozenset()
         self._apart = False
         """Whether each run has state of its own."""
+        self._silence = SILENCE
         instrument_executors(self._tracer)
         for target in wanted.watch:
             watch_also(self._tracer, target)
@@ -100,6 +104,7 @@ class _Explorer:
     def run_uncrashed(self) -> Uncrashed:
         """Twice, on fresh state each time: what differs then says nothing when it differs after a crash."""
         self._import(self._uncrashed_once()[0].modules)
+        self._silence = SILENCE  # without the time that the imports took
         scout, _ = self._uncrashed_once()
         self._words = frozenset(re.findall(r"\w+", " ".join(call.label for call in scout.calls).lower()))
         (one, state), (other, others) = self._uncrashed_once(), self._uncrashed_once()
@@ -126,6 +131,7 @@ class _Explorer:
             for one in children:
                 one.end()
         state, ended = self._state(child), child.ended
+        self._silence = max(self._silence, SILENCES * child.longest_silence)
         if ended.in_memory:
             raise ConfigurationError(
                 f"crash_points() needs state outside the process, and found {', '.join(ended.in_memory)}: a crash "
@@ -196,7 +202,7 @@ class _Explorer:
             self._worker.overtake(self._state(first), lapsed=point.action is Action.FREEZE), self._experiment.patience
         )
         children.insert(0, rival)
-        listen([rival], lambda: not rival.open, SILENCE)
+        listen([rival], lambda: not rival.open or len(rival.told("outcome")) >= REFUSED, self._silence)
         first.go_on()
         listen([first, rival], lambda: not rival.open and (first.awaited or not first.open), self._patience)
         first.give_leave()
