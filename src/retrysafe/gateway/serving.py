@@ -24,6 +24,16 @@ _PATIENCE_WITH_WORKERS = 15
 """Seconds after which a worker that gives no sign is replaced: more than it takes to start on a busy machine."""
 
 
+class _Workers(Multiprocess):
+    """Workers of uvicorn's, whose sockets are closed by all when they stop."""
+
+    def terminate_all(self) -> None:
+        """Stop them; what still came to a socket that we hold would wait for nobody until the last one has ended."""
+        for one in self.sockets:
+            one.close()
+        super().terminate_all()
+
+
 def serve(settings: Settings, told: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; ``told`` is called with each address before the first request is taken.
 
@@ -58,7 +68,7 @@ def serve(settings: Settings, told: Callable[[str], None]) -> None:
             timeout_worker_healthcheck=_PATIENCE_WITH_WORKERS,
         )
         if settings.workers > 1:
-            Multiprocess(config, sockets=listening).run()
+            _Workers(config, sockets=listening).run()
         else:
             _run(uvicorn.Server(config), listening)
 
