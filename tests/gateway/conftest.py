@@ -6,11 +6,13 @@ import shutil
 
 import pytest
 
+from tests.conftest import absent
+
 
 @pytest.fixture(scope="session")
 def node() -> str:
     """Node.js, for services in another language."""
     found = shutil.which("node")
     if found is None:
-        pytest.skip("needs node: the service behind the gateway is written for Node.js")
+        absent("no node: the service behind the gateway is written for Node.js")
     return found

@@ -17,6 +17,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from retrysafe.conformance import RULES, Report, Result, Verdict, check, run
 from retrysafe.conformance.capabilities import Capabilities, parse
 from retrysafe.gateway import Gateway, Route, Settings, TrustedHeader
+from tests.conftest import require
 from tests.gateway.processes import GatewayProcess, Service
 from tests.http.contract.fixture import principal
 from tests.http.contract.neighbours import ALLOWED, EXPOSED
@@ -59,22 +60,31 @@ def complaints(results: list[Result]) -> str:
 
 
 @pytest.mark.usefixtures("node")
-@pytest.mark.parametrize("effects", ["keyed", "external"])
-def test_a_service_in_another_language_keeps_every_rule_that_a_gateway_can_hold(effects: str, tmp_path: Path) -> None:
-    file = tmp_path / "gateway.toml"
-    file.write_text(FILE.format(effects=effects))
-    with (
-        Service(tmp_path / "ledger", capabilities=able(effects)) as service,
-        GatewayProcess(
-            "--upstream", service.url, "--store", f"sqlite:///{tmp_path / 'keys.db'}", "--config", str(file)
-        ) as gateway,
-    ):
-        report = run(gateway.url)
-    assert report.passed, complaints(list(report.results))
+def test_a_service_in_another_language_keeps_every_rule_that_a_gateway_can_hold(tmp_path: Path) -> None:
+    report = _checked("keyed", tmp_path)
     left_out = {"K8", "R9", "R21", "R26", "R27", "R29"}
     assert _seen(report) == {rule for rule in RULES if RULES[rule].visible and rule != "T1"} - left_out
     for result in report.of(Verdict.SKIPPED):
         assert result.reason, "what is left out has its reason"
+
+
+@pytest.mark.usefixtures("node")
+def test_and_those_that_effects_have_a_part_in_without_its_help(tmp_path: Path) -> None:
+    rules = ("R1", "R2", "R8", "R16", "R17", "D1")
+    assert _seen(_checked("external", tmp_path, *rules)) == set(rules)
+
+
+def _checked(effects: str, folder: Path, *only: str) -> Report:
+    file = folder / "gateway.toml"
+    file.write_text(FILE.format(effects=effects))
+    store = f"sqlite:///{folder / 'keys.db'}"
+    with (
+        Service(folder / "ledger", capabilities=able(effects)) as service,
+        GatewayProcess("--upstream", service.url, "--store", store, "--config", str(file)) as gateway,
+    ):
+        report = run(gateway.url, only=only)
+    assert report.passed, complaints(list(report.results))
+    return report
 
 
 def _seen(report: Report) -> set[str]:
@@ -85,8 +95,10 @@ def _seen(report: Report) -> set[str]:
 
 
 @pytest.mark.usefixtures("node")
-@pytest.mark.parametrize("kind", ["sqlite"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "redis"])
 def test_and_the_others_with_a_proxy_before_it_and_a_store_that_comes_and_goes(kind: str, tmp_path: Path) -> None:
+    if kind != "sqlite":
+        require(kind)
     features = sorted(FEATURES | {"principals", "elapse", "store", "cors", "compression"})
     told = able("keyed", features=features, unsupported={"R29": OF_THE_SERVICE})
     with (
