@@ -13,10 +13,16 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from retrysafe.metrics import ATTEMPTS, BEGINNINGS, BUCKETS, CLAIMS, COUNTERS, DECISIONS, ENDINGS
+from retrysafe.observers import OCCURRENCES
 from retrysafe.ports import Occurrence
 
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+
+_COUNTED_BY = {
+    name: [counter for counter in COUNTERS if name in counter.occurrences and counter.name != ATTEMPTS]
+    for name in OCCURRENCES
+}
 
 
 class Metrics:
@@ -62,10 +68,9 @@ class Metrics:
         self._counters[counter].labels(occurrence.boundary, occurrence.operation, outcome).inc()
 
     def _count(self, occurrence: Occurrence) -> None:
-        for counter in COUNTERS:
-            if occurrence.name in counter.occurrences and counter.name != ATTEMPTS:
-                outcome = occurrence.name if counter.outcome else ""
-                self.add(counter.name, occurrence, str(occurrence.fields[counter.field]) if counter.field else outcome)
+        for counter in _COUNTED_BY.get(occurrence.name, ()):
+            outcome = occurrence.name if counter.outcome else ""
+            self.add(counter.name, occurrence, str(occurrence.fields[counter.field]) if counter.field else outcome)
 
     def text(self) -> bytes:
         """All of it, of all workers."""
