@@ -46,7 +46,7 @@ prove: $(VENV)/.dev-stamp ## Prove the promises at full length, and write the fi
 	$(START_SERVICES); \
 	eval "$$($(SERVICES) env)"; \
 	RETRYSAFE_EFFORT=full RETRYSAFE_PROOFS=tests/proving/proofs.json \
-	$(BIN)/python -m pytest -n auto -m prove $(ARGS) && $(BIN)/python scripts/generate-docs
+	$(BIN)/python -m pytest -n auto -m prove -o faulthandler_timeout=1800 $(ARGS) && $(BIN)/python scripts/generate-docs
 
 soak: $(VENV)/.dev-stamp ## Simulate schedules on all cores until one breaks a promise: ARGS="--seeds 1000000 --from 0"
 	$(BIN)/python -m retrysafe.testing.simulation $(ARGS)

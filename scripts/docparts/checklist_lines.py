@@ -407,8 +407,18 @@ CONSUMING = (
         f"for guarded functions and requests; {INBOX} is missing",
     ),
     Line("M8", "A redelivery is no bug", (), INBOX),
-    Line("M9", "The deduplication key of each type of event is documented", (), INBOX),
-    Line("M10", "A replay with duplicates is tested", (), INBOX),
+    Line(
+        "M9",
+        "The deduplication key of each type of event is documented",
+        (page("what makes two webhooks one event", "how-to/receive-webhooks.md#the-providers"),),
+        f"for webhooks; {INBOX} is missing",
+    ),
+    Line(
+        "M10",
+        "A replay with duplicates is tested",
+        (test("webhooks/test_receiver.py::test_one_event_has_one_effect_however_it_is_delivered"),),
+        f"for webhooks; {INBOX} is missing",
+    ),
 )
 
 PUBLISHING = (

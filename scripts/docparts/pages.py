@@ -19,6 +19,7 @@ from docparts import (
     stores,
     testing,
     twice,
+    webhooks,
 )
 from retrysafe.http.problems import PROBLEMS
 
@@ -64,6 +65,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "twice-anywhere": twice.anywhere,
     "twice-by-mode": twice.by_mode,
     "twice-by-store": twice.by_store,
+    "webhook answers": webhooks.answers,
+    "webhook sender": webhooks.sending,
+    "webhooks": webhooks.names,
 }
 _PART = re.compile(r"<!-- generated: ([^>]*?) -->\n(.*?)(<!-- end of generated part -->|\Z)", re.DOTALL)
 

@@ -283,6 +283,10 @@ class Boundary:
         )
         return Claim(terms, want, operation, tx, annotation)
 
+    def notice(self, name: str, operation: str, **fields: Any) -> None:
+        """Tell the observers, as an entry point does, of something that came to no claim."""
+        self._terms.tell(name, operation, b"", "", fields)
+
     def _with(self, codec: Codec) -> Terms:
         """The terms with the codec of an entry point, which is the same one for every claim."""
         terms = self._entry

@@ -95,6 +95,22 @@ COUNTERS = (
         ("store_warning", "frozen_snapshot", "outside_commit"),
         outcome=True,
     ),
+    Counter(
+        "retrysafe.webhooks.refused",
+        "{delivery}",
+        "Webhooks that were not taken, because they could not be verified or read.",
+        ("delivery_refused",),
+        field="refusal",
+    ),
+    Counter("retrysafe.webhooks.unhandled", "{event}", "Events of webhooks that had no handler.", ("unhandled",)),
+    Counter(
+        "retrysafe.webhooks.deliveries",
+        "{delivery}",
+        "Webhooks that were sent, by what became of them.",
+        ("delivery_ended",),
+        field="outcome",
+    ),
+    Counter("retrysafe.webhooks.retries", "{attempt}", "Webhooks that were sent again.", ("delivery_retried",)),
     Counter("idempotency.cache.hits", "{hit}", "The literature's name for replays.", ANSWERS),
     Counter("idempotency.cache.misses", "{miss}", "The literature's name for claims that ran.", BEGINNINGS),
 )

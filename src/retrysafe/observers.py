@@ -103,6 +103,20 @@ OCCURRENCES: dict[str, Meaning] = {
         "the service behind a gateway did not answer: how it failed, and whether the request may have been begun",
         ("error", "sent"),
     ),
+    "delivery_refused": Meaning(
+        WARNING,
+        "a webhook was not taken: it could not be verified, or not be read; no key was used",
+        ("scheme", "refusal"),
+    ),
+    "unhandled": Meaning(
+        WARNING, "a webhook's event has no handler: it was acknowledged and kept", ("scheme", "event_type")
+    ),
+    "delivery_retried": Meaning(
+        DEBUG, "a webhook was not delivered yet, and is sent again", ("destination", "attempts", "status", "pause")
+    ),
+    "delivery_ended": Meaning(
+        INFO, "a webhook was sent for the last time", ("destination", "outcome", "attempts", "status")
+    ),
     "unrecorded": Meaning(ERROR, "the work ended but the store did not answer: the lease lapses", ("ending",)),
 }
 """Every occurrence by its name."""

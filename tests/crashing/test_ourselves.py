@@ -213,7 +213,9 @@ def places(request: pytest.FixtureRequest, tmp_path: Path, bank: tuple[str, str]
     if service != "sqlite":
         require(service)
     if service == "dynamodb":
-        request.getfixturevalue("dynamodb")
+        backend = backend_of(dynamodb_url())
+        backend.migrate()
+        backend.close()
     made = Places(client, tmp_path, bank)
     yield made
     _clean(service, made.prefix)

@@ -297,6 +297,7 @@ VALUES: dict[str, Any] = {
     "attempts": 987654321, "differing": ("secretfield",), "error": "secrettext", "error_type": "ValueError",
     "text": "secrettext", "setting": "fsync", "outcome": "completed", "retry_after": 987654321.0, "restarts": 987654321,
     "pause": 987654321.0, "isolation": "REPEATABLE READ", "forgotten": True, "ending": "returned", "limit": "rate",
+    "refusal": "signature-invalid",
 }  # fmt: skip
 
 

@@ -14,6 +14,10 @@ GRPC = "tests/http/test_grpc.py"
 GATEWAY = "tests/gateway"
 ENCRYPTION = "tests/boundary/test_encryption.py"
 ONCE = "tests/boundary/test_once.py"
+SCHEMES = "tests/webhooks/test_schemes.py"
+RECEIVER = "tests/webhooks/test_receiver.py"
+DOORS = "tests/webhooks/test_integrations.py"
+SENDER = "tests/webhooks/test_sender.py"
 
 BREAKS = [
     # ------------------------------------------------------------ functions
@@ -471,5 +475,178 @@ BREAKS = [
         "            await asyncio.wait(self._running, timeout=_SECONDS_TO_MARK)",
         "            pass",
         killed_by=(f"{GATEWAY}/test_app.py::test_a_gateway_is_closed_when_all_that_was_cut_is_recorded",),
+    ),
+    # ------------------------------------------------------------ webhooks
+    Break(
+        "a signature is not looked at",
+        "webhooks/signatures.py",
+        "    if not matches(expected, given):",
+        "    if False:",
+        killed_by=(
+            f"{SCHEMES}::test_a_tampered_body_is_refused[stripe]",
+            f"{RECEIVER}::test_what_is_refused_uses_no_key_and_is_told[github-memory]",
+        ),
+    ),
+    Break(
+        "of several secrets the first alone is tried",
+        "webhooks/signatures.py",
+        'return [hmac.digest(secret, content, "sha256") for secret in secrets]',
+        'return [hmac.digest(secret, content, "sha256") for secret in list(secrets)[:1]]',
+        killed_by=(f"{SCHEMES}::test_during_a_rotation_both_secrets_pass[slack]",),
+    ),
+    Break(
+        "signatures are compared as text, which raises for what is not ASCII",
+        "webhooks/signatures.py",
+        "            found |= hmac.compare_digest(one, other)",
+        "            found |= hmac.compare_digest(one.decode(), other.decode())",
+        killed_by=(f"{SCHEMES}::test_comparisons_look_at_every_pair",),
+    ),
+    Break(
+        "a delivery that was signed long ago is taken",
+        "webhooks/signatures.py",
+        "    if abs(now - timestamp) > tolerance:",
+        "    if timestamp - now > tolerance:",
+        killed_by=(f"{SCHEMES}::test_a_time_that_is_far_away_is_refused[301-slack]",),
+    ),
+    Break(
+        "a delivery that is signed for the future is taken, and can be replayed until then",
+        "webhooks/signatures.py",
+        "    if abs(now - timestamp) > tolerance:",
+        "    if now - timestamp > tolerance:",
+        killed_by=(f"{SCHEMES}::test_a_time_that_is_far_away_is_refused[-301-stripe]",),
+    ),
+    Break(
+        "the id of a webhook is not signed",
+        "webhooks/standard.py",
+        'content = b".".join([id.encode("utf-8", "surrogatepass"), timestamp',
+        'content = b".".join([timestamp',
+        killed_by=(f"{SCHEMES}::test_the_vector_of_standard_webhooks",),
+    ),
+    Break(
+        "the id of GitHub's delivery, which is not signed, identifies its event",
+        "webhooks/github.py",
+        'return Known(delivery, event, f"github {identity}", known)',
+        "return Known(delivery, event, delivery, known)",
+        killed_by=(f"{RECEIVER}::test_a_github_delivery_under_a_forged_id_is_refused_loudly[memory]",),
+        rows=(16,),
+    ),
+    Break(
+        "a field that came twice is taken once",
+        "webhooks/deliveries.py",
+        "        if len(values) > 1:",
+        "        if False:",
+        killed_by=(f"{SCHEMES}::test_a_signature_that_came_twice_is_refused[github]",),
+    ),
+    Break(
+        "a handshake is answered before its signature is looked at",
+        "webhooks/receiver.py",
+        """        timestamp = self.scheme.verify(head, body, self._clock())
+        document = document_of(head, body)
+        known = self.scheme.identify(head, body, document)
+        if isinstance(known, Response):
+            return known
+""",
+        """        document = document_of(head, body)
+        known = self.scheme.identify(head, body, document)
+        if isinstance(known, Response):
+            return known
+        timestamp = self.scheme.verify(head, body, self._clock())
+""",
+        killed_by=(f"{RECEIVER}::test_handshakes_are_answered_only_if_they_are_signed[memory-async]",),
+    ),
+    Break(
+        "a window that the provider's deliveries outlast is accepted",
+        "webhooks/receiver.py",
+        "        if boundary.window < scheme.redelivers:",
+        "        if False:",
+        killed_by=(f"{RECEIVER}::test_a_window_shorter_than_the_provider_delivers_again_is_refused[stripe-memory]",),
+        rows=(78,),
+    ),
+    Break(
+        "an error of the handler's is answered as if it were the claim's",
+        "webhooks/receiver.py",
+        "        answer = None if error is handling.raised else answer_of(error, self._concurrent_status)",
+        "        answer = answer_of(error, self._concurrent_status)",
+        killed_by=(
+            f"{RECEIVER}::test_what_a_handler_meets_in_another_boundary_is_no_answer_of_this_one[error0-async-memory]",
+        ),
+    ),
+    Break(
+        "a simultaneous delivery is acknowledged, so that the event is lost if its handler fails",
+        "webhooks/answers.py",
+        '(InProgress, Answer(503, "in-progress", 1)),',
+        '(InProgress, Answer(DUPLICATE, "in-progress", 1)),',
+        killed_by=(
+            (
+                f"{RECEIVER}::test_simultaneous_deliveries_have_one_effect_and_the_others_are_told_to_come_again"
+                "[stripe-async-memory]"
+            ),
+        ),
+        rows=(77,),
+    ),
+    Break(
+        "a cancelled delivery leaves its sync handler behind",
+        "webhooks/receiver.py",
+        "        handled, cancelled = await finish(asyncio.to_thread(handling.run))",
+        "        handled, cancelled = await asyncio.to_thread(handling.run), None",
+        killed_by=(f"{RECEIVER}::test_a_cancelled_delivery_comes_to_its_end_in_a_sync_handler[memory]",),
+        rows=(89,),
+    ),
+    Break(
+        "a webhook's transaction that the database wants again is not run again",
+        "webhooks/handling.py",
+        "                return not claim.replayed\n            except RetryTransaction:\n"
+        "                pause = claim.restart_pause(restarts)\n                if pause is None:\n"
+        "                    raise\n            restarts += 1\n            time.sleep(pause)",
+        "                return not claim.replayed\n            except RetryTransaction:\n                raise",
+        killed_by=(
+            f"{RECEIVER}::test_a_transaction_that_the_database_wants_again_is_run_again[sync-postgresql-transactional]",
+        ),
+        rows=(23,),
+    ),
+    Break(
+        "a content type that is not signed makes another document of what is",
+        "webhooks/deliveries.py",
+        'if _is_form(head) and not body.lstrip().startswith(b"{"):',
+        "if _is_form(head):",
+        killed_by=(f"{SCHEMES}::test_a_content_type_which_is_not_signed_makes_no_other_document_of_a_signed_body",),
+    ),
+    Break(
+        "the transaction of ATOMIC_REQUESTS outlasts the record",
+        "webhooks/django.py",
+        "        return _response(receiver.receive(_headers(request), body, around=around))",
+        "        return _response(receiver.receive(_headers(request), body))",
+        killed_by=(f"{DOORS}::test_django_what_a_handler_did_under_atomic_requests_is_undone_when_it_fails",),
+    ),
+    Break(
+        "a webhook's body is read whatever its size",
+        "webhooks/asgi.py",
+        "        if len(body) > limit:",
+        "        if False:",
+        killed_by=(f"{DOORS}::test_a_body_of_any_size_is_read_no_further_than_its_limit[memory]",),
+        rows=(66,),
+    ),
+    Break(
+        "every attempt at a delivery is signed at the time of the first",
+        "webhooks/sender.py",
+        "endpoint.signed(message, self._clock())",
+        'endpoint.signed(message, self.__dict__.setdefault("_first", self._clock()))',
+        killed_by=(f"{SENDER}::test_one_id_and_body_over_all_attempts_and_a_time_and_signature_of_each[async]",),
+    ),
+    Break(
+        "an endpoint that is gone is asked again",
+        "webhooks/delivering.py",
+        "    if tried.status == GONE:",
+        "    if False:",
+        killed_by=(f"{SENDER}::test_outcomes",),
+    ),
+    Break(
+        "a delivery without an answer counts as refused",
+        "webhooks/delivering.py",
+        "    doubtful |= tried.status is None and tried.sent",
+        "    doubtful |= False",
+        killed_by=(
+            f"{SENDER}::test_an_attempt_without_an_answer_leaves_doubt_that_only_a_success_takes_away[cut-sync]",
+        ),
     ),
 ]

@@ -1,0 +1,29 @@
+"""Webhooks: received so that each event is handled once, and sent so that each can be.
+
+app = Receiver(Boundary("billing", store="postgresql://…", window="7d"), Stripe(secrets))
+
+The integrations are `retrysafe.webhooks.asgi`, ``.wsgi``, ``.starlette`` (FastAPI too), ``.django`` and ``.flask``; the
+sender is `retrysafe.webhooks.sender`.
+"""
+
+from retrysafe.webhooks.deliveries import Event, Head, Known
+from retrysafe.webhooks.errors import DeliveryRefused
+from retrysafe.webhooks.github import GitHub
+from retrysafe.webhooks.receiver import Receiver
+from retrysafe.webhooks.schemes import Scheme
+from retrysafe.webhooks.slack import Slack
+from retrysafe.webhooks.standard import StandardWebhooks
+from retrysafe.webhooks.stripe import Stripe
+
+__all__ = [
+    "DeliveryRefused",
+    "Event",
+    "GitHub",
+    "Head",
+    "Known",
+    "Receiver",
+    "Scheme",
+    "Slack",
+    "StandardWebhooks",
+    "Stripe",
+]

@@ -1,0 +1,105 @@
+"""The answers of a receiver: which status makes the provider stop, and which makes it deliver again."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import NamedTuple
+
+from retrysafe.errors import (
+    InProgress,
+    KeyExpired,
+    KeyReused,
+    LeaseLost,
+    OutcomeUnknown,
+    QuotaExceeded,
+    ResultNotEncodable,
+    ResultUnreadable,
+    RetrysafeError,
+    RetryTransaction,
+    SchemaOutdated,
+    StoredFailure,
+    StoreUnavailable,
+)
+from retrysafe.http.messages import MARKER, Response
+from retrysafe.webhooks.errors import DeliveryRefused
+
+DUPLICATE = 200
+"""The answer to an event that was handled before: a success, so that the provider stops."""
+
+
+class Answer(NamedTuple):
+    """The answer to an error of a claim."""
+
+    status: int
+    code: str
+    retry_after: int | None = None
+    """Seconds after which the same event is better delivered again."""
+
+
+ANSWERS: tuple[tuple[type[RetrysafeError], Answer], ...] = (
+    (InProgress, Answer(503, "in-progress", 1)),
+    (LeaseLost, Answer(503, "in-progress", 1)),
+    (StoreUnavailable, Answer(503, "store-unavailable", 1)),
+    (SchemaOutdated, Answer(503, "store-unavailable", 60)),
+    (RetryTransaction, Answer(503, "store-unavailable", 1)),
+    (OutcomeUnknown, Answer(503, "outcome-unknown", 60)),
+    (QuotaExceeded, Answer(429, "quota-exceeded", 1)),
+    (KeyReused, Answer(422, "event-changed")),
+    (KeyExpired, Answer(DUPLICATE, "handled-before")),
+    (StoredFailure, Answer(DUPLICATE, "failed-before")),
+    (ResultNotEncodable, Answer(DUPLICATE, "handled-before")),
+    (ResultUnreadable, Answer(DUPLICATE, "handled-before")),
+)
+"""The answer to each error with which a claim can end; any other is for a developer to mend, and is raised."""
+
+
+def answer_of(error: RetrysafeError, concurrent_status: int) -> Response | None:
+    """The answer to an error of a claim; None for one that is to be raised."""
+    for kind, (status, code, retry_after) in ANSWERS:
+        if isinstance(error, kind):
+            if status == DUPLICATE:
+                return acknowledged(replayed=True)
+            if isinstance(error, InProgress):
+                status = concurrent_status
+            pause = getattr(error, "retry_after", retry_after)
+            return problem(status, code, "It was not handled by this delivery. Deliver it again.", pause)
+    return None
+
+
+def refused(refusal: DeliveryRefused) -> Response:
+    """The answer to a delivery that was not taken."""
+    more = [(b"accept-encoding", b"identity")] if refusal.reason == "encoding-unsupported" else []
+    made = problem(refusal.status, refusal.reason, "Nothing was done.")
+    return made._replace(headers=(*made.headers, *more))
+
+
+def acknowledged(*, replayed: bool = False) -> Response:
+    """The success that makes a provider stop: empty, as Slack wants it; marked when there was nothing left to do."""
+    marked = [(MARKER, b"true")] if replayed else []
+    return _response(200, b"", marked)
+
+
+def text(content: str) -> Response:
+    """A success with a text."""
+    return _response(200, content.encode("utf-8", "replace"), [(b"content-type", b"text/plain; charset=utf-8")])
+
+
+def method_not_allowed() -> Response:
+    """The answer to anything but POST."""
+    made = problem(405, "method-not-allowed", "Webhooks are delivered by POST.")
+    return made._replace(headers=(*made.headers, (b"allow", b"POST")))
+
+
+def problem(status: int, code: str, detail: str, retry_after: float | None = None) -> Response:
+    """An answer as a problem (RFC 9457)."""
+    body = json.dumps({"status": status, "code": code, "detail": detail}).encode()
+    headers = [(b"content-type", b"application/problem+json")]
+    if retry_after is not None:
+        headers.append((b"retry-after", str(max(1, math.ceil(retry_after))).encode()))
+    return _response(status, body, headers)
+
+
+def _response(status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
+    common = [(b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
+    return Response(status, (*headers, *common), body)

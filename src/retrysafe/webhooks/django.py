@@ -1,0 +1,92 @@
+"""A receiver as a Django view.
+
+urlpatterns = [path("webhooks/stripe", view(receiver))]
+
+The body is ``request.body``, so nothing before the view may have read it as a stream or, as REST framework does with
+``request.data``, parsed it. Bodies over ``DATA_UPLOAD_MAX_MEMORY_SIZE`` (2.5 MB unless set) are refused with 413.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, cast
+
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, HttpResponse
+from django.http.request import RawPostDataException
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.http import messages
+from retrysafe.http.django import atomic_requests, take_over_atomic_requests
+from retrysafe.webhooks.errors import DeliveryRefused
+from retrysafe.webhooks.receiver import Receiver
+
+
+def view(receiver: Receiver) -> Callable[[HttpRequest], HttpResponse]:
+    """The view, for sync handlers, without CSRF tokens.
+
+    The transactions of ``ATOMIC_REQUESTS`` are around the handler instead of the view, which they would outlast: the
+    record would say that the event was handled before its effects were committed. A transactional boundary has its own
+    on its alias.
+    """
+
+    def webhook(request: HttpRequest) -> HttpResponse:
+        body = _body(receiver, request)
+        if isinstance(body, messages.Response):
+            return _response(body)
+        return _response(receiver.receive(_headers(request), body, around=around))
+
+    boundary = receiver.boundary
+    made: Any = csrf_exempt(require_POST(webhook))
+    own = boundary.alias if boundary.effects == "transactional" else None
+    around = partial(atomic_requests, take_over_atomic_requests(made), own)
+    return cast("Callable[[HttpRequest], HttpResponse]", made)
+
+
+def aview(receiver: Receiver) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
+    """The view on Django's event loop, for async handlers. ``ATOMIC_REQUESTS`` does not hold for it."""
+
+    async def webhook(request: HttpRequest) -> HttpResponse:
+        body = _body(receiver, request)
+        answer = body if isinstance(body, messages.Response) else await receiver.areceive(_headers(request), body)
+        return _response(answer)
+
+    made: Any = csrf_exempt(require_POST(webhook))
+    take_over_atomic_requests(made)
+    return cast("Callable[[HttpRequest], Awaitable[HttpResponse]]", made)
+
+
+def _headers(request: HttpRequest) -> dict[str, str]:
+    found: Any = request.headers
+    return dict(found)
+
+
+def _body(receiver: Receiver, request: HttpRequest) -> bytes | messages.Response:
+    """The body as it came, or the answer to one that is not taken."""
+    limit = receiver.body_limit
+    declared = request.META.get("CONTENT_LENGTH") or ""
+    try:
+        if declared.isdecimal() and int(declared) > limit:
+            raise DeliveryRefused("body-too-large", f"The limit is {limit} bytes.")
+        body: bytes = request.body
+    except RawPostDataException as error:
+        raise ConfigurationError(
+            "The body was read before the webhook's view could: a middleware or REST framework's request.data has "
+            "parsed it, and what was signed is lost. Take the view out of their reach."
+        ) from error
+    except RequestDataTooBig:
+        return receiver.refuse(DeliveryRefused("body-too-large", "The limit is DATA_UPLOAD_MAX_MEMORY_SIZE."))
+    except DeliveryRefused as refusal:
+        return receiver.refuse(refusal)
+    return body
+
+
+def _response(answer: messages.Response) -> HttpResponse:
+    made = HttpResponse(answer.body or b"", status=answer.status)
+    del made["Content-Type"]
+    for name, value in answer.headers:
+        made[name.decode("latin-1")] = value.decode("latin-1")
+    return made

@@ -1,0 +1,75 @@
+"""What signature schemes have in common: secrets, comparisons that take the same time, and the window of time."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Iterable
+
+from retrysafe.core import durations
+from retrysafe.errors import ConfigurationError
+from retrysafe.types import Duration
+from retrysafe.webhooks.errors import DeliveryRefused
+
+Secrets = str | bytes | Iterable[str | bytes]
+"""One secret, or several while they are rotated: a signature by any of them is accepted."""
+
+TOLERANCE: Duration = "5m"
+"""How far a signed time may be from now, in both directions: what Standard Webhooks, Stripe and Slack recommend."""
+_SECONDS = re.compile(r"[0-9]{1,11}")
+
+
+def secrets_of(given: Secrets) -> tuple[bytes, ...]:
+    """The secrets as bytes. Raises `ConfigurationError` when there is none, or an empty one."""
+    several = (given,) if isinstance(given, str | bytes) else tuple(given)
+    secrets = tuple(secret.encode() if isinstance(secret, str) else secret for secret in several)
+    if not secrets or not all(secret.strip() for secret in secrets):
+        raise ConfigurationError(
+            "secrets= is empty, so that everybody could sign: give the endpoint's secret, or several while rotating."
+        )
+    return secrets
+
+
+def tolerance_of(given: Duration) -> float:
+    """The tolerance in seconds. Raises `ConfigurationError` for what is no duration."""
+    return durations.seconds(given, "tolerance")
+
+
+def signs(secrets: Iterable[bytes], content: bytes) -> list[bytes]:
+    """The HMAC-SHA256 of ``content`` by each secret, 32 bytes each."""
+    return [hmac.digest(secret, content, "sha256") for secret in secrets]
+
+
+def matches(expected: Iterable[bytes], given: Iterable[str]) -> bool:
+    """Whether any given signature is any of the expected ones.
+
+    Every pair is compared, each in a time that does not depend on where they differ; text that is not ASCII equals
+    none. (`hmac.compare_digest` of two texts raises for it, with which anybody could make a receiver fail.)
+    """
+    signatures = [signature.encode("utf-8", "surrogatepass") for signature in given]
+    found = False
+    for one in expected:
+        for other in signatures:
+            found |= hmac.compare_digest(one, other)
+    return found
+
+
+def check_signature(expected: Iterable[bytes], given: Iterable[str]) -> None:
+    """Raise `DeliveryRefused` unless any given signature is any of the expected ones."""
+    if not matches(expected, given):
+        raise DeliveryRefused("signature-invalid", "No signature is one by a secret of this endpoint.")
+
+
+def seconds_of(text: str) -> int:
+    """A signed time as whole seconds since the Unix epoch; `DeliveryRefused` unless it is written as digits alone."""
+    if not _SECONDS.fullmatch(text):
+        raise DeliveryRefused("timestamp-invalid", "The signed time is not a number of seconds.")
+    return int(text)
+
+
+def check_time(timestamp: int, now: float, tolerance: float) -> None:
+    """Raise `DeliveryRefused` unless a signed time is near: an older delivery may be a replay."""
+    if abs(now - timestamp) > tolerance:
+        raise DeliveryRefused(
+            "timestamp-outside", f"It was signed {now - timestamp:+.0f} s ago, and {tolerance:g} s are allowed."
+        )

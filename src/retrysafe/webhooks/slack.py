@@ -1,0 +1,67 @@
+"""Slack: https://docs.slack.dev/authentication/verifying-requests-from-slack
+
+Slack's library fixes the tolerance, takes one secret, and raises ValueError or TypeError for a malformed time or
+signature, with which anybody can make a receiver fail; the tests compare with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retrysafe.http.messages import Response
+from retrysafe.types import Duration
+from retrysafe.webhooks.answers import text
+from retrysafe.webhooks.deliveries import Head, Known, hash_of, text_at
+from retrysafe.webhooks.signatures import (
+    TOLERANCE,
+    Secrets,
+    check_signature,
+    check_time,
+    seconds_of,
+    secrets_of,
+    signs,
+    tolerance_of,
+)
+
+SIGNATURE, TIME = "X-Slack-Signature", "X-Slack-Request-Timestamp"
+
+
+class Slack:
+    """Deliveries by Slack: of the Events API by ``event_id``; commands and interactions by ``trigger_id``.
+
+    The type of an event is that of what happened ("app_mention"), else that of the document ("block_actions"), else
+    the command ("/weather"). What has no id at all is told apart by its signed body.
+
+    Arguments:
+        secrets: the app's signing secret, or several while it is regenerated.
+        tolerance: how far the signed time may be from now, in both directions.
+    """
+
+    name = "slack"
+    redelivers = 25 * 3600.0
+    """Three times within minutes, and with Delayed Events every hour for a day."""
+    body_limit = 1 << 20
+
+    def __init__(self, secrets: Secrets, *, tolerance: Duration = TOLERANCE) -> None:
+        self._secrets = secrets_of(secrets)
+        self._tolerance = tolerance_of(tolerance)
+
+    def verify(self, head: Head, body: bytes, now: float) -> int:
+        """Raise `DeliveryRefused` unless the time and ``body`` are signed; returns the time."""
+        time, given = head.signed(TIME), head.signed(SIGNATURE)
+        content = b"v0:" + time.encode("utf-8", "surrogatepass") + b":" + body
+        check_signature([b"v0=" + digest.hex().encode() for digest in signs(self._secrets, content)], [given])
+        timestamp = seconds_of(time)
+        check_time(timestamp, now, self._tolerance)
+        return timestamp
+
+    def identify(self, head: Head, body: bytes, document: dict[str, Any]) -> Known | Response:
+        """The event; the challenge by which Slack verifies a URL is given back."""
+        kind = text_at(document, "type")
+        if kind == "url_verification":
+            return text(text_at(document, "challenge"))
+        inner = document.get("event")
+        if kind == "event_callback" and isinstance(inner, dict):
+            kind = text_at(inner, "type")
+        id = text_at(document, "event_id") or text_at(document, "trigger_id") or hash_of(body)
+        return Known(id, kind or text_at(document, "command"))

@@ -1,0 +1,100 @@
+"""Standard Webhooks 1.0: what OpenAI, Anthropic, Twilio, Clerk, Resend, Supabase and others send.
+
+https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
+
+Its own library reads the clock of the wall, fixes the tolerance, takes one secret, and raises other errors than its
+own for malformed signatures; the tests compare with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.types import Duration
+from retrysafe.webhooks.deliveries import Head, Known, text_at
+from retrysafe.webhooks.signatures import (
+    TOLERANCE,
+    Secrets,
+    check_signature,
+    check_time,
+    seconds_of,
+    secrets_of,
+    signs,
+    tolerance_of,
+)
+
+PREFIX = b"whsec_"
+
+
+class StandardWebhooks:
+    """Deliveries by Standard Webhooks, with symmetric signatures (``v1``).
+
+    Arguments:
+        secrets: the endpoint's secret (``whsec_…``, or its base64), or several while it is rotated. Bytes without
+            ``whsec_`` are taken as they are.
+        tolerance: how far the signed time may be from now, in both directions.
+        headers: what the names of the header fields begin with: "svix" for providers that have kept Svix's names.
+        redelivers: for how long the provider may deliver an event again; by default the schedule of the
+            specification, which ends after 76 hours.
+
+    Raises `ConfigurationError` for a secret that is empty or no base64. The asymmetric ``v1a`` is not supported.
+    """
+
+    name = "standard-webhooks"
+    body_limit = 1 << 20
+
+    def __init__(
+        self,
+        secrets: Secrets,
+        *,
+        tolerance: Duration = TOLERANCE,
+        headers: str = "webhook",
+        redelivers: Duration = "76h",
+    ) -> None:
+        self._secrets = keys_of(secrets)
+        self._tolerance = tolerance_of(tolerance)
+        self._id, self._time, self._signature = (f"{headers}-{name}" for name in ("id", "timestamp", "signature"))
+        self.redelivers = tolerance_of(redelivers)
+
+    def verify(self, head: Head, body: bytes, now: float) -> int:
+        """Raise `DeliveryRefused` unless the id, the time and ``body`` are signed; returns the time."""
+        name, time = head.signed(self._id), head.signed(self._time)
+        versions = [entry.partition(",") for entry in head.signed(self._signature).split(" ")]
+        expected = [text.encode() for text in signatures(self._secrets, name, time, body)]
+        check_signature(expected, [text for version, _, text in versions if version == "v1"])
+        timestamp = seconds_of(time)
+        check_time(timestamp, now, self._tolerance)
+        return timestamp
+
+    def identify(self, head: Head, body: bytes, document: dict[str, Any]) -> Known:
+        """The event: its id is signed, and its type is in the document."""
+        return Known(head.signed(self._id), text_at(document, "type"))
+
+
+def keys_of(secrets: Secrets) -> tuple[bytes, ...]:
+    """The keys that secrets stand for. Raises `ConfigurationError` for what cannot be one."""
+    several = (secrets,) if isinstance(secrets, str | bytes) else tuple(secrets)
+    checked = zip(several, secrets_of(several), strict=True)
+    return tuple(_key(secret, encoded=isinstance(given, str)) for given, secret in checked)
+
+
+def _key(secret: bytes, *, encoded: bool) -> bytes:
+    if not encoded and not secret.startswith(PREFIX):
+        return secret
+    text = secret.removeprefix(PREFIX)
+    try:
+        key = base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+    except binascii.Error as error:
+        raise ConfigurationError("secrets=: a secret is whsec_ and base64, as the provider shows it.") from error
+    if not key:
+        raise ConfigurationError("secrets=: a secret has nothing after whsec_, so that everybody could sign.")
+    return key
+
+
+def signatures(keys: tuple[bytes, ...], id: str, timestamp: str, body: bytes) -> list[str]:
+    """The base64 of the signature by each key: over id, time and body with full stops between them."""
+    content = b".".join([id.encode("utf-8", "surrogatepass"), timestamp.encode("utf-8", "surrogatepass"), body])
+    return [base64.b64encode(digest).decode() for digest in signs(keys, content)]

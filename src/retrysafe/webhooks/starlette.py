@@ -1,0 +1,53 @@
+"""A receiver as an endpoint of Starlette or FastAPI.
+
+app.add_route("/webhooks/stripe", endpoint(receiver), methods=["POST"])
+
+The body is what ``await request.body()`` gives, which nobody may have parsed: declare no model for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from retrysafe.http import messages
+from retrysafe.webhooks.errors import DeliveryRefused
+from retrysafe.webhooks.receiver import Receiver
+
+
+def endpoint(receiver: Receiver) -> Callable[[Request], Awaitable[Response]]:
+    """The endpoint, for ``add_route`` or ``Route``, with ``methods=["POST"]``. What a handler raises, is raised."""
+
+    async def webhook(request: Request) -> Response:
+        return await receive(receiver, request)
+
+    return webhook
+
+
+async def receive(receiver: Receiver, request: Request) -> Response:
+    """The response to one request, for an endpoint of your own."""
+    try:
+        body = await _read(request, receiver.body_limit)
+    except DeliveryRefused as refusal:
+        return _response(receiver.refuse(refusal))
+    except ClientDisconnect:
+        return Response(status_code=400)  # nobody reads it
+    return _response(await receiver.areceive(request.headers.raw, body))
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    """The body; from ``request.body()`` where that was read already."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise DeliveryRefused("body-too-large", f"The limit is {limit} bytes.")
+    return bytes(body)
+
+
+def _response(answer: messages.Response) -> Response:
+    made = Response(answer.body or b"", answer.status)
+    made.raw_headers = list(answer.headers)
+    return made

@@ -1,0 +1,87 @@
+"""Webhooks as users write them; a type checker reads this file, nothing runs it."""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+import httpx
+from fastapi import FastAPI
+from flask import Flask
+
+from retrysafe import Boundary
+from retrysafe.http.messages import Response
+from retrysafe.webhooks import (
+    Event,
+    GitHub,
+    Head,
+    Known,
+    Receiver,
+    Scheme,
+    Slack,
+    StandardWebhooks,
+    Stripe,
+    asgi,
+    django,
+    flask,
+    starlette,
+    wsgi,
+)
+from retrysafe.webhooks.sender import AsyncSender, Delivery, Endpoint, Message, Sender
+
+boundary = Boundary("hooks", store="sqlite:///hooks.db", window="7d")
+schemes: list[Scheme] = [
+    StandardWebhooks(["whsec_bmV3", "whsec_b2xk"], headers="svix"),
+    Stripe("whsec_x", tolerance="10m"),
+    GitHub("secret", identity="delivery"),
+    Slack("secret"),
+]
+receiver = Receiver(boundary, schemes[1], operation="billing", concurrent_status=409)
+
+
+class Invoice:
+    def __init__(self, document: Any) -> None:
+        self.amount: int = document["data"]["object"]["amount_paid"]
+
+
+@receiver.on("invoice.paid", parse=Invoice)
+def paid(event: Event[Invoice]) -> None:
+    assert_type(event.data.amount, int)
+
+
+@receiver.on("customer.created", "customer.updated")
+async def customer(event: Event[Any]) -> None:
+    assert_type(event.id, str)
+
+
+@receiver.otherwise
+def other(event: Event[Any]) -> None:
+    print(event.tx, event.type)
+
+
+class Own:
+    name, redelivers, body_limit = "own", 3600.0, 1 << 20
+
+    def verify(self, head: Head, body: bytes, now: float) -> int | None:
+        return int(head.signed("x-time"))
+
+    def identify(self, head: Head, body: bytes, document: dict[str, Any]) -> Known:
+        return Known(document["id"], document["type"])
+
+
+own = Receiver(boundary, Own())
+assert_type(own.receive({"x-time": "1"}, b"{}"), Response)
+assert_type(own.verify([(b"x-time", b"1")], b"{}"), Event[Any] | Response)
+
+
+def doors(api: FastAPI, app: Flask) -> list[Any]:
+    api.add_route("/hooks", starlette.endpoint(receiver), methods=["POST"])
+    app.add_url_rule("/hooks", view_func=flask.view(receiver), methods=["POST"])
+    return [asgi.WebhookApp(receiver), wsgi.WebhookApp(receiver), django.view(receiver), django.aview(receiver)]
+
+
+async def deliver(event: Event[Any]) -> Delivery:
+    await own.ahandle(Event.load(event.dump()))
+    message, endpoint = Message.of("order.paid", {"order": 1}), Endpoint("https://example.com/", "whsec_bmV3")
+    delivery = Sender(httpx.Client(), attempts=1).send(message, endpoint)
+    async with httpx.AsyncClient() as client:
+        return await AsyncSender(client, deadline="1m").send(message, endpoint, earlier=delivery)

@@ -1,0 +1,112 @@
+"""Deliveries of one event to several processes at once, and to one that is killed in its handler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from retrysafe import Boundary
+from retrysafe.webhooks import Event, Receiver
+from tests.faults.helpers import unique, until
+from tests.http.conftest import Place
+from tests.http.places import only
+from tests.webhooks.conftest import WINDOW
+from tests.webhooks.providers import GITHUB, NOW, PROVIDERS, STRIPE, Provider
+
+DURABLE = only(lambda name: name != "memory")
+KILLED = only(lambda name: name in ("sqlite", "postgresql-transactional", "redis"))
+
+
+def start(name: str, place: Place, provider: Provider, tmp_path: Path, dies: str = "lives") -> subprocess.Popen[str]:
+    effects = "transactional" if place.transactional else "keyed"
+    command = [
+        sys.executable,
+        "-m",
+        "tests.webhooks.processes",
+        name,
+        place.store,
+        provider.name,
+        effects,
+        str(tmp_path),
+    ]
+    environment = os.environ | {"PYTHONPATH": "src:."}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([*command, dies], stdin=pipe, stdout=pipe, text=True, env=environment)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def go(*processes: subprocess.Popen[str]) -> list[list[str]]:
+    """Let the processes begin, and return what each has printed in the end."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return [process.communicate(timeout=30)[0].split() for process in processes]
+
+
+def ledger(tmp_path: Path) -> list[str]:
+    return (tmp_path / "ledger").read_text().splitlines()
+
+
+@DURABLE
+def test_of_processes_that_receive_one_event_at_once_one_handles_it(place: Place, tmp_path: Path) -> None:
+    name = unique("hooks")
+    processes = [start(name, place, STRIPE, tmp_path) for _ in range(2)]
+    answers = go(*processes)
+    assert sum(answer == ["200", "first"] for answer in answers) == 1, answers
+    assert all(answer in (["200", "first"], ["200", "true"], ["503", "first"]) for answer in answers), answers
+    assert ledger(tmp_path) == [STRIPE.event_id]
+
+
+@KILLED
+def test_an_event_whose_process_was_killed_in_its_handler_is_handled_by_the_next_delivery(
+    place: Place, tmp_path: Path
+) -> None:
+    """A transaction is gone at once; a lease is waited for, while the provider is told to come again."""
+    name = unique("hooks")
+    process = start(name, place, GITHUB, tmp_path, "dies")
+    assert go(process) == [[]]
+    assert process.returncode == -9
+    effects = "transactional" if place.transactional else "keyed"
+    boundary = Boundary(name, store=place.store, window=WINDOW, lease="1s", effects=effects, observers=())  # type: ignore[arg-type]
+    receiver = Receiver(boundary, GITHUB.receiver_scheme(), clock=lambda: NOW)
+    handled: list[str] = []
+
+    @receiver.on(GITHUB.type)
+    def handle(event: Event[object]) -> None:
+        handled.append(event.id)
+
+    delivery = GITHUB.deliver()
+    statuses: list[int] = []
+
+    def is_handled() -> bool:
+        statuses.append(receiver.receive(delivery.headers, delivery.body).status)
+        return statuses[-1] == 200
+
+    until(is_handled)
+    assert set(statuses[:-1]) <= ({503} if not place.transactional else set())
+    assert receiver.receive(delivery.headers, delivery.body).status == 200
+    assert handled == [GITHUB.event_id]
+    boundary.close()
+
+
+def test_the_providers_are_all_of_them() -> None:
+    assert set(PROVIDERS) == {"standard", "stripe", "github", "slack"}
+
+
+@pytest.mark.parametrize("module", ["retrysafe", "retrysafe.webhooks"])
+def test_nothing_optional_is_imported(module: str) -> None:
+    """A receiver needs the standard library alone."""
+    code = (
+        f"import sys; before = set(sys.modules); import {module}; "
+        "print([name for name in sorted({n.partition('.')[0] for n in set(sys.modules) - before}) "
+        "if name not in sys.stdlib_module_names and name != 'retrysafe'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

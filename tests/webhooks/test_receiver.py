@@ -1,0 +1,607 @@
+"""One effect per event, however it is delivered, on every store; and answers that make a provider do right."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg.errors import SerializationFailure
+from sqlalchemy import create_engine
+
+from retrysafe import Boundary, ConfigurationError, InProgress, KeyReused, OutcomeUnknown, StoredFailure, wait
+from retrysafe.http.messages import Response
+from retrysafe.webhooks import DeliveryRefused, Event, GitHub, Head, Known, Receiver, Slack
+from retrysafe.webhooks.signatures import check_signature, signs
+from tests.http.conftest import Place
+from tests.http.places import LEASED, MEMORY, POSTGRESQL_TRANSACTIONAL, SEVERAL_AT_ONCE, only
+from tests.webhooks.conftest import WINDOW, Clock, Effects, Gate, receiver_of
+from tests.webhooks.providers import GITHUB, NOW, SLACK, STRIPE, Delivery, Provider, tampered
+
+OTHER = b'{"id":"evt_other","object":"event","type":"customer.created","data":{"object":{}}}'
+COLOURS = pytest.mark.parametrize("colour", ["sync", "async", "sync-on-a-loop"])
+
+
+async def receive(receiver: Receiver, delivery: Delivery, colour: str) -> Response:
+    """One delivery: in a thread, or on the loop."""
+    if colour == "sync":
+        return await asyncio.to_thread(receiver.receive, delivery.headers, delivery.body)
+    return await receiver.areceive(delivery.headers, delivery.body)
+
+
+def handled_by(receiver: Receiver, effects: Effects, kind: str, colour: str) -> None:
+    """Let events of one type have an effect."""
+    receiver.on(kind)(effects.ahad if colour == "async" else effects.had)
+
+
+def header(response: Response, name: bytes) -> bytes | None:
+    return dict(response.headers).get(name)
+
+
+def replayed(response: Response) -> bool:
+    return response.status == 200 and header(response, b"idempotent-replayed") == b"true"
+
+
+def code(response: Response) -> str:
+    assert header(response, b"content-type") == b"application/problem+json"
+    return str(json.loads(response.body or b"")["code"])
+
+
+# ------------------------------------------------------------ one effect each
+
+
+@COLOURS
+async def test_one_event_has_one_effect_however_it_is_delivered(
+    place: Place, provider: Provider, effects: Effects, clock: Clock, colour: str
+) -> None:
+    """Tampered before it is genuine, then again, signed anew, late, by the other secret, and between other events."""
+    scheme = provider.scheme(provider.secrets)
+    receiver = receiver_of(place, provider, clock, scheme=scheme)
+    handled_by(receiver, effects, provider.type, colour)
+    first, other = provider.deliver(), provider.deliver("evt_other")
+
+    assert code(await receive(receiver, tampered(first), colour)) == "signature-invalid"
+    assert effects.of == []
+    answer = await receive(receiver, other, colour)  # out of order
+    assert (answer.status, answer.body, replayed(answer)) == (200, b"", False)
+    assert not replayed(await receive(receiver, first, colour))
+    assert replayed(await receive(receiver, first, colour))
+    assert replayed(await receive(receiver, provider.deliver(secret=provider.secrets[1]), colour))
+    clock.now = NOW + 3 * 86400
+    late = await receive(receiver, first, colour)
+    assert code(late) == "timestamp-outside" if provider.signs_time else replayed(late)
+    assert replayed(await receive(receiver, provider.deliver(now=int(clock.now)), colour))
+    assert replayed(await receive(receiver, provider.deliver("evt_other", now=int(clock.now)), colour))
+    assert effects.of == sorted([provider.event_id, "evt_other"])
+
+
+@pytest.mark.fault(77)
+@SEVERAL_AT_ONCE
+@COLOURS
+async def test_simultaneous_deliveries_have_one_effect_and_the_others_are_told_to_come_again(
+    place: Place, provider: Provider, effects: Effects, clock: Clock, colour: str
+) -> None:
+    receiver, gate = receiver_of(place, provider, clock), Gate()
+    runs: list[str] = []
+
+    def handle(event: Event[Any]) -> None:
+        runs.append(event.id)
+        gate.pass_through()
+        effects.had(event)
+
+    async def ahandle(event: Event[Any]) -> None:
+        runs.append(event.id)
+        await gate.apass_through()
+        await effects.ahad(event)
+
+    receiver.on(provider.type)(ahandle if colour == "async" else handle)
+    winner = asyncio.create_task(receive(receiver, provider.deliver(), colour))
+    await asyncio.to_thread(gate.entered.wait, 30)
+    for answer in await asyncio.gather(*(receive(receiver, provider.deliver(), colour) for _ in range(5))):
+        assert (answer.status, code(answer)) == (503, "in-progress")
+        assert int(header(answer, b"retry-after") or b"0") >= 1
+    gate.leave.set()
+    assert (await winner).status == 200
+    assert replayed(await receive(receiver, provider.deliver(), colour))
+    assert runs == effects.of == [provider.event_id]
+
+
+@pytest.mark.fault(16)
+@SEVERAL_AT_ONCE
+def test_threads_without_a_gate_have_one_effect(
+    place: Place, provider: Provider, effects: Effects, clock: Clock
+) -> None:
+    receiver, barrier = receiver_of(place, provider, clock), threading.Barrier(8)
+    receiver.on(provider.type)(effects.had)
+
+    def deliver(_: int) -> Response:
+        barrier.wait(30)
+        delivery = provider.deliver()
+        return receiver.receive(delivery.headers, delivery.body)
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(deliver, range(8)))
+    assert {answer.status for answer in answers} <= {200, 503}
+    assert sum(answer.status == 200 and not replayed(answer) for answer in answers) == 1
+    assert effects.of == [provider.event_id]
+
+
+@COLOURS
+async def test_an_error_is_not_stored_and_the_next_delivery_runs(
+    place: Place, provider: Provider, effects: Effects, clock: Clock, colour: str
+) -> None:
+    receiver = receiver_of(place, provider, clock)
+    broken = [ValueError("the ledger is away")]
+
+    def handle(event: Event[Any]) -> None:
+        if place.transactional:
+            effects.had(event)
+        if broken:
+            raise broken.pop()
+        if not place.transactional:
+            effects.had(event)
+
+    async def ahandle(event: Event[Any]) -> None:
+        if place.transactional:
+            await effects.ahad(event)
+        if broken:
+            raise broken.pop()
+        if not place.transactional:
+            await effects.ahad(event)
+
+    receiver.on(provider.type)(ahandle if colour == "async" else handle)
+    with pytest.raises(ValueError, match="the ledger is away"):
+        await receive(receiver, provider.deliver(), colour)
+    assert effects.of == []
+    assert not replayed(await receive(receiver, provider.deliver(), colour))
+    assert replayed(await receive(receiver, provider.deliver(), colour))
+    assert effects.of == [provider.event_id]
+
+
+@LEASED
+async def test_a_waiting_duplicate_gets_a_success(place: Place, effects: Effects, clock: Clock) -> None:
+    """With concurrency=wait() the provider need not come again."""
+    receiver, gate = receiver_of(place, STRIPE, clock, terms={"concurrency": wait(30)}), Gate()
+
+    @receiver.on(STRIPE.type)
+    async def handle(event: Event[Any]) -> None:
+        await gate.apass_through()
+        effects.had(event)
+
+    deliveries = [asyncio.create_task(receive(receiver, STRIPE.deliver(), "async")) for _ in range(2)]
+    await asyncio.to_thread(gate.entered.wait, 30)
+    await place.seen.until("waited")
+    gate.leave.set()
+    assert sorted(replayed(answer) for answer in await asyncio.gather(*deliveries)) == [False, True]
+    assert effects.of == [STRIPE.event_id]
+
+
+@POSTGRESQL_TRANSACTIONAL
+@COLOURS
+async def test_a_transaction_that_the_database_wants_again_is_run_again(
+    place: Place, effects: Effects, clock: Clock, colour: str
+) -> None:
+    receiver = receiver_of(place, STRIPE, clock)
+    wanted = [SerializationFailure("could not serialize access") for _ in range(2)]
+
+    def handle(event: Event[Any]) -> None:
+        effects.had(event)
+        if wanted:
+            raise wanted.pop()
+
+    async def ahandle(event: Event[Any]) -> None:
+        await effects.ahad(event)
+        if wanted:
+            raise wanted.pop()
+
+    receiver.on(STRIPE.type)(ahandle if colour == "async" else handle)
+    assert not replayed(await receive(receiver, STRIPE.deliver(), colour))
+    assert effects.of == [STRIPE.event_id]
+    wanted[:] = [SerializationFailure("could not serialize access") for _ in range(6)]  # and no more often than that
+    answer = await receive(receiver, STRIPE.deliver("evt_never"), colour)
+    assert (answer.status, code(answer), wanted) == (503, "store-unavailable", [])
+    assert effects.of == [STRIPE.event_id]
+
+
+@COLOURS
+@pytest.mark.parametrize("mode", ["keyed", "transactional"])
+async def test_a_store_that_serves_sync_code_only_is_asked_in_threads(
+    tmp_path: Path, clock: Clock, colour: str, mode: Any
+) -> None:
+    """An async handler's claim is entered and left in threads, a sync one's whole course is in one."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'sync.db'}")
+    boundary = Boundary("sync", store=engine, effects=mode, window=WINDOW, observers=())
+    receiver = Receiver(boundary, STRIPE.receiver_scheme(), clock=clock)
+    ran: list[str] = []
+
+    async def ahandle(event: Event[Any]) -> None:
+        ran.append(event.id)
+
+    receiver.on(STRIPE.type)(ahandle if colour == "async" else lambda event: ran.append(event.id))
+    assert [replayed(await receive(receiver, STRIPE.deliver(), colour)) for _ in range(2)] == [False, True]
+    assert [replayed(await receive(receiver, STRIPE.deliver(body=OTHER), colour)) for _ in range(2)] == [False, True]
+    assert ran == [STRIPE.event_id]
+    await boundary.aclose()
+    engine.dispose()
+
+
+# ------------------------------------------------------------ cancelled, and handlers that do not fit
+
+
+@MEMORY
+async def test_a_cancelled_delivery_comes_to_its_end_in_a_sync_handler(
+    place: Place, effects: Effects, clock: Clock
+) -> None:
+    receiver, gate = receiver_of(place, STRIPE, clock), Gate()
+
+    @receiver.on(STRIPE.type)
+    def handle(event: Event[Any]) -> None:
+        gate.pass_through()
+        effects.had(event)
+
+    delivery = asyncio.create_task(receive(receiver, STRIPE.deliver(), "sync-on-a-loop"))
+    await asyncio.to_thread(gate.entered.wait, 30)
+    delivery.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not delivery.done(), "the handler is left behind"
+    gate.leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await delivery
+    assert effects.of == [STRIPE.event_id]
+    assert replayed(await receive(receiver, STRIPE.deliver(), "sync-on-a-loop"))
+
+
+async def test_a_cancelled_async_handler_leaves_the_event_to_the_next_delivery(
+    place: Place, effects: Effects, clock: Clock
+) -> None:
+    receiver, entered = receiver_of(place, STRIPE, clock), asyncio.Event()
+    first = True
+
+    @receiver.on(STRIPE.type)
+    async def handle(event: Event[Any]) -> None:
+        nonlocal first
+        if first:
+            first = False
+            entered.set()
+            await asyncio.Event().wait()
+        await effects.ahad(event)
+
+    delivery = asyncio.create_task(receive(receiver, STRIPE.deliver(), "async"))
+    await entered.wait()
+    delivery.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await delivery
+    assert not replayed(await receive(receiver, STRIPE.deliver(), "async"))
+    assert effects.of == [STRIPE.event_id]
+
+
+@MEMORY
+async def test_a_handler_of_the_wrong_colour_is_a_developers_error_and_loses_nothing(
+    place: Place, effects: Effects, clock: Clock
+) -> None:
+    receiver = receiver_of(place, STRIPE, clock)
+    receiver.on(STRIPE.type)(effects.ahad)
+    delivery = STRIPE.deliver()
+    with pytest.raises(ConfigurationError, match="coroutine function"):
+        await asyncio.to_thread(receiver.receive, delivery.headers, delivery.body)
+    assert not replayed(await receive(receiver, delivery, "async"))
+
+    hidden = receiver_of(place, STRIPE, clock)
+    hidden.on(STRIPE.type)(lambda event: effects.ahad(event))
+    with pytest.raises(ConfigurationError, match="returned an awaitable"):
+        await receive(hidden, delivery, "sync")
+    assert effects.of == [STRIPE.event_id]
+
+
+# ------------------------------------------------------------ which handler
+
+
+@COLOURS
+async def test_an_event_without_a_handler_is_acknowledged_and_kept(
+    place: Place, provider: Provider, clock: Clock, colour: str
+) -> None:
+    receiver = receiver_of(place, provider, clock)
+    delivery = provider.deliver()
+    assert not replayed(await receive(receiver, delivery, colour))
+    assert replayed(await receive(receiver, delivery, colour))
+    assert place.seen.fields("unhandled") == {"scheme": receiver.scheme.name, "event_type": provider.type}
+    event = receiver.verify(delivery.headers, delivery.body)
+    assert isinstance(event, Event)
+
+    def kept() -> Any:
+        with receiver.boundary.claim(event.key, operation=receiver.operation, payload=dict(event.payload)) as claim:
+            assert claim.replayed
+            return claim.result
+
+    assert await asyncio.to_thread(kept) == {"handled": False, "type": provider.type, "body": delivery.body}
+
+
+@MEMORY
+def test_all_other_events_can_have_a_handler(place: Place, effects: Effects, clock: Clock) -> None:
+    receiver = receiver_of(place, STRIPE, clock)
+    receiver.on("customer.created", "customer.updated")(lambda event: pytest.fail("another type"))
+    receiver.otherwise(effects.had)
+    delivery = STRIPE.deliver()
+    assert receiver.receive(delivery.headers, delivery.body).status == 200
+    assert effects.of == [STRIPE.event_id]
+    assert "unhandled" not in place.seen.names
+    with pytest.raises(ConfigurationError, match=r"customer\.updated"):
+        receiver.on("customer.updated")(effects.had)
+    with pytest.raises(ConfigurationError, match="otherwise"):
+        receiver.otherwise(effects.had)
+    with pytest.raises(ConfigurationError, match="names no type"):
+        receiver.on()(effects.had)
+
+
+@MEMORY
+def test_a_document_is_parsed_for_its_handler_inside_the_claim(place: Place, clock: Clock) -> None:
+    receiver = receiver_of(place, STRIPE, clock)
+    paid: list[int] = []
+
+    @receiver.on(STRIPE.type, parse=lambda document: int(document["data"]["object"]["amount_paid"]))
+    def handle(event: Event[int]) -> None:
+        assert event.claim is not None
+        assert event.claim.key_for("ledger").startswith("rs1-")
+        paid.append(event.data)
+
+    delivery = STRIPE.deliver()
+    bad = STRIPE.deliver("evt_bad", body=b'{"id":"evt_bad","type":"invoice.paid","data":{}}')
+    for _ in range(2):
+        with pytest.raises(KeyError):  # an error of the handler: nothing is stored
+            receiver.receive(bad.headers, bad.body)
+        assert receiver.receive(delivery.headers, delivery.body).status == 200
+    assert paid == [2000]
+
+
+# ------------------------------------------------------------ what is no event
+
+
+@COLOURS
+@MEMORY
+async def test_handshakes_are_answered_only_if_they_are_signed(place: Place, clock: Clock, colour: str) -> None:
+    challenge = b'{"token":"Jhj5dZrVaK7ZwHHjRyZWjbDl","challenge":"3eZbrw1aBm2rZgRNFdxV2595","type":"url_verification"}'
+    slack = receiver_of(place, SLACK, clock)
+    answer = await receive(slack, SLACK.deliver(body=challenge), colour)
+    assert (answer.status, answer.body) == (200, b"3eZbrw1aBm2rZgRNFdxV2595")
+    assert code(await receive(slack, SLACK.deliver(body=challenge, secret="x"), colour)) == "signature-invalid"
+
+    github, delivery = (
+        receiver_of(place, GITHUB, clock),
+        GITHUB.deliver(body=b'{"zen":"Design for failure.","hook_id":1}'),
+    )
+    ping = Delivery({**delivery.headers, "X-GitHub-Event": "ping"}, delivery.body)
+    assert (await receive(github, ping, colour)).status == 200
+    assert code(await receive(github, tampered(ping), colour)) == "signature-invalid"
+    assert set(place.seen.names) == {"delivery_refused"}, "a handshake uses no key"
+
+
+@pytest.mark.fault(65)
+@MEMORY
+def test_what_is_refused_uses_no_key_and_is_told(place: Place, provider: Provider, clock: Clock) -> None:
+    receiver = receiver_of(place, provider, clock, body_limit=5000)
+    receiver.otherwise(lambda event: pytest.fail("nothing was verified"))
+    good = provider.deliver()
+    cases = {
+        "signature-invalid": tampered(good),
+        "signature-missing": Delivery({}, good.body),
+        "encoding-unsupported": Delivery({**good.headers, "Content-Encoding": "gzip"}, good.body),
+        "body-too-large": provider.deliver(body=b"{" + b" " * 5000 + b"}"),
+        "payload-invalid": provider.deliver(body=b"[]"),
+    }
+    statuses = {"encoding-unsupported": 415, "body-too-large": 413}
+    for reason, delivery in cases.items():
+        answer = receiver.receive(delivery.headers, delivery.body)
+        assert (answer.status, code(answer)) == (statuses.get(reason, 400), reason)
+        assert place.seen.told[-1].fields == {"scheme": receiver.scheme.name, "refusal": reason}
+    assert set(place.seen.names) == {"delivery_refused"}
+
+
+@MEMORY
+def test_a_github_delivery_under_a_forged_id_is_refused_loudly(place: Place, effects: Effects, clock: Clock) -> None:
+    receiver = receiver_of(place, GITHUB, clock)
+    receiver.otherwise(effects.had)
+    delivery = GITHUB.deliver()
+    for forgery in ({"X-GitHub-Delivery": "forged"}, {"X-GitHub-Event": "push"}):
+        assert receiver.receive(delivery.headers, delivery.body).status == 200
+        answer = receiver.receive({**delivery.headers, **forgery}, delivery.body)
+        assert (answer.status, code(answer)) == (422, "event-changed")
+    assert effects.of == [GITHUB.event_id]
+    assert "mismatch" in place.seen.names
+    both = receiver_of(place, GITHUB, clock, scheme=GitHub(GITHUB.secrets[0], identity="delivery"))
+    both.otherwise(effects.had)
+    for id in ("a", "b", "b"):
+        both.receive({**delivery.headers, "X-GitHub-Delivery": id}, delivery.body)
+    assert effects.of == [GITHUB.event_id, "a", "b"]
+
+
+# ------------------------------------------------------------ answers to what a claim comes to
+
+
+@LEASED
+@COLOURS
+async def test_answers_to_errors_of_the_claim(place: Place, clock: Clock, colour: str) -> None:
+    """Doubt makes the provider come again, a failure that is stored makes it stop."""
+    runs: list[str] = []
+
+    def handle(event: Event[Any]) -> None:
+        runs.append(event.id)
+        raise ValueError("no")
+
+    async def ahandle(event: Event[Any]) -> None:
+        handle(event)
+
+    def receiver(**terms: Any) -> Receiver:
+        made = receiver_of(place, STRIPE, clock, terms=terms)
+        made.on(STRIPE.type)(ahandle if colour == "async" else handle)
+        return made
+
+    doubtful, permanent = receiver(effects="external"), receiver(permanent=ValueError)
+    for one in (doubtful, permanent):
+        with pytest.raises(ValueError, match="no"):
+            await receive(one, STRIPE.deliver(), colour)
+    answer = await receive(doubtful, STRIPE.deliver(), colour)
+    assert (answer.status, code(answer), header(answer, b"retry-after")) == (503, "outcome-unknown", b"60")
+    assert replayed(await receive(permanent, STRIPE.deliver(), colour))
+    assert runs == [STRIPE.event_id] * 2
+
+
+@MEMORY
+@COLOURS
+@pytest.mark.parametrize("error", [StoredFailure("A", "b"), InProgress(), KeyReused(), OutcomeUnknown()])
+async def test_what_a_handler_meets_in_another_boundary_is_no_answer_of_this_one(
+    place: Place, clock: Clock, colour: str, error: Exception
+) -> None:
+    """A handler's StoredFailure, taken for the claim's own, would be acknowledged, and the event lost."""
+    receiver = receiver_of(place, STRIPE, clock)
+
+    def handle(event: Event[Any]) -> None:
+        raise error
+
+    async def ahandle(event: Event[Any]) -> None:
+        raise error
+
+    receiver.on(STRIPE.type)(ahandle if colour == "async" else handle)
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            await receive(receiver, STRIPE.deliver(), colour)
+
+
+@MEMORY
+def test_a_declared_failure_is_acknowledged_and_settled(place: Place, clock: Clock) -> None:
+    receiver = receiver_of(place, STRIPE, clock)
+
+    @receiver.on(STRIPE.type)
+    def handle(event: Event[Any]) -> None:
+        assert event.claim is not None
+        event.claim.fail(ValueError("a customer that we do not know"))
+
+    delivery = STRIPE.deliver()
+    assert [replayed(receiver.receive(delivery.headers, delivery.body)) for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize("status", [409, 425, 429])
+@MEMORY
+def test_the_status_of_a_conflict_can_be_chosen(place: Place, clock: Clock, status: Any) -> None:
+    receiver = receiver_of(place, STRIPE, clock, concurrent_status=status)
+    delivery = STRIPE.deliver()
+
+    @receiver.on(STRIPE.type)
+    def handle(event: Event[Any]) -> None:
+        answer = receiver.receive(delivery.headers, delivery.body)
+        assert (answer.status, code(answer)) == (status, "in-progress")
+
+    assert receiver.receive(delivery.headers, delivery.body).status == 200
+
+
+async def test_a_store_that_is_down_makes_the_provider_come_again(clock: Clock) -> None:
+    boundary = Boundary("down", store="redis://127.0.0.1:1/0", window=WINDOW, observers=())
+    receiver = Receiver(boundary, STRIPE.receiver_scheme(), clock=clock)
+    receiver.otherwise(lambda event: pytest.fail("nothing was claimed"))
+    for colour in ("sync", "async", "sync-on-a-loop"):
+        answer = await receive(receiver, STRIPE.deliver(), colour)
+        assert (answer.status, code(answer)) == (503, "store-unavailable")
+        assert header(answer, b"retry-after") is not None
+    await boundary.aclose()
+
+
+# ------------------------------------------------------------ identity
+
+
+@COLOURS
+async def test_an_event_and_its_retry_from_a_queue_share_a_key(
+    place: Place, provider: Provider, effects: Effects, clock: Clock, colour: str
+) -> None:
+    """Whichever comes first; the worker may have the receiver, or the boundary alone."""
+    receiver = receiver_of(place, provider, clock, operation="events")
+    handled_by(receiver, effects, provider.type, colour)
+    delivery = provider.deliver()
+    event = receiver.verify(delivery.headers, delivery.body)
+    assert isinstance(event, Event)
+    queued = Event.load(json.loads(json.dumps(event.dump())))
+    assert queued == event
+    assert queued.body == delivery.body
+    clock.now += 86400  # what was verified once may wait
+    if colour == "sync":
+        assert await asyncio.to_thread(receiver.handle, queued)
+    else:
+        assert await receiver.ahandle(queued)
+    clock.now = NOW
+    assert replayed(await receive(receiver, delivery, colour))
+    async with receiver.boundary.claim(queued.key, operation="events", payload=dict(queued.payload)) as claim:
+        assert claim.replayed
+        assert claim.result == {"handled": True}
+    assert effects.of == [provider.event_id]
+
+
+@MEMORY
+def test_two_receivers_act_on_one_event_only_if_their_operations_differ(
+    place: Place, effects: Effects, clock: Clock
+) -> None:
+    boundary, delivery = place.boundary(window=WINDOW), STRIPE.deliver()
+    for operation in (None, None, "bookkeeping"):
+        receiver = Receiver(boundary, STRIPE.receiver_scheme(), operation=operation, clock=clock)
+        receiver.on(STRIPE.type)(effects.had)
+        receiver.receive(delivery.headers, delivery.body)
+    assert effects.of == [STRIPE.event_id] * 2
+
+
+@MEMORY
+def test_a_window_shorter_than_the_provider_delivers_again_is_refused(place: Place, provider: Provider) -> None:
+    scheme = provider.receiver_scheme()
+    with pytest.raises(ConfigurationError, match=r"window= .* handled twice"):
+        Receiver(place.boundary(window=scheme.redelivers - 1), scheme)
+    Receiver(place.boundary(window=scheme.redelivers), scheme)
+    with pytest.raises(ConfigurationError, match="concurrent_status"):
+        Receiver(place.boundary(window=WINDOW), scheme, concurrent_status=200)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"event\.tx"):
+        delivery = STRIPE.deliver()
+        event = Receiver(place.boundary(window=WINDOW), STRIPE.receiver_scheme(), clock=lambda: NOW).verify(
+            delivery.headers, delivery.body
+        )
+        assert isinstance(event, Event)
+        _ = event.tx
+
+
+class Shop:
+    """A provider of somebody's own: base64 of a header, the id in another."""
+
+    name, redelivers, body_limit = "shop", 3600.0, 1 << 16
+
+    def verify(self, head: Head, body: bytes, now: float) -> None:
+        check_signature([digest.hex().encode() for digest in signs([b"secret"], body)], [head.signed("x-shop-hmac")])
+
+    def identify(self, head: Head, body: bytes, document: dict[str, Any]) -> Known:
+        return Known(str(document["number"]), head.one("x-shop-topic") or "")
+
+
+@only(lambda name: name in ("memory", "sqlite-transactional"))
+def test_a_scheme_of_ones_own(place: Place, effects: Effects) -> None:
+    receiver = Receiver(place.boundary(window=WINDOW), Shop())
+    receiver.on("orders/paid")(effects.had)
+    body = b'{"number": 17}'
+    headers = {"X-Shop-Hmac": signs([b"secret"], body)[0].hex(), "X-Shop-Topic": "orders/paid"}
+    assert [replayed(receiver.receive(headers, body)) for _ in range(2)] == [False, True]
+    assert effects.of == ["17"]
+    with pytest.raises(DeliveryRefused, match="signature-invalid"):
+        receiver.verify(headers | {"X-Shop-Hmac": "é"}, body)
+
+
+def test_headers_may_be_lines_of_bytes() -> None:
+    head = Head([(b"X-A", b" 1 "), ("x-b", "2")])
+    assert (head.one("x-a"), head.one("X-B"), head.one("x-c")) == ("1", "2", None)
+
+
+@MEMORY
+def test_slacks_retries_are_duplicates(place: Place, effects: Effects, clock: Clock) -> None:
+    receiver = receiver_of(place, SLACK, clock, scheme=Slack(SLACK.secrets[0]))
+    receiver.on("app_mention")(effects.had)
+    for number in range(4):
+        delivery = SLACK.deliver(now=NOW + number)
+        headers = {**delivery.headers, "X-Slack-Retry-Num": str(number), "X-Slack-Retry-Reason": "http_timeout"}
+        assert receiver.receive(headers, delivery.body).status == 200
+    assert effects.of == [SLACK.event_id]
