@@ -209,6 +209,10 @@ ANYWHERE = (
     "**A key that a person expires** (`retrysafe keys expire`) is new work.",
     '**Over HTTP, with `on_store_error="open"`**, what arrives while the store does not answer runs unguarded.',
     (
+        '**Behind a gateway, with `effects="keyed"`**, a request whose answer was lost is sent again with the same '
+        "derived key: a service that ignores the key carries it out twice."
+    ),
+    (
         "**The store's clock is set forward.** Leases end early, and their holders are fenced; set forward by more "
         "than the window, the key is new work."
     ),

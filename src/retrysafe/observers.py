@@ -114,6 +114,11 @@ OCCURRENCES: dict[str, Meaning] = {
     "request_unsettled": Meaning(
         ERROR, "the request has ended, but its journal could not note it: it may be resumed for nothing", ("error",)
     ),
+    "upstream_failed": Meaning(
+        WARNING,
+        "the service behind a gateway did not answer: how it failed, and whether the request may have been begun",
+        ("error", "sent"),
+    ),
     "delivery_refused": Meaning(
         WARNING,
         "a webhook was not taken: it could not be verified, or not be read; no key was used",

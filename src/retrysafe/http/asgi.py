@@ -165,7 +165,8 @@ class Exchange:
         """The claim under which the application runs; None before it is made, and where it was passed over."""
         self.error: Exception | None = None
         """What the handler raised, for frameworks that make a response of it before we can see it."""
-        self._tried: Claim | None = None
+        self.tried: Claim | None = None
+        """The claim, also where the store did not answer and it was passed over."""
         self._watch: Watch | None = None
         self._unread: Iterator[bytes] | None = self._body.chunks()
         self._given = 0
@@ -180,6 +181,11 @@ class Exchange:
         self._audible = asyncio.Event()
         self._instead: Response | Refusal | RetryTransaction | None = None
 
+    @property
+    def body_length(self) -> int:
+        """Bytes of the request's body, which has been read."""
+        return self._body.length
+
     # ------------------------------------------------------------ the course of a request
 
     async def serve(self, app: App, scope: Scope, whose: str | None, *, deferred: bool = False) -> None:
@@ -188,9 +194,9 @@ class Exchange:
         while True:
             inner = self._scope_of(scope)
             await self._attempt(app, inner, whose, deferred=deferred)
-            if not isinstance(self._instead, RetryTransaction) or self._sent or self._tried is None:
+            if not isinstance(self._instead, RetryTransaction) or self._sent or self.tried is None:
                 break
-            pause = self._tried.restart_pause(restarts)
+            pause = self.tried.restart_pause(restarts)
             if pause is None:
                 break
             restarts += 1
@@ -230,7 +236,7 @@ class Exchange:
         """`begin` for a principal that was found by the application itself; nothing more happens when it has begun."""
         if self._instead is not None:  # an application that swallowed what ended it must not run the handler after all
             raise Preempted
-        if self._tried is None:
+        if self.tried is None:
             try:
                 whose = self.guard.scope(principal)
             except Refusal as refusal:
@@ -240,7 +246,7 @@ class Exchange:
     async def begin(self, whose: str | None) -> None:
         """Claim the key; raises `Preempted` when something else is answered than what the handler would."""
         try:
-            claim = self._tried = self.guard.claim(self._request, self._key, self._body, whose)
+            claim = self.tried = self.guard.claim(self._request, self._key, self._body, whose)
             await enter(claim, self.guard.boundary)
         except (Refusal, RetryTransaction) as instead:
             self._preempt(instead)

@@ -98,6 +98,35 @@ PROBLEMS: dict[str, Problem] = {
         safe_new_key=False,
         retry_after=1,
     ),
+    "identity-unavailable": Problem(
+        503,
+        "Whose request it is could not be found out",
+        "Nothing was done. Ask again later, with the same key.",
+        safe_new_key=False,
+        retry_after=1,
+    ),
+    "upgrade-unsupported": Problem(
+        501, "The gateway speaks HTTP only, and opens no tunnels", _NOT_BEGUN, safe_new_key=True
+    ),
+    "upstream-unavailable": Problem(
+        502,
+        "The service behind the gateway could not be reached",
+        "The request was not sent, so this attempt did nothing. Ask again later, with the same key.",
+        safe_new_key=False,
+        retry_after=1,
+    ),
+    "upstream-lost": Problem(
+        502,
+        "The service behind the gateway did not answer to its end",
+        "The request was sent, and may have been carried out. A new key could do the work twice.",
+        safe_new_key=False,
+    ),
+    "upstream-timeout": Problem(
+        504,
+        "The service behind the gateway did not answer in time",
+        "The request was sent, and may have been carried out. A new key could do the work twice.",
+        safe_new_key=False,
+    ),
 }
 """Every answer that the layer gives by itself, by its stable code."""
 

@@ -11,6 +11,7 @@ DRF = "tests/http/test_drf.py"
 FLASK = "tests/http/test_flask.py"
 FASTAPI = "tests/http/test_fastapi.py"
 GRPC = "tests/http/test_grpc.py"
+GATEWAY = "tests/gateway"
 ENCRYPTION = "tests/boundary/test_encryption.py"
 ONCE = "tests/boundary/test_once.py"
 SCHEMES = "tests/webhooks/test_schemes.py"
@@ -361,6 +362,119 @@ BREAKS = [
         "            if self._reads_unencrypted:\n                return stored\n            raise",
         "            if True:\n                return stored\n            raise",
         killed_by=(f"{ENCRYPTION}::test_an_answer_of_an_intruder_is_not_taken",),
+    ),
+    # ------------------------------------------------------------ the gateway
+    Break(
+        "a request that the gateway did not send leaves its key unknown",
+        "gateway/app.py",
+        "        if not sent:\n            exchange.claim.not_executed()",
+        "        if not sent:\n            pass",
+        killed_by=(
+            f"{GATEWAY}/test_failures.py::test_waiting_for_a_free_connection_in_vain_is_no_attempt",
+            f"{GATEWAY}/test_failures.py::test_a_host_that_nobody_knows",
+        ),
+    ),
+    Break(
+        "a request that the gateway may have sent leaves its key free",
+        "gateway/app.py",
+        "        if not sent:\n            exchange.claim.not_executed()",
+        "        exchange.claim.not_executed()",
+        killed_by=(
+            f"{GATEWAY}/test_failures.py::test_an_answer_that_is_lost_leaves_the_key_as_the_effects_want_it[cut-external]",
+            f"{GATEWAY}/test_failures.py::test_an_upstream_that_takes_no_more_bytes_is_silent",
+        ),
+        rows=(5,),
+    ),
+    Break(
+        "the gateway's client library repeats what HTTP calls idempotent",
+        "gateway/upstream.py",
+        "self.session._retry_connection = False",
+        "self.session._retry_connection = True",
+        killed_by=(f"{GATEWAY}/test_failures.py::test_no_request_is_repeated_by_the_gateway_itself[GET]",),
+    ),
+    Break(
+        "what waits to be sent follows when the gateway has given up",
+        "gateway/upstream.py",
+        "                self.transport.abort()",
+        "                pass",
+        killed_by=(f"{GATEWAY}/test_failures.py::test_an_upstream_that_takes_no_more_bytes_is_silent",),
+    ),
+    Break(
+        "a connection is cut although it serves another request by now",
+        "gateway/upstream.py",
+        "if response.connection is None:",
+        "if response.connection is not None:",
+        killed_by=(f"{GATEWAY}/test_proxying.py::test_a_connection_that_serves_another_request_is_not_cut",),
+    ),
+    Break(
+        "the gateway sends the client's own key on",
+        "gateway/app.py",
+        'key = key_field(exchange.tried.key_for("upstream"), route.forward_key)',
+        "key = None",
+        killed_by=(
+            f"{GATEWAY}/test_proxying.py::test_the_key_that_is_sent_on_is_derived[quoted]",
+            f"{GATEWAY}/test_principals.py::test_k8_two_principals_do_not_share_a_key_and_nobody_has_none",
+        ),
+        rows=(74,),
+    ),
+    Break(
+        "fields that Connection names pass the gateway",
+        "gateway/fields.py",
+        "return HOP_BY_HOP | (named - _NEEDED)",
+        "return HOP_BY_HOP",
+        killed_by=(f"{GATEWAY}/test_proxying.py::test_hop_by_hop_fields_end_at_the_gateway_both_ways",),
+    ),
+    Break(
+        "a client can take Content-Length away from its request",
+        "gateway/fields.py",
+        "return HOP_BY_HOP | (named - _NEEDED)",
+        "return HOP_BY_HOP | named",
+        killed_by=(f"{GATEWAY}/test_proxying.py::test_hop_by_hop_fields_end_at_the_gateway_both_ways",),
+    ),
+    Break(
+        "a slow client is taken for a silent upstream",
+        "gateway/patience.py",
+        "        self._reschedule(None)",
+        "        pass",
+        killed_by=(f"{GATEWAY}/test_proxying.py::test_a_slow_client_is_no_silent_upstream",),
+    ),
+    Break(
+        "every client can say whose request it is",
+        "gateway/principals.py",
+        "        return any(address in network for network in self._trusted)",
+        "        return True",
+        killed_by=(f"{GATEWAY}/test_principals.py::test_k8_a_header_is_believed_of_trusted_networks_only",),
+        rows=(74,),
+    ),
+    Break(
+        "a token chooses by which algorithm it is verified",
+        "gateway/principals.py",
+        "algorithms=list(claims.algorithms),",
+        'algorithms=[jwt.get_unverified_header(token)["alg"]],',
+        killed_by=(f"{GATEWAY}/test_principals.py::test_k8_a_token_that_is_not_right_in_everything_is_nobodys[8]",),
+        rows=(74,),
+    ),
+    Break(
+        "routes of a gateway keep their keys apart",
+        "gateway/guards.py",
+        "                settings.name,\n",
+        "                settings.name + route.effects,\n",
+        killed_by=(f"{GATEWAY}/test_config.py::test_a_key_of_one_route_is_refused_on_another_whatever_their_policies",),
+        rows=(73,),
+    ),
+    Break(
+        "a gateway that is stopped keeps its sockets, where new connections wait for nobody",
+        "gateway/serving.py",
+        "            one.close()\n        super()",
+        "            pass\n        super()",
+        killed_by=(f"{GATEWAY}/test_lives.py::test_what_runs_when_the_gateway_is_stopped_comes_to_its_end",),
+    ),
+    Break(
+        "a gateway that is stopped does not wait until what it cut is recorded",
+        "gateway/app.py",
+        "            await asyncio.wait(self._running, timeout=_SECONDS_TO_MARK)",
+        "            pass",
+        killed_by=(f"{GATEWAY}/test_app.py::test_a_gateway_is_closed_when_all_that_was_cut_is_recorded",),
     ),
     # ------------------------------------------------------------ webhooks
     Break(

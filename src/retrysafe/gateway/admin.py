@@ -1,0 +1,63 @@
+"""What operators and orchestrators ask: is the process alive, can it serve, what has it counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+from retrysafe.errors import RetrysafeError
+from retrysafe.gateway.guards import Guards
+from retrysafe.gateway.metrics import CONTENT_TYPE, Metrics
+from retrysafe.http.asgi import Send, send_response
+from retrysafe.http.messages import Response
+from retrysafe.observers import logger
+from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.settling import read
+
+_PATIENCE = 2.0
+_NO_KEY = bytes(32)
+
+
+class Admin:
+    """``/health/live``, ``/health/ready`` and ``/metrics``."""
+
+    def __init__(self, guards: Guards, metrics: Metrics) -> None:
+        self._guards = guards
+        self._metrics = metrics
+
+    async def __call__(self, path: str, send: Send) -> None:
+        """Answer, whatever the method is."""
+        if path == "/health/live":
+            response = _json(200, {"status": "live", "worker": os.getpid()})
+        elif path == "/health/ready":
+            response = await self._ready()
+        elif path == "/metrics":
+            response = Response(200, ((b"content-type", CONTENT_TYPE.encode()),), self._metrics.text())
+        else:
+            response = _json(404, {"status": "there is /health/live, /health/ready and /metrics"})
+        length = (b"content-length", str(len(response.body or b"")).encode())
+        await send_response(
+            send, response._replace(headers=(*response.headers, length, (b"cache-control", b"no-store")))
+        )
+
+    async def _ready(self) -> Response:
+        """Ready is who can claim keys; an upstream that is away makes no gateway better than another."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._ask_store()
+        except (RetrysafeError, OSError) as error:
+            logger().warning("Not ready: the store does not answer: %r", error)
+            return _json(503, {"status": "not ready", "store": type(error).__name__})
+        return _json(200, {"status": "ready", "store": "answers"})
+
+    async def _ask_store(self) -> None:
+        backend = self._guards.boundary._terms.backend
+        if backend.serves_async:
+            await arun(read(backend.store, _NO_KEY), backend.aclient())
+        else:
+            await asyncio.to_thread(lambda: run(read(backend.store, _NO_KEY), backend.client()))
+
+
+def _json(status: int, value: object) -> Response:
+    return Response(status, ((b"content-type", b"application/json"),), json.dumps(value).encode())

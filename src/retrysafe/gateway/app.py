@@ -1,0 +1,245 @@
+"""The gateway as an ASGI application: which policy a request has, the guard around the upstream, and who answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from email.utils import formatdate
+from typing import Any
+
+import aiohttp
+
+from retrysafe.gateway.admin import Admin
+from retrysafe.gateway.failures import CUT, NOT_BEGUN, Failed, UpstreamFailed, answer, becomes_of_key
+from retrysafe.gateway.fields import Hop, key_field, proxy_status, text_of, to_client, to_upstream, via, wants_tunnel
+from retrysafe.gateway.guards import Guarded, Guards
+from retrysafe.gateway.metrics import Metrics
+from retrysafe.gateway.principals import finder_of
+from retrysafe.gateway.settings import Settings
+from retrysafe.gateway.upstream import ClientGone, Exchange, Upstream
+from retrysafe.http import asgi
+from retrysafe.http.asgi import HELD, Message, Receive, Scope, Send, guarded, request_of, send_response, whose_of
+from retrysafe.http.messages import Request
+from retrysafe.http.problems import Refusal, render
+from retrysafe.observers import logger
+
+_SECONDS_TO_MARK = 10.0
+"""How long requests that were cut may take to say so in the store."""
+
+
+class Gateway:
+    """The gateway that ``settings`` describe, for any ASGI server; see `retrysafe.gateway.serving` for ours.
+
+    Arguments:
+        settings: what it does.
+        admin_port: the port on which health and metrics are served alone; without it they are under a prefix.
+
+    Raises `ConfigurationError` for what cannot be kept. No connection is opened before the first request.
+    """
+
+    def __init__(self, settings: Settings, *, admin_port: int | None = None) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.guards = Guards(settings, [self.metrics])
+        self._admin = Admin(self.guards, self.metrics)
+        self._admin_port = admin_port
+        self._upstream: Upstream | None = None
+        self._issuer: aiohttp.ClientSession | None = None
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the lifespan of a server."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1003})
+        elif (path := self._admin_path(scope)) is not None:
+            await self._admin(path, send)
+        else:
+            await self._counted(scope, receive, send)
+
+    def _admin_path(self, scope: Scope) -> str | None:
+        """What is asked of the admin's endpoints; None for the upstream's."""
+        prefix, path = self.settings.admin_prefix, str(scope["path"])
+        asked = path.removeprefix(prefix) if path.startswith(prefix + "/") else None
+        if self._admin_port is None:
+            return asked
+        server = scope.get("server")
+        on_admin = server is not None and server[1] == self._admin_port
+        return (path if asked is None else asked) if on_admin else None
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def aclose(self) -> None:
+        """Wait until every request that the server has cut is recorded as such, and close all connections."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=_SECONDS_TO_MARK)
+        if self._upstream is not None:
+            await self._upstream.close()
+        if self._issuer is not None:
+            await self._issuer.close()
+        await self.guards.aclose()
+
+    def _opened(self) -> Upstream:
+        """The upstream; made on the loop that serves."""
+        if self._upstream is None:
+            self._upstream = Upstream(self.settings)
+            self._issuer = aiohttp.ClientSession()
+            self.guards.open(finder_of(self.settings.principal, self._issuer))
+        return self._upstream
+
+    async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            await Visit(self, self._opened(), scope).serve(receive, send)
+        finally:
+            self._running.discard(task)
+
+
+class Visit:
+    """One request on its way through."""
+
+    def __init__(self, gateway: Gateway, upstream: Upstream, scope: Scope) -> None:
+        self._settings = gateway.settings
+        self._metrics = gateway.metrics
+        self._upstream = upstream
+        self._scope = scope
+        self._request = request_of(scope)
+        self._place: Guarded = gateway.guards.of(self._request)
+        self._status = 0
+        self._by = "gateway"
+        self._forwarded = False
+        self._begun_upstream = False
+        self._claimed = False
+
+    async def serve(self, receive: Receive, send: Send) -> None:
+        """Answer it."""
+
+        async def answering(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = self._begun(message)
+            await send(message)
+
+        try:
+            if wants_tunnel(self._request):
+                raise Refusal("upgrade-unsupported")
+            guard = self._place.guard
+            await guarded(guard, self._forward, self._scope, receive, answering, self._whose)
+        except UpstreamFailed as failure:
+            if self._status:
+                raise
+            base = self._place.guard.policy.problem_base
+            await send_response(answering, answer(failure, self._settings.name, base))
+        except Refusal as refusal:
+            if self._status:
+                raise
+            await send_response(answering, render(refusal, base=self._place.guard.policy.problem_base))
+        except ClientGone:
+            return
+        except asyncio.CancelledError:  # the server has stopped waiting for this request; the guard has recorded it
+            if not self._status:
+                failed = CUT if self._begun_upstream else NOT_BEGUN
+                await send_response(
+                    answering, answer(UpstreamFailed(failed, self._becomes(failed)), self._settings.name)
+                )
+            raise
+
+    async def _whose(self, scope: Scope) -> str | None:
+        return await whose_of(self._place.guard, scope)
+
+    def _begun(self, message: Message) -> Message:
+        """The start of whatever response it is: with a date, and an error of ours signed as such."""
+        self._status = status = message["status"]
+        headers = list(message["headers"])
+        if via(self._settings.name) in headers:
+            self._by = "upstream" if self._forwarded else "record"
+        if not any(name == b"date" for name, _ in headers):
+            headers.append((b"date", formatdate(usegmt=True).encode()))
+        if self._by == "gateway" and not any(name == b"proxy-status" for name, _ in headers):
+            error = "proxy_internal_error" if status >= 500 else "http_request_denied"
+            headers.append(proxy_status(self._settings.name, f"error={error}"))
+        self._metrics.requests.labels(self._place.route.match, str(status), self._by).inc()
+        return {**message, "headers": headers}
+
+    # ------------------------------------------------------------ the application inside the guard
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange: asgi.Exchange | None = scope.get(HELD)
+        route = self._place.route
+        key = None
+        if exchange is not None and exchange.tried is not None:
+            key = key_field(exchange.tried.key_for("upstream"), route.forward_key)
+        length = None if exchange is None else exchange.body_length
+        request, settings = self._request, self._settings
+        try:
+            url = self._upstream.url(request.path, request.query)
+            host = None if settings.host == "keep" else self._upstream.host
+            lines = to_upstream(request, self._hop(), host=host, key=key, length=length)
+        except Refusal:
+            self._not_sent(exchange)
+            raise
+
+        async def head(status: int, headers: list[tuple[bytes, bytes]]) -> None:
+            self._forwarded = True
+            if status in route.unexecuted:
+                self._not_sent(exchange)
+            out = to_client(headers, status, settings.name)
+            await send({"type": "http.response.start", "status": status, "headers": out})
+
+        began = time.perf_counter()
+        working = Exchange(self._upstream, route.timeouts, receive, send)
+        unwanted = exchange is None or exchange.claim is None
+        self._claimed, self._begun_upstream = not unwanted, True
+        try:
+            body = length > 0 if length is not None else _has_body(request)
+            await working.run(request.method, url, lines, head, body=body, heeds_client=unwanted)
+        except UpstreamFailed as failure:
+            self._failed(failure, exchange)
+            raise
+        finally:
+            self._metrics.duration.labels(route.match).observe(time.perf_counter() - began)
+
+    def _failed(self, failure: UpstreamFailed, exchange: asgi.Exchange | None) -> None:
+        """Say what it means for the key; then the error takes its course through the guard."""
+        error, sent = failure.failed.error, failure.failed.sent
+        self._metrics.failures.labels(self._place.route.match, error).inc()
+        if exchange is None or exchange.claim is None:
+            logger().warning("The upstream did not answer: %s (%s)", error, "it may have begun" if sent else "not sent")
+            return
+        failure.guarded = self._becomes(failure.failed)
+        exchange.claim.notice("upstream_failed", error=error, sent=sent)
+        if not sent:
+            exchange.claim.not_executed()
+
+    def _becomes(self, failed: Failed) -> str:
+        return becomes_of_key(failed, self._place.route.effects) if self._claimed else ""
+
+    def _not_sent(self, exchange: asgi.Exchange | None) -> None:
+        if exchange is not None and exchange.claim is not None:
+            exchange.claim.not_executed()
+
+    def _hop(self) -> Hop:
+        scope, settings = self._scope, self._settings
+        client = scope.get("client")
+        return Hop(
+            name=settings.name,
+            version=scope.get("http_version", "1.1"),
+            scheme=scope.get("scheme", "http"),
+            client=client[0] if client else None,
+            trusted=settings.trust_forwarded,
+        )
+
+
+def _has_body(request: Request) -> bool:
+    lengths = request.lines(b"content-length")
+    return bool(request.lines(b"transfer-encoding")) or any(
+        text_of(value).strip() not in ("", "0") for value in lengths
+    )

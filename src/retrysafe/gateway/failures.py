@@ -1,0 +1,85 @@
+"""What it means that the upstream failed: was the request sent, and what is the client told."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import aiohttp
+
+from retrysafe.gateway.fields import proxy_status
+from retrysafe.http.messages import Response
+from retrysafe.http.problems import BASE, Refusal, render
+
+
+class Failed(NamedTuple):
+    """A way in which an upstream can fail.
+
+    ``error`` is the name that RFC 9209 has for it; ``sent`` is whether the upstream may have begun with the request.
+    """
+
+    code: str
+    error: str
+    status: int
+    sent: bool
+
+
+CONNECT_TIMEOUT = Failed("upstream-unavailable", "connection_timeout", 504, sent=False)
+UNKNOWN_HOST = Failed("upstream-unavailable", "dns_error", 502, sent=False)
+CERTIFICATE = Failed("upstream-unavailable", "tls_certificate_error", 502, sent=False)
+TLS = Failed("upstream-unavailable", "tls_protocol_error", 502, sent=False)
+REFUSED = Failed("upstream-unavailable", "connection_refused", 502, sent=False)
+INCOMPLETE = Failed("upstream-lost", "http_response_incomplete", 502, sent=True)
+NO_HTTP = Failed("upstream-lost", "http_protocol_error", 502, sent=True)
+UNASKED_UPGRADE = Failed("upstream-lost", "http_upgrade_failed", 502, sent=True)
+BROKEN = Failed("upstream-lost", "connection_terminated", 502, sent=True)
+SILENT = Failed("upstream-timeout", "connection_read_timeout", 504, sent=True)
+TOO_LONG = Failed("upstream-timeout", "http_response_timeout", 504, sent=True)
+CUT = Failed("upstream-lost", "proxy_internal_error", 503, sent=True)
+NOT_BEGUN = Failed("upstream-unavailable", "proxy_internal_error", 503, sent=False)
+"""The gateway itself is stopped, with a request that it has begun, and with one that it has not."""
+
+_KINDS: tuple[tuple[type[BaseException], Failed], ...] = (
+    (aiohttp.ConnectionTimeoutError, CONNECT_TIMEOUT),
+    (aiohttp.ClientConnectorDNSError, UNKNOWN_HOST),
+    (aiohttp.ClientConnectorCertificateError, CERTIFICATE),
+    (aiohttp.ClientConnectorSSLError, TLS),
+    (aiohttp.ClientConnectorError, REFUSED),
+    (aiohttp.ClientPayloadError, INCOMPLETE),
+    (aiohttp.ClientResponseError, NO_HTTP),
+    (aiohttp.ClientError, BROKEN),
+    (OSError, BROKEN),
+)
+"""What aiohttp raises. Only an error of its connector is raised before a byte was sent; all else may be too late."""
+
+
+class UpstreamFailed(Exception):
+    """The upstream did not answer: ends the guarded work, whose effects then decide what becomes of the key."""
+
+    def __init__(self, failed: Failed, guarded: str = "") -> None:
+        super().__init__(failed.error)
+        self.failed = failed
+        self.guarded = guarded
+        """What becomes of the key, for the client; empty where there is none."""
+
+
+def failed_by(error: BaseException) -> Failed | None:
+    """Which failure of the upstream an exception is; None for an error of ours."""
+    return next((failed for kind, failed in _KINDS if isinstance(error, kind)), None)
+
+
+def becomes_of_key(failed: Failed, effects: str) -> str:
+    """What a client does about a key after this failure."""
+    if not failed.sent:
+        return ""
+    if effects == "keyed":
+        return " Send it again with the same key: the service behind recognises it."
+    return " The key is kept as unknown, and nothing is sent again until somebody has settled it."
+
+
+def answer(failure: UpstreamFailed, name: str, base: str = BASE) -> Response:
+    """The gateway's own answer; ``Proxy-Status`` tells it from one that the upstream has sent."""
+    failed = failure.failed
+    refusal = Refusal(failed.code)
+    refusal.detail += failure.guarded
+    response = render(refusal, failed.status, base)
+    return response._replace(headers=(*response.headers, proxy_status(name, f"error={failed.error}")))

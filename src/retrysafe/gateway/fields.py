@@ -1,0 +1,133 @@
+"""Header fields on their way through the gateway, both ways (RFC 9110 section 7.6): pure, bytes in and text out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from retrysafe.http.keys import HEADER
+from retrysafe.http.messages import HOP_BY_HOP, Headers, Request
+from retrysafe.http.problems import Refusal
+
+Lines = list[tuple[str, str]]
+Out = list[tuple[bytes, bytes]]
+
+_NEEDED = frozenset({b"host", b"content-length", b"content-type"})
+"""What a message cannot do without, whatever Connection names: a client must not take it away."""
+_ANSWERED = frozenset({b"expect"})
+"""100-continue is answered by the server that reads the body: us."""
+_TELLING = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+
+
+class Hop(NamedTuple):
+    """What the next server is told of the connection that a request came on."""
+
+    name: str
+    version: str
+    scheme: str
+    client: str | None
+    trusted: bool
+
+
+def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None, length: int | None) -> Lines:
+    """The fields of the request that is sent on.
+
+    ``host`` replaces that of the client, if given. ``key`` is what is sent instead of the client's key, "" for none
+    and None for as it came; ``length`` is how long the body is, if that is known. Raises `Refusal` for values that
+    are not text.
+    """
+    gone = _hop_by_hop(request.headers) | _ANSWERED
+    if not hop.trusted:
+        gone |= _TELLING
+    if host is not None:
+        gone |= {b"host"}
+    if key is not None:
+        gone |= {HEADER}
+    if length is not None:
+        gone |= _FRAMING
+    lines = [(name.decode("latin-1"), text_of(value)) for name, value in request.headers if name not in gone]
+    if host is not None:
+        lines.insert(0, ("host", host))
+    if key:
+        lines.append((HEADER.decode(), key))
+    if length:
+        lines.append(("content-length", str(length)))
+    return [*lines, *_told(request, hop)]
+
+
+def to_client(headers: Iterable[tuple[bytes, bytes]], status: int, name: str) -> Out:
+    """The fields of a response that came from the upstream."""
+    lower = [(field.lower(), value) for field, value in headers]
+    gone = _hop_by_hop(lower)
+    if any(field == b"transfer-encoding" for field, _ in lower):
+        gone |= {b"content-length"}
+    out = [(field, value) for field, value in lower if field not in gone]
+    out.append(via(name))
+    if status >= 500:
+        out.append(proxy_status(name, f"received-status={status}"))
+    return out
+
+
+def via(name: str) -> tuple[bytes, bytes]:
+    """What every response that came from the upstream has, and no other."""
+    return b"via", f"1.1 {name}".encode()
+
+
+def proxy_status(name: str, parameters: str) -> tuple[bytes, bytes]:
+    """Who answered, and why (RFC 9209): the last line says whether a 5xx is the upstream's or the gateway's."""
+    return b"proxy-status", f"{name}; {parameters}".encode()
+
+
+def text_of(value: bytes) -> str:
+    """A value as text from which the client library makes the same bytes again."""
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Refusal("request-invalid", "Nothing was done. A header field is neither ASCII nor UTF-8.") from None
+    if _CONTROL.search(text):
+        raise Refusal("request-invalid", "Nothing was done. A header field has control characters.")
+    return text
+
+
+def key_field(key: str, how: str) -> str:
+    """The derived key as the upstream wants it; "" for not at all."""
+    return {"quoted": f'"{key}"', "bare": key}.get(how, "")
+
+
+def wants_tunnel(request: Request) -> bool:
+    """Whether a request asks for something else than HTTP: a websocket, or CONNECT."""
+    upgrades = b",".join(request.lines(b"upgrade")).lower()
+    return request.method == "CONNECT" or (
+        b"upgrade" in _tokens(request.lines(b"connection")) and b"websocket" in upgrades
+    )
+
+
+def _told(request: Request, hop: Hop) -> Lines:
+    """Via, and who asks, by the standard (RFC 7239) and as everybody did before it."""
+    host = next(iter(request.lines(b"host")), b"").decode("latin-1")
+    told = [("via", f"{hop.version} {hop.name}"), ("x-forwarded-proto", hop.scheme)]
+    parts = [f"proto={hop.scheme}"]
+    if host and host.isascii() and '"' not in host and "\\" not in host:
+        told.append(("x-forwarded-host", host))
+        parts.insert(0, f'host="{host}"')
+    if hop.client:
+        told.append(("x-forwarded-for", hop.client))
+        parts.insert(0, f'for="[{hop.client}]"' if ":" in hop.client else f"for={hop.client}")
+    told.append(("forwarded", ";".join(parts)))
+    if not hop.trusted:
+        return told
+    once = {b"x-forwarded-proto", b"x-forwarded-host"}
+    return [line for line in told if line[0].encode() not in once or not request.lines(line[0].encode())]
+
+
+def _hop_by_hop(headers: Headers | Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """The fields that concern one connection only: those that always do, and what Connection names."""
+    named = _tokens([value for name, value in headers if name == b"connection"])
+    return HOP_BY_HOP | (named - _NEEDED)
+
+
+def _tokens(values: Iterable[bytes]) -> frozenset[bytes]:
+    return frozenset(token.strip().lower() for value in values for token in value.split(b","))

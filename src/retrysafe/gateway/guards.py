@@ -1,0 +1,110 @@
+"""The policies of a gateway as guards: one for each route, on boundaries that share one name and one store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from retrysafe import Boundary
+from retrysafe.connect import connect
+from retrysafe.encryption import Keyring
+from retrysafe.gateway.settings import EVERYTHING, Route, Settings
+from retrysafe.http.guard import Guard
+from retrysafe.http.messages import Request
+from retrysafe.http.policy import Options
+from retrysafe.http.routes import Patterns
+from retrysafe.observers import LoggingObserver
+from retrysafe.ports import Observer
+from retrysafe.terms import reject, wait
+
+_TEMPLATE = re.compile(r"\{[^/{}]*\}")
+
+
+class Guarded(NamedTuple):
+    """A route, and the guard that keeps its policy."""
+
+    route: Route
+    guard: Guard
+
+
+class Guards:
+    """The guard of every request.
+
+    All boundaries have the same name, so that a key that was used on one route is refused on every other, whatever
+    their policies. Raises `ConfigurationError` for what a boundary or the HTTP contract refuses, naming the route.
+    """
+
+    def __init__(self, settings: Settings, observers: Iterable[Observer] = ()) -> None:
+        self._settings = settings
+        self._observers = (LoggingObserver(), *observers)
+        self._backend = connect(settings.store)
+        self._boundaries: dict[tuple[Any, ...], Boundary] = {}
+        self.defaults = self._guarded(settings.defaults)
+        routes: dict[str, Guarded] = {}
+        for route in settings.routes:
+            routes.setdefault(pattern_of(route), self._guarded(route))
+        self._routes = Patterns(routes)
+        self.all = (*routes.values(), self.defaults)
+
+    def open(self, principal: Any) -> None:
+        """From now on ``principal`` says whose requests are."""
+        for one in self.all:
+            one.guard.principal = principal
+
+    def of(self, request: Request) -> Guarded:
+        """The policy of a request: the first route that matches, or the defaults."""
+        path = unquote(request.path.decode("latin-1"))
+        return self._routes.find(request.method, path) or self.defaults
+
+    @property
+    def boundary(self) -> Boundary:
+        """One of the boundaries, which share a store."""
+        return self.defaults.guard.boundary
+
+    async def aclose(self) -> None:
+        """Close the store."""
+        for boundary in self._boundaries.values():
+            await boundary.aclose()
+
+    def _guarded(self, route: Route) -> Guarded:
+        options: Options = {**route.options}  # type: ignore[typeddict-item]
+        method = pattern_of(route).partition("/")[0].strip()
+        if method and route.key != "off":
+            options["methods"] = [method]
+        plain = Guard(self._boundary(route), {})
+        if route.match == EVERYTHING:
+            return Guarded(
+                route, Guard(plain.boundary, {**options, "required": route.key == "required", "routes": _off(route)})
+            )
+        return Guarded(route, plain.under(route.key, options))
+
+    def _boundary(self, route: Route) -> Boundary:
+        """A boundary with the terms of a route; routes that want the same share it."""
+        terms = (route.effects, route.window, route.memory, route.lease, route.concurrency)
+        found = self._boundaries.get(terms)
+        if found is None:
+            settings = self._settings
+            found = self._boundaries[terms] = Boundary(
+                settings.name,
+                store=self._backend,
+                window=route.window,
+                memory=route.memory,
+                lease=route.lease,
+                concurrency=reject() if route.concurrency is None else wait(route.concurrency),
+                effects=route.effects,
+                observers=self._observers,
+                encryption=None if settings.encryption is None else Keyring.from_env(settings.encryption),
+                secret=settings.secret,
+            )
+        return found
+
+
+def pattern_of(route: Route) -> str:
+    """The pattern as `Patterns` have it: a template's ``{name}`` stands for one segment."""
+    return _TEMPLATE.sub("*", route.match)
+
+
+def _off(route: Route) -> dict[str, Any]:
+    return {EVERYTHING: "off"} if route.key == "off" else {}

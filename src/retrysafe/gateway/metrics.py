@@ -1,0 +1,108 @@
+"""What a gateway counts, as Prometheus reads it: what its boundaries decide, and what came of requests.
+
+Names are those that OpenTelemetry's exporter gives to `retrysafe.metrics`. With several workers each process writes
+into the directory that ``PROMETHEUS_MULTIPROC_DIR`` names, and whoever is asked adds them up.
+"""
+
+from __future__ import annotations
+
+import os
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from retrysafe.metrics import ATTEMPTS, BEGINNINGS, BUCKETS, CLAIMS, COUNTERS, DECISIONS, ENDINGS
+from retrysafe.observers import OCCURRENCES
+from retrysafe.ports import Occurrence
+
+DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+
+_COUNTED_BY = {
+    name: [counter for counter in COUNTERS if name in counter.occurrences and counter.name != ATTEMPTS]
+    for name in OCCURRENCES
+}
+
+
+class Metrics:
+    """The instruments of one worker."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        labels = ("retrysafe_boundary", "retrysafe_operation", "retrysafe_outcome")
+        self._counters = {
+            counter.name: Counter(counter.name.replace(".", "_"), counter.text, labels, registry=registry)
+            for counter in COUNTERS
+        }
+        self.requests = Counter(
+            "retrysafe_gateway_requests",
+            "Requests, by the route's pattern, the status, and who answered: upstream, record or gateway.",
+            ("route", "status", "answered_by"),
+            registry=registry,
+        )
+        self.failures = Counter(
+            "retrysafe_gateway_upstream_failures",
+            "Requests that the upstream did not answer, by the error's name in RFC 9209.",
+            ("route", "error"),
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "retrysafe_gateway_upstream_duration_seconds",
+            "How long the upstream took for a request and its whole response.",
+            ("route",),
+            buckets=BUCKETS,
+            registry=registry,
+        )
+
+    def __call__(self, occurrence: Occurrence, /) -> None:
+        """Count what is told of no attempt."""
+        self._count(occurrence)
+
+    def watch(self, received: Occurrence, /) -> Attempt:
+        """Count what is told of one attempt."""
+        return Attempt(self, received)
+
+    def add(self, counter: str, occurrence: Occurrence, outcome: str) -> None:
+        """Add one to a counter."""
+        self._counters[counter].labels(occurrence.boundary, occurrence.operation, outcome).inc()
+
+    def _count(self, occurrence: Occurrence) -> None:
+        for counter in _COUNTED_BY.get(occurrence.name, ()):
+            outcome = occurrence.name if counter.outcome else ""
+            self.add(counter.name, occurrence, str(occurrence.fields[counter.field]) if counter.field else outcome)
+
+    def text(self) -> bytes:
+        """All of it, of all workers."""
+        registry = self._registry
+        if DIRECTORY in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return prometheus_client.generate_latest(registry)
+
+
+class Attempt:
+    """Counts one attempt once: how it was decided, and how it ended."""
+
+    __slots__ = ("_decided", "_ending", "_metrics", "_received")
+
+    def __init__(self, metrics: Metrics, received: Occurrence) -> None:
+        self._metrics = metrics
+        self._received = received
+        self._decided = self._ending = ""
+
+    def __call__(self, occurrence: Occurrence, /) -> None:
+        """Note what the attempt does."""
+        name = occurrence.name
+        if name in DECISIONS:
+            self._decided = name
+        elif name in ENDINGS or (name == "lease_lost" and not self._ending):
+            self._ending = name
+        self._metrics._count(occurrence)
+
+    def close(self, error: BaseException | None, /) -> None:
+        """Count how it ended."""
+        if self._decided in BEGINNINGS:
+            self._metrics.add(ATTEMPTS, self._received, self._ending or "error")
+        elif not self._decided:
+            self._metrics.add(CLAIMS, self._received, "error")

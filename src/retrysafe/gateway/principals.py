@@ -1,0 +1,156 @@
+"""Whose request it is: by a header of a proxy that is trusted, or by a verified claim of a token."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Any
+
+import aiohttp
+import jwt
+
+from retrysafe.gateway.settings import Claims, Principal, TrustedHeader
+from retrysafe.http.asgi import Scope
+from retrysafe.http.problems import Refusal
+from retrysafe.observers import logger
+
+Finder = Callable[[Scope], Any]
+AGE = 300.0
+"""Seconds after which published keys are asked for again."""
+PAUSE = 10.0
+"""Seconds between two such questions at least, however many tokens name keys that nobody knows."""
+_PATIENCE = aiohttp.ClientTimeout(total=5)
+
+
+def finder_of(principal: Principal | None, session: aiohttp.ClientSession) -> Finder | None:
+    """What finds the principal of a request, and refuses one of nobody."""
+    if principal is None:
+        return None
+    if isinstance(principal, TrustedHeader):
+        return HeaderFinder(principal)
+    return TokenFinder(principal, None if principal.jwks_url is None else PublishedKeys(principal.jwks_url, session))
+
+
+class HeaderFinder:
+    """Believes a header of requests that come from networks that are trusted."""
+
+    def __init__(self, principal: TrustedHeader) -> None:
+        self._name = principal.header.lower().encode("latin-1")
+        self._trusted = principal.trusted
+
+    def __call__(self, scope: Scope) -> str:
+        """The principal; raises `Refusal`."""
+        client = scope.get("client")
+        if client is None or not self._trusts(client[0]):
+            raise Refusal("principal-missing", "Nothing was done. This client may not say for whom it asks.")
+        return _only(scope, self._name)
+
+    def _trusts(self, host: str) -> bool:
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False
+        return any(address in network for network in self._trusted)
+
+
+class TokenFinder:
+    """Verifies a JSON Web Token: its signature by a pinned algorithm, its times, and who it was made by and for."""
+
+    def __init__(self, claims: Claims, published: PublishedKeys | None) -> None:
+        self._claims = claims
+        self._published = published
+        self._header = claims.header.lower().encode("latin-1")
+
+    async def __call__(self, scope: Scope) -> str:
+        """The principal; raises `Refusal`."""
+        token = self._token(scope)
+        claims = self._claims
+        try:
+            key: Any = claims.key if self._published is None else await self._published.key_of(token)
+            found = jwt.decode(
+                token,
+                key,
+                algorithms=list(claims.algorithms),
+                audience=claims.audience,
+                issuer=claims.issuer,
+                leeway=claims.leeway,
+                options={"require": ["exp", claims.claim], "verify_aud": claims.audience is not None},
+            )
+        except jwt.PyJWTError as error:
+            logger().info("A token was refused: %s", error)
+            raise Refusal("principal-missing", f"Nothing was done. The token is not valid: {_said(error)}.") from error
+        return str(found[claims.claim])
+
+    def _token(self, scope: Scope) -> str:
+        value = _only(scope, self._header)
+        if self._header != b"authorization":
+            return value
+        kind, _, token = value.partition(" ")
+        if kind.lower() != "bearer":
+            raise Refusal("principal-missing", "Nothing was done. Authorization is no Bearer token.")
+        return token.strip()
+
+
+class PublishedKeys:
+    """The keys of an issuer, as it publishes them (RFC 7517); asked for seldom, and kept while it is away."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url = url
+        self._session = session
+        self._clock = clock
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._loaded = self._asked = -AGE - PAUSE
+        self._asking = asyncio.Lock()
+
+    async def key_of(self, token: str) -> jwt.PyJWK:
+        """The key that a token names; raises `jwt.PyJWTError`, or `Refusal` when the issuer could not be asked."""
+        kid = jwt.get_unverified_header(token).get("kid")
+        found = self._found(kid)
+        if found is None or self._clock() - self._loaded > AGE:
+            await self._load(kid)
+            found = self._found(kid)
+        if found is None:
+            raise jwt.InvalidKeyError("its key is not among those published")
+        return found
+
+    def _found(self, kid: Any) -> jwt.PyJWK | None:
+        """The key of an id; of a token without one, the only key that there is."""
+        if kid is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(str(kid))
+
+    async def _load(self, kid: Any) -> None:
+        async with self._asking:
+            if self._clock() - self._asked < PAUSE:
+                return
+            self._asked = self._clock()
+            try:
+                async with self._session.get(self._url, timeout=_PATIENCE) as response:
+                    response.raise_for_status()
+                    keys = jwt.PyJWKSet.from_dict(await response.json(content_type=None)).keys
+            except (aiohttp.ClientError, OSError, ValueError, TypeError, AttributeError, jwt.PyJWTError) as error:
+                known = self._found(kid) is not None
+                level = logging.WARNING if known else logging.ERROR
+                logger().log(level, "The keys at %s could not be read: %r", self._url, error)
+                if not known:
+                    self._asked = -AGE - PAUSE
+                    raise Refusal("identity-unavailable") from error
+                return
+            self._keys = {str(key.key_id): key for key in keys}
+            self._loaded = self._clock()
+
+
+def _only(scope: Scope, name: bytes) -> str:
+    """The one value of a header that names somebody."""
+    values = [value for header, value in scope["headers"] if header.lower() == name]
+    if len(values) != 1 or not values[0].strip():
+        count = "no" if not values else "more than one"
+        raise Refusal("principal-missing", f"Nothing was done. The request has {count} {name.decode('latin-1')} field.")
+    return str(values[0].strip().decode("latin-1"))
+
+
+def _said(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__

@@ -1,0 +1,56 @@
+"""What a gateway promises, in words, before it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from retrysafe.gateway.guards import Guarded, Guards
+from retrysafe.gateway.settings import EVERYTHING, Claims, Settings, TrustedHeader
+
+PROMISES = {
+    "external": "sent once; if its answer is lost, the key is unknown until somebody settles it",
+    "keyed": "sent again after a lost answer, with the same derived key: once, if the upstream recognises keys",
+}
+
+
+def summary(settings: Settings, guards: Guards) -> Iterator[str]:
+    """Line by line: where, whose, and what a retry of each route can rely on."""
+    yield f"upstream     {_without_password(settings.upstream)}"
+    yield f"store        {guards.boundary.address}"
+    yield f"boundary     {settings.name}"
+    yield f"principal    {_principal(settings)}"
+    yield f"workers      {settings.workers}, {settings.grace:g} s to finish when stopped"
+    yield "routes       the first that matches counts"
+    for one in guards.all:
+        yield from _route(one)
+
+
+def _route(one: Guarded) -> Iterator[str]:
+    route, guard = one
+    methods = ", ".join(sorted(guard.policy.methods))
+    where = f"all others ({methods})" if route.match == EVERYTHING else route.match
+    if route.key == "off":
+        yield f"  {where}: not guarded"
+        return
+    duplicate = "409" if route.concurrency is None else f"waits {route.concurrency:g} s"
+    yield (
+        f"  {where}: key {route.key}, window {guard.boundary.window:g} s, duplicate {duplicate}, "
+        f"effects {route.effects}, derived key {'not sent' if route.forward_key == 'off' else route.forward_key}"
+    )
+    yield f"    {PROMISES[route.effects]}"
+
+
+def _principal(settings: Settings) -> str:
+    match settings.principal:
+        case TrustedHeader(header, trusted):
+            return f"header {header}, from {', '.join(map(str, trusted))}"
+        case Claims() as claims:
+            return f"claim {claims.claim} of a token in {claims.header} ({', '.join(claims.algorithms)})"
+        case _:
+            return "none: all clients share their keys"
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,0 +1,188 @@
+"""The service behind the gateway: one request sent on, streaming both ways, and never a second time."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from retrysafe.gateway.failures import UNASKED_UPGRADE, UpstreamFailed, failed_by
+from retrysafe.gateway.fields import Lines
+from retrysafe.gateway.patience import Patience
+from retrysafe.gateway.settings import Settings, Timeouts
+from retrysafe.http.asgi import Receive, Send
+from retrysafe.http.messages import is_endless, lower
+from retrysafe.http.problems import Refusal
+
+if TYPE_CHECKING:
+    from aiohttp.connector import Connection
+
+Head = Callable[[int, list[tuple[bytes, bytes]]], Awaitable[None]]
+_OF_OURS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_LONGEST_FIELD = 1 << 16
+_SWITCHING = 101
+
+
+_sending: ContextVar[Exchange] = ContextVar("retrysafe_gateway_sending")
+
+
+class _Request(aiohttp.ClientRequest):
+    """Tells the exchange which connection it was given, so that it can be cut."""
+
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+        _sending.get().transport = conn.transport
+        return await super().send(conn)
+
+
+class ClientGone(Exception):
+    """The client has left, and what it asked for is not to be recorded."""
+
+
+class Upstream:
+    """Connections to the service, kept and used again; for one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        parts = urlsplit(settings.upstream)
+        self._base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self.host = parts.netloc
+        context: ssl.SSLContext | bool = True
+        if settings.ca_file is not None:
+            context = ssl.create_default_context(cafile=settings.ca_file)
+        self.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=settings.connections, keepalive_timeout=settings.idle, ssl=context, ttl_dns_cache=10
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            request_class=_Request,
+            auto_decompress=False,
+            skip_auto_headers=_OF_OURS,
+            max_line_size=_LONGEST_FIELD,
+            max_field_size=_LONGEST_FIELD,
+        )
+        # aiohttp repeats idempotent methods when a kept connection breaks; whether that is right is not ours to say.
+        self.session._retry_connection = False
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.session.close()
+
+    def url(self, path: bytes, query: bytes) -> URL:
+        """Where a request goes: the bytes of path and query as they came. Raises `Refusal` for what is no path."""
+        try:
+            target = (path + b"?" + query if query else path).decode("ascii")
+            if not target.startswith("/") or "#" in target:
+                raise ValueError(target)
+            return URL(self._base + target, encoded=True)
+        except ValueError:
+            raise Refusal("request-invalid", "Nothing was done. The path is none.") from None
+
+
+class Exchange:
+    """One request to the upstream, and its response."""
+
+    def __init__(self, upstream: Upstream, timeouts: Timeouts, receive: Receive, send: Send) -> None:
+        self._upstream = upstream
+        self._timeouts = timeouts
+        self._receive = receive
+        self._send = send
+        self._uploaded = asyncio.Event()
+        self._gone = False
+        self._patience: Patience | None = None
+        self.transport: asyncio.Transport | None = None
+
+    async def run(self, method: str, url: URL, lines: Lines, head: Head, *, body: bool, heeds_client: bool) -> None:
+        """Send the request, and its response to the client by ``head`` and the ASGI server.
+
+        ``heeds_client`` is whether nobody wants the response once the client has left: then it is broken off. Raises
+        `UpstreamFailed`, and `ClientGone`.
+        """
+        _sending.set(self)
+        patience = self._patience = Patience(self._timeouts)
+        timeout = aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect)
+        if not body:
+            self._uploaded.set()
+        watching = asyncio.create_task(self._watch(asyncio.current_task())) if heeds_client else None
+        try:
+            async with (
+                patience,
+                self._upstream.session.request(
+                    method,
+                    url,
+                    headers=lines,
+                    data=self._body() if body else None,
+                    allow_redirects=False,
+                    timeout=timeout,
+                ) as response,
+            ):
+                if response.status == _SWITCHING:
+                    raise UpstreamFailed(UNASKED_UPGRADE)
+                if watching is None and is_endless(lower(response.raw_headers)):
+                    watching = asyncio.create_task(self._watch(asyncio.current_task()))
+                try:
+                    await self._answer(response, head, patience)
+                finally:
+                    if response.connection is None:  # it was read to its end, and may serve another request by now
+                        self.transport = None
+        except asyncio.CancelledError:
+            if not self._gone or _cancelled_by_others():
+                raise
+            raise ClientGone from None
+        except (aiohttp.ClientError, OSError) as error:
+            if self._gone:
+                raise ClientGone from None
+            failed = patience.ended or failed_by(error)
+            assert failed is not None
+            raise UpstreamFailed(failed) from error
+        finally:
+            if watching is not None:
+                watching.cancel()
+            if self.transport is not None:  # what waits to be sent must not follow when we have given up
+                self.transport.abort()
+
+    async def _answer(self, response: aiohttp.ClientResponse, head: Head, patience: Patience) -> None:
+        patience.rest()
+        await head(response.status, list(response.raw_headers))
+        more = True
+        while more:
+            patience.begin()
+            chunk = await response.content.readany()
+            patience.rest()
+            more = not response.content.at_eof()
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        """The body, as fast as the upstream takes it and the client gives it."""
+        patience = self._patience
+        assert patience is not None
+        more = True
+        while more:
+            patience.rest()
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._gone = True
+                raise ConnectionResetError("The client left before the end of its request.")
+            patience.begin()
+            more = message.get("more_body", False)
+            yield message.get("body", b"")
+        self._uploaded.set()
+
+    async def _watch(self, working: asyncio.Task[Any] | None) -> None:
+        """Break the exchange off when the client leaves."""
+        await self._uploaded.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        if working is not None:
+            working.cancel()
+
+
+def _cancelled_by_others() -> bool:
+    """Take a cancellation of our own back; whether there is one more."""
+    task = asyncio.current_task()
+    return task is not None and task.uncancel() > 0

@@ -1,0 +1,1 @@
+"""The gateway, before services in Node.js and bare sockets."""
