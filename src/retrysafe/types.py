@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -251,3 +252,22 @@ class Wait(NamedTuple):
 
 
 Concurrency = Reject | Wait
+
+
+class Envelope(NamedTuple):
+    """A message as it leaves: its bytes, and the attributes that CloudEvents 1.0 gives it.
+
+    ``id`` is the same on every attempt to publish it; consumers recognise it by ``source`` and ``id``. ``key`` is the
+    ``subject``: messages of one topic and key keep their order. ``type`` names what happened, with its major version.
+    ``sequence`` counts the changes of what ``key`` names. ``headers`` has the trace context of its writer.
+    """
+
+    id: str
+    topic: str
+    key: str | None
+    type: str
+    source: str
+    sequence: int | None
+    headers: Mapping[str, str]
+    payload: bytes
+    media_type: str

@@ -21,7 +21,7 @@ from typing import Any
 from retrysafe import migrations
 from retrysafe.errors import ConfigurationError
 
-TABLES = frozenset({"retrysafe_records", "retrysafe_schema"})
+TABLES = frozenset({"retrysafe_outbox", "retrysafe_records", "retrysafe_schema"})
 
 
 def upgrade(op: Any, version: int) -> None:

@@ -22,7 +22,7 @@ LARGEST_RESULT = 7 * 1024 * 1024
 
 _PACKET = 16 * 1024 * 1024
 _GATES = 0x10000
-_BYTES = ("key", "fingerprint", "result", "quota")
+_BYTES = ("key", "fingerprint", "result", "quota", "payload")
 _LOCKED, _NO_SAVEPOINT = "55P03", "3B001"
 _AT_ONCE = "/*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ "
 _ISOLATION = "/*!80019 @@transaction_isolation */ /*M!100600 @@tx_isolation */"

@@ -58,7 +58,7 @@ class PostgresqlStore(SqlStore):
     )
     NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
     CASTS: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(("key", "fingerprint", "result", "quota"), "bytea"),
+        **dict.fromkeys(("key", "fingerprint", "result", "quota", "payload"), "bytea"),
         **dict.fromkeys(("boundary", "scope", "operation", "attempt", "effects", "media_type"), "text"),
         **dict.fromkeys(
             ("lease", "window", "memory", "token", "version", "limit", "period", "rate_before", "kept_before"), "bigint"

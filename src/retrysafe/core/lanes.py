@@ -1,0 +1,27 @@
+"""Which messages keep their order, and which of them one relay takes at a time.
+
+Messages of one topic and key share a lane, and leave one after the other in the order in which they were written. Lanes
+are spread over a fixed number of buckets; a bucket has one relay at a time.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+BUCKETS = 64
+"""Stored in every message: never to be changed."""
+
+
+def lane(topic: str, key: str | None, message_id: str) -> int:
+    """A number for the lane, as a signed 64-bit integer; a message without a key has one of its own."""
+    parts = ("", message_id) if key is None else (topic, key)
+    digest = blake2b(digest_size=8, person=b"retrysafe lane")
+    for part in parts:
+        encoded = part.encode()
+        digest.update(len(encoded).to_bytes(4, "big") + encoded)
+    return int.from_bytes(digest.digest(), "big", signed=True)
+
+
+def bucket(lane: int) -> int:
+    """The bucket of a lane, from 0."""
+    return lane % BUCKETS

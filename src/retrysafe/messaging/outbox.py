@@ -1,0 +1,186 @@
+"""The outbox: messages written in the transaction that they tell of, so that both are there or neither."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from retrysafe import connect
+from retrysafe.backend import Backend
+from retrysafe.core import keys
+from retrysafe.core.identifiers import ENTROPY, uuid7
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.errors import MessageRefused
+from retrysafe.messaging.payloads import encode
+from retrysafe.messaging.tracing import trace_headers
+from retrysafe.ports import AsyncExecutor, Executor
+from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.sending import each
+from retrysafe.stores.outbox import SqlOutbox
+from retrysafe.stores.sql import SqlStore
+from retrysafe.types import Envelope
+
+LARGEST = 1 << 20
+"""Bytes of a payload over which brokers begin to refuse it."""
+NO_HEADERS: Mapping[str, str] = {}
+
+
+class Message(NamedTuple):
+    """One message for `Outbox.add_many`; the fields are the arguments of `Outbox.add`."""
+
+    topic: str
+    payload: Any
+    key: str | None = None
+    type: str | None = None
+    sequence: int | None = None
+    headers: Mapping[str, str] = NO_HEADERS
+    media_type: str | None = None
+
+
+class Outbox:
+    """Writes messages into the database of your work, in your transaction: they leave if it commits, and only then.
+
+    Arguments:
+        store: the database, as ``Boundary(store=…)`` takes it: SQLite, PostgreSQL, MySQL or MariaDB.
+        source: who speaks, a URI reference such as "/shop/orders" (CloudEvents ``source``); with a message's id
+            it identifies the message everywhere.
+        largest: bytes of a payload over which a message is refused.
+
+    Rows are written once and never changed. `retrysafe relay` publishes them, each at least once, under one id; messages
+    of one topic and key in the order in which they were written. That is the order of your changes only if each
+    writer holds the lock of what ``key`` names (its row, its version) before it adds the message.
+    """
+
+    def __init__(self, store: Any, *, source: str, largest: int = LARGEST) -> None:
+        if not source:
+            raise ConfigurationError('source= is empty: name who speaks, as in source="/shop/orders".')
+        self.source = keys.check_name(source, "source")
+        self._largest = largest
+        self._backend = connect.connect(store)
+        self._outbox = _outbox_of(self._backend)
+
+    # ------------------------------------------------------------ messages
+
+    def add(
+        self,
+        tx: Any,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        type: str | None = None,  # noqa: A002 - the name of the attribute in CloudEvents
+        sequence: int | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        media_type: str | None = None,
+    ) -> Envelope:
+        """Write a message in the caller's transaction, and return it as it will leave.
+
+        tx: a connection or session in a transaction, as ``Boundary.claim(tx=…)`` takes it, or ``claim.tx``.
+        topic: where it goes, 1 to 255 characters.
+        payload: bytes, or what becomes JSON.
+        key: what it is about (CloudEvents ``subject``), such as an order's id; messages of one topic and key keep
+            their order, and those without a key have none.
+        type: what happened, with its major version; by default the topic and ".v1".
+        sequence: the version of what ``key`` names, for consumers that apply only what is newer.
+        headers: more attributes, text; those of the current trace are added.
+        media_type: of the payload; by default JSON, and for bytes "application/octet-stream".
+
+        Raises `MessageRefused` for what cannot be sent, `ConfigurationError` for a tx that cannot be used.
+        """
+        envelope = self._envelope(Message(topic, payload, key, type, sequence, headers, media_type))
+        self._write(tx, [envelope])
+        return envelope
+
+    def add_many(self, tx: Any, messages: Iterable[Message]) -> list[Envelope]:
+        """Write messages, in this order; all of them, or none if one is refused."""
+        envelopes = [self._envelope(message) for message in messages]
+        self._write(tx, envelopes)
+        return envelopes
+
+    async def aadd(
+        self,
+        tx: Any,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        type: str | None = None,  # noqa: A002 - as above
+        sequence: int | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        media_type: str | None = None,
+    ) -> Envelope:
+        """`add` in a transaction of async code."""
+        envelope = self._envelope(Message(topic, payload, key, type, sequence, headers, media_type))
+        await self._awrite(tx, [envelope])
+        return envelope
+
+    async def aadd_many(self, tx: Any, messages: Iterable[Message]) -> list[Envelope]:
+        """`add_many` in a transaction of async code."""
+        envelopes = [self._envelope(message) for message in messages]
+        await self._awrite(tx, envelopes)
+        return envelopes
+
+    # ------------------------------------------------------------ how
+
+    def _write(self, tx: Any, envelopes: list[Envelope]) -> None:
+        execute = connect.join(self._backend, tx).execute
+        if execute is None:
+            raise ConfigurationError("tx= belongs to async code: use aadd or aadd_many, and await it.")
+        self._checked(execute, envelopes)
+
+    def _checked(self, execute: Executor, envelopes: list[Envelope]) -> None:
+        self._backend.check(execute)
+        run(each(self._outbox.add(envelopes)), execute)
+
+    async def _awrite(self, tx: Any, envelopes: list[Envelope]) -> None:
+        execute = connect.join(self._backend, tx).aexecute
+        if execute is None:
+            raise ConfigurationError("tx= belongs to sync code: use add or add_many.")
+        await self._achecked(execute, envelopes)
+
+    async def _achecked(self, execute: AsyncExecutor, envelopes: list[Envelope]) -> None:
+        await self._backend.acheck(execute)
+        await arun(each(self._outbox.add(envelopes)), execute)
+
+    def _envelope(self, message: Message) -> Envelope:
+        payload, media_type = encode(message.payload, message.media_type)
+        if len(payload) > self._largest:
+            raise MessageRefused(f"payload= has {len(payload)} bytes; at most {self._largest} are taken (largest=).")
+        return Envelope(
+            id=uuid7(time.time_ns() // 1_000_000, os.urandom(ENTROPY)),
+            topic=_name(message.topic, "topic"),
+            key=None if message.key is None else keys.parse(message.key),
+            type=_name(message.type or f"{message.topic}.v1", "type"),
+            source=self.source,
+            sequence=message.sequence,
+            headers=_headers({**trace_headers(), **message.headers}),
+            payload=payload,
+            media_type=media_type,
+        )
+
+
+def _outbox_of(backend: Backend) -> SqlOutbox:
+    if not isinstance(backend.store, SqlStore):
+        raise ConfigurationError(
+            f"store=: a {backend.kind} store has no transactions that a message could share with your work; "
+            "an outbox is in SQLite, PostgreSQL, MySQL or MariaDB."
+        )
+    return SqlOutbox(backend.store)
+
+
+def _name(text: str, argument: str) -> str:
+    if not text:
+        raise MessageRefused(f"{argument}= is empty.")
+    try:
+        return keys.check_name(text, argument)
+    except ConfigurationError as error:
+        raise MessageRefused(error.detail) from error
+
+
+def _headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MessageRefused(f"headers= maps text to text; {name!r} has {value!r}.")
+    return headers
