@@ -11,16 +11,20 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import MappingProxyType
 from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from retrysafe.core.relaying import Death, Delay
 from retrysafe.core.transitions import Event
 from retrysafe.types import (
     Cached,
     Clocks,
+    Envelope,
     Filter,
     Finding,
     Held,
     Micros,
     Page,
     Partition,
+    Published,
+    Queued,
     Record,
     Refusal,
     Stored,
@@ -214,6 +218,50 @@ class RotatingStore(TransactionalStore, Protocol):
         ...
 
 
+class OutboxStore(Protocol):
+    """What to ask about messages that wait to leave. Every method is pure."""
+
+    def add(self, envelopes: Sequence[Envelope]) -> list[Ask[None]]:
+        """Write messages, in this order."""
+        ...
+
+    def waiting(self) -> Ask[list[int]]:
+        """The buckets that hold messages."""
+        ...
+
+    def hold(self, number: int) -> Ask[bool]:
+        """Hold a bucket to the end of the transaction; False when another one does."""
+        ...
+
+    def fence(self, held: Held) -> Ask[bool]:
+        """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""
+        ...
+
+    def due(self, number: int, limit: int) -> Ask[list[Queued]]:
+        """The oldest messages of a bucket that may leave: none behind one that waits, none of a paused topic."""
+        ...
+
+    def begun(self, queue: Sequence[Queued]) -> list[Ask[None]]:
+        """Note that an attempt to publish each of these begins."""
+        ...
+
+    def withdraw(self, queue: Sequence[Queued]) -> list[Ask[None]]:
+        """Note that the attempts which were to begin did not."""
+        ...
+
+    def leave(self, queue: Sequence[Queued], *, keep: bool) -> list[Ask[None]]:
+        """Remove what has left; ``keep``: to the table of what was published."""
+        ...
+
+    def delay(self, delay: Delay) -> list[Ask[None]]:
+        """Let a message, and with it its lane, wait."""
+        ...
+
+    def bury(self, death: Death) -> list[Ask[None]]:
+        """Move a message to the dead letters."""
+        ...
+
+
 class Cache(Protocol):
     """Settled records of a durable store, kept in a faster one. Losing them costs time, never correctness."""
 
@@ -334,6 +382,33 @@ class AsyncListener(Protocol):
 
     def abandon(self) -> None:
         """Hang up without the loop, which has been closed."""
+        ...
+
+
+class Publisher(Protocol):
+    """Hands messages to a broker, or to whatever takes them."""
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        """Publish messages of different lanes, and say of each, in this order, how it was taken.
+
+        Returns when each was taken as safely as it was asked to. An exception means that nobody can tell of any.
+        """
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
+class AsyncPublisher(Protocol):
+    """The same on an event loop."""
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        """Publish messages of different lanes, and say of each, in this order, how it was taken."""
+        ...
+
+    async def aclose(self) -> None:
+        """Hang up."""
         ...
 
 

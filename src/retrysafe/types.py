@@ -271,3 +271,38 @@ class Envelope(NamedTuple):
     headers: Mapping[str, str]
     payload: bytes
     media_type: str
+
+
+class Queued(NamedTuple):
+    """A message as it lies in an outbox: its place in the order, its lane, and the attempts to publish it.
+
+    ``started`` counts the attempts that were begun, ``finished`` those that came to an end: what is missing died.
+    """
+
+    id: int
+    lane: int
+    created: Micros
+    started: int
+    finished: int
+    envelope: Envelope
+
+
+class Reception(StrEnum):
+    """How a broker took a message.
+
+    Acked: it has it, as safely as it was asked to. Duplicate: it had it. Retryable: it does not have it. Fatal: it will
+    never take it. Unknown: nobody can tell, so it is sent again under the same id.
+    """
+
+    ACKED = "acked"
+    DUPLICATE = "duplicate"
+    RETRYABLE = "retryable"
+    FATAL = "fatal"
+    UNKNOWN = "unknown"
+
+
+class Published(NamedTuple):
+    """How a broker took a message, and what it said."""
+
+    reception: Reception
+    error: str = ""

@@ -17,7 +17,7 @@ from retrysafe.messaging.payloads import encode
 from retrysafe.messaging.tracing import trace_headers
 from retrysafe.ports import AsyncExecutor, Executor
 from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.sending import each
+from retrysafe.programs.relaying import each
 from retrysafe.stores.outbox import SqlOutbox
 from retrysafe.stores.sql import SqlStore
 from retrysafe.types import Envelope
@@ -48,8 +48,8 @@ class Outbox:
             it identifies the message everywhere.
         largest: bytes of a payload over which a message is refused.
 
-    Rows are written once and never changed. `retrysafe relay` publishes them, each at least once, under one id; messages
-    of one topic and key in the order in which they were written. That is the order of your changes only if each
+    Rows are written once and never changed. A `Relay` publishes them, each at least once, under one id; messages of
+    one topic and key in the order in which they were written. That is the order of your changes only if each
     writer holds the lock of what ``key`` names (its row, its version) before it adds the message.
     """
 
@@ -59,7 +59,7 @@ class Outbox:
         self.source = keys.check_name(source, "source")
         self._largest = largest
         self._backend = connect.connect(store)
-        self._outbox = _outbox_of(self._backend)
+        self._outbox, _ = outbox_of(self._backend)
 
     # ------------------------------------------------------------ messages
 
@@ -70,7 +70,7 @@ class Outbox:
         payload: Any,
         *,
         key: str | None = None,
-        type: str | None = None,  # noqa: A002 - the name of the attribute in CloudEvents
+        type: str | None = None,
         sequence: int | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         media_type: str | None = None,
@@ -106,7 +106,7 @@ class Outbox:
         payload: Any,
         *,
         key: str | None = None,
-        type: str | None = None,  # noqa: A002 - as above
+        type: str | None = None,
         sequence: int | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         media_type: str | None = None,
@@ -161,13 +161,14 @@ class Outbox:
         )
 
 
-def _outbox_of(backend: Backend) -> SqlOutbox:
+def outbox_of(backend: Backend) -> tuple[SqlOutbox, SqlStore]:
+    """The outbox of a backend, and the store that it is in."""
     if not isinstance(backend.store, SqlStore):
         raise ConfigurationError(
             f"store=: a {backend.kind} store has no transactions that a message could share with your work; "
             "an outbox is in SQLite, PostgreSQL, MySQL or MariaDB."
         )
-    return SqlOutbox(backend.store)
+    return SqlOutbox(backend.store), backend.store
 
 
 def _name(text: str, argument: str) -> str:
@@ -179,7 +180,7 @@ def _name(text: str, argument: str) -> str:
         raise MessageRefused(error.detail) from error
 
 
-def _headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+def _headers(headers: Mapping[Any, Any]) -> Mapping[str, str]:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise MessageRefused(f"headers= maps text to text; {name!r} has {value!r}.")

@@ -8,7 +8,7 @@ is used.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -179,6 +179,10 @@ class MysqlStore(SqlStore):
         """The clock in its place; bytes as digits, which every driver sends alike."""
         digits = {name: value.hex() if isinstance(value, bytes) else value for name, value in params.items()}
         return Query(_spelled(sql, self.clock, self.NOW), digits, otherwise, writes)
+
+    def upsert(self, key: str, columns: Iterable[str]) -> str:
+        """The same, by whichever key."""
+        return "ON DUPLICATE KEY UPDATE " + ", ".join(f"{column} = VALUES({column})" for column in columns)
 
     def p(self, kind: str, name: str | None = None) -> str:
         """A parameter, made bytes again where it was bytes."""

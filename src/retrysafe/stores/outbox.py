@@ -1,21 +1,25 @@
-"""The outbox in SQL: messages written in the caller's transaction."""
+"""The outbox in SQL: messages written in the caller's transaction, and what a relay does about them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retrysafe.core.lanes import bucket, lane
+from retrysafe.core.relaying import Death, Delay
 from retrysafe.ports import Ask, Rows
+from retrysafe.stores.sql import TABLE as RECORDS
 from retrysafe.stores.sql import SqlStore
-from retrysafe.types import Envelope
+from retrysafe.types import Envelope, Held, Queued
 
 TABLE = "retrysafe_outbox"
 AT_ONCE = 200
 """How many messages one statement writes: databases bound its parameters."""
+FOREVER = 1 << 62
+"""Microseconds since the epoch that never come: until a person says so."""
 
-_COLUMNS = (
+_WRITTEN = (
     "bucket",
     "lane",
     "message_id",
@@ -28,6 +32,7 @@ _COLUMNS = (
     "payload",
     "media_type",
 )
+_COLUMNS = ("id", *_WRITTEN, "created")
 
 
 class SqlOutbox:
@@ -35,6 +40,10 @@ class SqlOutbox:
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
+        self.locks_rows = bool(store.SKIP_LOCKED) or store.capabilities.name == "mysql"
+        """Whether a row can be held for a transaction while others write; else one writer holds all."""
+
+    # ------------------------------------------------------------ writing
 
     def add(self, envelopes: Sequence[Envelope]) -> list[Ask[None]]:
         """Write messages, in this order."""
@@ -44,10 +53,138 @@ class SqlOutbox:
         params: dict[str, Any] = {}
         rows: list[str] = []
         for i, envelope in enumerate(envelopes):
-            params |= {f"{name}{i}": value for name, value in zip(_COLUMNS, _values(envelope), strict=True)}
-            placed = ", ".join(self._store.p(name, f"{name}{i}") for name in _COLUMNS)
+            params |= {f"{name}{i}": value for name, value in zip(_WRITTEN, _values(envelope), strict=True)}
+            placed = ", ".join(self._store.p(name, f"{name}{i}") for name in _WRITTEN)
             rows.append(f"({placed}, {self._store.NOW})")
-        sql = f"INSERT INTO {TABLE} ({', '.join(_COLUMNS)}, created) VALUES {', '.join(rows)}"
+        return self._write(f"INSERT INTO {TABLE} ({', '.join(_WRITTEN)}, created) VALUES {', '.join(rows)}", params)
+
+    # ------------------------------------------------------------ taking
+
+    def waiting(self) -> Ask[list[int]]:
+        """The buckets that hold messages."""
+        sql = (
+            f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE EXISTS "
+            f"(SELECT 1 FROM {TABLE} AS o WHERE o.bucket = b.bucket)"
+        )
+        return Ask(self._store.query(sql, {}, writes=False), lambda answer: [int(row[0]) for row in answer.rows])
+
+    def hold(self, number: int) -> Ask[bool]:
+        """Hold a bucket to the end of the transaction, unless another one does."""
+        locked = " FOR UPDATE SKIP LOCKED" if self.locks_rows else ""
+        sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE b.bucket = {self._store.p('bucket')}{locked}"
+        return Ask(self._store.query(sql, {"bucket": number}), _any)
+
+    def fence(self, held: Held) -> Ask[bool]:
+        """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""
+        locked = " FOR UPDATE" if self.locks_rows else ""
+        p = self._store.p
+        sql = (
+            f"SELECT 1 FROM {RECORDS} AS r WHERE r.key_hash = {p('key')} AND r.attempt = {p('attempt')} "
+            f"AND r.token = {p('token')} AND r.state = 'running'{locked}"
+        )
+        return Ask(self._store.query(sql, {"key": held.key, "attempt": held.attempt, "token": held.token}), _any)
+
+    def due(self, number: int, limit: int) -> Ask[list[Queued]]:
+        """The oldest messages of a bucket that may leave: none behind one that waits, none of a paused topic."""
+        p, clock = self._store.p, self._store.clock
+        columns = ", ".join(f"o.{name}" for name in _COLUMNS)
+        blocked = (
+            f"SELECT 1 FROM {TABLE}_troubles AS d WHERE d.bucket = {p('bucket')} AND d.lane = o.lane "
+            "AND d.id <= o.id AND d.not_before > t.now"
+        )
+        sql = (
+            f"SELECT {columns}, coalesce(w.started, 0), coalesce(w.finished, 0) "
+            f"FROM {TABLE} AS o LEFT JOIN {TABLE}_troubles AS w ON w.id = o.id, {clock} "
+            f"WHERE o.bucket = {p('bucket')} AND NOT EXISTS ({blocked}) "
+            f"AND NOT EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = o.topic) "
+            f"ORDER BY o.id LIMIT {p('limit')}"
+        )
+        return Ask(self._store.query(sql, {"bucket": number, "limit": limit}, writes=False), _queue)
+
+    # ------------------------------------------------------------ concluding
+
+    def begun(self, queue: Sequence[Queued]) -> list[Ask[None]]:
+        """Note that an attempt to publish each of these begins."""
+        return [self._trouble(queued, queued.started + 1, queued.finished, 0, "") for queued in queue]
+
+    def withdraw(self, queue: Sequence[Queued]) -> list[Ask[None]]:
+        """Note that the attempts which were to begin did not."""
+        new = [queued for queued in queue if not queued.started]
+        asks = [self._trouble(one, one.started, one.finished, 0, "") for one in queue if one.started]
+        return [*asks, self._deleted(f"{TABLE}_troubles", new)] if new else asks
+
+    def leave(self, queue: Sequence[Queued], *, keep: bool) -> list[Ask[None]]:
+        """Remove what has left; ``keep``: to the table of what was published."""
+        if not queue:
+            return []
+        asks = []
+        if keep:
+            asks.append(self._copied("published", queue, {"published": self._store.NOW}))
+        asks.append(self._deleted(TABLE, queue))
+        return [*asks, self._deleted(f"{TABLE}_troubles", queue)]
+
+    def delay(self, delay: Delay) -> list[Ask[None]]:
+        """Let a message, and with it its lane, wait."""
+        queued = delay.queued
+        micros = None if delay.seconds is None else round(delay.seconds * 1e6)
+        started = max(queued.started, queued.finished) + (0 if queued.started > queued.finished else 1)
+        return [self._trouble(queued, started, queued.finished + 1, micros, delay.error)]
+
+    def bury(self, death: Death) -> list[Ask[None]]:
+        """Move a message to the dead letters."""
+        queued = death.queued
+        p = self._store.p
+        more = {
+            "started": p("attempts", "started"),
+            "finished": p("attempts", "finished"),
+            "error": p("operation", "error"),
+            "died": self._store.NOW,
+        }
+        counts = {"started": max(queued.started, queued.finished + 1), "finished": queued.finished + 1}
+        copied = self._copied("dead", [queued], more, counts | {"error": death.error})
+        return [copied, self._deleted(TABLE, [queued]), self._deleted(f"{TABLE}_troubles", [queued])]
+
+    def _trouble(self, queued: Queued, started: int, finished: int, micros: int | None, error: str) -> Ask[None]:
+        p = self._store.p
+        params = {
+            "id": queued.id,
+            "bucket": bucket(queued.lane),
+            "lane": queued.lane,
+            "started": started,
+            "finished": finished,
+            "pause": FOREVER if micros is None else micros,
+            "error": error,
+        }
+        names = ("id", "bucket", "lane", "started", "finished")
+        placed = ", ".join(p("attempts" if name in ("started", "finished") else "token", name) for name in names)
+        until = p("token", "pause") if micros is None else f"{self._store.NOW} + {p('token', 'pause')}"
+        sql = (
+            f"INSERT INTO {TABLE}_troubles ({', '.join(names)}, not_before, error) "
+            f"VALUES ({placed}, {until}, {p('operation', 'error')}) "
+            + self._store.upsert("id", ("started", "finished", "not_before", "error"))
+        )
+        return self._write(sql, params)
+
+    def _copied(
+        self, table: str, queue: Sequence[Queued], more: Mapping[str, str], params: Mapping[str, Any] | None = None
+    ) -> Ask[None]:
+        columns = ", ".join(_COLUMNS)
+        where, ids = self._ids(queue)
+        sql = (
+            f"INSERT INTO {TABLE}_{table} ({columns}, {', '.join(more)}) "
+            f"SELECT {columns}, {', '.join(more.values())} FROM {TABLE} WHERE {where}"
+        )
+        return self._write(sql, ids | dict(params or {}))
+
+    def _deleted(self, table: str, queue: Sequence[Queued]) -> Ask[None]:
+        where, ids = self._ids(queue)
+        return self._write(f"DELETE FROM {table} WHERE {where}", ids)
+
+    def _ids(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
+        params: dict[str, Any] = {f"id{i}": queued.id for i, queued in enumerate(queue)}
+        return f"id IN ({', '.join(self._store.p('token', name) for name in params)})", params
+
+    def _write(self, sql: str, params: Mapping[str, Any]) -> Ask[None]:
         return Ask(self._store.query(sql, params), _nothing)
 
 
@@ -58,6 +195,32 @@ def _values(envelope: Envelope) -> tuple[Any, ...]:
         *(bucket(of), of, envelope.id, envelope.topic, envelope.key, envelope.type, envelope.source),
         *(envelope.sequence, headers, envelope.payload, envelope.media_type),
     )
+
+
+def _queue(answer: Rows) -> list[Queued]:
+    return [_queued(row) for row in answer.rows]
+
+
+def _queued(row: Sequence[Any]) -> Queued:
+    fields = dict(zip(_COLUMNS, row, strict=False))
+    sequence = fields["sequence"]
+    envelope = Envelope(
+        id=fields["message_id"],
+        topic=fields["topic"],
+        key=fields["message_key"],
+        type=fields["message_type"],
+        source=fields["source"],
+        sequence=None if sequence is None else int(sequence),
+        headers=json.loads(fields["headers"]),
+        payload=bytes(fields["payload"]),
+        media_type=fields["media_type"],
+    )
+    started, finished = row[len(_COLUMNS) :]
+    return Queued(int(fields["id"]), int(fields["lane"]), int(fields["created"]), int(started), int(finished), envelope)
+
+
+def _any(answer: Rows) -> bool:
+    return bool(answer.rows)
 
 
 def _nothing(answer: Rows) -> None:

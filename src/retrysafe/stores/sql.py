@@ -131,6 +131,11 @@ class SqlStore:
         """One statement about records, as the dialect spells it and its parameters."""
         return Query(sql, params, otherwise, writes)
 
+    def upsert(self, key: str, columns: Iterable[str]) -> str:
+        """The end of an INSERT that changes these columns of the row which is there."""
+        changes = ", ".join(f"{column} = excluded.{column}" for column in columns)
+        return f"ON CONFLICT ({key}) DO UPDATE SET {changes}"
+
     # ------------------------------------------------------------ asks
 
     def admit(self, want: Want) -> list[Ask[Refusal | None]]:

@@ -1,0 +1,94 @@
+"""What a relay decides: in which order messages leave, and what follows from how the broker took each of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from retrysafe.core.backoff import Backoff
+from retrysafe.types import Published, Queued, Reception
+
+
+class OnDead(StrEnum):
+    """What becomes of a lane whose message is given up."""
+
+    SKIP = "skip"
+    PARK = "park"
+
+
+class Rules(NamedTuple):
+    """How long a relay tries: attempts that came to an end, those that were begun, and the pauses between them."""
+
+    attempts: int = 10
+    crashes: int = 3
+    backoff: Backoff = Backoff(base=0.5, cap=300.0)
+    on_dead: OnDead = OnDead.SKIP
+
+
+class Delay(NamedTuple):
+    """A message that is tried again, and with it its lane, after so many seconds; None: when a person says so."""
+
+    queued: Queued
+    seconds: float | None
+    error: str
+
+
+class Death(NamedTuple):
+    """A message that is given up, and why."""
+
+    queued: Queued
+    error: str
+
+
+class Verdict(NamedTuple):
+    """What follows from the receptions of a wave."""
+
+    gone: list[Queued]
+    delayed: list[Delay]
+    dead: list[Death]
+    withdrawn: list[Queued]
+    """What was to follow a message that waits, and was not tried."""
+
+
+def waves(queue: Iterable[Queued]) -> list[list[Queued]]:
+    """Messages that may be under way together: no two of one lane, each lane in its order.
+
+    A message follows the one before it in its lane only when that one has left: it cannot overtake it, however the
+    broker takes them.
+    """
+    found: list[list[Queued]] = []
+    depth: dict[int, int] = {}
+    for queued in queue:
+        at = depth.get(queued.lane, 0)
+        depth[queued.lane] = at + 1
+        if at == len(found):
+            found.append([])
+        found[at].append(queued)
+    return found
+
+
+def judge(wave: Sequence[Queued], published: Sequence[Published], rules: Rules, chances: Iterable[float]) -> Verdict:
+    """What follows for each message of a wave from how the broker took it; ``chances`` are random in [0, 1)."""
+    verdict = Verdict([], [], [], [])
+    for queued, (reception, error), chance in zip(wave, published, chances, strict=False):
+        if reception in (Reception.ACKED, Reception.DUPLICATE):
+            verdict.gone.append(queued)
+            continue
+        if reception is Reception.FATAL or queued.finished + 1 >= rules.attempts:
+            _give_up(verdict, queued, error, rules)
+            continue
+        verdict.delayed.append(Delay(queued, rules.backoff.delay(queued.finished, chance), error))
+    return verdict
+
+
+def crashed(queued: Queued, rules: Rules) -> bool:
+    """Whether this message was begun so often without an end that it seems to take its relay down with it."""
+    return queued.started - queued.finished >= rules.crashes
+
+
+def _give_up(verdict: Verdict, queued: Queued, error: str, rules: Rules) -> None:
+    if rules.on_dead is OnDead.PARK:
+        verdict.delayed.append(Delay(queued, None, error))
+    else:
+        verdict.dead.append(Death(queued, error))

@@ -1,0 +1,217 @@
+"""One bucket at a time: what is due is published, wave by wave, and what became of it written down. Twins.
+
+A bucket is held by a transaction that stays open while its messages are published, or, for slow brokers and for SQLite,
+by a lease with a fencing token. Either way a message leaves at least once: what was published and could not be written
+down is published again, under its id.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from retrysafe.boundary import Boundary
+from retrysafe.claim import Claim
+from retrysafe.core.outcomes import Answered
+from retrysafe.core.relaying import Death, Rules, Verdict, crashed, judge, waves
+from retrysafe.errors import InProgress, LeaseLost
+from retrysafe.ports import AsyncClient, AsyncPublisher, Client, OutboxStore, Publisher, TransactionalStore
+from retrysafe.programs.drivers import arun, ask, run
+from retrysafe.programs.relaying import begin, conclude, conclude_fenced, take
+from retrysafe.types import Envelope, Published, Queued, Reception
+
+
+class Setting(NamedTuple):
+    """What all buckets of a relay have in common."""
+
+    store: TransactionalStore
+    outbox: OutboxStore
+    leases: Boundary | None
+    """Where buckets are leased; None: they are held by transactions."""
+    rules: Rules
+    batch: int
+    keep: bool
+
+
+class Flow:
+    """What of a queue is under way together, and which lanes have stopped."""
+
+    def __init__(self, queue: Sequence[Queued], rules: Rules) -> None:
+        self._queue, self._rules = queue, rules
+        self._stopped: set[int] = set()
+
+    def __iter__(self) -> Iterator[list[Queued]]:
+        for wave in waves(self._queue):
+            going = [queued for queued in wave if queued.lane not in self._stopped]
+            if going:
+                yield going
+
+    def judge(self, wave: Sequence[Queued], published: Sequence[Published]) -> Verdict:
+        """What follows; a lane whose message waits stops here."""
+        verdict = judge(wave, published, self._rules, [random.random() for _ in wave])
+        for delay in verdict.delayed:
+            lane, at = delay.queued.lane, delay.queued.id
+            self._stopped.add(lane)
+            verdict.withdrawn.extend(queued for queued in self._queue if queued.lane == lane and queued.id > at)
+        return verdict
+
+
+def envelopes(wave: Sequence[Queued]) -> list[Envelope]:
+    """What leaves."""
+    return [queued.envelope for queued in wave]
+
+
+def doubtful(wave: Sequence[Queued], error: Exception) -> list[Published]:
+    """How a wave was taken whose publisher failed: nobody can tell."""
+    return [Published(Reception.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
+
+
+def published_by(publisher: Publisher, wave: Sequence[Queued]) -> Sequence[Published]:
+    """Publish; a publisher that fails takes no relay with it."""
+    try:
+        return publisher.publish(envelopes(wave))
+    except Exception as error:  # noqa: BLE001 - whatever a publisher raises, nobody can tell what it did
+        return doubtful(wave, error)
+
+
+async def apublished_by(publisher: AsyncPublisher, wave: Sequence[Queued]) -> Sequence[Published]:
+    """The same for async code."""
+    try:
+        return await publisher.publish(envelopes(wave))
+    except Exception as error:  # noqa: BLE001 - as above
+        return doubtful(wave, error)
+
+
+def sifted(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], Verdict]:
+    """What of it is tried now, and what is given up because relays die of it.
+
+    After an attempt that came to no end, messages are tried one at a time, until it is known which one it was.
+    """
+    killers = [queued for queued in due if crashed(queued, rules)]
+    verdict = Verdict([], [], [Death(queued, KILLS) for queued in killers], [])
+    left = [queued for queued in due if queued not in killers]
+    suspected = any(queued.started > queued.finished for queued in left)
+    return left[:1] if suspected else left, verdict
+
+
+KILLS = "Every attempt to publish it ended with the end of its relay."
+
+
+class Sum:
+    """What became of the messages of a run."""
+
+    def __init__(self) -> None:
+        self.left = self.delayed = self.dead = 0
+
+    def include(self, other: Sum) -> None:
+        """Add what became of others."""
+        self.left, self.delayed, self.dead = (
+            self.left + other.left,
+            self.delayed + other.delayed,
+            self.dead + other.dead,
+        )
+
+    def add(self, verdict: Verdict) -> None:
+        """Count a wave."""
+        self.left += len(verdict.gone)
+        self.delayed += len(verdict.delayed)
+        self.dead += len(verdict.dead)
+
+
+# ---------------------------------------------------------------- held by a transaction
+
+
+def drain(setting: Setting, client: Client, publisher: Publisher, number: int) -> Sum:
+    """Publish a batch of a bucket; return what became of it: nothing, where another relay holds the bucket."""
+    if setting.leases is not None:
+        return _drain_leased(setting, setting.leases, client, publisher, number)
+    total = Sum()
+    with client.transaction() as opened:
+        queue = run(take(setting.store, setting.outbox, number, setting.batch), opened.execute)
+        if queue:
+            flow = Flow(queue, setting.rules)
+            for wave in flow:
+                verdict = flow.judge(wave, published_by(publisher, wave))
+                run(conclude(setting.outbox, verdict, keep=setting.keep), opened.execute)
+                total.add(verdict)
+            run(ask(setting.store.commit()), opened.execute)
+    return total
+
+
+async def adrain(setting: Setting, client: AsyncClient, publisher: AsyncPublisher, number: int) -> Sum:
+    """The same for async code."""
+    if setting.leases is not None:
+        return await _adrain_leased(setting, setting.leases, client, publisher, number)
+    total = Sum()
+    async with client.transaction() as opened:
+        queue = await arun(take(setting.store, setting.outbox, number, setting.batch), opened.execute)
+        if queue:
+            flow = Flow(queue, setting.rules)
+            for wave in flow:
+                verdict = flow.judge(wave, await apublished_by(publisher, wave))
+                await arun(conclude(setting.outbox, verdict, keep=setting.keep), opened.execute)
+                total.add(verdict)
+            await arun(ask(setting.store.commit()), opened.execute)
+    return total
+
+
+# ---------------------------------------------------------------- held by a lease
+
+
+def _drain_leased(setting: Setting, leases: Boundary, client: Client, publisher: Publisher, number: int) -> Sum:
+    total = Sum()
+    with suppress(InProgress), leases.claim(f"bucket {number}") as claim:
+        claim.answered(Answered.UNEXECUTED, None)  # the bucket is free again, however this ends
+        due = run(ask(setting.outbox.due(number, setting.batch)), client)
+        queue, killers = sifted(due, setting.rules)
+        if killers.dead:
+            _conclude(setting, client, claim, killers, total)
+        if queue:
+            with client.transaction() as opened:
+                run(begin(setting.store, setting.outbox, queue), opened.execute)
+        flow = Flow(queue, setting.rules)
+        for wave in flow:
+            claim.ensure_held()
+            _conclude(setting, client, claim, flow.judge(wave, published_by(publisher, wave)), total)
+    return total
+
+
+def _conclude(setting: Setting, client: Client, claim: Claim, verdict: Verdict, total: Sum) -> None:
+    steps = conclude_fenced(setting.store, setting.outbox, claim._required_hold(), verdict, keep=setting.keep)
+    with client.transaction() as opened:
+        ours = run(steps, opened.execute)
+    if not ours:
+        raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
+    total.add(verdict)
+
+
+async def _adrain_leased(
+    setting: Setting, leases: Boundary, client: AsyncClient, publisher: AsyncPublisher, number: int
+) -> Sum:
+    total = Sum()
+    with suppress(InProgress):
+        async with leases.claim(f"bucket {number}") as claim:
+            claim.answered(Answered.UNEXECUTED, None)
+            due = await arun(ask(setting.outbox.due(number, setting.batch)), client)
+            queue, killers = sifted(due, setting.rules)
+            if killers.dead:
+                await _aconclude(setting, client, claim, killers, total)
+            if queue:
+                async with client.transaction() as opened:
+                    await arun(begin(setting.store, setting.outbox, queue), opened.execute)
+            flow = Flow(queue, setting.rules)
+            for wave in flow:
+                claim.ensure_held()
+                await _aconclude(setting, client, claim, flow.judge(wave, await apublished_by(publisher, wave)), total)
+    return total
+
+
+async def _aconclude(setting: Setting, client: AsyncClient, claim: Claim, verdict: Verdict, total: Sum) -> None:
+    steps = conclude_fenced(setting.store, setting.outbox, claim._required_hold(), verdict, keep=setting.keep)
+    async with client.transaction() as opened:
+        ours = await arun(steps, opened.execute)
+    if not ours:
+        raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
+    total.add(verdict)
