@@ -1,0 +1,105 @@
+"""RabbitMQ: persistent messages, confirmed by the broker, and refused when no queue takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
+from aio_pika.exceptions import AMQPError, DeliveryError, PublishError
+
+from retrysafe.core.durations import seconds as seconds_of
+from retrysafe.messaging.cloudevents import attributes
+from retrysafe.types import Duration, Envelope, Published, Reception
+
+PREFIX = "cloudEvents:"
+"""Of the headers, as in the AMQP binding of CloudEvents 1.0.2, section 3.1.3."""
+_ACKED = Published(Reception.ACKED)
+
+
+class RabbitMQPublisher:
+    """Publishes to an exchange, each message with its topic as routing key, and waits for the broker's confirms.
+
+    A confirm means that the queues have the message; give them the type "quorum" for it to be on a majority of nodes. A
+    message that no queue takes is tried again: declare queues before.
+
+    Arguments:
+        url: of the broker, as in "amqp://user:password@host/".
+        exchange: its name; by default the exchange that routes to the queue named like the topic.
+        timeout: how long confirms are waited for; a message without one is sent again, under the same id.
+    """
+
+    def __init__(self, url: str, *, exchange: str = "", timeout: Duration = "10s") -> None:
+        self._url, self._exchange_name = url, exchange
+        self._timeout = seconds_of(timeout, "timeout")
+        self._connection: AbstractConnection | None = None
+        self._exchange: AbstractExchange | None = None
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        """Publish them at once, and wait for every confirm."""
+        try:
+            exchange = await self._opened()
+        except (AMQPError, OSError, TimeoutError) as error:
+            await self._hang_up()
+            return [Published(Reception.RETRYABLE, _said(error))] * len(envelopes)
+        published = await asyncio.gather(*(self._one(exchange, envelope) for envelope in envelopes))
+        if any(one.reception is Reception.UNKNOWN for one in published):
+            await self._hang_up()
+        return published
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        await self._hang_up()
+
+    async def _one(self, exchange: AbstractExchange, envelope: Envelope) -> Published:
+        try:
+            await exchange.publish(_message(envelope), envelope.topic, mandatory=True, timeout=self._timeout)
+        except PublishError:
+            return Published(Reception.RETRYABLE, f"no queue takes {envelope.topic!r}")
+        except DeliveryError as error:
+            return Published(Reception.RETRYABLE, _said(error))
+        except (AMQPError, OSError, TimeoutError, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_ours():
+                raise
+            return Published(Reception.UNKNOWN, _said(error))
+        return _ACKED
+
+    async def _opened(self) -> AbstractExchange:
+        if self._exchange is None or self._connection is None or self._connection.is_closed:
+            await self._hang_up()
+            self._connection = await aio_pika.connect(self._url, timeout=self._timeout)
+            channel: AbstractChannel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
+            self._exchange = (
+                await channel.get_exchange(self._exchange_name) if self._exchange_name else channel.default_exchange
+            )
+        return self._exchange
+
+    async def _hang_up(self) -> None:
+        connection, self._connection, self._exchange = self._connection, None, None
+        if connection is not None:
+            with suppress(AMQPError, OSError, TimeoutError):
+                async with asyncio.timeout(self._timeout):
+                    await connection.close()
+
+
+def _is_ours() -> bool:
+    """Whether the task itself is cancelled, and not the future of a confirm, as happens when a channel is closed."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _message(envelope: Envelope) -> aio_pika.Message:
+    return aio_pika.Message(
+        envelope.payload,
+        message_id=envelope.id,
+        type=envelope.type,
+        content_type=envelope.media_type,
+        delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        headers={f"{PREFIX}{name}": value for name, value in attributes(envelope).items()},
+    )
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,166 @@
+"""Publishers on real brokers: what they say of a message is so."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from retrysafe.messaging import Envelope
+from retrysafe.messaging.cloudevents import envelope_of
+from retrysafe.types import Published, Reception
+from tests.conftest import require
+
+ACKED = Published(Reception.ACKED)
+
+
+class Bench:
+    """A publisher, and how to see what arrived."""
+
+    def __init__(self, publisher: Any, topic: str, arrived: Callable[[], Awaitable[list[Envelope]]]) -> None:
+        self.publisher, self.topic, self.arrived = publisher, topic, arrived
+
+    def envelope(self, number: int, **options: Any) -> Envelope:
+        made = Envelope(f"id-{number}", self.topic, "A", "placed.v1", "/shop", None, {}, b"%d" % number, "text/plain")
+        return made._replace(**options)
+
+    async def publish(self, *envelopes: Envelope) -> list[Published]:
+        answer = self.publisher.publish(list(envelopes))
+        return list(await answer if hasattr(answer, "__await__") else answer)
+
+
+async def _rabbitmq(topic: str) -> AsyncIterator[Bench]:
+    import aio_pika
+
+    from retrysafe.messaging.publishers.rabbitmq import PREFIX, RabbitMQPublisher
+
+    url = os.environ["RETRYSAFE_TEST_RABBITMQ"]
+    publisher = RabbitMQPublisher(url)
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        queue = await channel.declare_queue(topic, durable=True, arguments={"x-queue-type": "quorum"})
+
+        async def arrived() -> list[Envelope]:
+            found = []
+            while (message := await queue.get(fail=False, no_ack=True)) is not None:
+                ours = {name: str(value) for name, value in message.headers.items() if name.startswith(PREFIX)}
+                given = {name.removeprefix(PREFIX): value for name, value in ours.items()}
+                found.append(envelope_of(given, message.body))
+            return found
+
+        yield Bench(publisher, topic, arrived)
+        await publisher.aclose()
+        await queue.delete(if_unused=False, if_empty=False)
+
+
+async def _redis(topic: str) -> AsyncIterator[Bench]:
+    import redis
+
+    from retrysafe.messaging.publishers.redis_streams import RedisStreamsPublisher
+
+    client = redis.Redis.from_url(os.environ["RETRYSAFE_TEST_REDIS"])
+    publisher = RedisStreamsPublisher(client, prefix="tests:", remember="1m")
+    yield Bench(publisher, topic, lambda: _entries(topic))
+    client.delete(f"tests:{{{topic}}}")
+    publisher.close()
+
+
+async def _redis_async(topic: str) -> AsyncIterator[Bench]:
+    import redis.asyncio
+
+    from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher
+
+    client = redis.asyncio.Redis.from_url(os.environ["RETRYSAFE_TEST_REDIS"])
+    publisher = AsyncRedisStreamsPublisher(client, prefix="tests:", remember="1m")
+    yield Bench(publisher, topic, lambda: _entries(topic))
+    await client.delete(f"tests:{{{topic}}}")
+    await publisher.aclose()
+
+
+async def _entries(topic: str) -> list[Envelope]:
+    import redis.asyncio
+
+    async with redis.asyncio.Redis.from_url(os.environ["RETRYSAFE_TEST_REDIS"]) as client:
+        found = []
+        for _, fields in await client.xrange(f"tests:{{{topic}}}"):
+            payload = fields.pop(b"data")
+            found.append(envelope_of({name.decode(): value.decode() for name, value in fields.items()}, payload))
+        return found
+
+
+BENCHES = {"rabbitmq": _rabbitmq, "redis": _redis, "redis-async": _redis_async}
+
+
+@pytest.fixture(params=BENCHES)
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    require(request.param.partition("-")[0])
+    async for made in BENCHES[request.param](f"orders-{secrets.token_hex(6)}"):
+        yield made
+
+
+async def test_what_is_acked_has_arrived_as_it_was_and_in_order(bench: Bench) -> None:
+    envelopes = [bench.envelope(number) for number in range(50)]
+    assert await bench.publish(*envelopes) == [ACKED] * 50
+    assert await bench.arrived() == envelopes
+
+
+async def test_every_attribute_arrives(bench: Bench) -> None:
+    envelope = bench.envelope(1, key=None, sequence=7, headers={"traceparent": "00-1-2-01", "tenant": "ключ"})
+    envelope = envelope._replace(payload=bytes(range(256)), media_type="application/avro", type="placed.v2")
+    assert await bench.publish(envelope) == [ACKED]
+    assert await bench.arrived() == [envelope]
+
+
+async def test_nothing_to_publish_is_nothing(bench: Bench) -> None:
+    assert await bench.publish() == []
+
+
+async def test_what_comes_again_is_told_apart_where_the_broker_remembers(bench: Bench) -> None:
+    once, again = await bench.publish(bench.envelope(1)), await bench.publish(bench.envelope(1), bench.envelope(2))
+    assert once == [ACKED]
+    if "redis" in type(bench.publisher).__module__:
+        assert again == [Published(Reception.DUPLICATE), ACKED]
+        assert [one.id for one in await bench.arrived()] == ["id-1", "id-2"]
+    else:
+        assert again == [ACKED, ACKED], "RabbitMQ has no memory: the inbox has"
+
+
+@pytest.mark.parametrize("bench", ["rabbitmq"], indirect=True)
+async def test_a_message_that_no_queue_takes_is_not_lost(bench: Bench) -> None:
+    published = await bench.publish(bench.envelope(1, topic="nowhere"), bench.envelope(2))
+    assert published == [Published(Reception.RETRYABLE, "no queue takes 'nowhere'"), ACKED]
+
+
+@pytest.mark.parametrize("bench", ["rabbitmq"], indirect=True)
+async def test_a_broker_that_is_not_there_has_nothing(bench: Bench) -> None:
+    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+
+    gone = RabbitMQPublisher("amqp://guest:guest@127.0.0.1:1/")
+    (published,) = await gone.publish([bench.envelope(1)])
+    assert published.reception is Reception.RETRYABLE
+    await gone.aclose()
+
+
+async def test_a_redis_that_is_not_there_leaves_doubt() -> None:
+    import redis
+    import redis.asyncio
+
+    from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+
+    for publisher in (
+        RedisStreamsPublisher(redis.Redis(port=1)),
+        AsyncRedisStreamsPublisher(redis.asyncio.Redis(port=1)),
+    ):
+        bench = Bench(publisher, "orders", _nothing)
+        published = await bench.publish(bench.envelope(1), bench.envelope(2))
+        assert {one.reception for one in published} == {Reception.UNKNOWN}
+        closed = publisher.close() if isinstance(publisher, RedisStreamsPublisher) else publisher.aclose()
+        if closed is not None:
+            await closed
+
+
+async def _nothing() -> list[Envelope]:
+    return []
