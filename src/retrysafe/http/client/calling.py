@@ -18,6 +18,7 @@ from retrysafe.http.client.errors import (
     RequestOutcomeUnknown,
     RequestTooLarge,
 )
+from retrysafe.http.client.headers import FIELD, SECRETS
 from retrysafe.http.client.hosts import Host, address, shown
 from retrysafe.http.client.journal import Entry, Journal, identity, kept_headers
 from retrysafe.http.client.operation import Call, Ending, operation
@@ -30,7 +31,6 @@ from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.ports import Observer
 from retrysafe.types import Duration
 
-FIELD = "Idempotency-Key"
 MARGIN = 5.0
 """Seconds beyond its deadline for which a request is held against other processes."""
 _RAISED: dict[str, type[RequestKeyReused | RequestOutcomeUnknown | RequestKeyExpired]] = {
@@ -126,6 +126,7 @@ class Retries:
             hosts=self.hosts,
             resendable=outgoing.body is not None,
             recognised_until=self.world.wall() + host.retention if host and key else None,
+            secrets=self.journal.secrets if self.journal else SECRETS,
         )
         return Planned(self, call, field, entry)
 

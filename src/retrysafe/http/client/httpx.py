@@ -11,8 +11,9 @@ import httpx
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import resuming
-from retrysafe.http.client.calling import FIELD, Planned, Retries, is_answer
+from retrysafe.http.client.calling import Planned, Retries, is_answer
 from retrysafe.http.client.driving import adrive, drive
+from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import address, quoted
 from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.operation import Ending

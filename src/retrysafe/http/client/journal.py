@@ -20,24 +20,12 @@ from retrysafe.core import keys
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.sqlite import SqliteFile
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
+from retrysafe.http.client.headers import SECRETS
 from retrysafe.http.client.hosts import address, shown
 from retrysafe.http.client.owners import Owner, give_back, is_alive, lend
 
 T = TypeVar("T")
 
-SECRETS = frozenset(
-    {
-        "authorization",
-        "cookie",
-        "proxy-authorization",
-        "x-api-key",
-        "api-key",
-        "x-auth-token",
-        "x-amz-security-token",
-        "x-csrf-token",
-    }
-)
-"""Headers that are never written: the client that resumes a request adds its own."""
 _MADE_ANEW = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "idempotency-key"})
 _VERSION = 1
 _SCHEMA = """

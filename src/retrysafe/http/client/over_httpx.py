@@ -9,7 +9,8 @@ import anyio
 import httpx
 
 from retrysafe.http.client.bodies import agathered, gathered, is_read_whole, problem_code
-from retrysafe.http.client.calling import FIELD, Outgoing, Retries
+from retrysafe.http.client.calling import Outgoing, Retries
+from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.operation import Send
 from retrysafe.http.client.results import Answer, Failure, Kind, Result
 from retrysafe.http.client.tls import certificate_refused
@@ -65,7 +66,7 @@ def _kept(request: httpx.Request, found: bytes | Iterator[bytes] | AsyncIterator
     return None
 
 
-def _shaped(request: httpx.Request, step: Send) -> httpx.Request:
+def _shaped(request: httpx.Request, step: Send, left: float) -> httpx.Request:
     """The request as one attempt sends it; no timeout is longer than what is left of the deadline."""
     target = step.target
     dropped = target.dropped | {name.lower() for name in target.added}
@@ -81,7 +82,7 @@ def _shaped(request: httpx.Request, step: Send) -> httpx.Request:
     headers = [*headers, *((name.encode("latin-1"), value.encode("latin-1")) for name, value in target.added.items())]
     given = request.extensions.get("timeout", {})
     timeout = {
-        name: step.left if given.get(name) is None else min(given[name], step.left)
+        name: left if given.get(name) is None else min(given[name], left)
         for name in ("connect", "read", "write", "pool")
     }
     return httpx.Request(
@@ -125,6 +126,9 @@ class _Base:
         self._limit = retries.policy.response_limit
         self._clock = retries.world.clock
 
+    def _left(self, step: Send) -> float:
+        return max(0.001, step.end - self._clock())
+
     def _is_kept(self, response: httpx.Response, step: Send) -> bool:
         return is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit)
 
@@ -143,12 +147,11 @@ class SyncWire(_Base):
         self._refresh = refresh
 
     def send(self, step: Send, /) -> Result:
-        end = self._clock() + step.left
         try:
-            response = self._inner.handle_request(_shaped(self._request, step))
+            response = self._inner.handle_request(_shaped(self._request, step, self._left(step)))
             if not self._is_kept(response, step):
                 return Answer(response.status_code, response.headers, "", response)
-            return _whole(response, self._body(response, end))
+            return _whole(response, self._body(response, step.end))
         except httpx.TransportError as error:
             return _failure(error)
 
@@ -188,9 +191,10 @@ class AsyncWire(_Base):
         self._refresh = refresh
 
     async def send(self, step: Send, /) -> Result:
-        with anyio.move_on_after(step.left):
+        left = self._left(step)
+        with anyio.move_on_after(left):
             try:
-                response = await self._inner.handle_async_request(_shaped(self._request, step))
+                response = await self._inner.handle_async_request(_shaped(self._request, step, left))
                 if not self._is_kept(response, step):
                     return Answer(response.status_code, response.headers, "", response)
                 return _whole(response, await self._body(response))

@@ -16,8 +16,9 @@ from urllib3.exceptions import ClosedPoolError, EmptyPoolError, MaxRetryError, N
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import resuming
 from retrysafe.http.client.bodies import ends_unmarked, gathered, is_read_whole, problem_code
-from retrysafe.http.client.calling import FIELD, Outgoing, Retries, is_answer
+from retrysafe.http.client.calling import Outgoing, Retries, is_answer
 from retrysafe.http.client.driving import drive
+from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import quoted
 from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.operation import Send
@@ -252,9 +253,9 @@ class _Wire:
         self._how = how
 
     def send(self, step: Send, /) -> Result:
-        end = self._clock() + step.left
+        left = max(0.001, step.end - self._clock())
         shaped = _shaped(self._request, step)
-        how = {**self._how, "timeout": _within(self._how["timeout"], step.left)}
+        how = {**self._how, "timeout": _within(self._how["timeout"], left)}
         if urlsplit(str(shaped.url)).hostname is None:
             return Failure(Kind.HOPELESS, requests.exceptions.InvalidURL(shaped.url, request=shaped))
         try:
@@ -264,7 +265,7 @@ class _Wire:
                 raise requests.exceptions.ConnectionError("The head of the response was cut off.", request=shaped)
             if not is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit):
                 return Answer(response.status_code, response.headers, "", response)
-            self._read(response, end)
+            self._read(response, step.end)
         except requests.exceptions.ContentDecodingError:
             raise  # it came, and cannot be read: nobody knows what it says
         except requests.RequestException as error:
