@@ -176,7 +176,7 @@ BREAKS = [
     Break(
         "a request is sent before it is in the journal",
         f"{FOLDER}/calling.py",
-        "        found = journal.begin(entry, world.wall(), policy.deadline + MARGIN)\n",
+        "        found = journal.begin(entry, world.wall(), policy.deadline + MARGIN, self._run)\n",
         "        found = entry\n",
         killed_by=(
             f"{DURABLE}::test_c02_the_request_is_in_the_journal_before_its_first_byte_leaves",
@@ -185,7 +185,7 @@ BREAKS = [
     ),
     Break(
         "credentials are in the journal",
-        f"{FOLDER}/journal.py",
+        f"{FOLDER}/entries.py",
         "if name not in secrets and name not in _MADE_ANEW",
         "if name not in _MADE_ANEW",
         killed_by=(f"{DURABLE}::test_c02_the_request_is_in_the_journal_before_its_first_byte_leaves",),

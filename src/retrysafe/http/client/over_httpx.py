@@ -23,7 +23,8 @@ AsyncRefreshing = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 
 
 def outgoing(request: httpx.Request, body: bytes | None) -> Outgoing:
-    return Outgoing(request.method, str(request.url), tuple(request.headers.multi_items()), body)
+    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw)
+    return Outgoing(request.method, str(request.url), headers, body)
 
 
 class _Rest(httpx.SyncByteStream, httpx.AsyncByteStream):

@@ -18,9 +18,10 @@ from retrysafe.http.client import resuming
 from retrysafe.http.client.bodies import ends_unmarked, gathered, is_read_whole, problem_code
 from retrysafe.http.client.calling import Outgoing, Retries, is_answer
 from retrysafe.http.client.driving import drive
+from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import quoted
-from retrysafe.http.client.journal import Entry, Journal
+from retrysafe.http.client.journal import Journal
 from retrysafe.http.client.operation import Send
 from retrysafe.http.client.results import Answer, Failure, Kind, Result
 from retrysafe.http.client.resuming import Resumed
@@ -77,10 +78,10 @@ class RetryAdapter(BaseAdapter):
         sent = request.copy()
         body = _read(sent, self._retries.policy.body_limit)
         planned = self._retries.plan(_outgoing(sent, body))
-        if planned.field is not None:
-            sent.headers[FIELD] = planned.field
         how = {"timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
         planned.begin()
+        if planned.field is not None:
+            sent.headers[FIELD] = planned.field
         try:
             wire = _Wire(self._inner, sent, self._retries, self._refresh, how)
             ending = drive(planned.program(), wire, self._retries.world.sleep)
@@ -117,7 +118,7 @@ def resume(
             settings = session.merge_environment_settings(entry.url, {}, None, None, None)
             response = session.send(_again(session, entry), **settings)
         except Exception as error:  # noqa: BLE001 - the next one is sent all the same
-            journal.release(entry.id)
+            journal.let_go(entry.id)
             yield Resumed(entry, None, error)
         else:
             resuming.check_passed(journal, entry)
