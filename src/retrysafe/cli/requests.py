@@ -1,8 +1,8 @@
 """`retrysafe requests`: the requests in a client's journal that have no answer yet: look at them, and resume them.
 
 They were left by processes that died, or ended in doubt. A request is named by its key as the log shows it: eight
-digits of a hash, or fewer. Exit code: 0 if it was done; 1 if a request was not found, or stays in the journal after all; 2 if
-the command could not be carried out as asked.
+digits of a hash, or fewer. Exit code: 0 if it was done; 1 if a request was not found, has no answer after all, or stays
+in the journal; 2 if the command could not be carried out as asked.
 """
 
 from __future__ import annotations
@@ -103,19 +103,20 @@ def run_show(options: argparse.Namespace) -> int:
 def run_resume(options: argparse.Namespace) -> int:
     """Resume requests."""
     with closing(_journal(options)) as journal:
-        stayed: list[bool] = []
+        done: list[bool] = []
 
         def tell(one: Resumed) -> None:
-            stayed.append(journal.find(one.entry.id) is not None)
-            outcome = {**_outcome(one), "in_journal": stayed[-1]}
+            stays = journal.find(one.entry.id) is not None
+            done.append(one.error is None and not stays)
+            outcome = {**_outcome(one), "in_journal": stays}
             told = {"key": one.entry.name, "method": one.entry.method, "url": shown(one.entry.url), **outcome}
-            text = [str(value) for value in list(told.values())[:-1]] + ["stays in the journal"] * stayed[-1]
+            text = [str(value) for value in list(told.values())[:-1]] + ["stays in the journal"] * stays
             print(as_json(told) if options.json else "  ".join(text), flush=True)
 
         _resume(_client(options.client), journal, options.origin, tell)
-    if not stayed and not options.json:
+    if not done and not options.json:
         print("nothing to resume")
-    return 1 if any(stayed) else 0
+    return 0 if all(done) else 1
 
 
 def run_discard(options: argparse.Namespace) -> int:

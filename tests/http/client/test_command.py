@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time as real
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def test_resume(place: Path, server: Server, capsys: pytest.CaptureFixture[str],
 
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_what_stays_in_the_journal_is_not_done(
-    place: Path, server: Server, capsys: pytest.CaptureFixture[str], kind: str
+    place: Path, server: Server, capsys: pytest.CaptureFixture[str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"shop_once_{kind.replace('-', '_')}"
     (place / f"{name}.py").write_text(
@@ -100,8 +101,10 @@ def test_what_stays_in_the_journal_is_not_done(
     assert (fresh["status"], fresh["in_journal"], old["in_journal"]) == (503, True, True)
     assert main(["requests", "discard", old["key"]]) == 0
     server.will(says(503))
+    monkeypatch.delitem(sys.modules, name)
     assert main(["requests", "resume", "--client", f"{name}:client"]) == 1
     assert capsys.readouterr().out.endswith("503  stays in the journal\n")
+    monkeypatch.delitem(sys.modules, name)
     assert main(["requests", "resume", "--client", f"{name}:client"]) == 0
 
 
