@@ -264,6 +264,50 @@ def test_c08_a_refusal_is_whole_when_no_credentials_come(make: Make, server: Ser
     assert make().send("GET", server.url)[:2] == (401, b"why?")
 
 
+def test_c05_what_is_longer_than_the_limit_is_the_callers_to_read(make: Make, server: Server) -> None:
+    def endless(at: Server, connection: Any, request: Received) -> bool:
+        at.execute(request)
+        connection.sendall(b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"a\r\n0123456789\r\n" * 2)
+        assert at.go_on.wait(30)
+        connection.sendall(b"5\r\nabcde\r\n0\r\n\r\n")
+        return True
+
+    def goes_on(occurrence: Any) -> None:
+        if occurrence.name == "request_ended":
+            server.go_on.set()
+
+    server.will(endless)
+    got = make(response_limit=15, observers=[goes_on], attempts=1, timeout=3).post(server.url)
+    assert got[:2] == (201, b"01234567890123456789abcde")
+
+
+def test_the_raw_response_of_requests_can_be_read(server: Server, time: Time) -> None:
+    sender: Any = SENDERS["requests"](Retries([Host(server.origin)], world=time.world, observers=()))
+    server.will(says(200, b"hello"), says(200, b"hello"))
+    assert sender.session.post(server.url, stream=True).raw.read() == b"hello"
+    response = sender.session.post(server.url, stream=True)
+    assert [response.raw.read(2), response.raw.read(9), response.raw.read(9)] == [b"he", b"llo", b""]
+    assert response.content == b"hello"
+    sender.close()
+
+
+@pytest.mark.parametrize("kind", ["httpx", "httpx-async"])
+def test_an_event_stream_may_be_silent_beyond_the_deadline(server: Server, kind: str) -> None:
+    ended = threading.Event()
+
+    def events(at: Server, connection: Any, request: Received) -> bool:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        ended.wait(0.6)
+        connection.sendall(b"data: 1\n\n")
+        return False
+
+    server.will(events)
+    sender = SENDERS[kind](Retries(deadline=0.3, observers=()), timeout=None)
+    assert sender.send("GET", server.url).body == b"data: 1\n\n"
+    sender.close()
+
+
 class Counted(httpx.BaseTransport, httpx.AsyncBaseTransport):
     """Answers with bodies that come in parts, and counts those that nobody has closed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 import anyio
 import httpx
@@ -40,6 +41,29 @@ class _Rest(httpx.SyncByteStream, httpx.AsyncByteStream):
     def __aiter__(self) -> AsyncIterator[bytes]:
         assert isinstance(self._parts, AsyncIterator)
         return self._parts
+
+
+class _Begun(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A response whose beginning was read already, and was too long to be kept."""
+
+    def __init__(self, stream: Any, parts: list[bytes], rest: Any) -> None:
+        self._stream, self._parts, self._rest = stream, parts, rest
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+        yield from self._rest
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self._parts:
+            yield part
+        async for part in self._rest:
+            yield part
+
+    def close(self) -> None:
+        self._stream.close()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def read(request: httpx.Request, limit: int) -> bytes | None:
@@ -133,6 +157,12 @@ class _Base:
     def _is_kept(self, response: httpx.Response, step: Send) -> bool:
         return is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit)
 
+    def _handed_over(self, response: httpx.Response, shaped: httpx.Request) -> Answer:
+        """A response whose body the caller reads, in the caller's own time."""
+        given = self._request.extensions.get("timeout", {})
+        shaped.extensions["timeout"].update({name: given.get(name) for name in shaped.extensions["timeout"]})
+        return Answer(response.status_code, response.headers, "", response)
+
     def _too_late(self) -> httpx.ReadTimeout:
         return httpx.ReadTimeout("The deadline of all attempts has passed.", request=self._request)
 
@@ -149,24 +179,35 @@ class SyncWire(_Base):
 
     def send(self, step: Send, /) -> Result:
         try:
-            response = self._inner.handle_request(_shaped(self._request, step, self._left(step)))
-            if not self._is_kept(response, step):
-                return Answer(response.status_code, response.headers, "", response)
-            return _whole(response, self._body(response, step.end))
+            shaped = _shaped(self._request, step, self._left(step))
+            response = self._inner.handle_request(shaped)
+            body = self._body(response, step.end) if self._is_kept(response, step) else None
+            return self._handed_over(response, shaped) if body is None else _whole(response, body)
         except httpx.TransportError as error:
             return _failure(error)
 
-    def _body(self, response: httpx.Response, end: float) -> bytes:
-        """A server that drips is noticed between two parts, each of which has its own timeout."""
-        assert isinstance(response.stream, httpx.SyncByteStream)
-        parts = []
+    def _body(self, response: httpx.Response, end: float) -> bytes | None:
+        """The whole body; None if it is too long to be kept, and the caller's to read.
+
+        A server that drips is noticed between two parts, each of which has its own timeout.
+        """
+        stream = response.stream
+        assert isinstance(stream, httpx.SyncByteStream)
+        parts: list[bytes] = []
+        size, rest = 0, iter(stream)
         try:
-            for part in response.stream:
+            for part in rest:
                 parts.append(part)
+                size += len(part)
+                if size > self._limit:
+                    response.stream = _Begun(stream, parts, rest)
+                    return None
                 if self._clock() > end:
                     raise self._too_late()
-        finally:
-            response.stream.close()
+        except BaseException:
+            stream.close()
+            raise
+        stream.close()
         return b"".join(parts)
 
     def discard(self, answer: Answer, /) -> None:
@@ -195,21 +236,32 @@ class AsyncWire(_Base):
         left = self._left(step)
         with anyio.move_on_after(left):
             try:
-                response = await self._inner.handle_async_request(_shaped(self._request, step, left))
-                if not self._is_kept(response, step):
-                    return Answer(response.status_code, response.headers, "", response)
-                return _whole(response, await self._body(response))
+                shaped = _shaped(self._request, step, left)
+                response = await self._inner.handle_async_request(shaped)
+                body = await self._body(response) if self._is_kept(response, step) else None
+                return self._handed_over(response, shaped) if body is None else _whole(response, body)
             except httpx.TransportError as error:
                 return _failure(error)
         return Failure(Kind.AMBIGUOUS, self._too_late())
 
-    async def _body(self, response: httpx.Response) -> bytes:
-        assert isinstance(response.stream, httpx.AsyncByteStream)
+    async def _body(self, response: httpx.Response) -> bytes | None:
+        stream = response.stream
+        assert isinstance(stream, httpx.AsyncByteStream)
+        parts: list[bytes] = []
+        size, rest = 0, aiter(stream)
         try:
-            return b"".join([part async for part in response.stream])
-        finally:
+            async for part in rest:
+                parts.append(part)
+                size += len(part)
+                if size > self._limit:
+                    response.stream = _Begun(stream, parts, rest)
+                    return None
+        except BaseException:
             with anyio.CancelScope(shield=True):
-                await response.stream.aclose()
+                await stream.aclose()
+            raise
+        await stream.aclose()
+        return b"".join(parts)
 
     async def discard(self, answer: Answer, /) -> None:
         await answer.raw.stream.aclose()

@@ -235,6 +235,30 @@ def _failure(error: requests.RequestException) -> Failure:
     return Failure(Kind.UNSENT if unsent else Kind.AMBIGUOUS, error)
 
 
+class _Begun:
+    """What urllib3 has of a response of which so much was read, and decoded, already."""
+
+    def __init__(self, raw: Any, parts: list[bytes]) -> None:
+        self._raw = raw
+        self._parts = parts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def read(self, amt: int | None = None, decode_content: bool | None = None, **_: Any) -> bytes:
+        """What was read first; then what comes."""
+        read = b"".join(self._parts)
+        self._parts = [] if amt is None else [read[amt:]]
+        if amt is not None:
+            return read[:amt] or bytes(self._raw.read(amt, decode_content=True))
+        return read + bytes(self._raw.read(decode_content=True))
+
+    def stream(self, amt: int | None = _CHUNK, decode_content: bool | None = None) -> Iterator[bytes]:
+        """Part by part, as `requests.Response.iter_content` asks for it."""
+        while part := self.read(amt):
+            yield part
+
+
 class _Wire:
     """`driving.Wire` over an adapter."""
 
@@ -266,7 +290,8 @@ class _Wire:
                 raise requests.exceptions.ConnectionError("The head of the response was cut off.", request=shaped)
             if not is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit):
                 return Answer(response.status_code, response.headers, "", response)
-            self._read(response, step.end)
+            if not self._read(response, step.end):
+                return Answer(response.status_code, response.headers, "", response)
         except requests.exceptions.ContentDecodingError:
             raise  # it came, and cannot be read: nobody knows what it says
         except requests.RequestException as error:
@@ -274,12 +299,20 @@ class _Wire:
         code = problem_code(response.headers.get("content-type", ""), response.content)
         return Answer(response.status_code, response.headers, code, response)
 
-    def _read(self, response: requests.Response, end: float) -> None:
-        """A server that drips is noticed between two parts, each of which has its own timeout."""
-        parts = []
+    def _read(self, response: requests.Response, end: float) -> bool:
+        """Read the whole body, and say so, unless it is too long to be kept: then it is the caller's to read.
+
+        A server that drips is noticed between two parts, each of which has its own timeout.
+        """
+        parts: list[bytes] = []
+        size = 0
         try:
             for part in _arriving(response):
                 parts.append(part)
+                size += len(part)
+                if size > self._limit:
+                    response.raw = _Begun(response.raw, parts)
+                    return False
                 if self._clock() > end:
                     raise requests.exceptions.ReadTimeout(
                         "The deadline of all attempts has passed.", request=response.request
@@ -289,6 +322,8 @@ class _Wire:
             raise
         response._content = b"".join(parts)
         response._content_consumed = True
+        response.raw = _Begun(response.raw, parts)
+        return True
 
     def discard(self, answer: Answer, /) -> None:
         answer.raw.close()
