@@ -45,7 +45,7 @@ def several_of(given: Any) -> tuple[Any, ...]:
     """One secret or several, as several; none for what is neither."""
     if isinstance(given, str | bytes):
         return (given,)
-    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, bytearray | memoryview) else ()
+    return tuple(given) if isinstance(given, Iterable) else ()
 
 
 def is_known(key: bytes) -> bool:
