@@ -603,16 +603,14 @@ BREAKS = [
         "webhooks/handling.py",
         "fingerprint=fingerprint, codec=_CODEC)",
         "fingerprint=fingerprint)",
-        killed_by=(
-            f"{RECEIVER}::test_that_an_event_was_handled_is_stored_whatever_the_boundarys_codec[sync-memory]",
-        ),
+        killed_by=(f"{RECEIVER}::test_that_an_event_was_handled_is_stored_whatever_the_boundarys_codec[memory-sync]",),
     ),
     Break(
         "a handler that leaves its work undone has handled the event",
         "webhooks/handling.py",
         "refuse_unfinished(claim, await self.handler.function(self._given(self.handler, claim)), ran=True)",
         "await self.handler.function(self._given(self.handler, claim))",
-        killed_by=(f"{RECEIVER}::test_what_a_handler_leaves_undone_is_not_stored_as_handled[async-memory]",),
+        killed_by=(f"{RECEIVER}::test_what_a_handler_leaves_undone_is_not_stored_as_handled[memory-async]",),
     ),
     Break(
         "an endpoint that drips its answer keeps an attempt beyond the deadline",
