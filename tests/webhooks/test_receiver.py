@@ -26,6 +26,7 @@ from retrysafe import (
     wait,
 )
 from retrysafe.http.messages import Response
+from retrysafe.testing import Clock as StoreClock
 from retrysafe.webhooks import DeliveryRefused, Event, GitHub, Head, Known, Receiver, Slack
 from retrysafe.webhooks.signatures import check_signature, signs
 from tests.http.conftest import Place
@@ -649,6 +650,25 @@ def test_the_status_of_a_conflict_can_be_chosen(place: Place, clock: Clock, stat
         assert (answer.status, code(answer)) == (status, "in-progress")
 
     assert receiver.receive(delivery.headers, delivery.body).status == 200
+
+
+@MEMORY
+def test_an_event_whose_end_is_forgotten_is_not_acknowledged(place: Place, clock: Clock) -> None:
+    """It may have failed: nobody knows any more."""
+    receiver = receiver_of(place, GITHUB, clock, terms={"on_expired": "refuse", "memory": "365d"})
+    fails = [True]
+
+    @receiver.on(GITHUB.type)
+    def handle(event: Event[Any]) -> None:
+        if fails.pop():
+            raise RuntimeError("not now")
+
+    delivery = GITHUB.deliver()
+    with pytest.raises(RuntimeError, match="not now"):
+        receiver.receive(delivery.headers, delivery.body)
+    StoreClock(receiver.boundary).advance(WINDOW)
+    answer = receiver.receive(delivery.headers, delivery.body)
+    assert (answer.status, code(answer)) == (409, "key-expired")
 
 
 async def test_a_store_that_is_down_makes_the_provider_come_again(clock: Clock) -> None:
