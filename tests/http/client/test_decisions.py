@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from retrysafe import ConfigurationError
 from retrysafe.http.client import Budgets, Host, Retries
 from retrysafe.http.client import over_httpx as httpx_side
-from retrysafe.http.client import requests as requests_side
+from retrysafe.http.client import over_requests as requests_side
 from retrysafe.http.client.bodies import ends_unmarked, is_read_whole, problem_code
 from retrysafe.http.client.budget import Bucket
 from retrysafe.http.client.calling import Outgoing

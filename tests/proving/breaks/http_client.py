@@ -73,7 +73,7 @@ BREAKS = [
     ),
     Break(
         "a server that drips is never given up",
-        f"{FOLDER}/requests.py",
+        f"{FOLDER}/over_requests.py",
         "                if self._clock() > end:\n",
         "                if False:\n",
         killed_by=(f"{RULES}::test_c06_a_server_that_drips_is_given_up_at_the_deadline[requests]",),

@@ -65,7 +65,8 @@ class Retries:
             to the client library, which does not know where a key may go.
         hedge_after: after so long without an answer a copy is sent, with the same key; None for never.
         body_limit: bytes of a streamed body that are kept for a retry; a longer one is sent once.
-        response_limit: up to so many bytes, a response counts only when it is whole.
+        response_limit: up to so many bytes, a response counts only when it is whole; what is longer is read by the
+            caller, and not retried if it breaks off.
         journal: a `Journal` in which requests with a key survive a crash; by default there is none.
         observers: told of every attempt; by default a `LoggingObserver`.
         budgets: the `Budgets` of retries per host; by default of this object's own.

@@ -39,8 +39,8 @@ class RetryTransport(httpx.BaseTransport):
         retries: what is retried, and how.
         inner: what sends; by default ``httpx.HTTPTransport()``. One retry layer is enough: an inner transport that
             retries by itself is refused.
-        refresh: called once for a request that got 401, returns headers such as a new Authorization; the request
-            is then sent with them, and with its key.
+        refresh: called once for a request to a declared host that got 401, returns headers such as a new Authorization;
+            the request is then sent with them, and with its key. Not after a redirect to another origin.
 
     Raises, beside httpx's own errors, `RequestOutcomeUnknown`, `RequestKeyReused`, `RequestKeyExpired`,
     `JournalUnavailable`, `RequestTooLarge` and `InvalidKey`. An error of httpx says in a note whether the request may
