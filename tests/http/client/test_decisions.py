@@ -81,7 +81,7 @@ def test_of_two_copies_the_better_counts() -> None:
     conflict, unavailable = answer(409, retry_after="1"), answer(503)
     assert decides(ours)
     refusals = [answer(status) for status in (401, 403, 404, 409, 422, 429)]
-    assert not any(decides(one) for one in (conflict, unavailable, LOST, *refusals, answer(307, location="/x")))
+    assert not any(map(decides, [conflict, unavailable, *refusals, answer(307, location="/x"), LOST]))
     assert decides(answer(404, idempotent_replayed="true"))
     assert best([LOST, conflict, unavailable, ours], HOST) is ours
     assert best([LOST, conflict, unavailable], HOST) is unavailable

@@ -286,16 +286,16 @@ def _before_fork() -> None:
         journals.append(journal)
 
 
-def _after_fork_in_parent() -> None:
+def _after_in_parent() -> None:
     for journal in _locked.pop(threading.get_ident(), ()):
         journal._lock.release()
 
 
-def _after_fork_in_child() -> None:
+def _after_in_child() -> None:
     _locked.clear()
     for journal in list(_journals):
         journal._forked()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from retrysafe.locks import ProcessLock
@@ -89,14 +90,11 @@ def _sweep(journal: Path) -> None:
 def _locked(path: Path) -> int | None:
     """A new locked file; None if somebody has swept it away before it was locked."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-    if fcntl is None:  # pragma: no cover - Windows
-        return file
-    try:
-        _lock(file)
+    with suppress(OSError):
+        if fcntl is not None:
+            _lock(file)
         if path.exists():
             return file
-    except OSError:
-        pass
     os.close(file)
     path.unlink(missing_ok=True)
     return None
