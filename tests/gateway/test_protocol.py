@@ -1,0 +1,119 @@
+"""Where a message ends, and what belongs to it: nothing of one request may become part of another."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from typing import Any
+
+import pytest
+
+from tests.conftest import absent
+from tests.gateway.upstreams import OK, Front, always, before
+
+SMUGGLED = b"DELETE /accounts/7 HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
+
+
+def read(connection: Any) -> bytes:
+    got = b""
+    while data := connection.recv(65_536):
+        got += data
+    return got
+
+
+def head(*fields: bytes, length: int = len(SMUGGLED), line: bytes = b"POST /orders HTTP/1.1") -> bytes:
+    return b"\r\n".join([line, b"Host: h", *fields, b"Content-Length: %d" % length, b"", b""])
+
+
+def said(front: Front, *segments: bytes) -> bytes:
+    """What is answered to segments that do not arrive together, until the connection is closed."""
+    with front.raw(segments[0]) as connection:
+        for segment in segments[1:]:
+            threading.Event().wait(0.03)
+            connection.sendall(segment)
+        return read(connection)
+
+
+LAST = b"GET /last HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+OFFERS = {
+    "h2c": (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"),
+    "TLS": (b"Connection: keep-alive, Upgrade", b"Upgrade: TLS/1.2"),
+    "two lines": (b"Upgrade: a", b"connection: UPGRADE", b"Upgrade: b"),
+}
+
+
+@pytest.mark.parametrize("cut", [None, 0, 7, -5], ids=["one", "after the head", "in the body", "in the head"])
+@pytest.mark.parametrize("offer", OFFERS)
+def test_the_body_of_a_request_that_offers_an_upgrade_is_its_body(offer: str, cut: int | None) -> None:
+    begin = head(*OFFERS[offer], *([] if cut else [b"Idempotency-Key: k1"]))
+    whole = begin + SMUGGLED + LAST
+    segments = [whole] if cut is None else [whole[: len(begin) + cut], whole[len(begin) + cut :]]
+    with before(always(OK)) as (front, upstream):
+        got = said(front, *segments)
+        assert [seen.line for seen in upstream.seen] == [b"POST /orders HTTP/1.1", b"GET /last HTTP/1.1"]
+        assert upstream.seen[0].body == SMUGGLED
+        assert not upstream.seen[0].all(b"upgrade")
+        assert got.count(b"HTTP/1.1 200") == 2
+
+
+def test_a_chunked_body_and_several_offers_on_one_connection() -> None:
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)
+    one = b"PUT /a HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with before(always(OK)) as (front, upstream):
+        said(front, (one + chunked) * 3 + LAST)
+        assert [seen.line.split()[0] for seen in upstream.seen] == [b"PUT", b"PUT", b"PUT", b"GET"]
+        assert [seen.body for seen in upstream.seen[:3]] == [SMUGGLED] * 3
+
+
+def test_an_offer_on_a_connection_that_is_to_be_closed() -> None:
+    begin = head(b"Connection: close, Upgrade", b"Upgrade: h2c")
+    with before(always(OK)) as (front, upstream):
+        said(front, begin, SMUGGLED)
+        assert [(seen.line, seen.body) for seen in upstream.seen] == [(b"POST /orders HTTP/1.1", SMUGGLED)]
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+def test_a_websocket_is_refused_and_its_body_is_no_request(method: bytes) -> None:
+    offer = (b"Connection: Upgrade", b"Upgrade: websocket")
+    with before(always(OK)) as (front, upstream):
+        got = said(front, head(*offer, line=method + b" /ws HTTP/1.1") + SMUGGLED + LAST)
+        assert got.startswith(b"HTTP/1.1 501")
+        assert b"upgrade-unsupported" in got
+        assert [seen.line for seen in upstream.seen] == [b"GET /last HTTP/1.1"]
+
+
+@pytest.mark.parametrize("target", [b"/", b"shop.example:443"])
+def test_after_connect_nothing_is_read(target: bytes) -> None:
+    with before(always(OK)) as (front, upstream):
+        got = said(front, b"CONNECT %b HTTP/1.1\r\nHost: h\r\n\r\n" % target + SMUGGLED)
+        assert got.startswith((b"HTTP/1.1 501", b"HTTP/1.1 400"))
+        assert got.count(b"HTTP/1.1 ") == 1
+        assert not upstream.seen
+
+
+def test_what_curl_sends_to_ask_for_http_2() -> None:
+    if shutil.which("curl") is None:
+        absent("no curl: what it sends with --http2 is written out in the tests beside this one")
+    with before(always(OK)) as (front, upstream):
+        url = f"http://127.0.0.1:{front.port}/orders"
+        command = ["curl", "-sS", "--http2", "--max-time", "20", "-d", "amount=7", "-H", "Idempotency-Key: k1", url]
+        for _ in range(2):
+            assert subprocess.run(command, capture_output=True, check=True).stdout == b"ok"
+        assert [seen.body for seen in upstream.seen] == [b"amount=7"]
+
+
+def test_trailers_are_no_fields() -> None:
+    begin = b"POST /orders HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: %b\r\n\r\n"
+    trailers = b"2\r\n{}\r\n0\r\nIdempotency-Key: evil\r\nX-User: admin\r\nX-Last: 1\r\n\r\n"
+    with before(always(OK)) as (front, upstream):
+        said(front, begin % b"keep-alive" + trailers + begin % b"close" + trailers)
+        said(front, begin % b"close", trailers)
+        assert [seen.body for seen in upstream.seen] == [b"{}"] * 3
+        for seen in upstream.seen:
+            assert not [name for name in (b"idempotency-key", b"x-user", b"x-last") if seen.all(name)]
+
+
+def test_what_is_no_http_is_refused() -> None:
+    with before(always(OK)) as (front, _):
+        assert said(front, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").startswith(b"HTTP/1.1 400")
