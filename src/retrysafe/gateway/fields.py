@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from retrysafe.http.keys import HEADER
-from retrysafe.http.messages import HOP_BY_HOP, Headers, Request
+from retrysafe.http.messages import BODYLESS, HOP_BY_HOP, Headers, Request
 from retrysafe.http.problems import Refusal
 
 Lines = list[tuple[str, str]]
@@ -18,7 +18,7 @@ _NEEDED = frozenset({b"host", b"content-length", b"content-type"})
 _ANSWERED = frozenset({b"expect"})
 """100-continue is answered by the server that reads the body: us."""
 _TELLING = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 
@@ -62,7 +62,7 @@ def to_client(headers: Iterable[tuple[bytes, bytes]], status: int, name: str) ->
     """The fields of a response that came from the upstream."""
     lower = [(field.lower(), value) for field, value in headers]
     gone = _hop_by_hop(lower)
-    if any(field == b"transfer-encoding" for field, _ in lower):
+    if status in BODYLESS or any(field == b"transfer-encoding" for field, _ in lower):
         gone |= {b"content-length"}
     out = [(field, value) for field, value in lower if field not in gone]
     out.append(via(name))
@@ -87,9 +87,14 @@ def text_of(value: bytes) -> str:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
         raise Refusal("request-invalid", "Nothing was done. A header field is neither ASCII nor UTF-8.") from None
-    if _CONTROL.search(text):
+    if has_controls(value):
         raise Refusal("request-invalid", "Nothing was done. A header field has control characters.")
     return text
+
+
+def has_controls(value: bytes) -> bool:
+    """Whether it has characters that no field may have."""
+    return _CONTROL.search(value) is not None
 
 
 def key_field(key: str, how: str) -> str:
