@@ -212,7 +212,7 @@ DOCUMENT = {
         },
         "/mails": {"post": {"x-idempotency": {"required": True, "window": 3600, "effects": "external"}}},
         "/plain": {"post": {"parameters": [{"name": "Idempotency-Key", "in": "query"}]}},
-        "/elsewhere": {"post": {"parameters": [{"$ref": "other.json#/x"}, {"$ref": "#/nowhere"}]}},
+        "/orders/search": {"post": {}, "put": {}},
     },
 }
 
@@ -222,9 +222,58 @@ def test_routes_of_an_openapi_document() -> None:
     told = [(route.match, route.key, route.effects, route.window) for route in found]
     assert told == [
         ("POST /payments", "required", "keyed", "48h"),
-        ("PUT /orders/{id}", "optional", "keyed", "48h"),
         ("POST /mails", "required", "external", 3600),
+        ("POST /plain", "optional", "external", "48h"),
+        ("POST /orders/search", "optional", "external", "48h"),
+        ("PUT /orders/search", "off", "external", "48h"),
+        ("PUT /orders/{id}", "optional", "keyed", "48h"),
+        ("DELETE /orders/{id}", "off", "external", "48h"),
     ]
+    guards = Guards(Settings("http://h", "memory://", routes=found))
+    assert guards.of(request("PUT", "/orders/search")).route.effects == "external", "it knows no key"
+
+
+def told(listed: Any, upstream: str = "http://h", **item: Any) -> list[str]:
+    paths = {"/pay": {"post": {"parameters": [PARAMETER], **item}}}
+    return [route.match for route in routes_of({"openapi": "3", "servers": listed, "paths": paths}, Route(), upstream)]
+
+
+def test_paths_begin_with_that_of_their_servers() -> None:
+    assert told([]) == told([{"url": "/"}]) == told([{"url": "https://h"}]) == ["POST /pay"]
+    assert told([{"url": "https://h/v1/"}, {"url": "/v2"}]) == ["POST /v1/pay", "POST /v2/pay"]
+    assert told([{"url": "/v1"}], servers=[{"url": "/own"}]) == ["POST /own/pay"]
+    variables = {"host": {"default": "h"}, "version": {"default": "v1", "enum": ["v1", "v2"]}}
+    varied = {"url": "https://{host}/{version}", "variables": variables}
+    assert told([varied]) == ["POST /v1/pay", "POST /v2/pay"]
+    assert told([{"url": "/api/v1"}], "http://h/api") == ["POST /v1/pay"], "the upstream's path is added by the gateway"
+    assert told([{"url": "/apis"}], "http://h/api") == ["POST /apis/pay"]
+
+
+def test_a_path_may_stand_elsewhere_in_the_document() -> None:
+    components = {"pathItems": {"a/b": {"$ref": "#/components/pathItems/c"}, "c": {"post": {"x-idempotency": True}}}}
+    paths = {"/pay": {"$ref": "#/components/pathItems/a~1b"}, "x-told": 3}
+    (route,) = routes_of({"openapi": "3", "components": components, "paths": paths}, Route())
+    assert (route.match, route.effects) == ("POST /pay", "keyed")
+
+
+@pytest.mark.parametrize(
+    ("item", "servers", "complaint"),
+    [
+        ({"$ref": "other.json#/x"}, [], "leads out of the document"),
+        ({"$ref": "#/nowhere"}, [], "leads nowhere"),
+        ({"$ref": "#/paths/~1pay"}, [], "circles"),
+        ({"post": {"parameters": [{"$ref": "other.json#/x"}]}}, [], "leads out of the document"),
+        ({"post": {"parameters": {}, "x": 1}, "parameters": "p"}, [], "parameters is no list"),
+        ({"post": []}, [], "is no object"),
+        ([], [], "is no object"),
+        ({"post": {}}, [{"url": "v1"}], "relative to a place"),
+        ({"post": {}}, [{"url": "/{version}"}], "no value for {version}"),
+        ({"post": {}}, "/v1", "servers is no list"),
+    ],
+)
+def test_what_could_hide_a_route_is_refused(item: Any, servers: Any, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        routes_of({"openapi": "3", "servers": servers, "paths": {"/pay": item}}, Route())
 
 
 @pytest.mark.parametrize("document", [[], {}, {"openapi": "3"}, {"swagger": "2.0", "paths": {}}])
@@ -250,8 +299,12 @@ def test_a_document_is_read_from_the_upstream_and_what_the_file_says_comes_first
         settings = settings_of(options(**{**vars(given), "store": "memory://"}), store="X", secret="Y")
     assert [(route.match, route.key) for route in settings.routes] == [
         ("POST /payments", "optional"),
-        ("PUT /orders/{id}", "optional"),
         ("POST /mails", "required"),
+        ("POST /plain", "optional"),
+        ("POST /orders/search", "optional"),
+        ("PUT /orders/search", "off"),
+        ("PUT /orders/{id}", "optional"),
+        ("DELETE /orders/{id}", "off"),
     ]
 
 
