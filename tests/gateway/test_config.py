@@ -135,6 +135,7 @@ def test_what_is_wrong_is_said_with_its_line_and_name(text: str, complaint: str)
         ({"workers": 2}, "memory://"),
         ({"host": "any"}, "host='any'"),
         ({"admin_prefix": "/"}, "prefix"),
+        ({"listen": ("10.0.0.1", 80), "admin": ("127.0.0.1", 80)}, "port of listen"),
     ],
 )
 def test_settings_that_cannot_be_meant(terms: dict[str, Any], message: str) -> None:
@@ -183,6 +184,14 @@ def test_a_key_of_one_route_is_refused_on_another_whatever_their_policies() -> N
         assert front.ask("PUT", "/orders/7", key="k2").replayed
         assert front.ask("PUT", "/elsewhere", key="k1").status == 200, "PUT is not guarded unless a route says so"
         assert len(upstream.seen) == 3
+
+
+def test_a_route_for_everything_is_a_route_as_any_other() -> None:
+    with before(always(OK), routes=(Route("/**", key="required"),)) as (front, upstream):
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            assert front.ask(method).code == "key-missing"
+        assert front.ask("GET").status == 200
+        assert len(upstream.seen) == 1
 
 
 def test_a_route_that_is_off_and_one_by_method_on_the_same_path() -> None:
@@ -340,6 +349,7 @@ def test_the_command_says_what_it_promises(tmp_path: Path, capsys: pytest.Captur
     assert "/internal/**: not guarded" in told
     assert "all others (PATCH, POST): key optional" in told
     assert "sent once; if its answer is lost, the key is unknown until somebody settles it" in told
+    assert "warning      a route that requires keys is passed by /path/" in told
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from retrysafe import ConfigurationError
 from retrysafe.gateway import Claims, TrustedHeader
-from retrysafe.gateway.principals import AGE, PAUSE, HeaderFinder, PublishedKeys, TokenFinder
+from retrysafe.gateway.principals import AGE, PAUSE, PAUSE_AFTER_FAILURE, HeaderFinder, PublishedKeys, TokenFinder
 from retrysafe.http.problems import Refusal
 from tests.gateway.upstreams import OK, always, before
 
@@ -184,11 +185,15 @@ class Issuer:
         self.keys: dict[str, Any] = {"a": PRIVATE}
         self.asked = 0
         self.status = 200
+        self.came, self.hangs = threading.Event(), threading.Event()
+        self.hangs.set()
         issuer = self
 
         class Keys(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 issuer.asked += 1
+                issuer.came.set()
+                issuer.hangs.wait()
                 body = json.dumps({"keys": [issuer.published(kid) for kid in issuer.keys]}).encode()
                 self.send_response(issuer.status)
                 self.send_header("Content-Length", str(len(body)))
@@ -235,7 +240,8 @@ class Now:
 async def test_published_keys_are_asked_for_seldom_and_followed_when_they_change(issuer: Issuer) -> None:
     now = Now()
     async with aiohttp.ClientSession() as session:
-        finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), PublishedKeys(issuer.url, session, clock=now))
+        published = PublishedKeys(issuer.url, session, clock=now)
+        finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), published)
         assert [await finder(bearer(issuer.token(kid))) for kid in ("a", None, "a")] == ["ann"] * 3
         assert issuer.asked == 1
         issuer.keys["b"] = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -249,20 +255,57 @@ async def test_published_keys_are_asked_for_seldom_and_followed_when_they_change
         issuer.status = 503
         now.seconds += AGE + 1
         assert await finder(bearer(issuer.token("b"))) == "ann", "known keys hold while the issuer is away"
+        await asked(published)
         assert issuer.asked == 3
         with pytest.raises(Refusal):
             await finder(bearer(by_hand({"alg": "HS256", "kid": "a"}, PUBLIC)))
 
 
+async def asked(published: PublishedKeys) -> None:
+    """Wait for the question that is asked at the moment."""
+    assert published._asking is not None
+    await published._asking
+
+
 async def test_while_an_issuer_was_never_reached_nobody_is_guessed(issuer: Issuer) -> None:
     issuer.status = 503
+    now = Now()
     async with aiohttp.ClientSession() as session:
-        finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), PublishedKeys(issuer.url, session))
-        with pytest.raises(Refusal) as refused:
-            await finder(bearer(issuer.token("a")))
-        assert refused.value.code == "identity-unavailable"
+        finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), PublishedKeys(issuer.url, session, clock=now))
+        for _ in range(3):
+            with pytest.raises(Refusal) as refused:
+                await finder(bearer(issuer.token("a")))
+            assert refused.value.code == "identity-unavailable"
+        assert issuer.asked == 1, "it is left alone for a moment"
         issuer.status = 200
+        now.seconds += PAUSE_AFTER_FAILURE
         assert await finder(bearer(issuer.token("a"))) == "ann"
+
+
+async def test_who_names_a_known_key_does_not_wait_for_an_issuer_and_all_others_wait_once(issuer: Issuer) -> None:
+    now = Now()
+    async with aiohttp.ClientSession() as session:
+        published = PublishedKeys(issuer.url, session, clock=now)
+        finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), published)
+        issuer.hangs.clear()
+        first = [asyncio.create_task(finder(bearer(issuer.token("a")))) for _ in range(5)]
+        await asyncio.to_thread(issuer.came.wait)
+        first[0].cancel()  # one that gives up takes the question from nobody
+        issuer.hangs.set()
+        assert (await asyncio.gather(*first, return_exceptions=True))[1:] == ["ann"] * 4
+        assert issuer.asked == 1
+
+        issuer.hangs.clear()
+        now.seconds += AGE + 1
+        for _ in range(3):
+            assert await finder(bearer(issuer.token("a"))) == "ann"
+        unknown = [asyncio.create_task(finder(bearer(by_hand({"alg": "RS256", "kid": "z"})))) for _ in range(3)]
+        await asyncio.sleep(0)
+        issuer.status = 503
+        issuer.hangs.set()
+        refused = await asyncio.gather(*unknown, return_exceptions=True)
+        assert [getattr(one, "code", one) for one in refused] == ["identity-unavailable"] * 3
+        assert issuer.asked == 2
 
 
 def test_a_gateway_with_published_keys(issuer: Issuer) -> None:

@@ -117,3 +117,46 @@ def test_trailers_are_no_fields() -> None:
 def test_what_is_no_http_is_refused() -> None:
     with before(always(OK)) as (front, _):
         assert said(front, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").startswith(b"HTTP/1.1 400")
+
+
+HOSTS = {
+    "none": b"POST /orders HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+    "two": b"POST /orders HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+    "the same twice": b"GET /orders HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("which", HOSTS)
+def test_a_request_has_one_host(which: str) -> None:
+    with before(always(OK)) as (front, upstream):
+        assert said(front, HOSTS[which]).startswith(b"HTTP/1.1 400")
+        assert not upstream.seen
+        assert said(front, b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200"), "HTTP/1.0 knows no Host"
+
+
+def test_a_transfer_coding_that_nobody_undoes_is_refused() -> None:
+    begin = b"POST /orders HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"
+    with before(always(OK)) as (front, upstream):
+        got = said(front, begin + b"2\r\n{}\r\n0\r\n\r\n")
+        assert (got[:12], upstream.seen) == (b"HTTP/1.1 400", [])
+
+
+def test_no_second_key_passes_with_an_underscore() -> None:
+    with before(always(OK)) as (front, upstream):
+        extra = (b"Idempotency-Key: k1", b"Idempotency_Key: evil", b"X_Forwarded_For: 1.2.3.4", b"X_Own: 1")
+        said(front, head(b"Connection: close", *extra, length=0))
+        (seen,) = upstream.seen
+        assert not seen.all(b"idempotency_key")
+        assert not seen.all(b"x_forwarded_for")
+        assert seen.all(b"x_own") == [b"1"]
+
+
+@pytest.mark.parametrize(("host", "code"), [("keep", b"422"), ("upstream", b"200")])
+def test_the_host_is_part_of_what_a_key_stands_for_where_it_is_passed_on(host: str, code: bytes) -> None:
+    """Two sites of one service are told apart by it."""
+    asking = b"POST /orders HTTP/1.1\r\nHost: %b\r\nConnection: close\r\nIdempotency-Key: k1\r\nContent-Length: 0\r\n\r\n"
+    with before(always(OK), host=host) as (front, upstream):
+        assert said(front, asking % b"a.example").startswith(b"HTTP/1.1 200")
+        assert said(front, asking % b"b.example").startswith(b"HTTP/1.1 " + code)
+        assert b"idempotent-replayed: true" in said(front, asking % b"a.example")
+        assert len(upstream.seen) == 1

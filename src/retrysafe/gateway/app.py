@@ -11,7 +11,7 @@ import aiohttp
 
 from retrysafe.gateway.admin import Admin
 from retrysafe.gateway.failures import CUT, NOT_BEGUN, Failed, UpstreamFailed, answer, becomes_of_key
-from retrysafe.gateway.fields import Hop, key_field, proxy_status, text_of, to_client, to_upstream, via, wants_tunnel
+from retrysafe.gateway.fields import Hop, key_field, proxy_status, refuse_unclear, text_of, to_client, to_upstream, via
 from retrysafe.gateway.guards import Guarded, Guards
 from retrysafe.gateway.metrics import Metrics
 from retrysafe.gateway.principals import finder_of
@@ -129,8 +129,7 @@ class Visit:
             await send(message)
 
         try:
-            if wants_tunnel(self._request):
-                raise Refusal("upgrade-unsupported")
+            refuse_unclear(self._request, self._scope.get("http_version"))
             guard = self._place.guard
             await guarded(guard, self._forward, self._scope, receive, answering, self._whose)
         except UpstreamFailed as failure:

@@ -48,7 +48,11 @@ def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None
         gone |= {HEADER}
     if length is not None:
         gone |= _FRAMING
-    lines = [(name.decode("latin-1"), text_of(value)) for name, value in request.headers if name not in gone]
+    lines = [
+        (name.decode("latin-1"), text_of(value))
+        for name, value in request.headers
+        if name not in gone and name.replace(b"_", b"-") not in gone  # many servers take the two for one
+    ]
     if host is not None:
         lines.insert(0, ("host", host))
     if key:
@@ -102,12 +106,20 @@ def key_field(key: str, how: str) -> str:
     return {"quoted": f'"{key}"', "bare": key}.get(how, "")
 
 
-def wants_tunnel(request: Request) -> bool:
-    """Whether a request asks for something else than HTTP: a websocket, or CONNECT."""
+def refuse_unclear(request: Request, version: str | None) -> None:
+    """Raise `Refusal` for a request that the next server could take for another one, or that is for a tunnel."""
     upgrades = b",".join(request.lines(b"upgrade")).lower()
-    return request.method == "CONNECT" or (
-        b"upgrade" in _tokens(request.lines(b"connection")) and b"websocket" in upgrades
-    )
+    upgrading = b"upgrade" in _tokens(request.lines(b"connection")) and b"websocket" in upgrades
+    if request.method == "CONNECT" or upgrading:
+        raise Refusal("upgrade-unsupported")
+    if not request.method.isupper():
+        raise Refusal("request-invalid", "Nothing was done. A method is written in capitals.")
+    hosts = len(request.lines(b"host"))
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        raise Refusal("request-invalid", f"Nothing was done. The request has {hosts} Host fields (RFC 9112, 3.2).")
+    codings = [value.strip().lower() for value in request.lines(b"transfer-encoding")]
+    if codings not in ([], [b"chunked"]):
+        raise Refusal("request-invalid", "Nothing was done. The only transfer coding here is chunked.")
 
 
 def _told(request: Request, hop: Hop) -> Lines:

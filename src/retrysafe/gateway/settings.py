@@ -215,5 +215,7 @@ class Settings:
             raise ConfigurationError("workers and connections are numbers from 1.")
         if self.workers > 1 and self.store.startswith("memory:"):
             raise ConfigurationError("workers: a memory:// store is seen by one process only; take another store.")
+        if self.admin is not None and self.admin[1] == self.listen[1] != 0:
+            raise ConfigurationError("admin: it has the port of listen, by which the two are told apart.")
         if not self.admin_prefix.startswith("/") or self.admin_prefix.endswith("/"):
             raise ConfigurationError(f"admin prefix {self.admin_prefix!r}: it begins with a slash and ends with none.")
