@@ -96,6 +96,7 @@ WRONG = [
     ),
     ("[defaults]\neffects = 'keyed'\nforward_key = 'off'", "line 2: effects of [defaults]: effects='keyed' with"),
     ("[defaults]\nunexecuted = [404]", "line 2: unexecuted of [defaults]: unexecuted names statuses from 500"),
+    ("[defaults]\nunexecuted = [503]\non_5xx = 'store'", "unexecuted with on_5xx='store'"),
     ("[defaults]\nunexecuted = ['503']", "line 2: unexecuted of [defaults]"),
     ("[defaults]\nbody_limit = '1 MB'", "line 2: body_limit of [defaults]: '1 MB' is no size"),
     ("[defaults]\nkey_syntax = 'loose'", "line 2: key_syntax of [defaults]: key_syntax='loose'"),
@@ -145,7 +146,7 @@ def test_settings_that_cannot_be_meant(terms: dict[str, Any], message: str) -> N
 
 def test_tokens_in_a_file(tmp_path: Path) -> None:
     key = tmp_path / "key"
-    key.write_text("a secret of many bytes, 32 at least")
+    key.write_text("a secret of many bytes, 32 at least\n")
     text = f"upstream='http://h'\nstore='memory://'\n[principal]\nalgorithms=['HS256']\nkey_file='{key}'\nissuer='i'\n"
     assert parse(text).settings().principal == Claims(("HS256",), key="a secret of many bytes, 32 at least", issuer="i")
 

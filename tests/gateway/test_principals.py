@@ -52,6 +52,7 @@ def test_k8_a_header_is_believed_of_trusted_networks_only() -> None:
     finder = HeaderFinder(TrustedHeader("X-User", (ip_network("10.0.0.0/8"), ip_network("::1/128"))))
     assert finder(scope(("X-User", "ann"), client="10.1.2.3")) == "ann"
     assert finder(scope(("X-User", "ann"), client="::1")) == "ann"
+    assert finder(scope(("X-User", "ann"), client="::ffff:10.1.2.3")) == "ann", "on a socket for both"
     for wrong in (
         scope(("X-User", "ann"), client="192.0.2.1"),
         scope(("X-User", "ann"), client="not an address"),
@@ -150,6 +151,18 @@ async def test_k8_a_public_key_is_never_taken_for_a_secret() -> None:
         await finder(bearer(by_hand({"alg": "HS256"}, PUBLIC)))
 
 
+@pytest.mark.parametrize("value", [True, "", [], {"id": 7}, 1.5])
+async def test_k8_a_claim_that_is_no_name_names_nobody(value: Any) -> None:
+    finder = TokenFinder(Claims(("HS256",), key=SECRET, claim="account"), None)
+    assert await finder(bearer(signed(account=7, aud=None))) == "7"
+    with pytest.raises(Refusal):
+        await finder(bearer(signed(account=value, aud=None)))
+
+
+def test_a_secret_is_not_shown() -> None:
+    assert SECRET not in repr(HMAC)
+
+
 @pytest.mark.parametrize("header", [(), (("Authorization", "Basic YTpi"),), (("Authorization", "Bearer"),)])
 async def test_k8_no_token_is_nobody(header: tuple[tuple[str, str], ...]) -> None:
     with pytest.raises(Refusal):
@@ -166,6 +179,7 @@ async def test_k8_no_token_is_nobody(header: tuple[tuple[str, str], ...]) -> Non
         ({"algorithms": ("HS256",), "key": PUBLIC}, "PEM"),
         ({"algorithms": ("HS256",), "jwks_url": "http://id/jwks"}, "shared secret"),
         ({"algorithms": ("HS256",), "key": "short"}, "32 bytes"),
+        ({"algorithms": ("RS265",), "key": PUBLIC}, "'RS265', which nobody"),
         ({"algorithms": ("RS256",)}, "jwks_url or key_file"),
         ({"algorithms": ("RS256",), "key": PUBLIC, "jwks_url": "http://id/jwks"}, "not both"),
     ],
@@ -299,6 +313,7 @@ async def test_who_names_a_known_key_does_not_wait_for_an_issuer_and_all_others_
         now.seconds += AGE + 1
         for _ in range(3):
             assert await finder(bearer(issuer.token("a"))) == "ann"
+        assert published._asking is not None, "and the question is still being asked"
         unknown = [asyncio.create_task(finder(bearer(by_hand({"alg": "RS256", "kid": "z"})))) for _ in range(3)]
         await asyncio.sleep(0)
         issuer.status = 503

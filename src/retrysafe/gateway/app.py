@@ -123,6 +123,8 @@ class Visit:
     async def serve(self, receive: Receive, send: Send) -> None:
         """Answer it."""
 
+        base = self._place.guard.policy.problem_base
+
         async def answering(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = self._begun(message)
@@ -135,20 +137,18 @@ class Visit:
         except UpstreamFailed as failure:
             if self._status:
                 raise
-            base = self._place.guard.policy.problem_base
             await send_response(answering, answer(failure, self._settings.name, base))
         except Refusal as refusal:
             if self._status:
                 raise
-            await send_response(answering, render(refusal, base=self._place.guard.policy.problem_base))
+            await send_response(answering, render(refusal, base=base))
         except ClientGone:
             return
         except asyncio.CancelledError:  # the server has stopped waiting for this request; the guard has recorded it
             if not self._status:
                 failed = CUT if self._begun_upstream else NOT_BEGUN
-                await send_response(
-                    answering, answer(UpstreamFailed(failed, self._becomes(failed)), self._settings.name)
-                )
+                failure = UpstreamFailed(failed, self._becomes(failed))
+                await send_response(answering, answer(failure, self._settings.name, base))
             raise
 
     async def _whose(self, scope: Scope) -> str | None:

@@ -13,11 +13,11 @@ from retrysafe.http.problems import Refusal
 Lines = list[tuple[str, str]]
 Out = list[tuple[bytes, bytes]]
 
-_NEEDED = frozenset({b"host", b"content-length", b"content-type"})
-"""What a message cannot do without, whatever Connection names: a client must not take it away."""
 _ANSWERED = frozenset({b"expect"})
 """100-continue is answered by the server that reads the body: us."""
 _TELLING = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
+_NEEDED = frozenset({b"host", b"content-length", b"content-type"}) | _TELLING
+"""What a message cannot do without, whatever Connection names: a client must not take it away."""
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 

@@ -56,6 +56,7 @@ class HeaderFinder:
             address = ip_address(host)
         except ValueError:
             return False
+        address = getattr(address, "ipv4_mapped", None) or address
         return any(address in network for network in self._trusted)
 
 
@@ -85,7 +86,10 @@ class TokenFinder:
         except jwt.PyJWTError as error:
             logger().info("A token was refused: %s", error)
             raise Refusal("principal-missing", f"Nothing was done. The token is not valid: {_said(error)}.") from error
-        return str(found[claims.claim])
+        principal = found[claims.claim]
+        if isinstance(principal, bool) or not isinstance(principal, str | int) or principal == "":
+            raise Refusal("principal-missing", f"Nothing was done. The claim {claims.claim} of the token names nobody.")
+        return str(principal)
 
     def _token(self, scope: Scope) -> str:
         value = _only(scope, self._header)
