@@ -160,14 +160,14 @@ class _Proxy:
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
+def served(app: Any, http: Any = Protocol) -> Iterator[str]:
     """An ASGI application on uvicorn, in a thread, as the gateway is served."""
     config = uvicorn.Config(
         app,
         port=0,
         log_level="critical",
         lifespan="on",
-        http=Protocol,
+        http=http,
         ws="none",
         proxy_headers=False,
         date_header=False,

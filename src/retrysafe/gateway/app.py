@@ -141,7 +141,10 @@ class Visit:
         except Refusal as refusal:
             if self._status:
                 raise
-            await send_response(answering, render(refusal, base=base))
+            response = render(refusal, base=base)
+            if refusal.code == "upgrade-unsupported":
+                response = response._replace(headers=(*response.headers, (b"connection", b"close")))
+            await send_response(answering, response)
         except ClientGone:
             return
         except asyncio.CancelledError:  # the server has stopped waiting for this request; the guard has recorded it

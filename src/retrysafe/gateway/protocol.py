@@ -7,7 +7,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 class Protocol(HttpToolsProtocol):
-    """Ignores offers to upgrade, which a server may (RFC 9110, 7.8), and trailers.
+    """Ignores offers to upgrade but for websockets, which a server may (RFC 9110, 7.8), and trailers.
 
     llhttp takes a request that offers an upgrade for ended with its head: its body would be the next request on the
     connection, one that the client has never made. So the head is read again without the offer. Trailers would become
@@ -40,7 +40,8 @@ class Protocol(HttpToolsProtocol):
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
         lines += [b"%b: %b" % line for line in self.headers if line[0] != b"upgrade"]
-        self._offer = tuple(line for line in self.headers if line[0] == b"upgrade")
+        offers = [line for line in self.headers if line[0] == b"upgrade"]
+        self._offer = tuple(offers) if any(b"websocket" in value.lower() for _, value in offers) else ()
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does: it closes by itself
         return b"\r\n".join([*lines, b"", b""])
@@ -56,7 +57,7 @@ class Protocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The application may begin; it sees what was offered."""
+        """The application may begin. Of offers it sees one of a websocket, which waits for an answer."""
         self._in_head = False
         tunnel = self.parser.get_method() == b"CONNECT"
         if self.parser.should_upgrade() and not tunnel:
