@@ -383,7 +383,7 @@ async def test_who_speaks_before_being_asked_is_not_asked(monkeypatch: pytest.Mo
 
     async def late(*given: Any, **named: Any) -> Any:
         connection = await connect(*given, **named)
-        while not connection.protocol.should_close:  # type: ignore[union-attr]
+        while not connection.protocol.should_close:  # type: ignore[union-attr]  # noqa: ASYNC110
             await asyncio.sleep(0)
         return connection
 

@@ -169,7 +169,9 @@ def test_no_second_key_passes_with_an_underscore() -> None:
 @pytest.mark.parametrize(("host", "code"), [("keep", b"422"), ("upstream", b"200")])
 def test_the_host_is_part_of_what_a_key_stands_for_where_it_is_passed_on(host: str, code: bytes) -> None:
     """Two sites of one service are told apart by it."""
-    asking = b"POST /orders HTTP/1.1\r\nHost: %b\r\nConnection: close\r\nIdempotency-Key: k1\r\nContent-Length: 0\r\n\r\n"
+    asking = (
+        b"POST /orders HTTP/1.1\r\nHost: %b\r\nConnection: close\r\nIdempotency-Key: k1\r\nContent-Length: 0\r\n\r\n"
+    )
     with before(always(OK), host=host) as (front, upstream):
         assert said(front, asking % b"a.example").startswith(b"HTTP/1.1 200")
         assert said(front, asking % b"b.example").startswith(b"HTTP/1.1 " + code)

@@ -150,8 +150,8 @@ class Visit:
         except asyncio.CancelledError:  # the server has stopped waiting for this request; the guard has recorded it
             if not self._status:
                 failed = CUT if self._begun_upstream else NOT_BEGUN
-                failure = UpstreamFailed(failed, self._becomes(failed))
-                await send_response(answering, answer(failure, self._settings.name, base))
+                cut = UpstreamFailed(failed, self._becomes(failed))
+                await send_response(answering, answer(cut, self._settings.name, base))
             raise
 
     async def _whose(self, scope: Scope) -> str | None:

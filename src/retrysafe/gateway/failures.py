@@ -40,7 +40,6 @@ NOT_BEGUN = Failed("upstream-unavailable", "proxy_internal_error", 503, sent=Fal
 """The gateway itself is stopped, with a request that it has begun, and with one that it has not."""
 
 
-
 class Unasked(aiohttp.ClientConnectionError):
     """Something came on a connection before a request was sent there; ``kept`` is whether it had one before."""
 
