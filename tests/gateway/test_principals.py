@@ -33,7 +33,7 @@ PUBLIC = (
     .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     .decode()
 )
-NOW = int(time.time())
+NOW, DAY = int(time.time()), 86_400  # a day: it may be long after this that a test runs
 
 
 def scope(*fields: tuple[str, str], client: str = "127.0.0.1") -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_k8_two_principals_do_not_share_a_key_and_nobody_has_none() -> None:
 # ---------------------------------------------------------------- tokens
 
 HMAC = Claims(("HS256",), key=SECRET, audience="shop", issuer="https://id.example")
-RIGHT = {"sub": "ann", "exp": NOW + 600, "aud": "shop", "iss": "https://id.example"}
+RIGHT = {"sub": "ann", "exp": NOW + DAY, "aud": "shop", "iss": "https://id.example"}
 
 
 def signed(secret: str = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
@@ -110,7 +110,7 @@ def by_hand(header: dict[str, Any], secret: str = "") -> str:
 
 async def test_k9_the_principal_is_the_claim_and_not_the_token() -> None:
     finder = TokenFinder(HMAC, None)
-    assert await finder(bearer(signed())) == await finder(bearer(signed(exp=NOW + 900))) == "ann"
+    assert await finder(bearer(signed())) == await finder(bearer(signed(exp=NOW + DAY + 900))) == "ann"
     other = TokenFinder(Claims(("HS256",), key=SECRET, claim="client_id", header="X-Token"), None)
     assert await other(scope(("X-Token", signed(client_id="shop-7", aud=None)))) == "shop-7"
 
@@ -120,7 +120,7 @@ async def test_k9_the_principal_is_the_claim_and_not_the_token() -> None:
     [
         signed(exp=NOW - 60),
         signed(exp=None),
-        signed(nbf=NOW + 600),
+        signed(nbf=NOW + DAY),
         signed(sub=None),
         signed(aud="another"),
         signed(aud=None),
@@ -145,7 +145,7 @@ async def test_k8_a_token_that_is_not_right_in_everything_is_nobodys(token: str)
 
 async def test_k8_a_public_key_is_never_taken_for_a_secret() -> None:
     finder = TokenFinder(Claims(("RS256",), key=PUBLIC), None)
-    good = jwt.encode({"sub": "ann", "exp": NOW + 600}, PRIVATE, "RS256")
+    good = jwt.encode({"sub": "ann", "exp": NOW + DAY}, PRIVATE, "RS256")
     assert await finder(bearer(good)) == "ann"
     with pytest.raises(Refusal):
         await finder(bearer(by_hand({"alg": "HS256"}, PUBLIC)))
@@ -228,7 +228,7 @@ class Issuer:
 
     def token(self, kid: str | None) -> str:
         key = self.keys[kid or "a"]
-        return jwt.encode({"sub": "ann", "exp": NOW + 600}, key, "RS256", headers={"kid": kid} if kid else None)
+        return jwt.encode({"sub": "ann", "exp": NOW + DAY}, key, "RS256", headers={"kid": kid} if kid else None)
 
     def close(self) -> None:
         self._server.shutdown()
