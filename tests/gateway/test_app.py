@@ -122,7 +122,8 @@ async def test_a_websocket_of_another_server_is_refused() -> None:
 
 
 async def test_a_request_that_is_cut_before_it_was_sent_says_so() -> None:
-    gateway = Gateway(Settings("http://127.0.0.1:1", "memory://", defaults=Route(effects="external")))
+    route = Route(effects="external", options={"problem_base": "https://shop.example/problems/"})
+    gateway = Gateway(Settings("http://127.0.0.1:1", "memory://", defaults=route))
     sent: list[Any] = []
     reading = asyncio.Event()
 
@@ -142,6 +143,7 @@ async def test_a_request_that_is_cut_before_it_was_sent_says_so() -> None:
     await gateway.aclose()
     assert sent[0]["status"] == 503
     assert json.loads(sent[1]["body"])["code"] == "upstream-unavailable"
+    assert json.loads(sent[1]["body"])["type"] == "https://shop.example/problems/upstream-unavailable/"
 
 
 async def test_a_gateway_is_closed_when_all_that_was_cut_is_recorded(tmp_path: Path) -> None:

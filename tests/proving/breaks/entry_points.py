@@ -476,6 +476,55 @@ BREAKS = [
         "            pass",
         killed_by=(f"{GATEWAY}/test_app.py::test_a_gateway_is_closed_when_all_that_was_cut_is_recorded",),
     ),
+    Break(
+        "the body of a request that offers an upgrade is the next request",
+        "gateway/protocol.py",
+        "return self._head_without_offer() + data[ended.args[0] :]",
+        "return data[ended.args[0] :]",
+        killed_by=(f"{GATEWAY}/test_protocol.py::test_an_offer_on_a_connection_that_is_to_be_closed",),
+    ),
+    Break(
+        "a server that ends a request that offers an upgrade with its head is believed",
+        "gateway/fields.py",
+        'request.method == "CONNECT" or upgrading:',
+        'request.method == "CONNECT":',
+        killed_by=(
+            f"{GATEWAY}/test_protocol.py::test_behind_a_server_that_ends_such_a_request_with_its_head_it_is_refused",
+        ),
+    ),
+    Break(
+        "trailers become fields of a request",
+        "gateway/protocol.py",
+        "        if self._in_head:\n",
+        "        if True:\n",
+        killed_by=(f"{GATEWAY}/test_protocol.py::test_trailers_are_no_fields",),
+    ),
+    Break(
+        "a response that came before its request is its answer",
+        "gateway/upstream.py",
+        "        if conn.protocol.should_close:",
+        "        if False:",
+        killed_by=(
+            f"{GATEWAY}/test_failures.py::test_what_came_unasked_on_a_kept_connection_answers_nobody[POST-a response]",
+            f"{GATEWAY}/test_failures.py::test_who_speaks_before_being_asked_is_not_asked",
+        ),
+    ),
+    Break(
+        "a response that cannot be passed on is recorded",
+        "gateway/upstream.py",
+        "if not 200 <= response.status <= 599 or has_controls(fields):",
+        "if False:",
+        killed_by=(
+            f"{GATEWAY}/test_failures.py::test_what_cannot_be_passed_on_is_not_recorded_as_the_answer[status 600]",
+        ),
+    ),
+    Break(
+        "the path of servers is not part of a route",
+        "gateway/openapi.py",
+        "{_within(prefix, upstream)}{path}",
+        "{path}",
+        killed_by=(f"{GATEWAY}/test_config.py::test_paths_begin_with_that_of_their_servers",),
+    ),
     # ------------------------------------------------------------ webhooks
     Break(
         "a signature is not looked at",

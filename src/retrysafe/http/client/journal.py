@@ -273,17 +273,14 @@ def _unavailable(error: Exception) -> JournalUnavailable:
 
 
 _journals: weakref.WeakSet[Journal] = weakref.WeakSet()
-
-
 _locked: dict[int, list[Journal]] = {}
 
 
 def _before_fork() -> None:
     """No thread is in a transaction while its process forks: the child's SQLite would hold its locks for ever."""
-    journals = _locked.setdefault(threading.get_ident(), [])
-    for journal in list(_journals):
+    _locked[threading.get_ident()] = journals = list(_journals)
+    for journal in journals:
         journal._lock.acquire()
-        journals.append(journal)
 
 
 def _after_in_parent() -> None:
