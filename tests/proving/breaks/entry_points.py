@@ -92,7 +92,7 @@ BREAKS = [
     Break(
         "every header is part of the fingerprint",
         "http/guard.py",
-        "        for field in FIELDS:\n",
+        "        for field in self.fields:\n",
         "        for field in dict(request.headers):\n",
         killed_by=(f"{GUARD}::test_f5_other_headers_do_not_count", f"{ASGI}::test_f5_traces_and_tokens_do_not_count"),
         rows=(73,),
