@@ -24,11 +24,6 @@ FOUND = pytest.StashKey[set[str]]()
 OWN_DATABASES = pytest.StashKey[dict[str, tuple[str, str]]]()
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Tests wait for servers more than they compute: three workers for two processors."""
-    return max(2, 3 * (os.cpu_count() or 1) // 2)
-
-
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Give every run, and every worker of a run, a database of its own on each SQL server."""
     session.config.stash[FOUND] = files_at_the_root()

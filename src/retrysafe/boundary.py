@@ -113,6 +113,7 @@ class Boundary:
         self._closed = False
         self._functions: dict[str, Callable[..., Any]] = {}
         self._guarded: dict[str, Guarded] = {}
+        self._operations: set[str] = set()
         self._terms = Terms(
             name=name,
             backend=backend,
@@ -282,6 +283,21 @@ class Boundary:
             quota=None if terms.quota is None else terms.quota.allowance(terms.name, scope_text),
         )
         return Claim(terms, want, operation, tx, annotation)
+
+    def take_operation(self, default: str, given: str | None) -> str:
+        """The operation of an entry point: the one it was ``given``, or its default, which one alone may have.
+
+        Raises `ConfigurationError` for a default that another entry point of this process has: their keys would meet.
+        """
+        operation = keys.check_name(given or default, "operation")
+        if not given and operation in self._operations:
+            raise ConfigurationError(
+                f"There is an entry point {operation!r} on boundary {self.name!r} already: their keys would meet, and "
+                "what one has done would not be done by the other. Give each operation= of its own, or the same one to "
+                "both if that is what you want."
+            )
+        self._operations.add(operation)
+        return operation
 
     def notice(self, name: str, operation: str, **fields: Any) -> None:
         """Tell the observers, as an entry point does, of something that came to no claim."""

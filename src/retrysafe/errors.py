@@ -102,11 +102,11 @@ class KeyReused(RetrysafeError):
 class KeyExpired(RetrysafeError):
     """The key was used before and its window has passed, so its result is no longer kept.
 
-    The effect has happened in the past and was not run again. If this is a new intent, use a new
-    key; if it is a late retry, look the result up where the effect was made.
+    Nothing was run again. The effect has happened in the past, unless every attempt failed then. If this is a
+    new intent, use a new key; if it is a late retry, look the result up where the effect would have been made.
     """
 
-    effect_happened = "yes"
+    effect_happened = "maybe"
     retry_same_key = False
 
 

@@ -188,10 +188,9 @@ def wrap(guarded: Guarded) -> Callable[..., Any]:
     import inspect
 
     function = guarded.function
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if is_generator_function(function):
         raise ConfigurationError("once() guards functions and coroutines; a generator's values cannot be replayed.")
-    called = getattr(type(function), "__call__", None)  # noqa: B004 - of a callable object, it tells the colour
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
+    if is_coroutine_function(function):
         return _wrap_async(guarded)
     if inspect.iscoroutinefunction(inspect.unwrap(function)):
         raise ConfigurationError(
@@ -199,6 +198,25 @@ def wrap(guarded: Guarded) -> Callable[..., Any]:
             "below the other decorator."
         )
     return _wrap_sync(guarded)
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether it is a coroutine function, or an object that is called like one."""
+    import inspect
+
+    return any(map(inspect.iscoroutinefunction, _called(function)))
+
+
+def is_generator_function(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a generator, of either colour, and runs nothing."""
+    import inspect
+
+    called = _called(function)
+    return any(map(inspect.isgeneratorfunction, called)) or any(map(inspect.isasyncgenfunction, called))
+
+
+def _called(function: Callable[..., Any]) -> tuple[Any, Any]:
+    return function, getattr(type(function), "__call__", None)  # noqa: B004 - of a callable object, it tells the kind
 
 
 def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
@@ -212,7 +230,7 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
             try:
                 with claim:
                     if not claim.replayed:
-                        claim.result = _refuse_awaitable(claim, function(*args, **kwargs))
+                        claim.result = refuse_unfinished(claim, function(*args, **kwargs))
                 return _answer(claim)
             except RetryTransaction:
                 pause = claim.restart_pause(restarts)
@@ -224,13 +242,38 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
     return once
 
 
-def _refuse_awaitable(claim: Claim, value: Any) -> Any:
-    """A sync function that returns an awaitable has not done its work, and nobody here would await it."""
-    if hasattr(value, "__await__"):
-        getattr(value, "close", lambda: None)()
+def refuse_unfinished(claim: Claim, value: Any, *, ran: bool = False) -> Any:
+    """A function that returns an awaitable or a generator has not done its work, and nobody here would.
+
+    Of what has not begun there is no effect, unless the function itself ``ran``. What may have begun, such as a task,
+    goes on: it counts as an effect that happened, so that the key does not become free beneath it.
+    """
+    import inspect
+
+    if not (hasattr(value, "__await__") or inspect.isgenerator(value) or inspect.isasyncgen(value)):
+        return value
+    if not _is_unstarted(value):
+        claim.committed()
+    elif not ran:
         claim.not_executed()
-        raise ConfigurationError("The guarded function returned an awaitable: make it a coroutine function.")
-    return value
+    raise ConfigurationError(
+        "The function returned an awaitable or a generator, whose work is not done: make it a coroutine function, and "
+        "await there what is to be done."
+    )
+
+
+def _is_unstarted(value: Any) -> bool:
+    import inspect
+
+    if inspect.isasyncgen(value):
+        return not value.ag_running
+    if inspect.iscoroutine(value):
+        unstarted = inspect.getcoroutinestate(value) == inspect.CORO_CREATED
+    else:
+        unstarted = inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CREATED
+    if unstarted:
+        value.close()
+    return unstarted
 
 
 def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
@@ -246,7 +289,7 @@ def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
             try:
                 async with claim:
                     if not claim.replayed:
-                        claim.result = await function(*args, **kwargs)
+                        claim.result = refuse_unfinished(claim, await function(*args, **kwargs), ran=True)
                 return _answer(claim)
             except RetryTransaction:
                 pause = claim.restart_pause(restarts)

@@ -118,6 +118,66 @@ def test_a_function_that_returns_an_awaitable_is_refused_and_its_key_stays_free(
             run("k")
 
 
+def test_what_a_function_leaves_undone_is_refused_and_not_stored(keyed: Boundary) -> None:
+    """A generator never runs, nor does a coroutine that a coroutine function returns."""
+
+    def numbers() -> Any:
+        yield 1
+
+    @keyed.once(key="key", operation="numbers")
+    def generate(key: str) -> Any:
+        return numbers()
+
+    @keyed.once(key="key", operation="coroutine")
+    async def forget(key: str) -> Any:
+        return coroutine(key)
+
+    async def main() -> None:
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="awaitable or a generator"):
+                generate("k")
+            with pytest.raises(ConfigurationError, match="awaitable or a generator"):
+                await forget("k")
+        await keyed.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_task_that_a_function_has_begun_is_its_effect(keyed: Boundary) -> None:
+    """It goes on although it was refused: its key must not become free beneath it."""
+    sent: list[str] = []
+
+    async def later(key: str) -> None:
+        sent.append(key)
+
+    async def main() -> None:
+        begun: list[asyncio.Task[None]] = []
+
+        @keyed.once(key="key", operation="begin")
+        async def begin(key: str) -> Any:
+            begun.append(asyncio.create_task(later(key)))
+            return begun[0]
+
+        with pytest.raises(ConfigurationError, match="awaitable or a generator"):
+            await begin("k")
+        await begun[0]
+        with pytest.raises(OutcomeUnknown):
+            await begin("k")
+        assert sent == ["k"]
+        await keyed.aclose()
+
+    asyncio.run(main())
+
+
+def test_an_object_that_is_called_as_a_generator_is_refused(keyed: Boundary) -> None:
+    class Pages:
+        def __call__(self, key: str) -> Any:
+            yield key
+
+    with pytest.raises(ConfigurationError, match="generator"):
+        keyed.once(key="key", operation="pages")(Pages())
+
+
 def test_a_callable_object_with_an_async_call_is_awaited(keyed: Boundary) -> None:
     class Sender:
         async def __call__(self, key: str) -> str:

@@ -136,6 +136,20 @@ def _fresh_on(server: str, folder: Path) -> On:
     return on
 
 
+class Fresh(NamedTuple):
+    """Makes state, also in a new process."""
+
+    server: str
+    folder: Path
+    on: On
+
+    def __call__(self) -> On:
+        if not self.server:
+            return _fresh_on(self.server, self.folder)
+        execute(self.on, f"DELETE FROM {self.on.table}")
+        return self.on
+
+
 def execute(on: On, sql: str) -> None:
     if on.url.startswith("mysql"):
         import pymysql
@@ -156,14 +170,7 @@ def test_a_charge_that_a_retry_repeats_is_found(run: Callable[[On], Any], tmp_pa
         require(server)
     # the table is named in the statement, and differs from state to state: one for all
     on = _fresh_on(server, tmp_path)
-
-    def fresh() -> On:
-        if not server:
-            return _fresh_on(server, tmp_path)
-        execute(on, f"DELETE FROM {on.table}")
-        return on
-
-    report = crash_points(run, fresh=fresh, check=lambda on: None, pairs=0)
+    report = crash_points(run, fresh=Fresh(server, tmp_path, on), check=nothing, pairs=0)
     labels = [call.label for call in report.boundaries]
     assert any(label.startswith("INSERT INTO charges") for label in labels), labels
     assert "COMMIT" in [label.rstrip(";") for label in labels]

@@ -127,6 +127,17 @@ def test_a_process_with_threads_is_not_forked_and_says_what_it_needs(files: File
     assert len(report.boundaries) == 4
 
 
+def test_a_heartbeat_of_ours_does_not_keep_it_from_forking(files: Files) -> None:
+    """As after an earlier test, whose boundary is still open."""
+    boundary = Boundary("earlier", store=f"sqlite:///{files.fresh()}", observers=())
+    with boundary.claim("A") as claim:
+        assert any(thread.name == "retrysafe-heartbeat" for thread in threading.enumerate())
+        report = files.explore(lambda path: charge_once(path))
+        claim.result = "done"
+    boundary.close()
+    assert report.ok, str(report)
+
+
 def _one_charge(path: str) -> None:
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT count(*) FROM charges").fetchone() == (1,)

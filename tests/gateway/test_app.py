@@ -122,7 +122,8 @@ async def test_a_websocket_of_another_server_is_refused() -> None:
 
 
 async def test_a_request_that_is_cut_before_it_was_sent_says_so() -> None:
-    gateway = Gateway(Settings("http://127.0.0.1:1", "memory://", defaults=Route(effects="external")))
+    route = Route(effects="external", options={"problem_base": "https://shop.example/problems/"})
+    gateway = Gateway(Settings("http://127.0.0.1:1", "memory://", defaults=route))
     sent: list[Any] = []
     reading = asyncio.Event()
 
@@ -142,6 +143,7 @@ async def test_a_request_that_is_cut_before_it_was_sent_says_so() -> None:
     await gateway.aclose()
     assert sent[0]["status"] == 503
     assert json.loads(sent[1]["body"])["code"] == "upstream-unavailable"
+    assert json.loads(sent[1]["body"])["type"] == "https://shop.example/problems/upstream-unavailable/"
 
 
 async def test_a_gateway_is_closed_when_all_that_was_cut_is_recorded(tmp_path: Path) -> None:
@@ -155,8 +157,10 @@ async def test_a_gateway_is_closed_when_all_that_was_cut_is_recorded(tmp_path: P
     upstream = Upstream(silent)
     settings = Settings(upstream.url, f"sqlite:///{tmp_path / 'keys.db'}", defaults=Route(effects="external"))
     sent: list[Any] = []
+    reading = asyncio.Event()
 
     async def send(message: Any) -> None:
+        await reading.wait()
         sent.append(message)
 
     async def receive() -> Any:
@@ -167,7 +171,12 @@ async def test_a_gateway_is_closed_when_all_that_was_cut_is_recorded(tmp_path: P
     task = asyncio.create_task(gateway(scope, receive, send))
     await asyncio.to_thread(came.wait)
     task.cancel()
-    await gateway.aclose()
+    closing = asyncio.create_task(gateway.aclose())
+    for _ in range(100):  # far more turns than closing takes
+        await asyncio.to_thread(lambda: None)
+    assert not closing.done(), "the request has not come to its end"
+    reading.set()
+    await closing
     assert task.cancelled()
     assert (sent[0]["status"], json.loads(sent[1]["body"])["code"]) == (503, "upstream-lost")
     upstream.close()

@@ -96,6 +96,7 @@ WRONG = [
     ),
     ("[defaults]\neffects = 'keyed'\nforward_key = 'off'", "line 2: effects of [defaults]: effects='keyed' with"),
     ("[defaults]\nunexecuted = [404]", "line 2: unexecuted of [defaults]: unexecuted names statuses from 500"),
+    ("[defaults]\nunexecuted = [503]\non_5xx = 'store'", "unexecuted with on_5xx='store'"),
     ("[defaults]\nunexecuted = ['503']", "line 2: unexecuted of [defaults]"),
     ("[defaults]\nbody_limit = '1 MB'", "line 2: body_limit of [defaults]: '1 MB' is no size"),
     ("[defaults]\nkey_syntax = 'loose'", "line 2: key_syntax of [defaults]: key_syntax='loose'"),
@@ -135,6 +136,7 @@ def test_what_is_wrong_is_said_with_its_line_and_name(text: str, complaint: str)
         ({"workers": 2}, "memory://"),
         ({"host": "any"}, "host='any'"),
         ({"admin_prefix": "/"}, "prefix"),
+        ({"listen": ("10.0.0.1", 80), "admin": ("127.0.0.1", 80)}, "port of listen"),
     ],
 )
 def test_settings_that_cannot_be_meant(terms: dict[str, Any], message: str) -> None:
@@ -144,7 +146,7 @@ def test_settings_that_cannot_be_meant(terms: dict[str, Any], message: str) -> N
 
 def test_tokens_in_a_file(tmp_path: Path) -> None:
     key = tmp_path / "key"
-    key.write_text("a secret of many bytes, 32 at least")
+    key.write_text("a secret of many bytes, 32 at least\n")
     text = f"upstream='http://h'\nstore='memory://'\n[principal]\nalgorithms=['HS256']\nkey_file='{key}'\nissuer='i'\n"
     assert parse(text).settings().principal == Claims(("HS256",), key="a secret of many bytes, 32 at least", issuer="i")
 
@@ -185,6 +187,14 @@ def test_a_key_of_one_route_is_refused_on_another_whatever_their_policies() -> N
         assert len(upstream.seen) == 3
 
 
+def test_a_route_for_everything_is_a_route_as_any_other() -> None:
+    with before(always(OK), routes=(Route("/**", key="required"),)) as (front, upstream):
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            assert front.ask(method).code == "key-missing"
+        assert front.ask("GET").status == 200
+        assert len(upstream.seen) == 1
+
+
 def test_a_route_that_is_off_and_one_by_method_on_the_same_path() -> None:
     routes = (Route("DELETE /orders/{id}", key="optional"), Route("/orders/**", key="off"))
     with before(always(OK), routes=routes) as (front, _):
@@ -212,7 +222,7 @@ DOCUMENT = {
         },
         "/mails": {"post": {"x-idempotency": {"required": True, "window": 3600, "effects": "external"}}},
         "/plain": {"post": {"parameters": [{"name": "Idempotency-Key", "in": "query"}]}},
-        "/elsewhere": {"post": {"parameters": [{"$ref": "other.json#/x"}, {"$ref": "#/nowhere"}]}},
+        "/orders/search": {"post": {}, "put": {}},
     },
 }
 
@@ -222,9 +232,58 @@ def test_routes_of_an_openapi_document() -> None:
     told = [(route.match, route.key, route.effects, route.window) for route in found]
     assert told == [
         ("POST /payments", "required", "keyed", "48h"),
-        ("PUT /orders/{id}", "optional", "keyed", "48h"),
         ("POST /mails", "required", "external", 3600),
+        ("POST /plain", "optional", "external", "48h"),
+        ("POST /orders/search", "optional", "external", "48h"),
+        ("PUT /orders/search", "off", "external", "48h"),
+        ("PUT /orders/{id}", "optional", "keyed", "48h"),
+        ("DELETE /orders/{id}", "off", "external", "48h"),
     ]
+    guards = Guards(Settings("http://h", "memory://", routes=found))
+    assert guards.of(request("PUT", "/orders/search")).route.effects == "external", "it knows no key"
+
+
+def told(listed: Any, upstream: str = "http://h", **item: Any) -> list[str]:
+    paths = {"/pay": {"post": {"parameters": [PARAMETER], **item}}}
+    return [route.match for route in routes_of({"openapi": "3", "servers": listed, "paths": paths}, Route(), upstream)]
+
+
+def test_paths_begin_with_that_of_their_servers() -> None:
+    assert told([]) == told([{"url": "/"}]) == told([{"url": "https://h"}]) == ["POST /pay"]
+    assert told([{"url": "https://h/v1/"}, {"url": "/v2"}]) == ["POST /v1/pay", "POST /v2/pay"]
+    assert told([{"url": "/v1"}], servers=[{"url": "/own"}]) == ["POST /own/pay"]
+    variables = {"host": {"default": "h"}, "version": {"default": "v1", "enum": ["v1", "v2"]}}
+    varied = {"url": "https://{host}/{version}", "variables": variables}
+    assert told([varied]) == ["POST /v1/pay", "POST /v2/pay"]
+    assert told([{"url": "/api/v1"}], "http://h/api") == ["POST /v1/pay"], "the upstream's path is added by the gateway"
+    assert told([{"url": "/apis"}], "http://h/api") == ["POST /apis/pay"]
+
+
+def test_a_path_may_stand_elsewhere_in_the_document() -> None:
+    components = {"pathItems": {"a/b": {"$ref": "#/components/pathItems/c"}, "c": {"post": {"x-idempotency": True}}}}
+    paths = {"/pay": {"$ref": "#/components/pathItems/a~1b"}, "x-told": 3}
+    (route,) = routes_of({"openapi": "3", "components": components, "paths": paths}, Route())
+    assert (route.match, route.effects) == ("POST /pay", "keyed")
+
+
+@pytest.mark.parametrize(
+    ("item", "servers", "complaint"),
+    [
+        ({"$ref": "other.json#/x"}, [], "leads out of the document"),
+        ({"$ref": "#/nowhere"}, [], "leads nowhere"),
+        ({"$ref": "#/paths/~1pay"}, [], "circles"),
+        ({"post": {"parameters": [{"$ref": "other.json#/x"}]}}, [], "leads out of the document"),
+        ({"post": {"parameters": {}, "x": 1}, "parameters": "p"}, [], "parameters is no list"),
+        ({"post": []}, [], "is no object"),
+        ([], [], "is no object"),
+        ({"post": {}}, [{"url": "v1"}], "relative to a place"),
+        ({"post": {}}, [{"url": "/{version}"}], "no value for {version}"),
+        ({"post": {}}, "/v1", "servers is no list"),
+    ],
+)
+def test_what_could_hide_a_route_is_refused(item: Any, servers: Any, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        routes_of({"openapi": "3", "servers": servers, "paths": {"/pay": item}}, Route())
 
 
 @pytest.mark.parametrize("document", [[], {}, {"openapi": "3"}, {"swagger": "2.0", "paths": {}}])
@@ -250,8 +309,12 @@ def test_a_document_is_read_from_the_upstream_and_what_the_file_says_comes_first
         settings = settings_of(options(**{**vars(given), "store": "memory://"}), store="X", secret="Y")
     assert [(route.match, route.key) for route in settings.routes] == [
         ("POST /payments", "optional"),
-        ("PUT /orders/{id}", "optional"),
         ("POST /mails", "required"),
+        ("POST /plain", "optional"),
+        ("POST /orders/search", "optional"),
+        ("PUT /orders/search", "off"),
+        ("PUT /orders/{id}", "optional"),
+        ("DELETE /orders/{id}", "off"),
     ]
 
 
@@ -287,6 +350,7 @@ def test_the_command_says_what_it_promises(tmp_path: Path, capsys: pytest.Captur
     assert "/internal/**: not guarded" in told
     assert "all others (PATCH, POST): key optional" in told
     assert "sent once; if its answer is lost, the key is unknown until somebody settles it" in told
+    assert "warning      a route that requires keys is passed by /path/" in told
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from retrysafe.conformance import RULES, Report, Result, Verdict, check, run
 from retrysafe.conformance.capabilities import Capabilities, parse
 from retrysafe.gateway import Gateway, Route, Settings, TrustedHeader
+from retrysafe.gateway.protocol import Protocol
 from tests.conftest import require
 from tests.gateway.processes import GatewayProcess, Service
 from tests.http.contract.fixture import principal
@@ -159,10 +160,17 @@ class _Proxy:
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
-    """An ASGI application on uvicorn, in a thread."""
+def served(app: Any, http: Any = Protocol) -> Iterator[str]:
+    """An ASGI application on uvicorn, in a thread, as the gateway is served."""
     config = uvicorn.Config(
-        app, port=0, log_level="critical", lifespan="on", ws="none", proxy_headers=False, date_header=False
+        app,
+        port=0,
+        log_level="critical",
+        lifespan="on",
+        http=http,
+        ws="none",
+        proxy_headers=False,
+        date_header=False,
     )
     server = uvicorn.Server(config)
     started, startup = threading.Event(), server.startup

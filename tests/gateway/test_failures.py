@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from retrysafe.gateway import Timeouts
+from retrysafe.gateway import Route, Settings, Timeouts
+from retrysafe.gateway.failures import UpstreamFailed
+from retrysafe.gateway.upstream import Exchange
+from retrysafe.gateway.upstream import Upstream as Connections
 from tests.gateway.upstreams import OK, Asked, Behaviour, Upstream, always, answering, before, in_front_of
 
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 4\r\n\r\ndone"
@@ -247,7 +251,7 @@ def test_a_response_that_breaks_when_bytes_have_left_is_not_ended() -> None:
         head, _, body = got.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")
         assert len(body) < 200_000
-        assert front.ask(key="k1", body=b"").code == "outcome-unknown"
+        assert front.ask(key="k1", body=b"", Host="h").code == "outcome-unknown"
 
 
 def test_when_the_client_leaves_what_nobody_guards_is_broken_off() -> None:
@@ -311,7 +315,7 @@ def test_r17_when_the_client_leaves_what_is_guarded_is_recorded() -> None:
             came.wait()
         go.set()
         assert answered.wait(30)
-        again = front.ask(key="order-1")
+        again = front.ask(key="order-1", Host="h")
         assert (again.status, again.body, again.replayed) == (201, b"done", True)
         assert len(upstream.seen) == 1
 
@@ -340,3 +344,110 @@ def test_an_upstream_is_closed_in_the_end() -> None:
     with in_front_of(upstream.url) as front:
         assert front.ask().status == 200
     upstream.close()
+
+
+# ---------------------------------------------------------------- what comes unasked, and what cannot be passed on
+
+LATE = {
+    "a response": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstale",
+    "a late 408": b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+    "no HTTP": b"bye\r\n",
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_what_came_unasked_on_a_kept_connection_answers_nobody(late: str, method: str) -> None:
+    """Another connection is taken, for the request was certainly not sent on this one."""
+    connections: list[socket.socket] = []
+
+    def behave(asked: Asked) -> None:
+        connections.append(asked.connection)
+        always(CREATED)(asked)
+
+    with before(behave, effects="external") as (front, upstream):
+        assert front.ask(method, key="order-1").status == 201
+        connections[0].sendall(LATE[late])
+        second = front.ask(method, key="order-2")
+        assert (second.status, second.body) == (201, b"done")
+        assert (len(upstream.seen), upstream.connections) == (2, 2)
+        if method == "POST":
+            assert front.ask(method, key="order-2").body == b"done"
+
+
+async def test_who_speaks_before_being_asked_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other connection is tried: it would be greeted as well."""
+    upstream = Upstream(lambda asked: (asked.say(CREATED), asked.request()))
+    connections = Connections(Settings(upstream=upstream.url, store="memory://"))
+    connect = connections.session.connector.connect  # type: ignore[union-attr]
+
+    async def late(*given: Any, **named: Any) -> Any:
+        connection = await connect(*given, **named)
+        while not connection.protocol.should_close:  # type: ignore[union-attr]  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return connection
+
+    monkeypatch.setattr(connections.session.connector, "connect", late)
+    exchange = Exchange(connections, Timeouts(), None, None)  # type: ignore[arg-type]
+    try:
+        with pytest.raises(UpstreamFailed) as error:
+            await exchange.run("POST", connections.url(b"/", b""), [], None, body=False, heeds_client=False)  # type: ignore[arg-type]
+        assert not error.value.failed.sent
+        assert (upstream.seen, upstream.connections) == ([], 1)
+    finally:
+        await connections.close()
+        upstream.close()
+
+
+UNWRITABLE = {
+    "status 099": b"HTTP/1.1 099 What\r\nContent-Length: 2\r\n\r\nok",
+    "status 600": b"HTTP/1.1 600 What\r\nContent-Length: 2\r\n\r\nok",
+    "status 999": b"HTTP/1.1 999 What\r\nContent-Length: 2\r\n\r\nok",
+    "a control character": b"HTTP/1.1 200 OK\r\nX-Odd: a\x01b\r\nContent-Length: 2\r\n\r\nok",
+    "DEL": b"HTTP/1.1 200 OK\r\nX-Odd: a\x7fb\r\nContent-Length: 2\r\n\r\nok",
+}
+
+
+@pytest.mark.parametrize("what", UNWRITABLE)
+def test_what_cannot_be_passed_on_is_not_recorded_as_the_answer(what: str) -> None:
+    with before(lost_after(answering(UNWRITABLE[what])), effects="keyed") as (front, upstream):
+        odd = front.ask(key="order-1")
+        assert (odd.status, odd.code, odd.error) == (502, "upstream-lost", "gateway; error=http_protocol_error")
+        assert front.ask(key="order-1").body == b"done"
+        assert len(upstream.seen) == 2
+
+
+@pytest.mark.parametrize("status", [b"204 No Content", b"205 Reset Content", b"304 Not Modified"])
+def test_a_length_where_there_is_no_body(status: bytes) -> None:
+    """A 304 may tell the length that a 200 would have had."""
+    answer = b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n" % (status, 0 if status.startswith(b"205") else 99)
+    asking = b"POST /orders HTTP/1.1\r\nHost: h\r\n%bContent-Length: 0\r\n\r\n"
+    with (
+        before(always(answer)) as (front, _),
+        front.raw(asking % b"" + asking % b"Idempotency-Key: k1\r\n" + asking % b"Connection: close\r\n") as connection,
+    ):
+        got = b""
+        while data := connection.recv(65_536):
+            got += data
+        assert got.count(b"HTTP/1.1 %b" % status) == 3, "its connection serves on"
+
+
+def test_a_connection_that_is_not_there_within_total_was_not_used() -> None:
+    came, go = threading.Event(), threading.Event()
+
+    def hanging(asked: Asked) -> None:
+        while asked.request() is not None:
+            came.set()
+            go.wait()
+            asked.say(CREATED)
+
+    routes = (Route("POST /hasty", timeouts=Timeouts(connect=30, total=0.3)),)
+    with before(hanging, connections=1, routes=routes) as (front, _):
+        first = threading.Thread(target=lambda: front.ask(key="order-1"))
+        first.start()
+        came.wait()
+        late = front.ask(path="/hasty", key="order-2")
+        go.set()
+        first.join()
+        assert (late.status, late.code) == (504, "upstream-unavailable")
+        assert front.ask(path="/hasty", key="order-2").status == 201

@@ -47,7 +47,7 @@ class Shop:
 
     def pay(self, gateway: GatewayProcess, order: str) -> Answer:
         front = Front(gateway.url, None)  # type: ignore[arg-type]
-        return front.ask(path="/payments", key=order, body=b'{"order":"%b"}' % order.encode())
+        return front.ask(path="/payments", key=order, body=b'{"order":"%b"}' % order.encode(), Host="shop.example")
 
     def let_leases_lapse(self) -> None:
         """Who was killed renews no more; nobody has to wait for it here."""

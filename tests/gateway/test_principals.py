@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from retrysafe import ConfigurationError
 from retrysafe.gateway import Claims, TrustedHeader
-from retrysafe.gateway.principals import AGE, PAUSE, HeaderFinder, PublishedKeys, TokenFinder
+from retrysafe.gateway.principals import AGE, PAUSE, PAUSE_AFTER_FAILURE, HeaderFinder, PublishedKeys, TokenFinder
 from retrysafe.http.problems import Refusal
 from tests.gateway.upstreams import OK, always, before
 
@@ -32,7 +33,7 @@ PUBLIC = (
     .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     .decode()
 )
-NOW = int(time.time())
+NOW, DAY = int(time.time()), 86_400  # a day: it may be long after this that a test runs
 
 
 def scope(*fields: tuple[str, str], client: str = "127.0.0.1") -> dict[str, Any]:
@@ -51,6 +52,7 @@ def test_k8_a_header_is_believed_of_trusted_networks_only() -> None:
     finder = HeaderFinder(TrustedHeader("X-User", (ip_network("10.0.0.0/8"), ip_network("::1/128"))))
     assert finder(scope(("X-User", "ann"), client="10.1.2.3")) == "ann"
     assert finder(scope(("X-User", "ann"), client="::1")) == "ann"
+    assert finder(scope(("X-User", "ann"), client="::ffff:10.1.2.3")) == "ann", "on a socket for both"
     for wrong in (
         scope(("X-User", "ann"), client="192.0.2.1"),
         scope(("X-User", "ann"), client="not an address"),
@@ -85,7 +87,7 @@ def test_k8_two_principals_do_not_share_a_key_and_nobody_has_none() -> None:
 # ---------------------------------------------------------------- tokens
 
 HMAC = Claims(("HS256",), key=SECRET, audience="shop", issuer="https://id.example")
-RIGHT = {"sub": "ann", "exp": NOW + 600, "aud": "shop", "iss": "https://id.example"}
+RIGHT = {"sub": "ann", "exp": NOW + DAY, "aud": "shop", "iss": "https://id.example"}
 
 
 def signed(secret: str = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
@@ -108,7 +110,7 @@ def by_hand(header: dict[str, Any], secret: str = "") -> str:
 
 async def test_k9_the_principal_is_the_claim_and_not_the_token() -> None:
     finder = TokenFinder(HMAC, None)
-    assert await finder(bearer(signed())) == await finder(bearer(signed(exp=NOW + 900))) == "ann"
+    assert await finder(bearer(signed())) == await finder(bearer(signed(exp=NOW + DAY + 900))) == "ann"
     other = TokenFinder(Claims(("HS256",), key=SECRET, claim="client_id", header="X-Token"), None)
     assert await other(scope(("X-Token", signed(client_id="shop-7", aud=None)))) == "shop-7"
 
@@ -118,7 +120,7 @@ async def test_k9_the_principal_is_the_claim_and_not_the_token() -> None:
     [
         signed(exp=NOW - 60),
         signed(exp=None),
-        signed(nbf=NOW + 600),
+        signed(nbf=NOW + DAY),
         signed(sub=None),
         signed(aud="another"),
         signed(aud=None),
@@ -143,10 +145,22 @@ async def test_k8_a_token_that_is_not_right_in_everything_is_nobodys(token: str)
 
 async def test_k8_a_public_key_is_never_taken_for_a_secret() -> None:
     finder = TokenFinder(Claims(("RS256",), key=PUBLIC), None)
-    good = jwt.encode({"sub": "ann", "exp": NOW + 600}, PRIVATE, "RS256")
+    good = jwt.encode({"sub": "ann", "exp": NOW + DAY}, PRIVATE, "RS256")
     assert await finder(bearer(good)) == "ann"
     with pytest.raises(Refusal):
         await finder(bearer(by_hand({"alg": "HS256"}, PUBLIC)))
+
+
+@pytest.mark.parametrize("value", [True, "", [], {"id": 7}, 1.5])
+async def test_k8_a_claim_that_is_no_name_names_nobody(value: Any) -> None:
+    finder = TokenFinder(Claims(("HS256",), key=SECRET, claim="account"), None)
+    assert await finder(bearer(signed(account=7, aud=None))) == "7"
+    with pytest.raises(Refusal):
+        await finder(bearer(signed(account=value, aud=None)))
+
+
+def test_a_secret_is_not_shown() -> None:
+    assert SECRET not in repr(HMAC)
 
 
 @pytest.mark.parametrize("header", [(), (("Authorization", "Basic YTpi"),), (("Authorization", "Bearer"),)])
@@ -165,6 +179,7 @@ async def test_k8_no_token_is_nobody(header: tuple[tuple[str, str], ...]) -> Non
         ({"algorithms": ("HS256",), "key": PUBLIC}, "PEM"),
         ({"algorithms": ("HS256",), "jwks_url": "http://id/jwks"}, "shared secret"),
         ({"algorithms": ("HS256",), "key": "short"}, "32 bytes"),
+        ({"algorithms": ("RS265",), "key": PUBLIC}, "'RS265', which nobody"),
         ({"algorithms": ("RS256",)}, "jwks_url or key_file"),
         ({"algorithms": ("RS256",), "key": PUBLIC, "jwks_url": "http://id/jwks"}, "not both"),
     ],
@@ -184,11 +199,15 @@ class Issuer:
         self.keys: dict[str, Any] = {"a": PRIVATE}
         self.asked = 0
         self.status = 200
+        self.came, self.hangs = threading.Event(), threading.Event()
+        self.hangs.set()
         issuer = self
 
         class Keys(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 issuer.asked += 1
+                issuer.came.set()
+                issuer.hangs.wait()
                 body = json.dumps({"keys": [issuer.published(kid) for kid in issuer.keys]}).encode()
                 self.send_response(issuer.status)
                 self.send_header("Content-Length", str(len(body)))
@@ -209,7 +228,7 @@ class Issuer:
 
     def token(self, kid: str | None) -> str:
         key = self.keys[kid or "a"]
-        return jwt.encode({"sub": "ann", "exp": NOW + 600}, key, "RS256", headers={"kid": kid} if kid else None)
+        return jwt.encode({"sub": "ann", "exp": NOW + DAY}, key, "RS256", headers={"kid": kid} if kid else None)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -235,7 +254,8 @@ class Now:
 async def test_published_keys_are_asked_for_seldom_and_followed_when_they_change(issuer: Issuer) -> None:
     now = Now()
     async with aiohttp.ClientSession() as session:
-        finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), PublishedKeys(issuer.url, session, clock=now))
+        published = PublishedKeys(issuer.url, session, clock=now)
+        finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), published)
         assert [await finder(bearer(issuer.token(kid))) for kid in ("a", None, "a")] == ["ann"] * 3
         assert issuer.asked == 1
         issuer.keys["b"] = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -249,20 +269,58 @@ async def test_published_keys_are_asked_for_seldom_and_followed_when_they_change
         issuer.status = 503
         now.seconds += AGE + 1
         assert await finder(bearer(issuer.token("b"))) == "ann", "known keys hold while the issuer is away"
+        await asked(published)
         assert issuer.asked == 3
         with pytest.raises(Refusal):
             await finder(bearer(by_hand({"alg": "HS256", "kid": "a"}, PUBLIC)))
 
 
+async def asked(published: PublishedKeys) -> None:
+    """Wait for the question that is asked at the moment."""
+    assert published._asking is not None
+    await published._asking
+
+
 async def test_while_an_issuer_was_never_reached_nobody_is_guessed(issuer: Issuer) -> None:
     issuer.status = 503
+    now = Now()
     async with aiohttp.ClientSession() as session:
-        finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), PublishedKeys(issuer.url, session))
-        with pytest.raises(Refusal) as refused:
-            await finder(bearer(issuer.token("a")))
-        assert refused.value.code == "identity-unavailable"
+        finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), PublishedKeys(issuer.url, session, clock=now))
+        for _ in range(3):
+            with pytest.raises(Refusal) as refused:
+                await finder(bearer(issuer.token("a")))
+            assert refused.value.code == "identity-unavailable"
+        assert issuer.asked == 1, "it is left alone for a moment"
         issuer.status = 200
+        now.seconds += PAUSE_AFTER_FAILURE
         assert await finder(bearer(issuer.token("a"))) == "ann"
+
+
+async def test_who_names_a_known_key_does_not_wait_for_an_issuer_and_all_others_wait_once(issuer: Issuer) -> None:
+    now = Now()
+    async with aiohttp.ClientSession() as session:
+        published = PublishedKeys(issuer.url, session, clock=now)
+        finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), published)
+        issuer.hangs.clear()
+        first = [asyncio.create_task(finder(bearer(issuer.token("a")))) for _ in range(5)]
+        await asyncio.to_thread(issuer.came.wait)
+        first[0].cancel()  # one that gives up takes the question from nobody
+        issuer.hangs.set()
+        assert (await asyncio.gather(*first, return_exceptions=True))[1:] == ["ann"] * 4
+        assert issuer.asked == 1
+
+        issuer.hangs.clear()
+        now.seconds += AGE + 1
+        for _ in range(3):
+            assert await finder(bearer(issuer.token("a"))) == "ann"
+        assert published._asking is not None, "and the question is still being asked"
+        unknown = [asyncio.create_task(finder(bearer(by_hand({"alg": "RS256", "kid": "z"})))) for _ in range(3)]
+        await asyncio.sleep(0)
+        issuer.status = 503
+        issuer.hangs.set()
+        refused = await asyncio.gather(*unknown, return_exceptions=True)
+        assert [getattr(one, "code", one) for one in refused] == ["identity-unavailable"] * 3
+        assert issuer.asked == 2
 
 
 def test_a_gateway_with_published_keys(issuer: Issuer) -> None:

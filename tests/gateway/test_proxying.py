@@ -88,7 +88,7 @@ def test_who_asks_is_told_and_not_believed() -> None:
         assert response.all("via") == ["1.1 gateway"]
         assert len(response.all("date")) == 1
     with before(always(OK), trust_forwarded=True, host="upstream") as (front, upstream):
-        front.ask(**lying)
+        front.ask(Connection="X-Forwarded-Proto, close", **lying)
         seen = upstream.seen[0]
         assert seen.all(b"x-forwarded-for") == [b"1.2.3.4", b"127.0.0.1"]
         assert seen.all(b"x-forwarded-proto") == [b"https"]

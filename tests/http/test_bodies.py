@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.http.bodies import Body, Multipart, hasher, without_boundary
+from retrysafe.http.bodies import Body, Multipart, hasher, length_of, without_boundary
 from retrysafe.http.messages import Request
 from retrysafe.http.policy import Policy
 from retrysafe.http.problems import Refusal
@@ -50,6 +50,24 @@ def test_r12_a_declared_length_over_the_limit_is_refused_before_anything_is_read
     with pytest.raises(Refusal):
         body_of([], Policy(body_limit=10), (b"content-length", b"11"))
     body_of([], Policy(body_limit=10), (b"content-length", b"10"))
+    with pytest.raises(Refusal):
+        body_of([], Policy(body_limit=10), (b"content-length", b"9" * 5000))  # longer than Python reads
+
+
+def test_a_length_is_digits_alone_however_many() -> None:
+    lengths = {
+        "0": 0,
+        "17": 17,
+        "0" * 5000 + "17": 17,
+        "-1": None,
+        "+1": None,
+        "²": None,
+        "٣": None,
+        "1 ": None,
+        "": None,
+    }
+    assert {text: length_of(text) for text in lengths} == lengths
+    assert (length_of("9" * 5000) or 0) > 10**18
 
 
 def form(boundary: bytes, *parts: bytes) -> bytes:

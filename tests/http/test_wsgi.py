@@ -209,7 +209,7 @@ def test_r12_nothing_is_read_beyond_the_declared_length(memory: Boundary) -> Non
 
 
 @pytest.mark.fault(19)
-@pytest.mark.parametrize("length", ["4", "x", "-1"])
+@pytest.mark.parametrize("length", ["4", "x", "-1", "²"])
 def test_f19_a_body_that_breaks_off_claims_nothing(memory: Boundary, length: str) -> None:
     app = App()
     guarded = IdempotencyMiddleware(app, memory)
@@ -222,6 +222,7 @@ def test_r12_over_the_hard_limit(memory: Boundary) -> None:
     app = App()
     guarded = IdempotencyMiddleware(app, memory, body_limit=3)
     assert post(guarded, body=b"four").code == "request-too-large"
+    assert post(guarded, body=b"one", CONTENT_LENGTH="9" * 5000).status == 413
     chunked = {"CONTENT_LENGTH": "", "wsgi.input_terminated": True}
     assert post(guarded, body=b"four", **chunked).status == 413
     assert app.runs == 0

@@ -56,6 +56,12 @@ class Effects:
             return sorted(self._entries)
         return sorted(row[0] for row in self._execute(f"SELECT event FROM {self._table}"))
 
+    def forget(self) -> None:
+        """From now on only what follows counts."""
+        self._entries.clear()
+        if self._place.transactional:
+            self._execute(f"DELETE FROM {self._table}")
+
     def _execute(self, sql: str) -> list[Any]:
         if self._place.store.startswith("sqlite"):
             with closing(sqlite3.connect(self._place.store.removeprefix("sqlite:///"))) as connection, connection:

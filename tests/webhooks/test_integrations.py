@@ -111,7 +111,10 @@ async def test_what_no_provider_sends(place: Place, effects: Effects, clock: Clo
         def send(delivery: Delivery, **how: Any) -> Any:
             return asyncio.to_thread(post, port, "stripe", delivery, **how)
 
-        assert (await send(genuine, method="PUT")).status == 405
+        refused = await send(genuine, method="PUT")
+        assert (refused.status, "POST" in refused.headers["allow"]) == (405, True)
+        if door not in ("flask", "fastapi"):  # whose routes refuse it themselves
+            assert json.loads(refused.body)["code"] == "method-not-allowed"
         assert (await send(STRIPE.deliver(body=b"{" + b" " * 4000 + b"}"))).status == 413
         refused = await send(encoded)
         assert (refused.status, json.loads(refused.body)["code"]) == (415, "encoding-unsupported")
@@ -202,6 +205,52 @@ async def test_django_a_body_that_was_parsed_is_a_developers_error(place: Place,
         assert django.view(receiver)(request()).status_code == 413
     assert (await django.aview(receiver)(request())).status_code == 200
     assert django.view(receiver)(request()).headers["Idempotent-Replayed"] == "true"
+
+
+@MEMORY
+@pytest.mark.parametrize(("length", "status"), [("9" * 5000, 413), ("²", 400), ("x", 400)])
+def test_a_length_that_python_cannot_read_is_refused(place: Place, clock: Clock, length: str, status: int) -> None:
+    """Python reads no more than 4300 digits, and more kinds of them than a length has."""
+    import io
+
+    from django.test import RequestFactory
+
+    from retrysafe.webhooks import django
+
+    receiver, delivery = receiver_of(place, STRIPE, clock), STRIPE.deliver()
+    environ = {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": length, "wsgi.input": io.BytesIO(delivery.body)}
+    statuses: list[str] = []
+    list(wsgi.WebhookApp(receiver)(environ, lambda line, headers: statuses.append(line) or print))  # type: ignore[func-returns-value]
+    assert statuses[0].startswith(str(status))
+    request = RequestFactory().post("/", delivery.body, content_type="application/json", CONTENT_LENGTH=length)
+    assert django.view(receiver)(request).status_code == status
+
+
+@MEMORY
+async def test_django_a_view_is_no_wrapper_of_a_decorator(place: Place, clock: Clock) -> None:
+    """Those of Django 4.2 are sync, also around a coroutine function: the view's coroutine would be the response."""
+    from retrysafe.webhooks import django
+
+    receiver = receiver_of(place, STRIPE, clock)
+    for made in (django.view(receiver), django.aview(receiver)):
+        assert not hasattr(made, "__wrapped__")
+        assert made.csrf_exempt is True  # type: ignore[attr-defined]
+
+
+@MEMORY
+def test_starlette_a_stream_that_was_read_is_a_developers_error(place: Place, clock: Clock) -> None:
+    receiver, delivery = receiver_of(place, STRIPE, clock), STRIPE.deliver()
+    app = FastAPI()
+
+    @app.post("/")
+    async def hook(request: Request) -> Any:
+        async for _ in request.stream():
+            pass
+        return await starlette.receive(receiver, request)
+
+    with pytest.raises(ConfigurationError, match=r"request\.stream"):
+        TestClient(app).post("/", content=delivery.body, headers=delivery.headers)
+    assert place.seen.names == []
 
 
 @MEMORY

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from slack_sdk.signature import SignatureVerifier
 from standardwebhooks.webhooks import Webhook
 
-from retrysafe import ConfigurationError
-from retrysafe.webhooks import DeliveryRefused, GitHub, Head, Known, Scheme, Slack, StandardWebhooks, Stripe
+from retrysafe import Boundary, ConfigurationError
+from retrysafe.webhooks import DeliveryRefused, GitHub, Head, Known, Receiver, Scheme, Slack, StandardWebhooks, Stripe
 from retrysafe.webhooks.deliveries import document_of, event_of, key_of
 from retrysafe.webhooks.signatures import matches
 from tests.webhooks.providers import GITHUB, NOW, PROVIDERS, SLACK, STANDARD, STRIPE, Delivery, Provider, tampered
@@ -180,7 +180,11 @@ def test_a_signature_that_came_twice_is_refused(provider: Provider) -> None:
                 provider.receiver_scheme().verify(Head([*delivery.headers.items(), (name, value)]), delivery.body, NOW)
 
 
-@pytest.mark.parametrize("secrets", ["", b"", [], ["", "x"], " "])
+KNOWN_TO_ALL: list[Any] = ["", b"", [], ["", "x"], " ", "whsec_", "whsec_ ", b"whsec_", b"\0", b"\0" * 32, "whsec_\0"]
+NO_SECRETS: list[Any] = [None, [None], ["x", None], bytearray(b"x"), 7, "\ud800"]
+
+
+@pytest.mark.parametrize("secrets", [*KNOWN_TO_ALL, *NO_SECRETS])
 def test_empty_secrets_are_refused_when_the_scheme_is_made(provider: Provider, secrets: Any) -> None:
     with pytest.raises(ConfigurationError, match="secrets="):
         provider.scheme(secrets)
@@ -236,7 +240,7 @@ def test_standard_webhooks_under_the_names_of_svix() -> None:
     assert refusal(scheme, delivery) == "signature-missing"
 
 
-@pytest.mark.parametrize("secret", ["whsec_", "whsec_!!!", "not base64!", b"whsec_"])
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_!!!", "not base64!", b"whsec_", "whsec_AAAAAAAA"])
 def test_a_secret_of_standard_webhooks_is_base64(secret: Any) -> None:
     with pytest.raises(ConfigurationError, match="secrets="):
         StandardWebhooks(secret)
@@ -326,6 +330,16 @@ def test_what_slack_gives_no_id_is_told_apart_by_its_signed_body() -> None:
 def test_a_signed_body_that_is_no_document_is_refused(body: bytes) -> None:
     with pytest.raises(DeliveryRefused, match="payload-invalid"):
         document_of(Head({}), body)
+
+
+@pytest.mark.parametrize("provider", [STANDARD, STRIPE, SLACK], ids=lambda provider: provider.name)
+def test_half_a_character_in_what_is_signed_is_refused(provider: Provider) -> None:
+    """JSON can write it, and no store can keep it: the receiver would answer 500 for as long as it is delivered."""
+    receiver = Receiver(Boundary("b", store="memory://", window="7d"), provider.receiver_scheme(), clock=lambda: NOW)
+    delivery = provider.deliver(body=b'{"id":"evt_1","event_id":"Ev1","type":"\\ud800"}')
+    with pytest.raises(DeliveryRefused, match="payload-invalid"):
+        receiver.verify(delivery.headers, delivery.body)
+    assert receiver.receive(delivery.headers, delivery.body).status == 400
 
 
 def test_an_event_without_an_id_is_refused() -> None:

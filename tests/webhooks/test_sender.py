@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any, NamedTuple
@@ -53,7 +54,10 @@ class Wire:
 
     def _serve(self) -> None:
         while self._answers:
-            connection, _ = self._listening.accept()
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return  # the test has failed, and nobody comes any more
             with connection.makefile("rb") as lines:
                 head = iter(lines.readline, b"\r\n")
                 next(head)
@@ -70,6 +74,8 @@ class Wire:
             connection.close()
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
         self._thread.join(30)
         for connection in self._silent:
             connection.close()
@@ -88,6 +94,8 @@ class Sending:
         self.pauses: list[float] = []
         self.seen = Recorder()
         self.colour = colour
+        self.hooks: dict[str, list[Any]] = {}
+        self.cookies = httpx.Cookies()
         self.options = {
             "clock": lambda: self.now,
             "monotonic": lambda: self.now,
@@ -106,11 +114,13 @@ class Sending:
     def send(self, url: str, secrets: Any = SECRETS[0], message: Message = MESSAGE, **earlier: Any) -> Delivery:
         endpoint = Endpoint(url, secrets)
         if self.colour == "sync":
-            with httpx.Client(trust_env=False) as client:
+            with httpx.Client(trust_env=False, event_hooks=self.hooks) as client:
+                self.cookies = client.cookies
                 return Sender(client, sleep=self._slept, **self.options).send(message, endpoint, **earlier)
 
         async def send() -> Delivery:
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx.AsyncClient(trust_env=False, event_hooks=self.hooks) as client:
+                self.cookies = client.cookies
                 return await AsyncSender(client, sleep=self._aslept, **self.options).send(message, endpoint, **earlier)
 
         return asyncio.run(send())
@@ -170,6 +180,76 @@ def test_an_attempt_without_an_answer_leaves_doubt_that_only_a_success_takes_awa
     found = Sending(colour, attempts=1, timeout=timeout).send(wire.url)
     assert (found.outcome, found.status) == ("unknown", None)
     assert found.reason == ("ReadTimeout" if silence == SILENT else "RemoteProtocolError")
+
+
+@COLOURS
+@pytest.mark.parametrize("location", ["http://[::1", "http://a:99999999999/", "//", "http://xn--a..x/"])
+def test_a_redirect_to_nowhere_is_an_answer(wires: list[Wire], colour: str, location: str) -> None:
+    """httpx raises of it what it raises of an endpoint that hung up, or of a URL that it did not call."""
+    wires.append(wire := Wire(answer(302, f"location: {location}", "retry-after: 7")))
+    assert Sending(colour, attempts=1).send(wire.url) == Delivery("gave up", "msg_1", 1, 302, "", 7.0)
+
+
+@COLOURS
+def test_what_a_clients_own_hooks_raise_of_an_answer_is_not_the_answer(wires: list[Wire], colour: str) -> None:
+    def raises(response: httpx.Response) -> None:
+        raise LookupError(f"a hook does not like {response.status_code}")
+
+    async def araises(response: httpx.Response) -> None:
+        raises(response)
+
+    wires.append(wire := Wire(answer(500), answer(200)))
+    sending = Sending(colour)
+    sending.hooks = {"response": [raises if colour == "sync" else araises]}
+    assert sending.send(wire.url) == Delivery("delivered", "msg_1", 2, 200)
+    sending.hooks = {"request": sending.hooks["response"]}
+    with pytest.raises(AttributeError):  # before anything was sent: the client's owner's error
+        sending.send(wire.url)
+
+
+@COLOURS
+def test_endpoints_leave_no_cookies(wires: list[Wire], colour: str) -> None:
+    wires.append(wire := Wire(answer(500, "set-cookie: theirs=1; Path=/"), answer(200, "set-cookie: theirs=2; Path=/")))
+    sending = Sending(colour)
+    assert sending.send(wire.url).outcome == "delivered"
+    assert [got.headers.get("cookie") for got in wire.got] == [None, None]
+    assert list(sending.cookies.jar) == []
+
+
+async def test_an_endpoint_that_drips_its_answer_keeps_an_async_sender_to_its_deadline() -> None:
+    """Every byte comes in time, and the last one never."""
+    left = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nX: ")
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(20):
+                while not reader.at_eof():
+                    writer.write(b"x")
+                    await writer.drain()
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(reader.read(1000), 0.02)
+            left.set()
+        writer.write(b"\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    endpoint = Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", SECRETS[0])
+    async with server, httpx.AsyncClient(trust_env=False) as client:
+        sent = await AsyncSender(client, deadline=0.3, timeout=0.3, observers=()).send(MESSAGE, endpoint)
+        assert (sent.outcome, sent.reason) == ("unknown", "TimeoutError")
+        await left.wait()
+
+
+@COLOURS
+@pytest.mark.parametrize("outcome", ["delivered", "gone"])
+def test_what_is_final_is_not_sent_again(colour: str, outcome: Any) -> None:
+    """There is no endpoint that could be asked."""
+    final = Delivery(outcome, "msg_1", 3, 200)
+    assert Sending(colour).send("http://127.0.0.1:1/", earlier=final) == final
+    with pytest.raises(ConfigurationError, match="earlier="):
+        Sending(colour).send("http://127.0.0.1:1/", earlier=final._replace(id="msg_2"))
 
 
 @COLOURS
@@ -273,6 +353,8 @@ def test_retry_after_as_seconds_or_a_date_that_the_answers_own_clock_corrects() 
     assert retry_after("-7", None, NOW) is None
     assert retry_after("soon", None, NOW) is None
     assert retry_after("٧", None, NOW) is None
+    asked = judge(Tried(503, retry_after("9" * 30, None, NOW)), MESSAGE, None, Backoff(1.0, 4.0), 0.5)
+    assert asked.retry_after == 86400
     until = format_datetime(at.replace(second=30, minute=0), usegmt=True)
     server = format_datetime(at.replace(second=20, minute=0), usegmt=True)
     assert retry_after(until, server, NOW + 999) == 10
@@ -297,6 +379,36 @@ def test_what_a_sender_cannot_keep_is_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         Message.of("x", float("nan"))
     assert Message.of("x", 1).id != Message.of("x", 1).id
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Webhook-Id": "x"},
+        {"webhook-signature": "x"},
+        {"Content-Length": "0"},
+        {"Transfer-Encoding": "chunked"},
+        {"CONNECTION": "close"},
+        {"X-A": "1", "x-a": "2"},
+        {"x": "a\r\nb: c"},
+        {"x": "é"},
+        {"x": 1},
+        {"x y": "1"},
+        {"": "1"},
+        {":path": "/"},
+    ],
+)
+def test_fields_that_would_change_what_is_sent_are_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="headers="):
+        Endpoint("https://example.com/", SECRETS[0], headers)
+
+
+def test_fields_of_an_endpoint_replace_ours_whatever_their_case() -> None:
+    endpoint = Endpoint("https://u:pw@example.com/secret", SECRETS[0], {"Content-Type": "a/b", "X-Team": "pay"})
+    sent = endpoint.signed(MESSAGE, NOW)
+    assert len(sent) == len({name.lower() for name in sent}) == 6
+    assert (sent["content-type"], sent["x-team"]) == ("a/b", "pay")
+    assert repr(endpoint) == "Endpoint('https://example.com')"
 
 
 def test_an_event_that_was_sent_is_the_event_that_was_received() -> None:

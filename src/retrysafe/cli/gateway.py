@@ -15,7 +15,7 @@ from retrysafe.cli.opening import SECRET, STORE
 from retrysafe.cli.rendering import say
 from retrysafe.errors import ConfigurationError
 
-_NEEDED = ("aiohttp", "jwt", "prometheus_client", "uvicorn")
+_NEEDED = ("aiohttp", "httptools", "jwt", "prometheus_client", "uvicorn")
 
 
 def add_to(verbs: Any) -> None:

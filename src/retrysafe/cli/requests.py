@@ -1,8 +1,8 @@
 """`retrysafe requests`: the requests in a client's journal that have no answer yet: look at them, and resume them.
 
 They were left by processes that died, or ended in doubt. A request is named by its key as the log shows it: eight
-digits of a hash, or fewer. Exit code: 0 if it was done; 1 if a request was not found, or has no answer after all; 2 if
-the command could not be carried out as asked.
+digits of a hash, or fewer. Exit code: 0 if it was done; 1 if a request was not found, has no answer after all, or stays
+in the journal; 2 if the command could not be carried out as asked.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
 from retrysafe.errors import ConfigurationError
+from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.hosts import shown
-from retrysafe.http.client.journal import Entry, Journal
+from retrysafe.http.client.journal import Journal
 from retrysafe.http.client.resuming import Resumed, refused
 
 JOURNAL = "RETRYSAFE_JOURNAL"
@@ -102,14 +103,20 @@ def run_show(options: argparse.Namespace) -> int:
 def run_resume(options: argparse.Namespace) -> int:
     """Resume requests."""
     with closing(_journal(options)) as journal:
-        client = _client(options.client)
-        found = list(_resumed(client, journal, options.origin))
-    for one in found:
-        told = {"key": one.entry.name, "method": one.entry.method, "url": shown(one.entry.url), **_outcome(one)}
-        print(as_json(told) if options.json else "  ".join(str(value) for value in told.values()))
-    if not found and not options.json:
+        done: list[bool] = []
+
+        def tell(one: Resumed) -> None:
+            stays = journal.find(one.entry.id) is not None
+            done.append(one.error is None and not stays)
+            outcome = {**_outcome(one), "in_journal": stays}
+            told = {"key": one.entry.name, "method": one.entry.method, "url": shown(one.entry.url), **outcome}
+            text = [str(value) for value in list(told.values())[:-1]] + ["stays in the journal"] * stays
+            print(as_json(told) if options.json else "  ".join(text), flush=True)
+
+        _resume(_client(options.client), journal, options.origin, tell)
+    if not done and not options.json:
         print("nothing to resume")
-    return 0 if all(one.error is None for one in found) else 1
+    return 0 if all(done) else 1
 
 
 def run_discard(options: argparse.Namespace) -> int:
@@ -179,8 +186,8 @@ def _client(target: str) -> Any:
     return found() if callable(found) else found
 
 
-def _resumed(client: Any, journal: Journal, origin: str | None) -> Sequence[Resumed]:
-    """By the library that the client is of, which is loaded if it is."""
+def _resume(client: Any, journal: Journal, origin: str | None, tell: Callable[[Resumed], None]) -> None:
+    """By the library that the client is of, which is loaded if it is; each outcome is told as it comes."""
     kinds = {
         type(client).__module__.partition(".")[0],
         *(base.__module__.partition(".")[0] for base in type(client).__mro__),
@@ -189,25 +196,31 @@ def _resumed(client: Any, journal: Journal, origin: str | None) -> Sequence[Resu
         from retrysafe.http.client import httpx as over_httpx
 
         if hasattr(client, "aclose"):
-            return asyncio.run(_aresumed(client, journal, origin))
+            asyncio.run(_aresume(client, journal, origin, tell))
+            return
         with closing(client):
-            return list(over_httpx.resume(client, journal, origin=origin))
-    if "requests" in kinds:
+            for one in over_httpx.resume(client, journal, origin=origin):
+                tell(one)
+    elif "requests" in kinds:
         from retrysafe.http.client import requests as over_requests
 
         with closing(client):
-            return list(over_requests.resume(client, journal, origin=origin))
-    raise ConfigurationError(f"--client gave {client!r}, which is no client of httpx and no session of requests.")
+            for one in over_requests.resume(client, journal, origin=origin):
+                tell(one)
+    else:
+        raise ConfigurationError(f"--client gave {client!r}, which is no client of httpx and no session of requests.")
 
 
-async def _aresumed(client: Any, journal: Journal, origin: str | None) -> Sequence[Resumed]:
+async def _aresume(client: Any, journal: Journal, origin: str | None, tell: Callable[[Resumed], None]) -> None:
     from retrysafe.http.client import httpx as over_httpx
 
     async with client:
-        return [one async for one in over_httpx.aresume(client, journal, origin=origin)]
+        async for one in over_httpx.aresume(client, journal, origin=origin):
+            tell(one)
 
 
 def _outcome(resumed: Resumed) -> dict[str, Any]:
     if resumed.error is not None:
-        return {"error": f"{type(resumed.error).__name__}: {str(resumed.error).splitlines()[0]}"}
+        said = next(iter(str(resumed.error).splitlines()), "")
+        return {"error": f"{type(resumed.error).__name__}: {said}" if said else type(resumed.error).__name__}
     return {"status": resumed.response.status_code}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import select
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,7 +80,7 @@ class LaneRun:
 
     def open(self) -> None:
         """Wait until the bank serves, and start the workers."""
-        ready, _, _ = select.select([self.bank.pipe], [], [], STARTING)
+        ready = wait([self.bank.pipe], STARTING)
         line = os.read(self.bank.pipe, 100) if ready else b""
         if not line.strip().isdigit():
             raise DemoError(f"the bank did not start: {self.bank.last_words()}")

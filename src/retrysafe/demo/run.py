@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import select
 import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,9 +115,10 @@ def _pause(lanes: Sequence[LaneRun], now: float) -> float:
 
 def _listen(lanes: Sequence[LaneRun], seconds: float) -> None:
     sources = {pipe: hear for lane in lanes for pipe, hear in lane.sources().items()}
-    ready, _, _ = select.select(list(sources), [], [], seconds)
-    for pipe in ready:  # in the order in which they were named
-        sources[pipe](time.monotonic())
+    ready = wait(list(sources), seconds)
+    for pipe, hear in sources.items():  # in the order in which they were named
+        if pipe in ready:
+            hear(time.monotonic())
 
 
 def _audited(options: Options, lanes: Sequence[LaneRun], began: float) -> Findings:

@@ -1,6 +1,8 @@
 """A reverse proxy that lets the requests of an HTTP service, in any language, run once. Needs the extra ``gateway``.
 
-`Gateway` is an ASGI application; `retrysafe gateway` serves it. What it can promise depends on the service behind it:
+`Gateway` is an ASGI application; `retrysafe gateway` serves it, with a protocol of its own: give that to a uvicorn of
+yours, ``uvicorn.Config(gateway, http=retrysafe.gateway.protocol.Protocol)``. What it can promise depends on the
+service behind it:
 
 - Nothing is sent twice by the gateway itself: it never repeats a request.
 - A response that arrived is recorded before its client can see the end of it, and every retry gets it.

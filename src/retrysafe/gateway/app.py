@@ -11,7 +11,7 @@ import aiohttp
 
 from retrysafe.gateway.admin import Admin
 from retrysafe.gateway.failures import CUT, NOT_BEGUN, Failed, UpstreamFailed, answer, becomes_of_key
-from retrysafe.gateway.fields import Hop, key_field, proxy_status, text_of, to_client, to_upstream, via, wants_tunnel
+from retrysafe.gateway.fields import Hop, key_field, proxy_status, refuse_unclear, text_of, to_client, to_upstream, via
 from retrysafe.gateway.guards import Guarded, Guards
 from retrysafe.gateway.metrics import Metrics
 from retrysafe.gateway.principals import finder_of
@@ -123,33 +123,35 @@ class Visit:
     async def serve(self, receive: Receive, send: Send) -> None:
         """Answer it."""
 
+        base = self._place.guard.policy.problem_base
+
         async def answering(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = self._begun(message)
             await send(message)
 
         try:
-            if wants_tunnel(self._request):
-                raise Refusal("upgrade-unsupported")
+            refuse_unclear(self._request, self._scope.get("http_version"))
             guard = self._place.guard
             await guarded(guard, self._forward, self._scope, receive, answering, self._whose)
         except UpstreamFailed as failure:
             if self._status:
                 raise
-            base = self._place.guard.policy.problem_base
             await send_response(answering, answer(failure, self._settings.name, base))
         except Refusal as refusal:
             if self._status:
                 raise
-            await send_response(answering, render(refusal, base=self._place.guard.policy.problem_base))
+            response = render(refusal, base=base)
+            if refusal.code == "upgrade-unsupported":
+                response = response._replace(headers=(*response.headers, (b"connection", b"close")))
+            await send_response(answering, response)
         except ClientGone:
             return
         except asyncio.CancelledError:  # the server has stopped waiting for this request; the guard has recorded it
             if not self._status:
                 failed = CUT if self._begun_upstream else NOT_BEGUN
-                await send_response(
-                    answering, answer(UpstreamFailed(failed, self._becomes(failed)), self._settings.name)
-                )
+                cut = UpstreamFailed(failed, self._becomes(failed))
+                await send_response(answering, answer(cut, self._settings.name, base))
             raise
 
     async def _whose(self, scope: Scope) -> str | None:

@@ -161,7 +161,7 @@ def _principal(table: Table) -> Principal:
         if not token:
             return TrustedHeader(found.get("header", ""), found.get("from", ()))
         if (file := found.pop("key_file", None)) is not None:
-            found["key"] = Path(file).read_text(encoding="utf-8")
+            found["key"] = Path(file).read_text(encoding="utf-8").rstrip("\r\n")
         return Claims(**{"algorithms": (), **found})
     except (OSError, ConfigurationError) as error:
         raise table.wrong(min(table.values, default="header"), getattr(error, "detail", "") or str(error)) from error

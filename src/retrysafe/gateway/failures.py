@@ -27,6 +27,7 @@ CONNECT_TIMEOUT = Failed("upstream-unavailable", "connection_timeout", 504, sent
 UNKNOWN_HOST = Failed("upstream-unavailable", "dns_error", 502, sent=False)
 CERTIFICATE = Failed("upstream-unavailable", "tls_certificate_error", 502, sent=False)
 TLS = Failed("upstream-unavailable", "tls_protocol_error", 502, sent=False)
+UNASKED = Failed("upstream-unavailable", "http_protocol_error", 502, sent=False)
 REFUSED = Failed("upstream-unavailable", "connection_refused", 502, sent=False)
 INCOMPLETE = Failed("upstream-lost", "http_response_incomplete", 502, sent=True)
 NO_HTTP = Failed("upstream-lost", "http_protocol_error", 502, sent=True)
@@ -38,7 +39,17 @@ CUT = Failed("upstream-lost", "proxy_internal_error", 503, sent=True)
 NOT_BEGUN = Failed("upstream-unavailable", "proxy_internal_error", 503, sent=False)
 """The gateway itself is stopped, with a request that it has begun, and with one that it has not."""
 
+
+class Unasked(aiohttp.ClientConnectionError):
+    """Something came on a connection before a request was sent there; ``kept`` is whether it had one before."""
+
+    def __init__(self, *, kept: bool) -> None:
+        super().__init__("A response that nobody had asked for came on the connection.")
+        self.kept = kept
+
+
 _KINDS: tuple[tuple[type[BaseException], Failed], ...] = (
+    (Unasked, UNASKED),
     (aiohttp.ConnectionTimeoutError, CONNECT_TIMEOUT),
     (aiohttp.ClientConnectorDNSError, UNKNOWN_HOST),
     (aiohttp.ClientConnectorCertificateError, CERTIFICATE),
@@ -49,7 +60,7 @@ _KINDS: tuple[tuple[type[BaseException], Failed], ...] = (
     (aiohttp.ClientError, BROKEN),
     (OSError, BROKEN),
 )
-"""What aiohttp raises. Only an error of its connector is raised before a byte was sent; all else may be too late."""
+"""What aiohttp raises. Only `Unasked`, and an error of its connector, are raised before a byte was sent."""
 
 
 class UpstreamFailed(Exception):

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from retrysafe.http.keys import HEADER
-from retrysafe.http.messages import HOP_BY_HOP, Headers, Request
+from retrysafe.http.messages import BODYLESS, HOP_BY_HOP, Headers, Request
 from retrysafe.http.problems import Refusal
 
 Lines = list[tuple[str, str]]
 Out = list[tuple[bytes, bytes]]
 
-_NEEDED = frozenset({b"host", b"content-length", b"content-type"})
-"""What a message cannot do without, whatever Connection names: a client must not take it away."""
 _ANSWERED = frozenset({b"expect"})
 """100-continue is answered by the server that reads the body: us."""
 _TELLING = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_NEEDED = frozenset({b"host", b"content-length", b"content-type"}) | _TELLING
+"""What a message cannot do without, whatever Connection names: a client must not take it away."""
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 
@@ -48,7 +48,11 @@ def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None
         gone |= {HEADER}
     if length is not None:
         gone |= _FRAMING
-    lines = [(name.decode("latin-1"), text_of(value)) for name, value in request.headers if name not in gone]
+    lines = [
+        (name.decode("latin-1"), text_of(value))
+        for name, value in request.headers
+        if name not in gone and name.replace(b"_", b"-") not in gone  # many servers take the two for one
+    ]
     if host is not None:
         lines.insert(0, ("host", host))
     if key:
@@ -62,7 +66,7 @@ def to_client(headers: Iterable[tuple[bytes, bytes]], status: int, name: str) ->
     """The fields of a response that came from the upstream."""
     lower = [(field.lower(), value) for field, value in headers]
     gone = _hop_by_hop(lower)
-    if any(field == b"transfer-encoding" for field, _ in lower):
+    if status in BODYLESS or any(field == b"transfer-encoding" for field, _ in lower):
         gone |= {b"content-length"}
     out = [(field, value) for field, value in lower if field not in gone]
     out.append(via(name))
@@ -87,9 +91,14 @@ def text_of(value: bytes) -> str:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
         raise Refusal("request-invalid", "Nothing was done. A header field is neither ASCII nor UTF-8.") from None
-    if _CONTROL.search(text):
+    if has_controls(value):
         raise Refusal("request-invalid", "Nothing was done. A header field has control characters.")
     return text
+
+
+def has_controls(value: bytes) -> bool:
+    """Whether it has characters that no field may have."""
+    return _CONTROL.search(value) is not None
 
 
 def key_field(key: str, how: str) -> str:
@@ -97,12 +106,19 @@ def key_field(key: str, how: str) -> str:
     return {"quoted": f'"{key}"', "bare": key}.get(how, "")
 
 
-def wants_tunnel(request: Request) -> bool:
-    """Whether a request asks for something else than HTTP: a websocket, or CONNECT."""
-    upgrades = b",".join(request.lines(b"upgrade")).lower()
-    return request.method == "CONNECT" or (
-        b"upgrade" in _tokens(request.lines(b"connection")) and b"websocket" in upgrades
-    )
+def refuse_unclear(request: Request, version: str | None) -> None:
+    """Raise `Refusal` for a request that the next server could take for another one, or that is for a tunnel."""
+    upgrading = b"upgrade" in _tokens(request.lines(b"connection")) and request.lines(b"upgrade")
+    if request.method == "CONNECT" or upgrading:  # who serves us may have taken the head for all of it
+        raise Refusal("upgrade-unsupported")
+    if not request.method.isupper():
+        raise Refusal("request-invalid", "Nothing was done. A method is written in capitals.")
+    hosts = len(request.lines(b"host"))
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        raise Refusal("request-invalid", f"Nothing was done. The request has {hosts} Host fields (RFC 9112, 3.2).")
+    codings = [value.strip().lower() for value in request.lines(b"transfer-encoding")]
+    if codings not in ([], [b"chunked"]):
+        raise Refusal("request-invalid", "Nothing was done. The only transfer coding here is chunked.")
 
 
 def _told(request: Request, hop: Hop) -> Lines:

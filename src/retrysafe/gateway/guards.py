@@ -11,7 +11,7 @@ from retrysafe import Boundary
 from retrysafe.connect import connect
 from retrysafe.encryption import Keyring
 from retrysafe.gateway.settings import EVERYTHING, Route, Settings
-from retrysafe.http.guard import Guard
+from retrysafe.http.guard import FIELDS, Guard
 from retrysafe.http.messages import Request
 from retrysafe.http.policy import Options
 from retrysafe.http.routes import Patterns
@@ -41,7 +41,10 @@ class Guards:
         self._observers = (LoggingObserver(), *observers)
         self._backend = connect(settings.store)
         self._boundaries: dict[tuple[Any, ...], Boundary] = {}
-        self.defaults = self._guarded(settings.defaults)
+        self._fields = (*FIELDS, b"host") if settings.host == "keep" else FIELDS
+        defaults = settings.defaults
+        required: Options = {"required": defaults.key == "required", "routes": _off(defaults)}
+        self.defaults = Guarded(defaults, self._guard(defaults, {**_options(defaults), **required}))
         routes: dict[str, Guarded] = {}
         for route in settings.routes:
             routes.setdefault(pattern_of(route), self._guarded(route))
@@ -69,16 +72,14 @@ class Guards:
             await boundary.aclose()
 
     def _guarded(self, route: Route) -> Guarded:
-        options: Options = {**route.options}  # type: ignore[typeddict-item]
+        options = _options(route)
         method = pattern_of(route).partition("/")[0].strip()
         if method and route.key != "off":
             options["methods"] = [method]
-        plain = Guard(self._boundary(route), {})
-        if route.match == EVERYTHING:
-            return Guarded(
-                route, Guard(plain.boundary, {**options, "required": route.key == "required", "routes": _off(route)})
-            )
-        return Guarded(route, plain.under(route.key, options))
+        return Guarded(route, self._guard(route, {}).under(route.key, options))
+
+    def _guard(self, route: Route, options: Options) -> Guard:
+        return Guard(self._boundary(route), options, fields=self._fields)
 
     def _boundary(self, route: Route) -> Boundary:
         """A boundary with the terms of a route; routes that want the same share it."""
@@ -104,6 +105,10 @@ class Guards:
 def pattern_of(route: Route) -> str:
     """The pattern as `Patterns` have it: a template's ``{name}`` stands for one segment."""
     return _TEMPLATE.sub("*", route.match)
+
+
+def _options(route: Route) -> Options:
+    return {**route.options}  # type: ignore[typeddict-item]
 
 
 def _off(route: Route) -> dict[str, Any]:

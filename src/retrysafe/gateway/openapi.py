@@ -2,74 +2,155 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.gateway.settings import GatewayEffects, Route
 from retrysafe.http.openapi import EXTENSION
+from retrysafe.http.policy import Policy
 from retrysafe.http.routes import Need
 
 _METHODS = ("post", "put", "patch", "delete")
+_GUARDED = Policy().methods
+"""Methods that the defaults guard."""
+_VARIABLE = re.compile(r"\{([^{}]*)\}")
+_LONGEST_CHAIN = 16
 
 
-def routes_of(document: Any, base: Route) -> tuple[Route, ...]:
-    """The routes of operations that declare the header Idempotency-Key, or have ``x-idempotency``.
+def routes_of(document: Any, base: Route, upstream: str = "") -> tuple[Route, ...]:
+    """A route for every operation with an unsafe method, those of concrete paths first, as OpenAPI matches them.
 
-    They are ``effects="keyed"``: an upstream that declares the header recognises the key that it is sent again. A key
-    is required where the document requires it; ``window`` is that of ``x-idempotency``, but for that as in ``base``.
-    Raises `ConfigurationError` for what is no OpenAPI document.
+    Operations that declare the header Idempotency-Key, or have ``x-idempotency``, are ``effects="keyed"``: an upstream
+    that declares the header recognises the key that it is sent again. A key is required where the document requires
+    it; ``window`` is that of ``x-idempotency``, but for that as in ``base``. The others are what ``base`` makes of
+    them. Paths begin with that of each of their ``servers``, less the path of ``upstream``. Raises
+    `ConfigurationError` for what is no OpenAPI document, and for what is not understood: it could hide a route.
     """
     if not isinstance(document, dict) or "openapi" not in document or not isinstance(document.get("paths"), dict):
         raise ConfigurationError("openapi: this is no OpenAPI document (version 3, as JSON).")
-    found = []
-    for path, item in document["paths"].items():
-        if isinstance(item, dict):
-            found += [
-                _route(f"{method.upper()} {path}", said, base)
-                for method in _METHODS
-                if isinstance(item.get(method), dict) and (said := _said(document, item, item[method])) is not None
-            ]
-    return tuple(found)
+    known = {path: _item(document, path, item) for path, item in document["paths"].items() if path[:2] != "x-"}
+    found: dict[str, Route] = {}
+    for path in sorted(known, key=_templated):
+        item = known[path]
+        for method in _METHODS:
+            if (operation := item.get(method)) is None:
+                continue
+            where = f"{method.upper()} {path}"
+            said = _said(document, where, item, _table(operation, where))
+            for prefix in _prefixes(where, operation, item, document):
+                route = _route(f"{method.upper()} {_within(prefix, upstream)}{path}", said, base)
+                found.setdefault(route.match, route)
+    return tuple(found.values())
 
 
-def _said(document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]) -> dict[str, Any] | None:
+def _item(document: Mapping[str, Any], path: str, item: Any) -> Mapping[str, Any]:
+    if not path.startswith("/"):
+        raise _unclear(path, "it is no path")
+    table = _table(item, path)
+    return {**_table(_resolved(document, table, path), path), **table} if "$ref" in table else table
+
+
+def _templated(path: str) -> list[bool]:
+    return ["{" in segment for segment in path.split("/")]
+
+
+# ---------------------------------------------------------------- what an operation says of its key
+
+
+def _said(
+    document: Mapping[str, Any], where: str, item: Mapping[str, Any], operation: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """What an operation says of its key; None if it knows none."""
     extension = operation.get(EXTENSION)
     if extension is False:
         return None
     said = dict(extension) if isinstance(extension, dict) else {} if extension is True else None
-    for parameter in _parameters(document, item, operation):
+    for one in [*_list(operation, "parameters", where), *_list(item, "parameters", where)]:
+        parameter = _table(_resolved(document, one, where), where)
         named = str(parameter.get("name", "")).lower() == "idempotency-key"
         if named and parameter.get("in") == "header":
             return {"required": parameter.get("required", False), **(said or {})}
     return said
 
 
-def _parameters(
-    document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]
-) -> Iterator[Mapping[str, Any]]:
-    for one in [*operation.get("parameters", []), *item.get("parameters", [])]:
-        found = _resolved(document, one) if isinstance(one, dict) and "$ref" in one else one
-        if isinstance(found, dict):
-            yield found
+def _resolved(document: Mapping[str, Any], value: Any, where: str) -> Any:
+    """What a reference inside the document leads to; anything else is itself."""
+    for _ in range(_LONGEST_CHAIN):
+        if not isinstance(value, dict) or "$ref" not in value:
+            return value
+        reference = str(value["$ref"])
+        if not reference.startswith("#/"):
+            raise _unclear(where, f"$ref {reference!r} leads out of the document; bundle it into one")
+        value = document
+        for part in unquote(reference[2:]).split("/"):
+            value = value.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(value, dict) else None
+        if value is None:
+            raise _unclear(where, f"$ref {reference!r} leads nowhere")
+    raise _unclear(where, "$ref goes round in circles")
 
 
-def _resolved(document: Mapping[str, Any], reference: Mapping[str, Any]) -> Any:
-    """What a reference inside the document leads to; None for any other."""
-    place: Any = document
-    pointer = str(reference["$ref"])
-    if not pointer.startswith("#/"):
-        return None
-    for part in pointer[2:].split("/"):
-        place = place.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(place, dict) else None
-    return place
+# ---------------------------------------------------------------- where it is served
 
 
-def _route(match: str, said: Mapping[str, Any], base: Route) -> Route:
+def _prefixes(where: str, *owners: Mapping[str, Any]) -> list[str]:
+    """The paths of the servers that the first of the owners names that names any; every value of their variables."""
+    servers = next((found for one in owners if (found := _list(one, "servers", where))), [{"url": "/"}])
+    return list(dict.fromkeys(path for one in servers for path in _paths(where, _table(one, where))))
+
+
+def _paths(where: str, server: Mapping[str, Any]) -> Iterator[str]:
+    url, variables = str(server.get("url", "")), server.get("variables", {})
+    names = _VARIABLE.findall(url)
+    values = []
+    for name in names:
+        variable = variables.get(name) if isinstance(variables, dict) else None
+        if not isinstance(variable, dict) or "default" not in variable:
+            raise _unclear(where, f"servers: {url!r} has no value for {{{name}}}")
+        values.append([str(value) for value in variable.get("enum") or [variable["default"]]])
+    for chosen in itertools.product(*values):
+        told = iter(chosen)
+        path = urlsplit(_VARIABLE.sub(lambda _: next(told), url)).path  # noqa: B023 - called at once
+        if path and not path.startswith("/"):
+            raise _unclear(where, f"servers: {url!r} is relative to a place that is not known")
+        yield path.rstrip("/")
+
+
+def _within(prefix: str, upstream: str) -> str:
+    """A path of the upstream, as the gateway's clients ask for it."""
+    inside = urlsplit(upstream).path.rstrip("/")
+    return prefix[len(inside) :] if (prefix + "/").startswith(inside + "/") else prefix
+
+
+def _route(match: str, said: Mapping[str, Any] | None, base: Route) -> Route:
+    if said is None:
+        return replace(base, match=match, key=base.key if match.split()[0] in _GUARDED else "off")
     key: Need = "required" if said.get("required") else "optional"
     window = said.get("window")
     effects: GatewayEffects = "external" if said.get("effects") == "external" else "keyed"
     found = replace(base, match=match, key=key, effects=effects)
     return found if window is None else replace(found, window=window, memory=None)
+
+
+# ---------------------------------------------------------------- what is not understood
+
+
+def _table(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _unclear(where, f"{value!r} is no object")
+    return value
+
+
+def _list(owner: Mapping[str, Any], name: str, where: str) -> list[Any]:
+    found = owner.get(name) or []
+    if not isinstance(found, list):
+        raise _unclear(where, f"{name} is no list")
+    return found
+
+
+def _unclear(where: str, what: str) -> ConfigurationError:
+    return ConfigurationError(f"openapi: {where}: {what}.")

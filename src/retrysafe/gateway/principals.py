@@ -22,6 +22,9 @@ AGE = 300.0
 """Seconds after which published keys are asked for again."""
 PAUSE = 10.0
 """Seconds between two such questions at least, however many tokens name keys that nobody knows."""
+PAUSE_AFTER_FAILURE = 1.0
+"""Seconds for which nobody asks again, and who would have to wait is refused, after a question without an answer."""
+_UNREADABLE = (aiohttp.ClientError, OSError, ValueError, TypeError, AttributeError, jwt.PyJWTError)
 _PATIENCE = aiohttp.ClientTimeout(total=5)
 
 
@@ -53,6 +56,7 @@ class HeaderFinder:
             address = ip_address(host)
         except ValueError:
             return False
+        address = getattr(address, "ipv4_mapped", None) or address
         return any(address in network for network in self._trusted)
 
 
@@ -82,7 +86,10 @@ class TokenFinder:
         except jwt.PyJWTError as error:
             logger().info("A token was refused: %s", error)
             raise Refusal("principal-missing", f"Nothing was done. The token is not valid: {_said(error)}.") from error
-        return str(found[claims.claim])
+        principal = found[claims.claim]
+        if isinstance(principal, bool) or not isinstance(principal, str | int) or principal == "":
+            raise Refusal("principal-missing", f"Nothing was done. The claim {claims.claim} of the token names nobody.")
+        return str(principal)
 
     def _token(self, scope: Scope) -> str:
         value = _only(scope, self._header)
@@ -95,23 +102,32 @@ class TokenFinder:
 
 
 class PublishedKeys:
-    """The keys of an issuer, as it publishes them (RFC 7517); asked for seldom, and kept while it is away."""
+    """The keys of an issuer, as it publishes them (RFC 7517); asked for seldom, and kept while it is away.
+
+    One question at a time, whose answer, or failure, is that of all who wait for it. Who names a known key never waits.
+    """
 
     def __init__(self, url: str, session: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
         self._session = session
         self._clock = clock
         self._keys: dict[str, jwt.PyJWK] = {}
-        self._loaded = self._asked = -AGE - PAUSE
-        self._asking = asyncio.Lock()
+        self._loaded = -AGE
+        self._next = float("-inf")
+        self._failed = False
+        self._asking: asyncio.Task[None] | None = None
 
     async def key_of(self, token: str) -> jwt.PyJWK:
         """The key that a token names; raises `jwt.PyJWTError`, or `Refusal` when the issuer could not be asked."""
         kid = jwt.get_unverified_header(token).get("kid")
         found = self._found(kid)
         if found is None or self._clock() - self._loaded > AGE:
-            await self._load(kid)
+            self._ask()
+        if found is None and self._asking is not None:
+            await asyncio.shield(self._asking)
             found = self._found(kid)
+        if found is None and self._failed:
+            raise Refusal("identity-unavailable")
         if found is None:
             raise jwt.InvalidKeyError("its key is not among those published")
         return found
@@ -122,25 +138,26 @@ class PublishedKeys:
             return next(iter(self._keys.values()))
         return self._keys.get(str(kid))
 
-    async def _load(self, kid: Any) -> None:
-        async with self._asking:
-            if self._clock() - self._asked < PAUSE:
-                return
-            self._asked = self._clock()
-            try:
-                async with self._session.get(self._url, timeout=_PATIENCE) as response:
-                    response.raise_for_status()
-                    keys = jwt.PyJWKSet.from_dict(await response.json(content_type=None)).keys
-            except (aiohttp.ClientError, OSError, ValueError, TypeError, AttributeError, jwt.PyJWTError) as error:
-                known = self._found(kid) is not None
-                level = logging.WARNING if known else logging.ERROR
-                logger().log(level, "The keys at %s could not be read: %r", self._url, error)
-                if not known:
-                    self._asked = -AGE - PAUSE
-                    raise Refusal("identity-unavailable") from error
-                return
+    def _ask(self) -> None:
+        """Ask, unless somebody does, or it is too early."""
+        if self._asking is None and self._clock() >= self._next:
+            self._asking = asyncio.create_task(self._load())
+
+    async def _load(self) -> None:
+        try:
+            async with self._session.get(self._url, timeout=_PATIENCE) as response:
+                response.raise_for_status()
+                keys = jwt.PyJWKSet.from_dict(await response.json(content_type=None)).keys
+        except _UNREADABLE as error:
+            level = logging.WARNING if self._keys else logging.ERROR
+            logger().log(level, "The keys at %s could not be read: %r", self._url, error)
+            self._failed, self._next = True, self._clock() + PAUSE_AFTER_FAILURE
+        else:
             self._keys = {str(key.key_id): key for key in keys}
-            self._loaded = self._clock()
+            self._failed, self._loaded = False, self._clock()
+            self._next = self._loaded + PAUSE
+        finally:
+            self._asking = None
 
 
 def _only(scope: Scope, name: bytes) -> str:

@@ -16,6 +16,7 @@ from uvicorn.supervisors import Multiprocess
 from retrysafe.errors import ConfigurationError
 from retrysafe.gateway.app import Gateway
 from retrysafe.gateway.metrics import DIRECTORY
+from retrysafe.gateway.protocol import Protocol
 from retrysafe.gateway.settings import Address, Settings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -56,6 +57,7 @@ def serve(settings: Settings, told: Callable[[str], None]) -> None:
             factory=True,
             workers=settings.workers,
             lifespan="on",
+            http=Protocol,
             ws="none",
             access_log=False,
             log_level="error",

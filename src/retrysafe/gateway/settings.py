@@ -8,6 +8,8 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
+from jwt.algorithms import get_default_algorithms
+
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.routes import NEEDS, Need
 from retrysafe.types import Duration
@@ -88,6 +90,8 @@ class Route:
             )
         if any(not 500 <= status <= 599 for status in self.unexecuted):
             raise ConfigurationError("unexecuted names statuses from 500 to 599; see store_statuses for the others.")
+        if self.unexecuted and self.options.get("on_5xx") == "store":
+            raise ConfigurationError("unexecuted with on_5xx='store': is such a status the answer, or none at all?")
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class Claims:
 
     algorithms: tuple[str, ...]
     jwks_url: str | None = None
-    key: str | None = None
+    key: str | None = field(default=None, repr=False)
     claim: str = "sub"
     header: str = "authorization"
     audience: str | None = None
@@ -139,6 +143,8 @@ class Claims:
             raise ConfigurationError('principal: algorithms is empty; name those of the issuer, such as ["RS256"].')
         if any(name.lower() == "none" for name in self.algorithms):
             raise ConfigurationError('principal: algorithms has "none", with which anybody can sign a token.')
+        if unknown := set(self.algorithms) - set(get_default_algorithms()):
+            raise ConfigurationError(f"principal: algorithms has {min(unknown)!r}, which nobody here can verify.")
         symmetric = {name.startswith("HS") for name in self.algorithms}
         if len(symmetric) > 1:
             raise ConfigurationError(
@@ -215,5 +221,7 @@ class Settings:
             raise ConfigurationError("workers and connections are numbers from 1.")
         if self.workers > 1 and self.store.startswith("memory:"):
             raise ConfigurationError("workers: a memory:// store is seen by one process only; take another store.")
+        if self.admin is not None and self.admin[1] == self.listen[1] != 0:
+            raise ConfigurationError("admin: it has the port of listen, by which the two are told apart.")
         if not self.admin_prefix.startswith("/") or self.admin_prefix.endswith("/"):
             raise ConfigurationError(f"admin prefix {self.admin_prefix!r}: it begins with a slash and ends with none.")

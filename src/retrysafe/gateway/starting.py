@@ -35,7 +35,7 @@ def settings_of(options: argparse.Namespace, *, store: str, secret: str) -> Sett
     source = options.openapi or loaded.openapi
     if source is None:
         return settings
-    found = routes_of(_document(source, settings.upstream), settings.defaults)
+    found = routes_of(_document(source, settings.upstream), settings.defaults, settings.upstream)
     return replace(settings, routes=(*settings.routes, *_new(found, settings)))
 
 

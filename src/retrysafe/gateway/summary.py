@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from retrysafe.gateway.guards import Guarded, Guards
-from retrysafe.gateway.settings import EVERYTHING, Claims, Settings, TrustedHeader
+from retrysafe.gateway.settings import Claims, Settings, TrustedHeader
 
 PROMISES = {
     "external": "sent once; if its answer is lost, the key is unknown until somebody settles it",
     "keyed": "sent again after a lost answer, with the same derived key: once, if the upstream recognises keys",
 }
+PASSED_BY = "a route that requires keys is passed by /path/, /Path and /path;x, if the service takes them for /path"
 
 
 def summary(settings: Settings, guards: Guards) -> Iterator[str]:
@@ -22,14 +23,15 @@ def summary(settings: Settings, guards: Guards) -> Iterator[str]:
     yield f"principal    {_principal(settings)}"
     yield f"workers      {settings.workers}, {settings.grace:g} s to finish when stopped"
     yield "routes       the first that matches counts"
-    for one in guards.all:
-        yield from _route(one)
+    for one in guards.all[:-1]:
+        yield from _route(one, one.route.match)
+    yield from _route(guards.defaults, f"all others ({', '.join(sorted(guards.defaults.guard.policy.methods))})")
+    if guards.defaults.route.key != "required" and any(one.route.key == "required" for one in guards.all):
+        yield f"warning      {PASSED_BY}"
 
 
-def _route(one: Guarded) -> Iterator[str]:
+def _route(one: Guarded, where: str) -> Iterator[str]:
     route, guard = one
-    methods = ", ".join(sorted(guard.policy.methods))
-    where = f"all others ({methods})" if route.match == EVERYTHING else route.match
     if route.key == "off":
         yield f"  {where}: not guarded"
         return

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import aiohttp
 from yarl import URL
 
-from retrysafe.gateway.failures import UNASKED_UPGRADE, UpstreamFailed, failed_by
-from retrysafe.gateway.fields import Lines
+from retrysafe.gateway.failures import CONNECT_TIMEOUT, NO_HTTP, UNASKED_UPGRADE, Unasked, UpstreamFailed, failed_by
+from retrysafe.gateway.fields import Lines, has_controls
 from retrysafe.gateway.patience import Patience
 from retrysafe.gateway.settings import Settings, Timeouts
 from retrysafe.http.asgi import Receive, Send
@@ -33,10 +34,16 @@ _sending: ContextVar[Exchange] = ContextVar("retrysafe_gateway_sending")
 
 
 class _Request(aiohttp.ClientRequest):
-    """Tells the exchange which connection it was given, so that it can be cut."""
+    """Tells the exchange which connection it was given, so that it can be cut; takes none on which something waits."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        _sending.get().transport = conn.transport
+        exchange = _sending.get()
+        await asyncio.sleep(0)  # what has arrived by now is read
+        assert conn.protocol is not None
+        if conn.protocol.should_close:
+            raise Unasked(kept=conn.protocol in exchange.used)
+        exchange.used.add(conn.protocol)
+        exchange.transport, exchange.sent = conn.transport, True
         return await super().send(conn)
 
 
@@ -65,6 +72,8 @@ class Upstream:
             max_line_size=_LONGEST_FIELD,
             max_field_size=_LONGEST_FIELD,
         )
+        self.used: WeakSet[object] = WeakSet()
+        """Connections that have had a request."""
         # aiohttp repeats idempotent methods when a kept connection breaks; whether that is right is not ours to say.
         self.session._retry_connection = False
 
@@ -94,6 +103,8 @@ class Exchange:
         self._uploaded = asyncio.Event()
         self._gone = False
         self._patience: Patience | None = None
+        self.used = upstream.used
+        self.sent = False
         self.transport: asyncio.Transport | None = None
 
     async def run(self, method: str, url: URL, lines: Lines, head: Head, *, body: bool, heeds_client: bool) -> None:
@@ -104,24 +115,12 @@ class Exchange:
         """
         _sending.set(self)
         patience = self._patience = Patience(self._timeouts)
-        timeout = aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect)
         if not body:
             self._uploaded.set()
         watching = asyncio.create_task(self._watch(asyncio.current_task())) if heeds_client else None
         try:
-            async with (
-                patience,
-                self._upstream.session.request(
-                    method,
-                    url,
-                    headers=lines,
-                    data=self._body() if body else None,
-                    allow_redirects=False,
-                    timeout=timeout,
-                ) as response,
-            ):
-                if response.status == _SWITCHING:
-                    raise UpstreamFailed(UNASKED_UPGRADE)
+            async with patience, await self._response(method, url, lines, body=body) as response:
+                _refuse_unwritable(response)
                 if watching is None and is_endless(lower(response.raw_headers)):
                     watching = asyncio.create_task(self._watch(asyncio.current_task()))
                 try:
@@ -136,7 +135,8 @@ class Exchange:
         except (aiohttp.ClientError, OSError) as error:
             if self._gone:
                 raise ClientGone from None
-            failed = patience.ended or failed_by(error)
+            ended = patience.ended if self.sent else patience.ended and CONNECT_TIMEOUT
+            failed = ended or failed_by(error)
             assert failed is not None
             raise UpstreamFailed(failed) from error
         finally:
@@ -144,6 +144,19 @@ class Exchange:
                 watching.cancel()
             if self.transport is not None:  # what waits to be sent must not follow when we have given up
                 self.transport.abort()
+
+    async def _response(self, method: str, url: URL, lines: Lines, *, body: bool) -> aiohttp.ClientResponse:
+        """The head of the response. A kept connection on which something came unasked is left for another one."""
+        timeout = aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect)
+        while True:
+            data = self._body() if body else None
+            try:
+                return await self._upstream.session.request(
+                    method, url, headers=lines, data=data, allow_redirects=False, timeout=timeout
+                )
+            except Unasked as unasked:
+                if not unasked.kept:
+                    raise
 
     async def _answer(self, response: aiohttp.ClientResponse, head: Head, patience: Patience) -> None:
         patience.rest()
@@ -180,6 +193,15 @@ class Exchange:
         self._gone = True
         if working is not None:
             working.cancel()
+
+
+def _refuse_unwritable(response: aiohttp.ClientResponse) -> None:
+    """What cannot be passed on is an answer to nobody, and must not be recorded as one."""
+    if response.status == _SWITCHING:
+        raise UpstreamFailed(UNASKED_UPGRADE)
+    fields = b"".join(part for line in response.raw_headers for part in line)
+    if not 200 <= response.status <= 599 or has_controls(fields):
+        raise UpstreamFailed(NO_HTTP)
 
 
 def _cancelled_by_others() -> bool:

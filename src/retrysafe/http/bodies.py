@@ -17,6 +17,18 @@ CHUNK = 1 << 16
 _BOUNDARY = re.compile(rb'(?i)(;[ \t]*boundary=)("[^"]{1,70}"|[^\s;"]{1,70})')
 
 
+_LENGTH = re.compile(r"0*([0-9]{1,19})[0-9]*")
+
+
+def length_of(declared: str) -> int | None:
+    """The number that a Content-Length is (RFC 9110 section 8.6); None for what is none.
+
+    Of a longer one than any body has, the first digits, which are over every limit: Python reads no more than 4300.
+    """
+    found = _LENGTH.fullmatch(declared)
+    return None if found is None else int(found[1])
+
+
 class Body:
     """The body of one request: add its chunks, then read them as often as the work is begun."""
 
@@ -28,7 +40,7 @@ class Body:
         self.length = 0
         self._hash = hasher(request)
         declared = request.lines(b"content-length")
-        if declared and declared[0].isdigit() and int(declared[0]) > self._limit:
+        if declared and (length_of(declared[0].decode("latin-1")) or 0) > self._limit:
             self._refuse()
 
     def add(self, chunk: bytes) -> None:

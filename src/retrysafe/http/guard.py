@@ -41,9 +41,16 @@ _OURS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"}
 
 
 class Guard:
-    """One boundary and one policy, applied to requests."""
+    """One boundary and one policy, applied to requests, which are the same if ``fields`` are, beside what all have."""
 
-    def __init__(self, boundary: Boundary, options: Options, principal: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        boundary: Boundary,
+        options: Options,
+        principal: Callable[..., Any] | None = None,
+        fields: tuple[bytes, ...] = FIELDS,
+    ) -> None:
+        self.fields = fields
         self.boundary = boundary
         self.options = options
         self.policy = policy_of(options)
@@ -57,7 +64,7 @@ class Guard:
         routes: dict[str, Need] = {"/**": need}
         said: Options = {"methods": self.policy.methods | UNSAFE, **options}
         merged: Options = {**self.options, **said, "required": need == "required", "routes": routes}
-        return Guard(self.boundary, merged, self.principal)
+        return Guard(self.boundary, merged, self.principal, self.fields)
 
     @property
     def transactional(self) -> bool:
@@ -119,7 +126,7 @@ class Guard:
     def _parts(self, request: Request, body: Body) -> dict[str, bytes]:
         """What must be the same on a retry, by name."""
         parts = {"method": request.method.encode(), "path": request.path, "query": request.query}
-        for field in FIELDS:
+        for field in self.fields:
             lines = request.lines(field)
             if lines:
                 parts[field.decode()] = without_boundary(b"\n".join(lines))

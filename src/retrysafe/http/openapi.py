@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-from retrysafe.http.guard import FIELDS, Guard
+from retrysafe.http.guard import Guard
 from retrysafe.http.keys import KeyPolicy
 from retrysafe.http.messages import MARKER
 from retrysafe.http.problems import PROBLEMS
@@ -90,7 +90,7 @@ def extension(guard: Guard, *, required: bool) -> dict[str, Any]:
         "required": required,
         "window": int(window) if window.is_integer() else window,
         "effects": guard.boundary.effects,
-        "fingerprint": ["method", "path", "query", *(field.decode() for field in FIELDS), "body"],
+        "fingerprint": ["method", "path", "query", *(field.decode() for field in guard.fields), "body"],
         "body": "canonical JSON" if guard.policy.canonical_json else "bytes",
         "replayed": MARKER.decode(),
     }

@@ -53,7 +53,7 @@ PROBLEMS: dict[str, Problem] = {
     "key-expired": Problem(
         409,
         "The Idempotency-Key was used before, and its response is no longer kept",
-        "The first request was carried out. Look its result up where it was made.",
+        "Nothing was done now. The first request was carried out, unless it failed: look where its result would be.",
         safe_new_key=False,
     ),
     "principal-missing": Problem(403, "The request does not say whose it is", _NOT_BEGUN, safe_new_key=True),

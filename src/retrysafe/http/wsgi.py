@@ -13,7 +13,7 @@ from urllib.parse import quote
 from wsgiref.util import FileWrapper
 
 from retrysafe.boundary import Boundary
-from retrysafe.http.bodies import CHUNK, Body, Reader
+from retrysafe.http.bodies import CHUNK, Body, Reader, length_of
 from retrysafe.http.exchange import Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, latin
@@ -188,9 +188,10 @@ def _length(environ: Environ) -> int | None:
     """How many bytes may be read; None: until the end. Raises `Refusal` where that cannot be known."""
     declared = environ.get("CONTENT_LENGTH")
     if declared:
-        if not declared.isdecimal():
+        length = length_of(declared)
+        if length is None:
             raise Refusal("request-invalid", "Nothing was done. The Content-Length is no number.")
-        return int(declared)
+        return length
     if environ.get("wsgi.input_terminated"):
         return None
     if "HTTP_TRANSFER_ENCODING" in environ:

@@ -96,14 +96,14 @@ class Specification:
         self._recalled = traits.recalled
         self._steps = [step_of(operation) for operation in operations]
         self._bounds = bounds_of(operations, traits.skew)
-        self._written: dict[int, set[Micros]] = {}
+        self._written: dict[tuple[str, int], set[Micros]] = {}
         self._tokens: dict[str, set[int]] = {}
         self._leases: dict[tuple[str, int], set[Micros]] = {}
         self._named = [_named(operation) for operation in operations]
         for seen in _seen(operations):
             self._tokens.setdefault(seen.attempt, set()).add(seen.token)
             if isinstance(seen, Record):
-                self._written.setdefault(seen.version, set()).add(seen.updated)
+                self._written.setdefault((seen.attempt, seen.version), set()).add(seen.updated)
                 self._leases.setdefault((seen.attempt, seen.token), set()).add(seen.lease_until)
         self._elapsed = _sums(one.arguments[1] for one in operations if one.kind == "elapse")
 
@@ -160,7 +160,7 @@ class Specification:
             return set()
         told = self._told(number, state)
         if told is None:
-            told = {*bounds, *self._renewed(operation)}
+            told = {*bounds, *self._renewed(operation), *self._begun(operation)}
             for instant in () if state is None else (state.lease_until, state.expires, state.forget):
                 told |= {instant - 1, instant, instant - self._skew}
         return {now for now in told if bounds.admits(now)}
@@ -175,12 +175,19 @@ class Specification:
             return {answer.now, answer.updated}
         if operation.kind == "sweep":
             return None
-        if operation.kind == "claim":  # it writes a first record or none, and the token of that is its instant
-            return self._tokens.get(operation.arguments[0].attempt)
-        seen = None if state is None else self._written.get(state.version + 1)
-        if seen is not None:
-            return {updated + elapsed for updated in seen for elapsed in self._elapsed}
-        return self._tokens.get(operation.arguments[0].attempt) if operation.kind == "take" else None
+        if operation.kind == "claim":
+            return None
+        if state is None:
+            return None
+        attempt = operation.arguments[0].attempt if operation.kind == "take" else state.attempt
+        seen = self._written.get((attempt, state.version + 1))
+        return None if seen is None else {updated + elapsed for updated in seen for elapsed in self._elapsed}
+
+    def _begun(self, operation: Operation) -> set[Micros]:
+        """When its attempt began, as tokens tell: one of them may be this step's, which then is its instant."""
+        if operation.kind not in ("claim", "take"):
+            return set()
+        return self._tokens.get(operation.arguments[0].attempt, set())
 
     def _renewed(self, operation: Operation) -> set[Micros]:
         """When a lease was renewed, as its end tells: a record keeps that when it is settled."""

@@ -35,6 +35,7 @@ class Answer(NamedTuple):
     code: str
     retry_after: int | None = None
     """Seconds after which the same event is better delivered again."""
+    detail: str = "It was not handled by this delivery. Deliver it again."
 
 
 ANSWERS: tuple[tuple[type[RetrysafeError], Answer], ...] = (
@@ -45,8 +46,8 @@ ANSWERS: tuple[tuple[type[RetrysafeError], Answer], ...] = (
     (RetryTransaction, Answer(503, "store-unavailable", 1)),
     (OutcomeUnknown, Answer(503, "outcome-unknown", 60)),
     (QuotaExceeded, Answer(429, "quota-exceeded", 1)),
-    (KeyReused, Answer(422, "event-changed")),
-    (KeyExpired, Answer(DUPLICATE, "handled-before")),
+    (KeyReused, Answer(422, "event-changed", detail="It was not handled: another event came under its id before.")),
+    (KeyExpired, Answer(409, "key-expired", detail="It was not handled now. It came before; its end is forgotten.")),
     (StoredFailure, Answer(DUPLICATE, "failed-before")),
     (ResultNotEncodable, Answer(DUPLICATE, "handled-before")),
     (ResultUnreadable, Answer(DUPLICATE, "handled-before")),
@@ -56,14 +57,14 @@ ANSWERS: tuple[tuple[type[RetrysafeError], Answer], ...] = (
 
 def answer_of(error: RetrysafeError, concurrent_status: int) -> Response | None:
     """The answer to an error of a claim; None for one that is to be raised."""
-    for kind, (status, code, retry_after) in ANSWERS:
+    for kind, (status, code, retry_after, detail) in ANSWERS:
         if isinstance(error, kind):
             if status == DUPLICATE:
                 return acknowledged(replayed=True)
             if isinstance(error, InProgress):
                 status = concurrent_status
             pause = getattr(error, "retry_after", retry_after)
-            return problem(status, code, "It was not handled by this delivery. Deliver it again.", pause)
+            return problem(status, code, detail, pause)
     return None
 
 

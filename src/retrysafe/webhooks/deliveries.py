@@ -71,6 +71,7 @@ class Event(Generic[T_co]):
         id: the provider's id of the event.
         type: what happened, in the provider's words.
         data: the document that was delivered, or what ``parse`` of its handler made of it.
+        document: the document that was delivered.
         body: the bytes that were delivered and signed.
         timestamp: when this delivery was signed, in seconds since the Unix epoch; None where that is not signed.
         key: the idempotency key under which it is handled.
@@ -81,12 +82,17 @@ class Event(Generic[T_co]):
     scheme: str
     id: str
     type: str
-    data: T_co
+    data: T_co = field(repr=False)
     body: bytes = field(repr=False)
     timestamp: int | None
     key: str
     payload: Mapping[str, str]
     claim: Claim | None = field(default=None, repr=False, compare=False)
+    document: Any = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.document is None:
+            object.__setattr__(self, "document", self.data)
 
     @property
     def tx(self) -> Any:
@@ -101,7 +107,7 @@ class Event(Generic[T_co]):
             "scheme": self.scheme,
             "id": self.id,
             "type": self.type,
-            "data": self.data,
+            "data": self.document,
             "body": self.body.decode("latin-1"),
             "timestamp": self.timestamp,
             "key": self.key,
@@ -146,12 +152,21 @@ def text_at(document: Mapping[str, Any], name: str) -> str:
 
 
 def event_of(scheme: str, known: Known, document: dict[str, Any], body: bytes, timestamp: int | None) -> Event[Any]:
-    """The event of a verified delivery; raises `DeliveryRefused` when it has no id."""
+    """The event of a verified delivery; raises `DeliveryRefused` when it has no id, or what names it is no text."""
     if not known.id:
         raise DeliveryRefused("id-missing", "Deliveries without an id cannot be told apart.")
     payload = {"type": known.type} if known.payload is None else known.payload
+    _check_text(known.type, *payload.values())
     key = key_of(known.id if known.key is None else known.key)
     return Event(scheme, known.id, known.type, document, body, timestamp, key, payload)
+
+
+def _check_text(*texts: str) -> None:
+    r"""JSON can write half a character (``"\ud800"``), which no store, log or queue could keep."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise DeliveryRefused("payload-invalid", "What names the event is no Unicode text.") from error
 
 
 def key_of(identity: str) -> str:

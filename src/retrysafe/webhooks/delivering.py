@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,15 @@ Outcome = Literal["delivered", "gone", "gave up", "unknown"]
 """delivered: the endpoint answered 2xx. gone: it answered 410 and wants no more, ever. gave up: every attempt was
 refused or did not reach it. unknown: an attempt may have reached it, and nothing came back."""
 GONE = 410
+LONGEST_WAIT = 86400.0
+"""Seconds after which the next attempt is due at the latest, however long an endpoint asks to be left alone."""
+
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_OURS = frozenset({"webhook-id", "webhook-timestamp", "webhook-signature"})
+_FRAMING = frozenset(
+    {"connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,10 @@ class Endpoint:
         url: http or https. It is called as it is: where strangers may name URLs, give the sender a client whose
             network reaches nothing internal.
         secrets: the endpoint's secret (``whsec_…``), or several while it is rotated: all of them sign.
-        headers: fields that are added to every delivery.
+        headers: fields that are added to every delivery, or replace its Content-Type and User-Agent. Their names
+            have no case. What a delivery is signed and framed by is not among them.
+
+    Raises `ConfigurationError` for what cannot be sent.
     """
 
     url: str
@@ -76,7 +89,11 @@ class Endpoint:
             called = False
         if not called:
             raise ConfigurationError("url= of an endpoint is not one of http or https.")
+        object.__setattr__(self, "headers", _headers(self.headers))
         object.__setattr__(self, "keys", keys_of(self.secrets))
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.destination!r})"
 
     @property
     def destination(self) -> str:
@@ -97,6 +114,23 @@ class Endpoint:
             "webhook-timestamp": timestamp,
             "webhook-signature": " ".join(f"v1,{signature}" for signature in made),
         }
+
+
+def _headers(given: Mapping[Any, Any]) -> dict[str, str]:
+    """The fields by names in lower case: one that came twice, in two cases, would be sent twice."""
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigurationError(f"headers= of an endpoint has {name!r}, which is no name of a field.")
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+            raise ConfigurationError(f"headers= of an endpoint has a value of {name} that is no printable ASCII.")
+        if name.lower() in found or name.lower() in _OURS | _FRAMING:
+            raise ConfigurationError(
+                f"headers= of an endpoint has {name}, which is there already: each delivery has one, and is signed and "
+                "framed by the sender."
+            )
+        found[name.lower()] = value
+    return found
 
 
 class Tried(NamedTuple):
@@ -124,8 +158,8 @@ class Delivery(NamedTuple):
         attempts: how often it was sent, those before this call included.
         status: of the last answer; None when the last attempt had none.
         reason: what went wrong with the last attempt; empty where there was an answer.
-        retry_after: seconds after which another attempt is due, by the back-off and the endpoint's Retry-After; None
-            when there should be none.
+        retry_after: seconds after which another attempt is due, by the back-off and the endpoint's Retry-After (a day
+            at most); None when there should be none.
         doubtful: whether an attempt may have reached the endpoint without an answer.
     """
 
@@ -150,8 +184,15 @@ def judge(tried: Tried, message: Message, earlier: Delivery | None, backoff: Bac
         return made._replace(outcome="delivered", doubtful=False)
     if tried.status == GONE:
         return made._replace(outcome="gone")
-    pause = max(backoff.delay(before, chance), tried.wait or 0.0)
+    pause = max(backoff.delay(before, chance), min(tried.wait or 0.0, LONGEST_WAIT))
     return made._replace(outcome="unknown" if doubtful else "gave up", retry_after=pause)
+
+
+def is_final(earlier: Delivery | None, message: Message) -> bool:
+    """Whether a message needs no further attempt. Raises `ConfigurationError` for what became of another one."""
+    if earlier is not None and earlier.id != message.id:
+        raise ConfigurationError(f"earlier= is of message {earlier.id!r}, not of {message.id!r}.")
+    return earlier is not None and earlier.outcome in ("delivered", "gone")
 
 
 def is_over(delivery: Delivery, made: int, attempts: int, left: float) -> bool:

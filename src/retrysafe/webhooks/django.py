@@ -15,12 +15,12 @@ from typing import Any, cast
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
 from django.http.request import RawPostDataException
-from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.http import require_POST
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import messages
+from retrysafe.http.bodies import length_of
 from retrysafe.http.django import atomic_requests, take_over_atomic_requests
+from retrysafe.webhooks.answers import method_not_allowed
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.receiver import Receiver
 
@@ -40,7 +40,7 @@ def view(receiver: Receiver) -> Callable[[HttpRequest], HttpResponse]:
         return _response(receiver.receive(_headers(request), body, around=around))
 
     boundary = receiver.boundary
-    made: Any = csrf_exempt(require_POST(webhook))
+    made = _exempt(webhook)
     own = boundary.alias if boundary.effects == "transactional" else None
     around = partial(atomic_requests, take_over_atomic_requests(made), own)
     return cast("Callable[[HttpRequest], HttpResponse]", made)
@@ -54,9 +54,15 @@ def aview(receiver: Receiver) -> Callable[[HttpRequest], Awaitable[HttpResponse]
         answer = body if isinstance(body, messages.Response) else await receiver.areceive(_headers(request), body)
         return _response(answer)
 
-    made: Any = csrf_exempt(require_POST(webhook))
+    made = _exempt(webhook)
     take_over_atomic_requests(made)
     return cast("Callable[[HttpRequest], Awaitable[HttpResponse]]", made)
+
+
+def _exempt(webhook: Any) -> Any:
+    """Without CSRF tokens, marked as Django's decorator does, which is sync before Django 5."""
+    webhook.csrf_exempt = True
+    return webhook
 
 
 def _headers(request: HttpRequest) -> dict[str, str]:
@@ -65,11 +71,15 @@ def _headers(request: HttpRequest) -> dict[str, str]:
 
 
 def _body(receiver: Receiver, request: HttpRequest) -> bytes | messages.Response:
-    """The body as it came, or the answer to one that is not taken."""
+    """The body as it came, or the answer to a request that is not taken."""
+    if request.method != "POST":
+        return method_not_allowed()
     limit = receiver.body_limit
-    declared = request.META.get("CONTENT_LENGTH") or ""
+    length = length_of(request.META.get("CONTENT_LENGTH") or "0")
     try:
-        if declared.isdecimal() and int(declared) > limit:
+        if length is None:
+            raise DeliveryRefused("payload-invalid", "The Content-Length is no number.")
+        if length > limit:
             raise DeliveryRefused("body-too-large", f"The limit is {limit} bytes.")
         body: bytes = request.body
     except RawPostDataException as error:

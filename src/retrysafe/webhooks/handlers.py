@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.once import is_coroutine_function, is_generator_function
 from retrysafe.webhooks.deliveries import Event
 
 T = TypeVar("T")
@@ -35,7 +35,10 @@ class Handlers:
     def add(
         self, types: tuple[str, ...], function: Callable[[Event[T]], Any], parse: Callable[[Any], T] | None
     ) -> None:
-        """Let ``function`` handle events of these types. Raises `ConfigurationError` for a second handler of one."""
+        """Let ``function`` handle events of these types. Raises `ConfigurationError` for a second handler of one.
+
+        And for a generator function, which would never run.
+        """
         if not types:
             raise ConfigurationError(
                 'on() names no type of event: @receiver.on("invoice.paid"), or @receiver.otherwise.'
@@ -57,6 +60,6 @@ class Handlers:
 
 
 def _handler(function: Callable[[Event[Any]], Any], parse: Callable[[Any], Any] | None) -> Handler:
-    called = getattr(type(function), "__call__", None)  # noqa: B004 - of a callable object, it tells the colour
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
-    return Handler(function, parse, is_async)
+    if is_generator_function(function):
+        raise ConfigurationError("A handler is a function or a coroutine function; to call a generator runs nothing.")
+    return Handler(function, parse, is_coroutine_function(function))

@@ -11,8 +11,11 @@ from typing import Any
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
+from retrysafe.codec import JSONCodec
+from retrysafe.core.keys import LONGEST
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.http.doors import enter, leave, refuse_bound_to_threads
+from retrysafe.once import fingerprint_of, refuse_unfinished
 from retrysafe.webhooks.deliveries import Event
 from retrysafe.webhooks.handlers import Handler
 
@@ -21,6 +24,9 @@ Around = Callable[[], AbstractContextManager[Any]]
 
 HANDLED: dict[str, Any] = {"handled": True}
 """The stored result of an event that a handler has handled."""
+
+_CODEC = JSONCodec()
+"""What stores the results, which are ours: a codec of the boundary's for those of its functions may not know them."""
 
 
 class Handling:
@@ -77,8 +83,13 @@ class Handling:
             await asyncio.sleep(pause)
 
     def _claim(self) -> Claim:
-        event = self._event
-        return self._boundary.claim(event.key, operation=self._operation, payload=dict(event.payload))
+        """The claim of the event; of one that nobody handles apart from it, so that its handling stays possible.
+
+        Its type may not be signed, and may have a handler when it is delivered again.
+        """
+        event, operation = self._event, self._operation if self.handler else unhandled(self._operation)
+        fingerprint = fingerprint_of(dict(event.payload))
+        return self._boundary.open(event.key, operation=operation, fingerprint=fingerprint, codec=_CODEC)
 
     def _handle(self, claim: Claim) -> None:
         if self.handler is None:
@@ -91,16 +102,23 @@ class Handling:
                 "or an ASGI integration; or make it a plain function."
             )
         try:
-            with self._around():
-                returned = self.handler.function(self._given(self.handler, claim))
+            self._call_around(self.handler, claim)
         except BaseException as error:
             self.raised = error
             raise
-        if hasattr(returned, "__await__"):
-            getattr(returned, "close", lambda: None)()
-            claim.not_executed()
-            raise ConfigurationError(f"The handler of {self._event.type!r} returned an awaitable: make it a coroutine.")
         claim.result = HANDLED
+
+    def _call_around(self, handler: Handler, claim: Claim) -> None:
+        """What ``around`` suppresses is raised nevertheless: the event was not handled."""
+        failed: BaseException | None = None
+        with self._around():
+            try:
+                refuse_unfinished(claim, handler.function(self._given(handler, claim)))
+            except BaseException as error:
+                failed = error
+                raise
+        if failed is not None:
+            raise failed
 
     async def _ahandle_and_leave(self, claim: Claim) -> None:
         try:
@@ -116,20 +134,31 @@ class Handling:
             self._keep(claim)
             return
         try:
-            await self.handler.function(self._given(self.handler, claim))
+            refuse_unfinished(claim, await self.handler.function(self._given(self.handler, claim)), ran=True)
         except BaseException as error:
             self.raised = error
             raise
         claim.result = HANDLED
 
     def _given(self, handler: Handler, claim: Claim) -> Event[Any]:
-        return dataclasses.replace(handler.takes(self._event), claim=claim)
+        """The event as its handler takes it, which has not run if that fails."""
+        try:
+            taken = handler.takes(self._event)
+        except BaseException:
+            claim.not_executed()
+            raise
+        return dataclasses.replace(taken, claim=claim)
 
     def _keep(self, claim: Claim) -> None:
         """Nobody handles events of this type: it is acknowledged, and its body kept as the result, if it fits."""
         event, largest = self._event, self._boundary.largest_result
-        result: dict[str, Any] = {"handled": False, "type": event.type}
-        if largest is None or 2 * len(event.body) + 1024 <= largest:
+        result: dict[str, Any] = {"handled": False, "type": event.type[:LONGEST]}
+        if largest is None or 2 * len(event.body) + 8 * LONGEST <= largest:
             result["body"] = event.body
         claim.notice("unhandled", scheme=event.scheme, event_type=event.type)
         claim.result = result
+
+
+def unhandled(operation: str) -> str:
+    """The operation under which events are kept that nobody handles."""
+    return f"{operation} unhandled"

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any, Literal, TypeVar, overload
 
 from retrysafe.boundary import Boundary
-from retrysafe.core import keys
+from retrysafe.core.keys import check_name
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.finish import finish
 from retrysafe.http.messages import Response
@@ -17,7 +17,7 @@ from retrysafe.webhooks.answers import acknowledged, answer_of, refused
 from retrysafe.webhooks.deliveries import Event, Head, HeaderLines, document_of, event_of
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.handlers import Handlers
-from retrysafe.webhooks.handling import Around, Handling
+from retrysafe.webhooks.handling import Around, Handling, unhandled
 from retrysafe.webhooks.schemes import Scheme
 
 T = TypeVar("T")
@@ -30,14 +30,17 @@ class Receiver:
     """Receives the webhooks of one provider: verified, handled once per event, answered so that the provider retries.
 
     A handler runs inside the claim of its event, as the boundary's ``effects`` promise it. When it raises, nothing is
-    stored (but for the boundary's ``permanent`` types), and the error goes on to the framework, whose 500 makes the
-    provider deliver again. Events that nobody handles are acknowledged, and kept as the result of their key.
+    stored (but for the boundary's ``permanent`` types, and the doubt that ``effects="external"`` leaves), and the error
+    goes on to the framework, whose 500 makes the provider deliver again. Events that nobody handles are acknowledged,
+    and kept as the results of their keys under the operation `unhandled`: once there is a handler, a later delivery is
+    handled.
 
     Arguments:
         boundary: where events are handled once. Its window is at least as long as the provider delivers again.
         scheme: how the provider signs: `StandardWebhooks`, `Stripe`, `GitHub`, `Slack`, or a `Scheme` of your own.
-        operation: part of every event's identity; by default "webhook" and the scheme's name. Two endpoints that
-            both act on the same event need two.
+        operation: part of every event's identity; by default "webhook" and the scheme's name, which one receiver of a
+            boundary can have. Two receivers of the same scheme need two: what strangers may choose the ids for, such
+            as two accounts or tenants with secrets of their own, and endpoints that both act on the same event.
         concurrent_status: what a delivery gets while another one of its event is handled: 503, 409, 425 or 429.
         body_limit: bytes of a body over which it is refused with 413; by default what the provider sends at most.
         clock: what tells the time, in seconds since the Unix epoch.
@@ -57,14 +60,17 @@ class Receiver:
     ) -> None:
         if boundary.window < scheme.redelivers:
             raise ConfigurationError(
-                f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and {scheme.name} may deliver "
-                f"an event again for {scheme.redelivers / 3600:g} h: it would be handled twice. Make the window longer."
+                f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and an event of {scheme.name} "
+                f"can come again for {scheme.redelivers / 3600:g} h, by its provider or while its signature is "
+                "accepted: it would be handled twice. Make the window longer."
             )
         if concurrent_status not in _CONCURRENT:
             raise ConfigurationError(f"concurrent_status={concurrent_status!r}: expected 503, 409, 425 or 429.")
         self.boundary = boundary
         self.scheme = scheme
-        self.operation = keys.check_name(operation or f"webhook {scheme.name}", "operation")
+        self.operation = boundary.take_operation(f"webhook {scheme.name}", operation)
+        self.unhandled = check_name(unhandled(self.operation), "operation")
+        """The operation under which events are kept that have no handler."""
         self.body_limit = scheme.body_limit if body_limit is None else body_limit
         self._concurrent_status = concurrent_status
         self._clock = clock
@@ -84,7 +90,8 @@ class Receiver:
         """Decorate the handler, sync or async, of events of these types. What it returns is not used.
 
         ``parse`` makes of the delivered document what the handler finds as ``event.data``, such as a model's
-        ``model_validate``; what it raises is an error of the handler. A type has one handler.
+        ``model_validate``; what it raises is an error of the handler, which has not run. A type has one handler.
+        Raises `ConfigurationError` for a second one, and for generator functions.
         """
 
         def decorate(function: Any) -> Any:
@@ -104,7 +111,8 @@ class Receiver:
         """Verify one delivery, handle its event, and return the answer.
 
         ``headers`` are as the framework has them; ``body`` is the bytes as they came, before anything read them;
-        ``around`` gives what is entered inside the claim around the handler, such as a transaction of the framework's.
+        ``around`` gives what is entered inside the claim around the handler, such as a transaction of the framework's;
+        an error that it suppresses is raised nevertheless.
         Raises what the handler raises, and `ConfigurationError`.
         """
         found = self._found(headers, body)

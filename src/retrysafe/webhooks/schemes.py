@@ -22,7 +22,11 @@ class Scheme(Protocol):
 
     @property
     def redelivers(self) -> float:
-        """Seconds for which the provider may deliver an event again. The boundary's window must be as long."""
+        """Seconds for which an event may come again. The boundary's window must be as long.
+
+        The provider delivers it again, and so can who has seen a delivery, while its signed time is accepted:
+        `signatures.signed_for`.
+        """
         ...
 
     @property

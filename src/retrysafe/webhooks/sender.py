@@ -11,6 +11,7 @@ import hashlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypedDict, Unpack
 
 import httpx
@@ -21,7 +22,17 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.ports import Observer
 from retrysafe.types import Duration
-from retrysafe.webhooks.delivering import BACKOFF, Delivery, Endpoint, Message, Tried, is_over, judge, retry_after
+from retrysafe.webhooks.delivering import (
+    BACKOFF,
+    Delivery,
+    Endpoint,
+    Message,
+    Tried,
+    is_final,
+    is_over,
+    judge,
+    retry_after,
+)
 
 __all__ = ["AsyncSender", "Delivery", "Endpoint", "Message", "Sender", "SenderOptions"]
 
@@ -35,7 +46,69 @@ _UNSENT = (
     httpx.UnsupportedProtocol,
 )
 """What httpx raises before the first byte of a request has left."""
-_FAILURES = (httpx.TransportError, httpx.InvalidURL)
+_FAILURES = (httpx.TransportError, httpx.InvalidURL, TimeoutError)
+_ATTEMPT = "retrysafe.attempt"
+
+
+class _Attempt:
+    """One attempt, which the client's hooks tell of its answer.
+
+    What the client makes of an answer, such as a redirect to nowhere, and what other hooks raise of it, such as
+    `httpx.HTTPStatusError`, hides it from who has asked.
+    """
+
+    def __init__(self, client: httpx.Client | httpx.AsyncClient, clock: Callable[[], float]) -> None:
+        self._cookies, self._clock = client.cookies.jar, clock
+        self._tried: Tried | None = None
+
+    def asks(self) -> None:
+        """A request leaves: an answer to an earlier one, as authentication may take, is not the answer."""
+        self._tried = None
+
+    def is_answered(self, response: httpx.Response) -> None:
+        """An answer came; its body is nothing to us, however long it is, and its cookies are not kept."""
+        fields = response.headers
+        wait = retry_after(fields.get("retry-after"), fields.get("date"), self._clock())
+        self._tried = Tried(response.status_code, wait)
+        for cookie in response.cookies.jar:
+            with suppress(KeyError):
+                self._cookies.clear(cookie.domain, cookie.path, cookie.name)
+
+    def ended(self, error: Exception | None = None) -> Tried:
+        """How it went. Raises ``error`` when it is none of the endpoint's."""
+        if self._tried is not None:
+            return self._tried
+        if isinstance(error, _FAILURES):
+            return Tried(None, sent=not isinstance(error, _UNSENT), reason=type(error).__name__)
+        raise error or AssertionError("the client has neither returned nor raised")
+
+
+def _asks(request: httpx.Request) -> None:
+    attempt = request.extensions.get(_ATTEMPT)
+    if attempt is not None:
+        attempt.asks()
+
+
+def _is_answered(response: httpx.Response) -> None:
+    attempt = response.request.extensions.get(_ATTEMPT)
+    if attempt is not None:
+        attempt.is_answered(response)
+
+
+async def _aasks(request: httpx.Request) -> None:
+    _asks(request)
+
+
+async def _ais_answered(response: httpx.Response) -> None:
+    _is_answered(response)
+
+
+def _hook(client: httpx.Client | httpx.AsyncClient, asks: Any, is_answered: Any) -> None:
+    """Let a client tell attempts of their answers, before its other hooks; all other requests are none of ours."""
+    for name, ours in (("request", asks), ("response", is_answered)):
+        hooks = client.event_hooks[name]
+        if ours not in hooks:
+            hooks.insert(0, ours)
 
 
 class SenderOptions(TypedDict, total=False):
@@ -44,7 +117,8 @@ class SenderOptions(TypedDict, total=False):
     Attributes:
         attempts: how often one call of ``send`` tries at most; by default 5.
         backoff: the bounds of the pauses: each is random below a bound that doubles (full jitter), from 1 s to 60 s.
-        deadline: no pause is begun that would end later than this after the call began; by default "5m".
+        deadline: no pause is begun that would end later than this after the call began; by default "5m". An attempt
+            of an `AsyncSender` ends with it too, or after ``timeout`` if that is later.
         timeout: how long an endpoint may keep an attempt waiting for the next byte; by default "15s".
         observers: told of every attempt that is not the last, and of every outcome; by default a `LoggingObserver`.
         clock: what tells the time that is signed, in seconds since the Unix epoch.
@@ -77,7 +151,7 @@ class _Sending:
         self._monotonic = options.get("monotonic", time.monotonic)
         self._chance = options.get("chance", random.random)
 
-    def _request(self, message: Message, endpoint: Endpoint) -> dict[str, Any]:
+    def _request(self, message: Message, endpoint: Endpoint, attempt: _Attempt) -> dict[str, Any]:
         """One attempt, signed now, as the client's arguments."""
         return {
             "method": "POST",
@@ -86,20 +160,19 @@ class _Sending:
             "headers": endpoint.signed(message, self._clock()),
             "timeout": self._timeout,
             "follow_redirects": False,
+            "extensions": {_ATTEMPT: attempt},
         }
 
-    def _answered(self, response: httpx.Response) -> Tried:
-        """How an attempt went that was answered; the body is nothing to us, however long it is."""
-        fields = response.headers
-        wait = retry_after(fields.get("retry-after"), fields.get("date"), self._clock())
-        return Tried(response.status_code, wait)
+    def _left(self, began: float) -> float:
+        """Seconds until the deadline of a call that began then."""
+        return began + self._deadline - self._monotonic()
 
     def _judge(self, tried: Tried, message: Message, earlier: Delivery | None) -> Delivery:
         return judge(tried, message, earlier, self._backoff, self._chance())
 
     def _is_over(self, delivery: Delivery, made: int, began: float, endpoint: Endpoint) -> bool:
         """Whether this was the last attempt of the call; the observers are told."""
-        over = is_over(delivery, made, self._attempts, began + self._deadline - self._monotonic())
+        over = is_over(delivery, made, self._attempts, self._left(began))
         status = delivery.status or delivery.reason
         fields = {"destination": endpoint.destination, "attempts": delivery.attempts, "status": status}
         if over:
@@ -116,7 +189,8 @@ class Sender(_Sending):
     """Sends messages to endpoints, with retries.
 
     Arguments:
-        client: the httpx client to send with; its TLS settings, proxies and limits hold. Redirects are not followed.
+        client: the httpx client to send with; its TLS settings, proxies and limits hold. Redirects are not followed,
+            and cookies of endpoints not kept. The sender adds to its event hooks one for its own requests.
         sleep: what pauses, for tests.
         options: see `SenderOptions`.
 
@@ -138,8 +212,14 @@ class Sender(_Sending):
         """Send a message until it is delivered, unwanted, or out of attempts; returns what became of it.
 
         ``earlier`` is what an earlier call for the same message and endpoint returned, with which back-off and
-        doubt go on. Never raises for what an endpoint does.
+        doubt go on; what was delivered or is gone is returned as it is. Never raises for what an endpoint does.
+        Raises `ConfigurationError` when ``earlier`` is of another message.
+
+        Sync code cannot be interrupted: an endpoint that sends a byte of its answer now and then keeps this call for
+        as long as it likes. Only the wait for the next byte is bounded, by ``timeout``.
         """
+        if earlier is not None and is_final(earlier, message):
+            return earlier
         began, made = self._monotonic(), 0
         while True:
             earlier = self._judge(self._try(message, endpoint), message, earlier)
@@ -149,13 +229,13 @@ class Sender(_Sending):
             self._sleep(earlier.retry_after or 0.0)
 
     def _try(self, message: Message, endpoint: Endpoint) -> Tried:
-        tried: Tried | None = None
+        _hook(self._client, _asks, _is_answered)
+        attempt = _Attempt(self._client, self._clock)
         try:
-            with self._client.stream(**self._request(message, endpoint)) as response:
-                tried = self._answered(response)
-        except _FAILURES as error:
-            return tried or _unanswered(error)
-        return tried
+            with self._client.stream(**self._request(message, endpoint, attempt)):
+                return attempt.ended()
+        except Exception as error:  # noqa: BLE001 - what is raised after an answer is not the answer
+            return attempt.ended(error)
 
 
 class AsyncSender(_Sending):
@@ -173,24 +253,23 @@ class AsyncSender(_Sending):
         self._sleep = sleep
 
     async def send(self, message: Message, endpoint: Endpoint, *, earlier: Delivery | None = None) -> Delivery:
-        """As `Sender.send`."""
+        """As `Sender.send`; an attempt that goes on after the deadline, and after ``timeout``, is given up in doubt."""
+        if earlier is not None and is_final(earlier, message):
+            return earlier
         began, made = self._monotonic(), 0
         while True:
-            earlier = self._judge(await self._try(message, endpoint), message, earlier)
+            earlier = self._judge(await self._try(message, endpoint, self._left(began)), message, earlier)
             made += 1
             if self._is_over(earlier, made, began, endpoint):
                 return earlier
             await self._sleep(earlier.retry_after or 0.0)
 
-    async def _try(self, message: Message, endpoint: Endpoint) -> Tried:
-        tried: Tried | None = None
+    async def _try(self, message: Message, endpoint: Endpoint, left: float) -> Tried:
+        _hook(self._client, _aasks, _ais_answered)
+        attempt = _Attempt(self._client, self._clock)
+        request = self._request(message, endpoint, attempt)
         try:
-            async with self._client.stream(**self._request(message, endpoint)) as response:
-                tried = self._answered(response)
-        except _FAILURES as error:
-            return tried or _unanswered(error)
-        return tried
-
-
-def _unanswered(error: Exception) -> Tried:
-    return Tried(None, sent=not isinstance(error, _UNSENT), reason=type(error).__name__)
+            async with asyncio.timeout(max(left, self._timeout)), self._client.stream(**request):
+                return attempt.ended()
+        except Exception as error:  # noqa: BLE001 - what is raised after an answer is not the answer
+            return attempt.ended(error)

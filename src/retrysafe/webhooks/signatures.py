@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from retrysafe.core import durations
 from retrysafe.errors import ConfigurationError
@@ -16,18 +17,48 @@ Secrets = str | bytes | Iterable[str | bytes]
 
 TOLERANCE: Duration = "5m"
 """How far a signed time may be from now, in both directions: what Standard Webhooks, Stripe and Slack recommend."""
+PREFIX = b"whsec_"
+"""What secrets begin with as Stripe and Standard Webhooks show them."""
 _SECONDS = re.compile(r"[0-9]{1,11}")
 
 
 def secrets_of(given: Secrets) -> tuple[bytes, ...]:
-    """The secrets as bytes. Raises `ConfigurationError` when there is none, or an empty one."""
-    several = (given,) if isinstance(given, str | bytes) else tuple(given)
-    secrets = tuple(secret.encode() if isinstance(secret, str) else secret for secret in several)
-    if not secrets or not all(secret.strip() for secret in secrets):
+    """The secrets as bytes. Raises `ConfigurationError` when there is none, or one that everybody knows.
+
+    That is an empty one, one of zeros, with which HMAC signs as without any, and ``whsec_`` with nothing behind it.
+    """
+    several = several_of(given)
+    if not several or not all(isinstance(secret, str | bytes) for secret in several):
+        raise ConfigurationError("secrets= is the endpoint's secret, as text or bytes, or several while rotating.")
+    try:
+        secrets = tuple(secret.encode() if isinstance(secret, str) else secret for secret in several)
+    except UnicodeEncodeError as error:
+        raise ConfigurationError("secrets=: a secret is no Unicode text.") from error
+    if any(is_known(secret.strip().removeprefix(PREFIX)) for secret in secrets):
         raise ConfigurationError(
             "secrets= is empty, so that everybody could sign: give the endpoint's secret, or several while rotating."
         )
     return secrets
+
+
+def several_of(given: Any) -> tuple[Any, ...]:
+    """One secret or several, as several; none for what is neither."""
+    if isinstance(given, str | bytes):
+        return (given,)
+    return tuple(given) if isinstance(given, Iterable) else ()
+
+
+def is_known(key: bytes) -> bool:
+    """Whether everybody can sign with a key: HMAC fills keys up with zeros."""
+    return not key.strip(b" \t\r\n\0")
+
+
+def signed_for(redelivers: float, tolerance: float) -> float:
+    """Seconds for which an event may come again: the provider's, or those for which one signature is accepted.
+
+    A delivery that is signed for the end of the tolerance's future is accepted until the end of its past.
+    """
+    return max(redelivers, 2 * tolerance)
 
 
 def tolerance_of(given: Duration) -> float:

@@ -19,11 +19,15 @@ from retrysafe.webhooks.signatures import (
     check_time,
     seconds_of,
     secrets_of,
+    signed_for,
     signs,
     tolerance_of,
 )
 
 SIGNATURE, TIME = "X-Slack-Signature", "X-Slack-Request-Timestamp"
+
+_REDELIVERS = 25 * 3600.0
+"""Three times within minutes, and with Delayed Events every hour for a day."""
 
 
 class Slack:
@@ -38,13 +42,12 @@ class Slack:
     """
 
     name = "slack"
-    redelivers = 25 * 3600.0
-    """Three times within minutes, and with Delayed Events every hour for a day."""
     body_limit = 1 << 20
 
     def __init__(self, secrets: Secrets, *, tolerance: Duration = TOLERANCE) -> None:
         self._secrets = secrets_of(secrets)
         self._tolerance = tolerance_of(tolerance)
+        self.redelivers = signed_for(_REDELIVERS, self._tolerance)
 
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the time and ``body`` are signed; returns the time."""

@@ -16,17 +16,19 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.types import Duration
 from retrysafe.webhooks.deliveries import Head, Known, text_at
 from retrysafe.webhooks.signatures import (
+    PREFIX,
     TOLERANCE,
     Secrets,
     check_signature,
     check_time,
+    is_known,
     seconds_of,
     secrets_of,
+    several_of,
+    signed_for,
     signs,
     tolerance_of,
 )
-
-PREFIX = b"whsec_"
 
 
 class StandardWebhooks:
@@ -57,7 +59,7 @@ class StandardWebhooks:
         self._secrets = keys_of(secrets)
         self._tolerance = tolerance_of(tolerance)
         self._id, self._time, self._signature = (f"{headers}-{name}" for name in ("id", "timestamp", "signature"))
-        self.redelivers = tolerance_of(redelivers)
+        self.redelivers = signed_for(tolerance_of(redelivers), self._tolerance)
 
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the id, the time and ``body`` are signed; returns the time."""
@@ -76,7 +78,7 @@ class StandardWebhooks:
 
 def keys_of(secrets: Secrets) -> tuple[bytes, ...]:
     """The keys that secrets stand for. Raises `ConfigurationError` for what cannot be one."""
-    several = (secrets,) if isinstance(secrets, str | bytes) else tuple(secrets)
+    several = several_of(secrets)
     checked = zip(several, secrets_of(several), strict=True)
     return tuple(_key(secret, encoded=isinstance(given, str)) for given, secret in checked)
 
@@ -89,8 +91,8 @@ def _key(secret: bytes, *, encoded: bool) -> bytes:
         key = base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
     except binascii.Error as error:
         raise ConfigurationError("secrets=: a secret is whsec_ and base64, as the provider shows it.") from error
-    if not key:
-        raise ConfigurationError("secrets=: a secret has nothing after whsec_, so that everybody could sign.")
+    if is_known(key):
+        raise ConfigurationError("secrets=: a secret is empty, or of zeros alone, so that everybody could sign.")
     return key
 
 

@@ -12,9 +12,13 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.http import messages
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.receiver import Receiver
+
+_CONSUMED = "Stream consumed"
+"""What Starlette says of a body that was read before."""
 
 
 def endpoint(receiver: Receiver) -> Callable[[Request], Awaitable[Response]]:
@@ -40,10 +44,18 @@ async def receive(receiver: Receiver, request: Request) -> Response:
 async def _read(request: Request, limit: int) -> bytes:
     """The body; from ``request.body()`` where that was read already."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise DeliveryRefused("body-too-large", f"The limit is {limit} bytes.")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise DeliveryRefused("body-too-large", f"The limit is {limit} bytes.")
+    except RuntimeError as error:
+        if str(error) != _CONSUMED:
+            raise
+        raise ConfigurationError(
+            "The body was read before the webhook's endpoint could, by request.stream() or request.form(), and what "
+            "was signed is lost. Do not read it before the endpoint, or by request.body() alone."
+        ) from error
     return bytes(body)
 
 

@@ -18,11 +18,15 @@ from retrysafe.webhooks.signatures import (
     check_time,
     seconds_of,
     secrets_of,
+    signed_for,
     signs,
     tolerance_of,
 )
 
 HEADER = "Stripe-Signature"
+
+_REDELIVERS = 3 * 86400.0
+"""Live mode, by itself. By hand, events can be sent again for up to 30 days: then make the window longer."""
 
 
 class Stripe:
@@ -34,13 +38,12 @@ class Stripe:
     """
 
     name = "stripe"
-    redelivers = 3 * 86400.0
-    """Live mode, by itself. By hand, events can be sent again for up to 30 days: then make the window longer."""
     body_limit = 1 << 20
 
     def __init__(self, secrets: Secrets, *, tolerance: Duration = TOLERANCE) -> None:
         self._secrets = secrets_of(secrets)
         self._tolerance = tolerance_of(tolerance)
+        self.redelivers = signed_for(_REDELIVERS, self._tolerance)
 
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the time and ``body`` are signed; returns the time."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 import time as real
 from pathlib import Path
 
 import pytest
 
 from retrysafe.cli import main
+from retrysafe.cli import requests as requests_of_the_command
 from retrysafe.http.client import Journal
 from tests.http.client.senders import Time
-from tests.http.client.server import Server, drops_request
+from tests.http.client.server import Server, drops_request, says
 from tests.http.client.test_durable import entry, left_behind
 
 CLIENTS = {
@@ -81,6 +83,48 @@ def test_resume(place: Path, server: Server, capsys: pytest.CaptureFixture[str],
     assert main(["requests", "discard", old["key"]]) == 0
     assert main(["requests", "resume", "--client", f"{name}:client"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nothing to resume"
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_what_stays_in_the_journal_is_not_done(
+    place: Path, server: Server, capsys: pytest.CaptureFixture[str], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"shop_once_{kind.replace('-', '_')}"
+    (place / f"{name}.py").write_text(
+        "from retrysafe.http.client import Host, Journal, Retries\n"
+        f"retries = Retries([Host({server.origin!r})], journal=Journal('calls.db'), observers=(), attempts=1)\n"
+        + CLIENTS[kind]
+    )
+    server.will(says(503))
+    assert main(["requests", "resume", "--client", f"{name}:client", "--json"]) == 1
+    old, fresh = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (fresh["status"], fresh["in_journal"], old["in_journal"]) == (503, True, True)
+    assert main(["requests", "discard", old["key"]]) == 0
+    server.will(says(503))
+    monkeypatch.delitem(sys.modules, name)
+    assert main(["requests", "resume", "--client", f"{name}:client"]) == 1
+    assert capsys.readouterr().out.endswith("503  stays in the journal\n")
+    monkeypatch.delitem(sys.modules, name)
+    assert main(["requests", "resume", "--client", f"{name}:client"]) == 0
+
+
+def test_outcomes_are_printed_as_they_come(
+    place: Path, server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import httpx
+
+    seen: list[str] = []
+
+    class Silent(httpx.BaseTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            seen.append(capsys.readouterr().out)
+            raise httpx.ReadTimeout("")
+
+    client = httpx.Client(transport=Silent())
+    monkeypatch.setattr(requests_of_the_command, "_client", lambda _: client)
+    assert main(["requests", "resume", "--client", "any"]) == 1
+    assert "RequestOutcomeUnknown" in seen[0], "of the older one"
+    assert capsys.readouterr().out.endswith("ReadTimeout  stays in the journal\n")
 
 
 def test_what_cannot_be_done_is_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from retrysafe import ConfigurationError
 from retrysafe.http.client import Budgets, Host, Retries
 from retrysafe.http.client import over_httpx as httpx_side
-from retrysafe.http.client import requests as requests_side
+from retrysafe.http.client import over_requests as requests_side
 from retrysafe.http.client.bodies import ends_unmarked, is_read_whole, problem_code
 from retrysafe.http.client.budget import Bucket
 from retrysafe.http.client.calling import Outgoing
 from retrysafe.http.client.hedging import best, decides
-from retrysafe.http.client.hosts import origin_of, quoted
+from retrysafe.http.client.hosts import address, origin_of, quoted
 from retrysafe.http.client.operation import Pause, Refresh, Send
 from retrysafe.http.client.redirects import Target, follow
 from retrysafe.http.client.results import Answer, Failure, Kind, Verdict, in_doubt, judge, may_repeat
@@ -67,7 +67,9 @@ def test_verdicts_of_failures() -> None:
         (False, answer(409, "in-progress"), True),
         (False, answer(409, "outcome-unknown"), True),
         (True, answer(409, "key-expired"), False),
-        (True, answer(409), False),
+        (True, answer(409), True),
+        (False, answer(409), False),
+        (True, answer(409, "key-reused"), False),
     ],
 )
 def test_doubt(before: bool, result: Any, after: bool) -> None:
@@ -77,11 +79,15 @@ def test_doubt(before: bool, result: Any, after: bool) -> None:
 def test_of_two_copies_the_better_counts() -> None:
     ours = answer(201)
     conflict, unavailable = answer(409, retry_after="1"), answer(503)
-    assert decides(ours, HOST)
-    assert not any(decides(one, HOST) for one in (conflict, unavailable, LOST, answer(409)))
+    assert decides(ours)
+    refusals = [answer(status) for status in (401, 403, 404, 409, 422, 429)]
+    assert not any(map(decides, [conflict, unavailable, *refusals, answer(307, location="/x"), LOST]))
+    assert decides(answer(404, idempotent_replayed="true"))
     assert best([LOST, conflict, unavailable, ours], HOST) is ours
     assert best([LOST, conflict, unavailable], HOST) is unavailable
     assert best([LOST, conflict], HOST) is conflict
+    assert best([UNSENT, LOST, HOPELESS], HOST) is LOST
+    assert best([unavailable, refusals[1]], HOST) is refusals[1]
 
 
 # ---------------------------------------------------------------- the budget
@@ -135,7 +141,17 @@ def test_c16_where_redirects_lead() -> None:
 def test_hosts_are_origins() -> None:
     assert origin_of("HTTPS://Api.Example.com/path") == "https://api.example.com:443"
     assert origin_of("http://[::1]:8080") == "http://[::1]:8080"
-    for wrong in ("api.example.com", "ftp://x", "https://x:99999", "https://api.example.com/v1"):
+    assert origin_of("https://B\u00fccher.example") == address(str(httpx.URL("https://b\u00fccher.example/")))
+    strasse = "https://stra\u00dfe.example/"
+    assert origin_of(strasse) == address(str(requests.Request("GET", strasse).prepare().url))
+    for wrong in (
+        "api.example.com",
+        "ftp://x",
+        "https://x:99999",
+        "https://api.example.com/v1",
+        "http://[",
+        "http://\u2003/",
+    ):
         with pytest.raises(ConfigurationError):
             Host(wrong)
     for choice in ({"key_syntax": "odd"}, {"methods": "POST"}, {"retention": 0}):
@@ -257,17 +273,17 @@ def steps(url: str, time: Time, results: list[Any], **choices: Any) -> list[Any]
             return [*asked, stop.value]
         asked.append(step)
         reply = next(waiting) if isinstance(step, Send) else None
+        if isinstance(step, Send):
+            step.ended(reply)
         if isinstance(step, Pause):
             time.now += step.seconds
 
 
 def test_no_attempt_has_more_time_than_is_left() -> None:
-    sends = [
-        one.left
-        for one in steps("https://api.example.com/", Time(), [LOST, LOST, LOST], deadline=1, base=0.25)
-        if isinstance(one, Send)
-    ]
-    assert sends == [1, 0.75, 0.25]
+    time = Time()
+    asked = steps("https://api.example.com/", time, [LOST, LOST, LOST], deadline=1, base=0.25)
+    assert [one.end for one in asked if isinstance(one, Send)] == [1001] * 3
+    assert time.now == 1000.75
 
 
 def test_c17_only_what_can_be_repeated_is_hedged() -> None:
@@ -278,6 +294,28 @@ def test_c17_only_what_can_be_repeated_is_hedged() -> None:
     assert hedge_after("https://api.example.com/") == 0.5
     assert hedge_after("https://elsewhere.example.com/") is None
     assert steps("https://api.example.com/", Time(), [answer(201)])[0].hedge_after is None
+
+
+def test_c17_no_copy_is_sent_after_the_deadline() -> None:
+    time, budgets = Time(), Budgets()
+    retries = Retries([HOST], world=time.world, observers=(), budgets=budgets, hedge_after=0.5, deadline=1)
+    step = next(retries.plan(Outgoing("POST", "https://api.example.com/", (), b"{}")).program())
+    assert isinstance(step, Send)
+    left = budgets.left(HOST.origin)
+    time.now += 1
+    assert not step.admits_hedge()
+    assert budgets.left(HOST.origin) == left
+    time.now -= 0.5
+    assert step.admits_hedge()
+
+
+def test_c15_a_body_that_is_gone_is_not_sent_although_nothing_was() -> None:
+    retries = Retries([HOST], world=Time().world, observers=())
+    program = retries.plan(Outgoing("POST", "https://api.example.com/", (), None)).program()
+    assert isinstance(next(program), Send)
+    with pytest.raises(StopIteration) as ended:
+        program.send(UNSENT)
+    assert ended.value.value.limit == "unrepeatable"
 
 
 def test_c08_one_refresh_is_asked_for() -> None:

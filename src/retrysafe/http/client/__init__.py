@@ -6,6 +6,7 @@ transports are in `retrysafe.http.client.httpx` (sync and async) and `retrysafe.
 
 from retrysafe.http.client.budget import Budgets
 from retrysafe.http.client.calling import Retries
+from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.errors import (
     JournalUnavailable,
     RequestKeyExpired,
@@ -14,7 +15,7 @@ from retrysafe.http.client.errors import (
     RequestTooLarge,
 )
 from retrysafe.http.client.hosts import Host
-from retrysafe.http.client.journal import Entry, Journal
+from retrysafe.http.client.journal import Journal
 from retrysafe.http.client.resuming import Resumed
 from retrysafe.http.client.world import World
 

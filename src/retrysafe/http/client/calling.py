@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
@@ -11,6 +11,7 @@ from retrysafe.core import keys
 from retrysafe.errors import ConfigurationError, InvalidKey, RetrysafeError
 from retrysafe.http.client.budget import Budgets
 from retrysafe.http.client.driving import Program
+from retrysafe.http.client.entries import Entry, identity, kept_headers
 from retrysafe.http.client.errors import (
     JournalUnavailable,
     RequestKeyExpired,
@@ -18,8 +19,9 @@ from retrysafe.http.client.errors import (
     RequestOutcomeUnknown,
     RequestTooLarge,
 )
+from retrysafe.http.client.headers import FIELD, SECRETS
 from retrysafe.http.client.hosts import Host, address, shown
-from retrysafe.http.client.journal import Entry, Journal, identity, kept_headers
+from retrysafe.http.client.journal import Journal
 from retrysafe.http.client.operation import Call, Ending, operation
 from retrysafe.http.client.policy import policy_of
 from retrysafe.http.client.redirects import Target
@@ -30,7 +32,6 @@ from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.ports import Observer
 from retrysafe.types import Duration
 
-FIELD = "Idempotency-Key"
 MARGIN = 5.0
 """Seconds beyond its deadline for which a request is held against other processes."""
 _RAISED: dict[str, type[RequestKeyReused | RequestOutcomeUnknown | RequestKeyExpired]] = {
@@ -64,7 +65,8 @@ class Retries:
             to the client library, which does not know where a key may go.
         hedge_after: after so long without an answer a copy is sent, with the same key; None for never.
         body_limit: bytes of a streamed body that are kept for a retry; a longer one is sent once.
-        response_limit: up to so many bytes, a response counts only when it is whole.
+        response_limit: up to so many bytes, a response counts only when it is whole; what is longer is read by the
+            caller, and not retried if it breaks off.
         journal: a `Journal` in which requests with a key survive a crash; by default there is none.
         observers: told of every attempt; by default a `LoggingObserver`.
         budgets: the `Budgets` of retries per host; by default of this object's own.
@@ -119,19 +121,20 @@ class Retries:
         outgoing = outgoing._replace(url=_without_user(outgoing.url))
         host = self.hosts.get(address(outgoing.url))
         key, field = self._key(outgoing, host)
-        entry = self._entry(outgoing, host, key)
+        entry = self._entry(outgoing, host, key, field)
         call = Call(
             target=Target(outgoing.method, outgoing.url, keyed=bool(key)),
             key=key,
             hosts=self.hosts,
             resendable=outgoing.body is not None,
             recognised_until=self.world.wall() + host.retention if host and key else None,
+            secrets=self.journal.secrets if self.journal else SECRETS,
         )
         return Planned(self, call, field, entry)
 
     def _key(self, outgoing: Outgoing, host: Host | None) -> tuple[str, str | None]:
         """The key of a request, and how its header is to be set; None leaves the header as it is."""
-        lines = [value.encode("latin-1") for name, value in outgoing.headers if name.lower() == FIELD.lower()]
+        lines = [value.encode("latin-1") for value in _fields(outgoing)]
         if host is None:
             return _key_for_nobody(lines), None
         key = parse(lines, "lenient")
@@ -141,7 +144,7 @@ class Retries:
             key = keys.parse(self.world.new_key())
         return key, host.field(key)
 
-    def _entry(self, outgoing: Outgoing, host: Host | None, key: str) -> Entry | None:
+    def _entry(self, outgoing: Outgoing, host: Host | None, key: str, field: str | None) -> Entry | None:
         journal = self.journal
         if journal is None or not key:
             return None
@@ -158,6 +161,7 @@ class Retries:
             body=outgoing.body,
             created=now,
             recognised_until=now + host.retention if host else None,
+            field=next(_fields(outgoing)) if field is None else field,
         )
 
 
@@ -185,8 +189,9 @@ class Planned:
         if journal is None or entry is None:
             return
         world, policy = self.retries.world, self.retries.policy
-        found = journal.begin(entry, world.wall(), policy.deadline + MARGIN)
+        found = journal.begin(entry, world.wall(), policy.deadline + MARGIN, self._run)
         if found is not entry:
+            self.field = found.field or self.field
             self.call = self.call._replace(recognised_until=found.recognised_until, doubtful=True)
 
     def program(self) -> Program:
@@ -210,9 +215,18 @@ class Planned:
         if journal is None or entry is None:
             return
         try:
-            journal.release(entry.id, last=type(error).__name__)
+            journal.release(entry.id, self._run, last=type(error).__name__)
         except JournalUnavailable as unavailable:
             self._unsettled(unavailable)
+
+    def reopen(self, error: BaseException) -> None:
+        """It was noted that its caller has an answer, which was cancelled just then: it stays in the journal."""
+        try:
+            self.begin()
+        except RetrysafeError as unavailable:
+            self._unsettled(unavailable)
+        else:
+            self.broken(error)
 
     def _note(self, ending: Ending) -> None:
         """An answer is not lost because the journal is: then the request is asked again one day, with its key."""
@@ -221,9 +235,9 @@ class Planned:
         assert entry is not None
         try:
             if ending.in_doubt:
-                journal.release(entry.id, ending.attempts, ending.result.outcome)
+                journal.release(entry.id, self._run, ending.attempts, ending.result.outcome)
             else:
-                journal.settle(entry.id)
+                journal.settle(entry.id, self._run)
         except JournalUnavailable as error:
             self._unsettled(error)
 
@@ -236,6 +250,11 @@ class Planned:
         why = f"; not sent again: {ending.limit}" if ending.limit else ""
         stays = " It stays in the journal: retrysafe requests resume." if self._entry and ending.in_doubt else ""
         return f"retrysafe: the request {happened} ({ending.attempts} sent{why}).{key}{stays}"
+
+
+def _fields(outgoing: Outgoing) -> Iterator[str]:
+    """What the request has of headers with a key."""
+    return (value for name, value in outgoing.headers if name.lower() == FIELD.lower())
 
 
 def _key_for_nobody(lines: list[bytes]) -> str:

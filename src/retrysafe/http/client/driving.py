@@ -42,13 +42,16 @@ class AsyncWire(Protocol):
 def drive(program: Program, wire: Wire, sleep: Callable[[float], None]) -> Ending:
     """Do what the operation asks for until it ends."""
     reply: Reply = None
+    last: Answer | None = None
     try:
         while True:
             step = program.send(reply)
-            if isinstance(reply, Answer):
-                wire.discard(reply)
+            if last is not None and not isinstance(step, Refresh):
+                wire.discard(last)
+                last = None
             if isinstance(step, Send):
                 reply = _sent(wire, step) if step.hedge_after is None else _hedged(wire, step, step.hedge_after)
+                last = reply if isinstance(reply, Answer) else None
             elif isinstance(step, Refresh):
                 reply = wire.refresh()
             else:
@@ -57,22 +60,31 @@ def drive(program: Program, wire: Wire, sleep: Callable[[float], None]) -> Endin
     except StopIteration as stop:
         ending: Ending = stop.value
         return ending
+    except BaseException:
+        if last is not None:
+            wire.discard(last)
+        raise
     finally:
         program.close()
 
 
 async def adrive(program: Program, wire: AsyncWire, sleep: Callable[[float], Awaitable[None]]) -> Ending:
     """`drive` for async code."""
+    import anyio
+
     reply: Reply = None
+    last: Answer | None = None
     try:
         while True:
             step = program.send(reply)
-            if isinstance(reply, Answer):
-                await wire.discard(reply)
+            if last is not None and not isinstance(step, Refresh):
+                await wire.discard(last)
+                last = None
             if isinstance(step, Send):
                 reply = await (
                     _asent(wire, step) if step.hedge_after is None else _ahedged(wire, step, step.hedge_after)
                 )
+                last = reply if isinstance(reply, Answer) else None
             elif isinstance(step, Refresh):
                 reply = await wire.refresh()
             else:
@@ -81,6 +93,11 @@ async def adrive(program: Program, wire: AsyncWire, sleep: Callable[[float], Awa
     except StopIteration as stop:
         ending: Ending = stop.value
         return ending
+    except BaseException:
+        if last is not None:
+            with anyio.CancelScope(shield=True):
+                await wire.discard(last)
+        raise
     finally:
         program.close()
 
@@ -164,7 +181,7 @@ def _hedged(wire: Wire, step: Send, after: float) -> Result:
             step.ended(result)
             if len(seen) == sent:
                 chosen = hedging.best(seen, step.host)
-            elif hedging.decides(result, step.host):
+            elif hedging.decides(result):
                 chosen = result
         return chosen
     finally:
@@ -190,7 +207,7 @@ async def _ahedged(wire: AsyncWire, step: Send, after: float) -> Result:
             else:
                 if len(seen) == sent:
                     chosen.append(hedging.best(seen, step.host))
-                elif hedging.decides(seen[-1], step.host):
+                elif hedging.decides(seen[-1]):
                     chosen.append(seen[-1])
             if chosen or errors:
                 tasks.cancel_scope.cancel()

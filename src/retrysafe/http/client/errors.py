@@ -35,7 +35,8 @@ class RequestKeyReused(KeyReused):
 class RequestKeyExpired(KeyExpired):
     """The server has seen this key, and no longer keeps its response. Nothing was carried out now.
 
-    The effect has happened in the past. Look the result up at the server; a new key would do the work twice.
+    The effect has happened in the past, unless every attempt failed then. Look the result up at the server; a new
+    key could do the work twice.
     """
 
     def __init__(self, detail: str = "", *, response: Any = None) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from retrysafe.http.client.hosts import Host
-from retrysafe.http.client.results import Answer, Failure, Result, Verdict, judge
+from retrysafe.http.client.results import Answer, Failure, Kind, Result, Verdict, judge
 
 
-def decides(result: Result, host: Host | None) -> bool:
-    """Whether a result counts although another copy is open: an answer, and not "another one is running"."""
-    final = judge(result, host) in (Verdict.FINAL, Verdict.REDIRECT)
-    return isinstance(result, Answer) and result.status != 409 and final
+def decides(result: Result) -> bool:
+    """Whether a result counts although another copy is open: an answer that no other copy can contradict.
+
+    A refusal may come from in front of the layer that knows keys, while the other copy is carried out.
+    """
+    return isinstance(result, Answer) and (result.is_replay or 200 <= result.status < 300)
 
 
 def best(results: Sequence[Result], host: Host | None) -> Result:
@@ -22,9 +24,11 @@ def best(results: Sequence[Result], host: Host | None) -> Result:
 
     def rank(result: Result) -> int:
         if isinstance(result, Failure):
-            return 0
-        if decides(result, host):
-            return 3
-        return 1 if result.status == 409 else 2
+            return 1 if result.kind is Kind.AMBIGUOUS else 0
+        if decides(result):
+            return 5
+        if result.status == 409:
+            return 2
+        return 3 if judge(result, host) is Verdict.RETRY else 4
 
     return max(results, key=rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal
@@ -16,6 +17,7 @@ KeyForm = Literal["quoted", "bare"]
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """Methods whose repetition has one effect by definition (RFC 9110 section 9.2.2)."""
 _PORTS = {"http": 80, "https": 443}
+_IS_HOST = re.compile(r"[a-z0-9._~-]+|[0-9a-z.:%]+").fullmatch
 
 
 class Host:
@@ -72,16 +74,30 @@ def quoted(key: str) -> str:
 
 def origin_of(url: str) -> str:
     """Scheme, host and port of a URL, always with the port (RFC 6454 section 4)."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ConfigurationError(f"{url!r} has no usable port.") from error
-    scheme, host = parts.scheme.lower(), (parts.hostname or "").lower()
-    if scheme not in _PORTS or not host:
+        raise ConfigurationError(f"{url!r} has no usable host and port.") from error
+    scheme, host = parts.scheme.lower(), _ascii((parts.hostname or "").lower())
+    if scheme not in _PORTS or not _IS_HOST(host):
         raise ConfigurationError(f'{url!r} is no origin: write "https://api.example.com".')
     shown = f"[{host}]" if ":" in host else host
     return f"{scheme}://{shown}:{port or _PORTS[scheme]}"
+
+
+def _ascii(host: str) -> str:
+    """A name as it is sent, as the client libraries have it (UTS 46); empty if it is none."""
+    if host.isascii():
+        return host
+    try:
+        import idna
+    except ImportError:  # every client library has it
+        return ""
+    try:
+        return idna.encode(host, uts46=True).decode()
+    except idna.IDNAError:
+        return ""
 
 
 def shown(url: str) -> str:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
 import httpx
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.finish import finish
 from retrysafe.http.client import resuming
-from retrysafe.http.client.calling import FIELD, Planned, Retries, is_answer
+from retrysafe.http.client.calling import Planned, Retries, is_answer
 from retrysafe.http.client.driving import adrive, drive
+from retrysafe.http.client.entries import Entry
+from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import address, quoted
-from retrysafe.http.client.journal import Entry, Journal
+from retrysafe.http.client.journal import Journal
 from retrysafe.http.client.operation import Ending
 from retrysafe.http.client.over_httpx import AsyncRefreshing, AsyncWire, Refreshing, SyncWire, aread, outgoing, read
+from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
+
+T = TypeVar("T")
+Given = TypeVarTuple("Given")
 
 _STAMP = "retrysafe"
 """The extension in which a request remembers for whom its key is, if httpx makes another one of it."""
@@ -30,8 +39,8 @@ class RetryTransport(httpx.BaseTransport):
         retries: what is retried, and how.
         inner: what sends; by default ``httpx.HTTPTransport()``. One retry layer is enough: an inner transport that
             retries by itself is refused.
-        refresh: called once for a request that got 401, returns headers such as a new Authorization; the request
-            is then sent with them, and with its key.
+        refresh: called once for a request to a declared host that got 401, returns headers such as a new Authorization;
+            the request is then sent with them, and with its key. Not after a redirect to another origin.
 
     Raises, beside httpx's own errors, `RequestOutcomeUnknown`, `RequestKeyReused`, `RequestKeyExpired`,
     `JournalUnavailable`, `RequestTooLarge` and `InvalidKey`. An error of httpx says in a note whether the request may
@@ -51,8 +60,8 @@ class RetryTransport(httpx.BaseTransport):
         _take_over(request)
         body = read(request, self._retries.policy.body_limit)
         planned = self._retries.plan(outgoing(request, body))
-        _stamp(request, planned)
         planned.begin()
+        _stamp(request, planned)
         try:
             wire = SyncWire(self._inner, request, self._retries, self._refresh)
             ending = drive(planned.program(), wire, self._retries.world.sleep)
@@ -90,17 +99,16 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
         _take_over(request)
         body = await aread(request, self._retries.policy.body_limit)
         planned = self._retries.plan(outgoing(request, body))
-        _stamp(request, planned)
         journalled = self._retries.journal is not None
         if journalled:
-            await anyio.to_thread.run_sync(planned.begin)
+            await _begun(planned)
+        _stamp(request, planned)
         try:
             wire = AsyncWire(self._inner, request, self._retries, self._refresh)
             ending = await adrive(planned.program(), wire, self._retries.world.asleep)
         except BaseException as error:
             if journalled:
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(planned.broken, error)
+                await _to_its_end(planned.broken, error)
             raise
         raised = await _ended(planned, ending) if journalled else planned.end(ending)
         if raised is not None:
@@ -130,7 +138,7 @@ def resume(
         try:
             response = client.send(_again(client, entry))
         except Exception as error:  # noqa: BLE001 - the next one is sent all the same
-            journal.release(entry.id)
+            journal.let_go(entry.id)
             yield Resumed(entry, None, error)
         else:
             resuming.check_passed(journal, entry)
@@ -150,7 +158,7 @@ async def aresume(
         try:
             response = await client.send(_again(client, entry))
         except Exception as error:  # noqa: BLE001 - the next one is sent all the same
-            await anyio.to_thread.run_sync(journal.release, entry.id)
+            await anyio.to_thread.run_sync(journal.let_go, entry.id)
             yield Resumed(entry, None, error)
         else:
             await anyio.to_thread.run_sync(resuming.check_passed, journal, entry)
@@ -158,11 +166,33 @@ async def aresume(
 
 
 async def _ended(planned: Planned, ending: Ending) -> Exception | None:
-    """`Planned.end` in a thread, whoever is cancelled meanwhile: it writes."""
-    raised: list[Exception | None] = []
-    with anyio.CancelScope(shield=True):
-        raised.append(await anyio.to_thread.run_sync(planned.end, ending))
-    return raised[0]
+    """`Planned.end` in a thread; a caller that is cancelled meanwhile gets no answer, so the request stays."""
+    raised, cancelled = await _to_its_end(planned.end, ending)
+    if cancelled is None:
+        return raised
+    await _to_its_end(planned.reopen, cancelled)
+    if isinstance(ending.result, Answer):
+        with anyio.CancelScope(shield=True):
+            await ending.result.raw.aclose()
+    raise cancelled
+
+
+async def _begun(planned: Planned) -> None:
+    """`Planned.begin` in a thread; a caller that is cancelled meanwhile is at the request no more."""
+    _, cancelled = await _to_its_end(planned.begin)
+    if cancelled is not None:
+        await _to_its_end(planned.broken, cancelled)
+        raise cancelled
+
+
+async def _to_its_end(work: Callable[[*Given], T], *given: *Given) -> tuple[T, BaseException | None]:
+    """Write in a thread, whoever is cancelled meanwhile: the result, and the cancellation, which is to be raised."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # trio, where only scopes cancel
+        with anyio.CancelScope(shield=True):
+            return await anyio.to_thread.run_sync(work, *given), None
+    return await finish(anyio.to_thread.run_sync(work, *given))
 
 
 def _base(client: httpx.Client | httpx.AsyncClient) -> str | None:
@@ -171,7 +201,8 @@ def _base(client: httpx.Client | httpx.AsyncClient) -> str | None:
 
 def _again(client: httpx.Client | httpx.AsyncClient, entry: Entry) -> httpx.Request:
     """The request as it was, with what the client adds; by its URL of then, whatever parameters the client has."""
-    built = client.build_request(entry.method, entry.url, headers=list(entry.headers), content=entry.body)
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in entry.headers]
+    built = client.build_request(entry.method, entry.url, headers=headers, content=entry.body)
     built.headers[FIELD] = quoted(entry.key)
     built.url = httpx.URL(entry.url)
     return built

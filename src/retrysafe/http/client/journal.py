@@ -11,83 +11,32 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from retrysafe.core import keys
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.sqlite import SqliteFile
+from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
-from retrysafe.http.client.hosts import address, shown
+from retrysafe.http.client.headers import SECRETS
+from retrysafe.http.client.hosts import shown
 from retrysafe.http.client.owners import Owner, give_back, is_alive, lend
 
 T = TypeVar("T")
 
-SECRETS = frozenset(
-    {
-        "authorization",
-        "cookie",
-        "proxy-authorization",
-        "x-api-key",
-        "api-key",
-        "x-auth-token",
-        "x-amz-security-token",
-        "x-csrf-token",
-    }
-)
-"""Headers that are never written: the client that resumes a request adds its own."""
-_MADE_ANEW = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "idempotency-key"})
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (
     id BLOB PRIMARY KEY, scope TEXT NOT NULL, key TEXT NOT NULL, method TEXT NOT NULL, url TEXT NOT NULL,
     headers TEXT NOT NULL, body BLOB NOT NULL, created REAL NOT NULL, recognised_until REAL,
-    attempts INTEGER NOT NULL, last TEXT NOT NULL, owner TEXT NOT NULL, held_until REAL NOT NULL
+    attempts INTEGER NOT NULL, last TEXT NOT NULL, owner TEXT NOT NULL, held_until REAL NOT NULL,
+    field TEXT NOT NULL, runs TEXT NOT NULL, in_doubt INTEGER NOT NULL
 )
 """
-_COLUMNS = "id, scope, key, method, url, headers, body, created, recognised_until, attempts, last, owner, held_until"
-
-
-class Entry(NamedTuple):
-    """A request in the journal. Times are seconds since 1970."""
-
-    id: bytes
-    scope: str
-    key: str
-    method: str
-    url: str
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-    created: float
-    recognised_until: float | None
-    """Until when its host recognises the key; None if that host was not known to honour keys."""
-    attempts: int = 0
-    last: str = ""
-    """What its last attempt came to, as far as a living process could say."""
-    owner: str = ""
-    held_until: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """The key as logs and commands show it: the first eight digits of a hash."""
-        return keys.redact(self.id)
-
-    def __str__(self) -> str:
-        """What it is, for people: no key, no body, no query."""
-        return f"{self.method} {shown(self.url)} (key {self.name})"
-
-
-def identity(scope: str, url: str, key: str) -> bytes:
-    """The hash under which a key of one host is known here: in the journal, in events and in logs."""
-    return keys.lookup(None, "http.client", scope, address(url), key)
-
-
-def kept_headers(headers: Iterable[tuple[str, str]], secrets: Container[str]) -> tuple[tuple[str, str], ...]:
-    """What of a request's headers is written: no credentials, and nothing that a client makes by itself."""
-    lowered = ((name.lower(), value) for name, value in headers)
-    return tuple((name, value) for name, value in lowered if name not in secrets and name not in _MADE_ANEW)
+_COLUMNS = ", ".join(Entry._fields)
 
 
 class Journal:
@@ -120,46 +69,50 @@ class Journal:
 
     # ------------------------------------------------------------ what a client asks
 
-    def begin(self, entry: Entry, now: float, hold: float) -> Entry:
+    def begin(self, entry: Entry, now: float, hold: float, run: str = "") -> Entry:
         """Write a request before it is sent, and hold it for ``hold`` seconds; return it as the journal has it.
 
-        One that is there already is an earlier attempt of the same request, which goes on with what is known of
-        it. Raises `RequestKeyReused` if it is another request, and `JournalUnavailable`.
+        ``run`` names the call that is at it: the request stays until every call with its key has ended. One that is
+        there already is an earlier attempt of the same request, which goes on with what is known of it. Raises
+        `RequestKeyReused` if it is another request, and `JournalUnavailable`.
         """
         owner = self.owner.name
         with self._transaction() as connection:
             found = self._find(connection, entry.id)
             if found is None:
-                values = (*entry._replace(owner=owner, held_until=now + hold),)
-                row = (*values[:5], json.dumps(entry.headers), *values[6:])
+                row = _row(entry._replace(owner=owner, held_until=now + hold, runs=(run,)))
                 connection.execute(f"INSERT INTO requests ({_COLUMNS}) VALUES ({','.join('?' * len(row))})", row)
                 return entry
             if (found.method, found.url, found.body) != (entry.method, entry.url, entry.body):
                 raise RequestKeyReused(
                     f"{found.method} {shown(found.url)} is in the journal with this key ({found.name})."
                 )
-            if found.owner == owner or not self.is_held(found, now):
-                self._hold(connection, found, now + hold)
+            if found.owner == owner:
+                self._hold(connection, found._replace(held_until=now + hold, runs=(*found.runs, run)))
+            elif self.is_held(found, now):
+                self._hold(connection, found._replace(runs=(*found.runs, run)))
+            else:
+                self._hold(connection, self._taken(found, now + hold)._replace(runs=(run,)))
             return found
 
-    def settle(self, id: bytes) -> None:
-        """Its caller has an answer: the request leaves the journal.
+    def settle(self, id: bytes, run: str = "") -> None:
+        """Its caller has an answer: the request leaves the journal, if no other call is at it or ended in doubt.
 
         It is not waited for that this is on disk. If the machine loses its power at once, the request is there again,
         and resuming it gets the same answer.
         """
         with self._transaction(synchronous="NORMAL") as connection:
-            connection.execute("DELETE FROM requests WHERE id = ?", (id,))
+            self._leave(connection, id, run)
 
-    def release(self, id: bytes, attempts: int = 0, last: str = "") -> None:
-        """It ended in doubt: it stays, and whoever resumes it may take it."""
-        owner = self.owner.name
+    def release(self, id: bytes, run: str = "", attempts: int = 0, last: str = "") -> None:
+        """It ended in doubt: it stays, and whoever resumes it may take it once no call is at it."""
         with self._transaction() as connection:
             connection.execute(
-                "UPDATE requests SET owner = '', attempts = attempts + ?, last = CASE ? WHEN '' THEN last ELSE ? END "
-                "WHERE id = ? AND owner = ?",
-                (attempts, last, last, id, owner),
+                "UPDATE requests SET in_doubt = 1, attempts = attempts + ?, "
+                "last = CASE ? WHEN '' THEN last ELSE ? END WHERE id = ?",
+                (attempts, last, last, id),
             )
+            self._leave(connection, id, run)
 
     # ------------------------------------------------------------ what people and resuming processes ask
 
@@ -171,6 +124,17 @@ class Journal:
             )
             return [_entry(row) for row in rows.fetchall()]
 
+    def ids(self) -> list[bytes]:
+        """Every request of this scope by its id, the oldest first."""
+        with self._transaction() as connection:
+            rows = connection.execute("SELECT id FROM requests WHERE scope = ? ORDER BY created, id", (self.scope,))
+            return [id for (id,) in rows.fetchall()]
+
+    def find(self, id: bytes) -> Entry | None:
+        """One request."""
+        with self._transaction() as connection:
+            return self._find(connection, id)
+
     def is_held(self, entry: Entry, now: float) -> bool:
         """Whether a living process is at it."""
         return bool(entry.owner) and now < entry.held_until and is_alive(self.path, entry.owner)
@@ -181,8 +145,14 @@ class Journal:
             found = self._find(connection, id)
             if found is None or self.is_held(found, now):
                 return None
-            self._hold(connection, found, now + hold)
+            self._hold(connection, self._taken(found, now + hold))
             return found
+
+    def let_go(self, id: bytes) -> bool:
+        """Give back what `take` took, and no call came to be at; whether there was such a one."""
+        with self._transaction() as connection:
+            update = "UPDATE requests SET owner = '' WHERE id = ? AND owner = ? AND runs = '[]'"
+            return connection.execute(update, (id, self.owner.name)).rowcount > 0
 
     def discard(self, id: bytes) -> bool:
         """Remove a request for good, without sending it; whether there was one."""
@@ -212,10 +182,29 @@ class Journal:
         row = connection.execute(f"SELECT {_COLUMNS} FROM requests WHERE id = ?", (id,)).fetchone()
         return None if row is None else _entry(row)
 
-    def _hold(self, connection: sqlite3.Connection, found: Entry, until: float) -> None:
+    def _taken(self, found: Entry, until: float) -> Entry:
+        """What nobody alive is at becomes ours: calls that were at it have no say any more."""
+        return found._replace(owner=self.owner.name, held_until=until, runs=(), in_doubt=False)
+
+    def _hold(self, connection: sqlite3.Connection, held: Entry) -> None:
         connection.execute(
-            "UPDATE requests SET owner = ?, held_until = ? WHERE id = ?", (self.owner.name, until, found.id)
+            "UPDATE requests SET owner = ?, held_until = ?, runs = ?, in_doubt = ? WHERE id = ?",
+            (held.owner, held.held_until, json.dumps(held.runs), held.in_doubt, held.id),
         )
+
+    def _leave(self, connection: sqlite3.Connection, id: bytes, run: str) -> None:
+        """A call has ended. The last one frees a request that is in doubt, and removes any other one."""
+        found = connection.execute("SELECT runs, in_doubt FROM requests WHERE id = ?", (id,)).fetchone()
+        runs = json.loads(found[0]) if found else []
+        if run not in runs:
+            return  # others have taken it meanwhile: it is theirs
+        runs.remove(run)
+        if runs:
+            connection.execute("UPDATE requests SET runs = ? WHERE id = ?", (json.dumps(runs), id))
+        elif found[1]:
+            connection.execute("UPDATE requests SET runs = '[]', owner = '' WHERE id = ?", (id,))
+        else:
+            connection.execute("DELETE FROM requests WHERE id = ?", (id,))
 
     @contextmanager
     def _transaction(self, *, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
@@ -261,8 +250,13 @@ class Journal:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
+    found = Entry._make(row)
     headers = tuple((name, value) for name, value in json.loads(row[5]))
-    return Entry._make((*row[:5], headers, *row[6:]))
+    return found._replace(headers=headers, runs=tuple(json.loads(row[-2])), in_doubt=bool(found.in_doubt))
+
+
+def _row(entry: Entry) -> tuple[Any, ...]:
+    return (*entry[:5], json.dumps(entry.headers), *entry[6:-2], json.dumps(entry.runs), entry.in_doubt)
 
 
 def _guarded(do: Callable[[], T]) -> T:
@@ -279,12 +273,26 @@ def _unavailable(error: Exception) -> JournalUnavailable:
 
 
 _journals: weakref.WeakSet[Journal] = weakref.WeakSet()
+_locked: dict[int, list[Journal]] = {}
 
 
-def _after_fork() -> None:
+def _before_fork() -> None:
+    """No thread is in a transaction while its process forks: the child's SQLite would hold its locks for ever."""
+    _locked[threading.get_ident()] = journals = list(_journals)
+    for journal in journals:
+        journal._lock.acquire()
+
+
+def _after_in_parent() -> None:
+    for journal in _locked.pop(threading.get_ident(), ()):
+        journal._lock.release()
+
+
+def _after_in_child() -> None:
+    _locked.clear()
     for journal in list(_journals):
         journal._forked()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

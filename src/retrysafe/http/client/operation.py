@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from retrysafe.http.client import results, waiting
 from retrysafe.http.client.budget import Budgets
 from retrysafe.http.client.errors import RequestOutcomeUnknown
+from retrysafe.http.client.headers import SECRETS
 from retrysafe.http.client.hosts import IDEMPOTENT, Host, address, shown
 from retrysafe.http.client.policy import Policy
 from retrysafe.http.client.redirects import Target, follow
@@ -32,18 +33,20 @@ class Call(NamedTuple):
     """Wall time until which the host knows the key; None if it is not known to honour keys at all."""
     doubtful: bool = False
     """Whether an earlier process may have sent it."""
+    secrets: frozenset[str] = SECRETS
+    """Names of headers, in lower case, that no other origin must see."""
 
 
 class Send(NamedTuple):
-    """Send the request as ``target`` has it, in ``left`` seconds at most."""
+    """Send the request as ``target`` has it; ``end`` is the time, by the world's clock, when nobody waits any more."""
 
     target: Target
-    left: float
+    end: float
     hedge_after: float | None
     """Seconds after which a copy may be sent, if ``admits_hedge`` says so; None for never."""
     admits_hedge: Callable[[], bool]
     ended: Callable[[Result], None]
-    """To be told what came of it, and of its copy: each by itself."""
+    """To be told what came of it, and of its copy: each by itself, in the order in which they came."""
     host: Host | None
 
 
@@ -105,13 +108,13 @@ class _Course:
         self.attempts += 1
         self.tell("request_sent", {"number": self.attempts})
         hedge_after = self.policy.hedge_after if self.repeatable else None
-        left = max(0.001, self.deadline - self.world.clock())
-        return Send(self.target, left, hedge_after, self._admits_hedge, self._ending_of_attempt(), self.host)
+        return Send(self.target, self.deadline, hedge_after, self._admits_hedge, self._ending_of_attempt(), self.host)
 
     def _ending_of_attempt(self) -> Callable[[Result], None]:
         began = self.world.clock()
 
         def ended(result: Result) -> None:
+            self.doubtful = results.in_doubt(self.doubtful, result, self.host)
             seconds = self.world.clock() - began
             self.tell("request_ended", {"number": self.attempts, "outcome": result.outcome, "seconds": seconds})
 
@@ -119,12 +122,16 @@ class _Course:
 
     def _is_recognised(self) -> bool:
         until = self.call.recognised_until
-        if self.call.key and until is not None:
+        if self.target.keyed and until is not None:
             return self.world.wall() < until
         return self.target.method in IDEMPOTENT
 
+    @property
+    def is_late(self) -> bool:
+        return self.world.clock() >= self.deadline
+
     def _admits_hedge(self) -> bool:
-        admitted = self.budgets.take(address(self.target.url))
+        admitted = not self.is_late and self.budgets.take(address(self.target.url))
         if admitted:
             self.attempts += 1
             self.tell("request_hedged", {"number": self.attempts})
@@ -152,20 +159,30 @@ class _Course:
         """Whether a redirect is followed. That of a request without a key is left to the client library."""
         if not self.call.key or self.redirects >= self.policy.redirects:
             return False
-        target = follow(self.target, answer)
+        target = follow(self.target, answer, self.call.secrets)
         if target is None or (target.with_body and not self.call.resendable):
             return False
+        if target.method != self.target.method:
+            self.doubtful = True  # "See Other" than what was done: until that has come, its caller knows nothing
         self.redirects += 1
         self.target = target
         return True
 
-    def refreshed_with(self, headers: Mapping[str, str] | None) -> bool:
-        """Whether there are new credentials to go on with."""
+    def may_refresh(self) -> bool:
+        """Whether new credentials are for who asks for them: a declared host, and the one that was called."""
+        return not self.refreshed and self.call.resendable and self.host is not None and self.target.at_home
+
+    def refreshed_with(self, headers: Mapping[str, str] | None, result: Result) -> Ending | None:
+        """Go on with new credentials; how it ends if there are none, or if what they are for can't be sent."""
         self.refreshed = True
         if headers is None:
-            return False
+            return self.ending(result)
+        if self.is_late:
+            return self.ending(result, "deadline")
+        if not self.budgets.take(address(self.target.url)):
+            return self.ending(result, "budget")
         self.target = self.target._replace(added={**self.target.added, **headers})
-        return True
+        return None
 
 
 def operation(call: Call, policy: Policy, budgets: Budgets, world: World, tell: Tell) -> Generator[Step, Reply, Ending]:
@@ -177,14 +194,15 @@ def operation(call: Call, policy: Policy, budgets: Budgets, world: World, tell: 
     course = _Course(call, policy, budgets, world, tell)
     while True:
         result: Result = yield course.send()
-        course.doubtful = results.in_doubt(course.doubtful, result)
         verdict = results.judge(result, course.host)
-        if verdict is Verdict.REDIRECT and isinstance(result, Answer) and course.redirected(result):
-            continue
-        if verdict is Verdict.REFRESH and not course.refreshed and course.call.resendable:
-            if course.refreshed_with((yield Refresh())):
+        if verdict is Verdict.REDIRECT and isinstance(result, Answer) and not course.is_late:
+            if course.redirected(result):
                 continue
-            return course.ending(result)
+        elif verdict is Verdict.REFRESH and course.may_refresh():
+            ending = course.refreshed_with((yield Refresh()), result)
+            if ending is None:
+                continue
+            return ending
         if verdict is not Verdict.RETRY:
             return course.ending(result)
         wait = waiting.pause(result, course.retries, policy, world.chance(), world.wall())

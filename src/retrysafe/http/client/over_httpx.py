@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 import anyio
 import httpx
 
 from retrysafe.http.client.bodies import agathered, gathered, is_read_whole, problem_code
-from retrysafe.http.client.calling import FIELD, Outgoing, Retries
+from retrysafe.http.client.calling import Outgoing, Retries
+from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.operation import Send
 from retrysafe.http.client.results import Answer, Failure, Kind, Result
 from retrysafe.http.client.tls import certificate_refused
@@ -22,7 +24,8 @@ AsyncRefreshing = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 
 
 def outgoing(request: httpx.Request, body: bytes | None) -> Outgoing:
-    return Outgoing(request.method, str(request.url), tuple(request.headers.multi_items()), body)
+    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw)
+    return Outgoing(request.method, str(request.url), headers, body)
 
 
 class _Rest(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -38,6 +41,29 @@ class _Rest(httpx.SyncByteStream, httpx.AsyncByteStream):
     def __aiter__(self) -> AsyncIterator[bytes]:
         assert isinstance(self._parts, AsyncIterator)
         return self._parts
+
+
+class _Begun(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A response whose beginning was read already, and was too long to be kept."""
+
+    def __init__(self, stream: Any, parts: list[bytes], rest: Any) -> None:
+        self._stream, self._parts, self._rest = stream, parts, rest
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+        yield from self._rest
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self._parts:
+            yield part
+        async for part in self._rest:
+            yield part
+
+    def close(self) -> None:
+        self._stream.close()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def read(request: httpx.Request, limit: int) -> bytes | None:
@@ -65,7 +91,7 @@ def _kept(request: httpx.Request, found: bytes | Iterator[bytes] | AsyncIterator
     return None
 
 
-def _shaped(request: httpx.Request, step: Send) -> httpx.Request:
+def _shaped(request: httpx.Request, step: Send, left: float) -> httpx.Request:
     """The request as one attempt sends it; no timeout is longer than what is left of the deadline."""
     target = step.target
     dropped = target.dropped | {name.lower() for name in target.added}
@@ -81,7 +107,7 @@ def _shaped(request: httpx.Request, step: Send) -> httpx.Request:
     headers = [*headers, *((name.encode("latin-1"), value.encode("latin-1")) for name, value in target.added.items())]
     given = request.extensions.get("timeout", {})
     timeout = {
-        name: step.left if given.get(name) is None else min(given[name], step.left)
+        name: left if given.get(name) is None else min(given[name], left)
         for name in ("connect", "read", "write", "pool")
     }
     return httpx.Request(
@@ -125,8 +151,17 @@ class _Base:
         self._limit = retries.policy.response_limit
         self._clock = retries.world.clock
 
+    def _left(self, step: Send) -> float:
+        return max(0.001, step.end - self._clock())
+
     def _is_kept(self, response: httpx.Response, step: Send) -> bool:
         return is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit)
+
+    def _handed_over(self, response: httpx.Response, shaped: httpx.Request) -> Answer:
+        """A response whose body the caller reads, in the caller's own time."""
+        given = self._request.extensions.get("timeout", {})
+        shaped.extensions["timeout"].update({name: given.get(name) for name in shaped.extensions["timeout"]})
+        return Answer(response.status_code, response.headers, "", response)
 
     def _too_late(self) -> httpx.ReadTimeout:
         return httpx.ReadTimeout("The deadline of all attempts has passed.", request=self._request)
@@ -143,26 +178,36 @@ class SyncWire(_Base):
         self._refresh = refresh
 
     def send(self, step: Send, /) -> Result:
-        end = self._clock() + step.left
         try:
-            response = self._inner.handle_request(_shaped(self._request, step))
-            if not self._is_kept(response, step):
-                return Answer(response.status_code, response.headers, "", response)
-            return _whole(response, self._body(response, end))
+            shaped = _shaped(self._request, step, self._left(step))
+            response = self._inner.handle_request(shaped)
+            body = self._body(response, step.end) if self._is_kept(response, step) else None
+            return self._handed_over(response, shaped) if body is None else _whole(response, body)
         except httpx.TransportError as error:
             return _failure(error)
 
-    def _body(self, response: httpx.Response, end: float) -> bytes:
-        """A server that drips is noticed between two parts, each of which has its own timeout."""
-        assert isinstance(response.stream, httpx.SyncByteStream)
-        parts = []
+    def _body(self, response: httpx.Response, end: float) -> bytes | None:
+        """The whole body; None if it is too long to be kept, and the caller's to read.
+
+        A server that drips is noticed between two parts, each of which has its own timeout.
+        """
+        stream = response.stream
+        assert isinstance(stream, httpx.SyncByteStream)
+        parts: list[bytes] = []
+        size, rest = 0, iter(stream)
         try:
-            for part in response.stream:
+            for part in rest:
                 parts.append(part)
+                size += len(part)
+                if size > self._limit:
+                    response.stream = _Begun(stream, parts, rest)
+                    return None
                 if self._clock() > end:
                     raise self._too_late()
-        finally:
-            response.stream.close()
+        except BaseException:
+            stream.close()
+            raise
+        stream.close()
         return b"".join(parts)
 
     def discard(self, answer: Answer, /) -> None:
@@ -188,23 +233,35 @@ class AsyncWire(_Base):
         self._refresh = refresh
 
     async def send(self, step: Send, /) -> Result:
-        with anyio.move_on_after(step.left):
+        left = self._left(step)
+        with anyio.move_on_after(left):
             try:
-                response = await self._inner.handle_async_request(_shaped(self._request, step))
-                if not self._is_kept(response, step):
-                    return Answer(response.status_code, response.headers, "", response)
-                return _whole(response, await self._body(response))
+                shaped = _shaped(self._request, step, left)
+                response = await self._inner.handle_async_request(shaped)
+                body = await self._body(response) if self._is_kept(response, step) else None
+                return self._handed_over(response, shaped) if body is None else _whole(response, body)
             except httpx.TransportError as error:
                 return _failure(error)
         return Failure(Kind.AMBIGUOUS, self._too_late())
 
-    async def _body(self, response: httpx.Response) -> bytes:
-        assert isinstance(response.stream, httpx.AsyncByteStream)
+    async def _body(self, response: httpx.Response) -> bytes | None:
+        stream = response.stream
+        assert isinstance(stream, httpx.AsyncByteStream)
+        parts: list[bytes] = []
+        size, rest = 0, aiter(stream)
         try:
-            return b"".join([part async for part in response.stream])
-        finally:
+            async for part in rest:
+                parts.append(part)
+                size += len(part)
+                if size > self._limit:
+                    response.stream = _Begun(stream, parts, rest)
+                    return None
+        except BaseException:
             with anyio.CancelScope(shield=True):
-                await response.stream.aclose()
+                await stream.aclose()
+            raise
+        await stream.aclose()
+        return b"".join(parts)
 
     async def discard(self, answer: Answer, /) -> None:
         await answer.raw.stream.aclose()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from retrysafe.locks import ProcessLock
@@ -17,12 +19,12 @@ class Owner:
     """This process, as the others see it: a locked file beside the journal, gone when the process is."""
 
     def __init__(self, journal: Path) -> None:
-        self.name = os.urandom(8).hex()
         self.pid = os.getpid()
-        self._path = _path(journal, self.name)
-        self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-        if fcntl is not None:
-            _lock(self._file)
+        self._file: int | None = None
+        while self._file is None:
+            self.name = os.urandom(8).hex()
+            self._path = _path(journal, self.name)
+            self._file = _locked(self._path)
 
     def close(self) -> None:
         """Say that this process holds nothing any more. In a forked child, let the parent's lock be its own."""
@@ -43,6 +45,7 @@ def lend(journal: Path) -> Owner:
         owner, users = _lent.get(journal, (None, 0))
         if owner is None or owner.pid != os.getpid():
             owner, users = Owner(journal), 0
+            _sweep(journal)
         _lent[journal] = (owner, users + 1)
         return owner
 
@@ -76,6 +79,25 @@ def is_alive(journal: Path, name: str) -> bool:
         return False
     finally:
         os.close(file)
+
+
+def _sweep(journal: Path) -> None:
+    """Remove what processes have left behind that ended without a word."""
+    for path in journal.parent.glob(f"{glob.escape(journal.name)}.owner-*"):
+        is_alive(journal, path.name.rpartition("-")[2])
+
+
+def _locked(path: Path) -> int | None:
+    """A new locked file; None if somebody has swept it away before it was locked."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+    with suppress(OSError):
+        if fcntl is not None:
+            _lock(file)
+        if path.exists():
+            return file
+    os.close(file)
+    path.unlink(missing_ok=True)
+    return None
 
 
 def _lock(file: int) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import urldefrag, urljoin
+from urllib.parse import urldefrag, urljoin, urlsplit
 
-from retrysafe.http.client.hosts import address
+from retrysafe.errors import ConfigurationError
+from retrysafe.http.client.headers import SECRETS
+from retrysafe.http.client.hosts import address, origin_of
 from retrysafe.http.client.results import Answer
 
-CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
-"""What another origin must not see. The key is the first origin's as well."""
 _OF_THE_BODY = frozenset(
     {"content-type", "content-length", "content-encoding", "content-language", "content-location", "transfer-encoding"}
 )
@@ -24,6 +24,8 @@ class Target(NamedTuple):
     keyed: bool
     """Whether the key goes with it."""
     with_body: bool = True
+    at_home: bool = True
+    """Whether no other origin was on its way here: only then it has the caller's credentials."""
     moved: bool = False
     """Whether it is the caller's request no longer, so that its Host is made anew."""
     dropped: frozenset[str] = frozenset()
@@ -32,10 +34,14 @@ class Target(NamedTuple):
     """Headers in place of the caller's of the same name."""
 
 
-def follow(target: Target, answer: Answer) -> Target | None:
-    """The request that a redirect asks for; None if it leads nowhere that HTTP goes."""
-    url, _ = urldefrag(urljoin(target.url, answer.headers["location"]))
-    if not url.lower().startswith(("http://", "https://")):
+def follow(target: Target, answer: Answer, secrets: frozenset[str] = SECRETS) -> Target | None:
+    """The request that a redirect asks for; None if it leads nowhere that HTTP goes.
+
+    ``secrets`` are the names of headers, in lower case, that no other origin must see. The key is the first origin's
+    as well, and so is all that a refresh has added.
+    """
+    url = _located(target.url, answer.headers["location"])
+    if url is None:
         return None
     elsewhere = address(url) != address(target.url)
     becomes_get = _becomes_get(target.method, answer.status)
@@ -43,16 +49,27 @@ def follow(target: Target, answer: Answer) -> Target | None:
     if becomes_get:
         dropped |= _OF_THE_BODY
     if elsewhere:
-        dropped |= CREDENTIALS
+        dropped |= secrets | {name.lower() for name in target.added}
     return target._replace(
         method="GET" if becomes_get else target.method,
         url=url,
         keyed=target.keyed and not elsewhere and not becomes_get,
         with_body=target.with_body and not becomes_get,
+        at_home=target.at_home and not elsewhere,
         moved=True,
         dropped=dropped,
         added={name: value for name, value in target.added.items() if name.lower() not in dropped},
     )
+
+
+def _located(base: str, location: str) -> str | None:
+    """The URL that a Location means; None if it is none, or if clients could read it in two ways."""
+    try:
+        url, _ = urldefrag(urljoin(base, location.strip()))
+        origin_of(url)
+    except (ValueError, ConfigurationError):
+        return None
+    return None if "@" in urlsplit(url).netloc or "\\" in url or not url.isprintable() else url
 
 
 def _becomes_get(method: str, status: int) -> bool:

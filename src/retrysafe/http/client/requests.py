@@ -5,37 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
-import urllib3
 from requests.adapters import BaseAdapter, HTTPAdapter
-from requests.structures import CaseInsensitiveDict
-from urllib3.exceptions import ClosedPoolError, EmptyPoolError, MaxRetryError, NewConnectionError
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import resuming
-from retrysafe.http.client.bodies import ends_unmarked, gathered, is_read_whole, problem_code
-from retrysafe.http.client.calling import FIELD, Outgoing, Retries, is_answer
+from retrysafe.http.client.calling import Retries, is_answer
 from retrysafe.http.client.driving import drive
+from retrysafe.http.client.entries import Entry
+from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import quoted
-from retrysafe.http.client.journal import Entry, Journal
-from retrysafe.http.client.operation import Send
-from retrysafe.http.client.results import Answer, Failure, Kind, Result
+from retrysafe.http.client.journal import Journal
+from retrysafe.http.client.over_requests import Refreshing, Wire, outgoing, read, retries_itself
 from retrysafe.http.client.resuming import Resumed
-from retrysafe.http.client.tls import certificate_refused
-
-_CHUNK = 1 << 16
-_HOPELESS = (
-    requests.exceptions.InvalidURL,
-    requests.exceptions.InvalidHeader,
-    requests.exceptions.MissingSchema,
-    requests.exceptions.InvalidSchema,
-)
-_UNSENT = (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError)
-_REFUSED = (NewConnectionError, EmptyPoolError, ClosedPoolError)
-
-Refreshing = Callable[[], Mapping[str, str]]
 
 
 class RetryAdapter(BaseAdapter):
@@ -45,8 +28,8 @@ class RetryAdapter(BaseAdapter):
         retries: what is retried, and how.
         inner: what sends; by default ``requests.adapters.HTTPAdapter()``. One retry layer is enough: an adapter with
             ``max_retries`` is refused.
-        refresh: called once for a request that got 401, returns headers such as a new Authorization; the request
-            is then sent with them, and with its key.
+        refresh: called once for a request to a declared host that got 401, returns headers such as a new Authorization;
+            the request is then sent with them, and with its key. Not after a redirect to another origin.
 
     Raises, beside requests' own errors, `RequestOutcomeUnknown`, `RequestKeyReused`, `RequestKeyExpired`,
     `JournalUnavailable`, `RequestTooLarge` and `InvalidKey`. An error of requests says in a note whether the request
@@ -60,7 +43,7 @@ class RetryAdapter(BaseAdapter):
         self._retries = retries
         self._inner = HTTPAdapter() if inner is None else inner
         self._refresh = refresh
-        if isinstance(self._inner, RetryAdapter) or _retries_itself(getattr(self._inner, "max_retries", None)):
+        if isinstance(self._inner, RetryAdapter) or retries_itself(getattr(self._inner, "max_retries", None)):
             raise ConfigurationError("inner= retries by itself: give an adapter that does not (max_retries=0).")
 
     def send(
@@ -74,14 +57,14 @@ class RetryAdapter(BaseAdapter):
     ) -> requests.Response:
         """Send a request, and again where that is safe."""
         sent = request.copy()
-        body = _read(sent, self._retries.policy.body_limit)
-        planned = self._retries.plan(_outgoing(sent, body))
-        if planned.field is not None:
-            sent.headers[FIELD] = planned.field
+        body = read(sent, self._retries.policy.body_limit)
+        planned = self._retries.plan(outgoing(sent, body))
         how = {"timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
         planned.begin()
+        if planned.field is not None:
+            sent.headers[FIELD] = planned.field
         try:
-            wire = _Wire(self._inner, sent, self._retries, self._refresh, how)
+            wire = Wire(self._inner, sent, self._retries, self._refresh, how)
             ending = drive(planned.program(), wire, self._retries.world.sleep)
         except BaseException as error:
             planned.broken(error)
@@ -116,7 +99,7 @@ def resume(
             settings = session.merge_environment_settings(entry.url, {}, None, None, None)
             response = session.send(_again(session, entry), **settings)
         except Exception as error:  # noqa: BLE001 - the next one is sent all the same
-            journal.release(entry.id)
+            journal.let_go(entry.id)
             yield Resumed(entry, None, error)
         else:
             resuming.check_passed(journal, entry)
@@ -133,163 +116,3 @@ def _again(session: requests.Session, entry: Entry) -> requests.PreparedRequest:
     )
     built.url = entry.url
     return built
-
-
-# ---------------------------------------------------------------- requests as requests has them
-
-
-def _retries_itself(allowed: Any) -> bool:
-    """Rule C15: attempts of two layers multiply; ``allowed`` is a `Retry` of urllib3, or nothing."""
-    counts = ("total", "connect", "read", "redirect", "status", "other")
-    return any(getattr(allowed, name, None) for name in counts)
-
-
-def _read(request: requests.PreparedRequest, limit: int) -> bytes | None:
-    """The body of a request, which is then sent as these bytes; None when it is too long to be kept."""
-    body: Any = request.body
-    if body is None or isinstance(body, bytes | bytearray | str):
-        return b"" if body is None else body.encode() if isinstance(body, str) else bytes(body)
-    found = gathered(_parts(body), limit)
-    if not isinstance(found, bytes):
-        request.body = found
-        return None
-    request.body = found
-    request.headers.pop("Transfer-Encoding", None)
-    request.headers["Content-Length"] = str(len(found))
-    return found
-
-
-def _parts(body: Any) -> Iterator[bytes]:
-    """What a file or an iterable gives, as requests would send it."""
-    source = iter(lambda: body.read(_CHUNK), type(body.read(0))()) if hasattr(body, "read") else iter(body)
-    for part in source:
-        yield part.encode() if isinstance(part, str) else part
-
-
-def _outgoing(request: requests.PreparedRequest, body: bytes | None) -> Outgoing:
-    headers = tuple((_text(name), _text(value)) for name, value in request.headers.items())
-    return Outgoing(str(request.method), str(request.url), headers, body)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
-
-
-def _shaped(request: requests.PreparedRequest, step: Send) -> requests.PreparedRequest:
-    """The request as one attempt sends it."""
-    target = step.target
-    shaped = request.copy()
-    shaped.method, dropped = target.method, set(target.dropped)
-    if target.moved:
-        shaped.url = target.url
-        dropped.add("host")
-        if not target.keyed:
-            dropped.add(FIELD.lower())
-    if not target.with_body:
-        shaped.body = None
-    kept = {name: value for name, value in request.headers.items() if _text(name).lower() not in dropped}
-    shaped.headers = CaseInsensitiveDict({**kept})
-    shaped.headers.update(target.added)
-    return shaped
-
-
-def _within(timeout: Any, left: float) -> tuple[float, float]:
-    """A timeout for connecting and one for reading, neither longer than what is left of the deadline."""
-    if isinstance(timeout, tuple):
-        connect, read = timeout
-    elif hasattr(timeout, "connect_timeout"):
-        connect, read = timeout.connect_timeout, timeout.read_timeout
-    else:
-        connect = read = timeout
-    return _shorter(connect, left), _shorter(read, left)
-
-
-def _shorter(seconds: Any, left: float) -> float:
-    return min(float(seconds), left) if isinstance(seconds, int | float) else left
-
-
-def _arriving(response: requests.Response) -> Iterator[bytes]:
-    """A body as it comes: `iter_content` waits until a whole part of its size is there, however slowly it drips."""
-    try:
-        while part := response.raw.read1(_CHUNK, decode_content=True):
-            yield part
-    except urllib3.exceptions.DecodeError as error:
-        raise requests.exceptions.ContentDecodingError(error) from error
-    except urllib3.exceptions.ReadTimeoutError as error:
-        raise requests.exceptions.ReadTimeout(error, request=response.request) from error
-    except urllib3.exceptions.SSLError as error:
-        raise requests.exceptions.SSLError(error, request=response.request) from error
-    except urllib3.exceptions.ProtocolError as error:
-        raise requests.exceptions.ChunkedEncodingError(error, request=response.request) from error
-
-
-def _failure(error: requests.RequestException) -> Failure:
-    """Rules C4 to C6, by requests' exceptions, which wrap those of urllib3."""
-    if isinstance(error, _HOPELESS) or certificate_refused(error):
-        return Failure(Kind.HOPELESS, error)
-    wrapped = error.args[0] if error.args else None
-    reason = wrapped.reason if isinstance(wrapped, MaxRetryError) else wrapped
-    unsent = isinstance(error, _UNSENT) or isinstance(reason, _REFUSED)
-    return Failure(Kind.UNSENT if unsent else Kind.AMBIGUOUS, error)
-
-
-class _Wire:
-    """`driving.Wire` over an adapter."""
-
-    def __init__(
-        self,
-        inner: BaseAdapter,
-        request: requests.PreparedRequest,
-        retries: Retries,
-        refresh: Refreshing | None,
-        how: Mapping[str, Any],
-    ) -> None:
-        self._inner = inner
-        self._request = request
-        self._limit = retries.policy.response_limit
-        self._clock = retries.world.clock
-        self._refresh = refresh
-        self._how = how
-
-    def send(self, step: Send, /) -> Result:
-        end = self._clock() + step.left
-        shaped = _shaped(self._request, step)
-        how = {**self._how, "timeout": _within(self._how["timeout"], step.left)}
-        if urlsplit(str(shaped.url)).hostname is None:
-            return Failure(Kind.HOPELESS, requests.exceptions.InvalidURL(shaped.url, request=shaped))
-        try:
-            response = self._inner.send(shaped, stream=True, **how)
-            if ends_unmarked(response.raw.version, step.target.method, response.status_code, response.headers):
-                response.close()
-                raise requests.exceptions.ConnectionError("The head of the response was cut off.", request=shaped)
-            if not is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit):
-                return Answer(response.status_code, response.headers, "", response)
-            self._read(response, end)
-        except requests.exceptions.ContentDecodingError:
-            raise  # it came, and cannot be read: nobody knows what it says
-        except requests.RequestException as error:
-            return _failure(error)
-        code = problem_code(response.headers.get("content-type", ""), response.content)
-        return Answer(response.status_code, response.headers, code, response)
-
-    def _read(self, response: requests.Response, end: float) -> None:
-        """A server that drips is noticed between two parts, each of which has its own timeout."""
-        parts = []
-        try:
-            for part in _arriving(response):
-                parts.append(part)
-                if self._clock() > end:
-                    raise requests.exceptions.ReadTimeout(
-                        "The deadline of all attempts has passed.", request=response.request
-                    )
-        except BaseException:
-            response.close()
-            raise
-        response._content = b"".join(parts)
-        response._content_consumed = True
-
-    def discard(self, answer: Answer, /) -> None:
-        answer.raw.close()
-
-    def refresh(self) -> Mapping[str, str] | None:
-        return None if self._refresh is None else self._refresh()

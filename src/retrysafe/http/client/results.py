@@ -71,6 +71,8 @@ RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 OVERLOADED = frozenset({429, 503})
 """Statuses after which a client waits longer."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_ABOUT_THE_KEY = frozenset({"key-reused", "key-expired", "result-unavailable"})
+"""Codes by which a server says that it knows the key, and that no attempt with it is running."""
 _BEFORE_THE_KEY = frozenset({401, 403, 407, 413, 421, 425, 429, 431})
 """Refusals that come from in front of the layer that knows keys: they say nothing of an earlier attempt."""
 
@@ -83,7 +85,7 @@ def judge(result: Result, host: Host | None) -> Verdict:
         return Verdict.REDIRECT
     if result.is_replay:
         return Verdict.FINAL
-    told = result.headers.get(host.should_retry, "").strip().lower() if host and host.should_retry else ""
+    told = _told(result, host)
     if told in ("true", "false"):
         return Verdict.RETRY if told == "true" else Verdict.FINAL
     if result.status == 401:
@@ -96,7 +98,12 @@ def may_repeat(result: Result, *, repeatable: bool) -> bool:
     return repeatable or (isinstance(result, Failure) and result.kind is Kind.UNSENT)
 
 
-def in_doubt(before: bool, result: Result) -> bool:
+def _told(answer: Answer, host: Host | None) -> str:
+    """What the host's own header says about a retry, if it has one."""
+    return answer.headers.get(host.should_retry, "").strip().lower() if host and host.should_retry else ""
+
+
+def in_doubt(before: bool, result: Result, host: Host | None = None) -> bool:
     """Whether the operation may have had an effect that its caller was not told of, after one more result."""
     if isinstance(result, Failure):
         return before or result.kind is Kind.AMBIGUOUS
@@ -104,6 +111,8 @@ def in_doubt(before: bool, result: Result) -> bool:
         return False
     if result.status >= 500 or result.status == 408 or _is_running(result) or result.code == "outcome-unknown":
         return True
+    if result.status == 409:
+        return _told(result, host) == "true" or (before and result.code not in _ABOUT_THE_KEY)
     return before and result.status in _BEFORE_THE_KEY | REDIRECTS
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.errors import RequestOutcomeUnknown
 from retrysafe.http.client.hosts import IDEMPOTENT, address, origin_of
-from retrysafe.http.client.journal import Entry, Journal
+from retrysafe.http.client.journal import Journal
 
 HOLD = 120.0
 """Seconds for which a request is taken before its own client has it."""
@@ -30,8 +31,9 @@ def taken(
     Every request comes once, the oldest first; only those to ``origin``, if there is one.
     """
     wanted = None if origin is None else origin_of(origin)
-    for entry in journal.pending():
-        if wanted is not None and address(entry.url) != wanted:
+    for id in journal.ids():
+        entry = journal.find(id)
+        if entry is None or (wanted is not None and address(entry.url) != wanted):
             continue
         unknown = refused(entry, wall())
         if unknown is not None and not journal.is_held(entry, wall()):
@@ -55,8 +57,7 @@ def refused(entry: Entry, now: float) -> RequestOutcomeUnknown | None:
 
 def check_passed(journal: Journal, entry: Entry) -> None:
     """Raise `ConfigurationError` if the client that has sent a request did so past its journal."""
-    if any(one.id == entry.id and one.owner == journal.owner.name for one in journal.pending()):
-        journal.release(entry.id)
+    if journal.let_go(entry.id):
         raise ConfigurationError(
             "The client has no retrysafe transport with this journal, so nobody noted what became of "
             f"{entry}. Give it one, and resume again: the key is the same."

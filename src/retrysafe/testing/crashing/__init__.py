@@ -20,6 +20,9 @@ from retrysafe.testing.crashing.working import Experiment
 
 __all__ = ["Action", "Call", "Place", "Point", "Report", "Violation", "crash_points"]
 
+OURS = "retrysafe-"
+"""How the names of all our threads begin."""
+
 
 def crash_points(
     run: Callable[[Any], Any],
@@ -119,5 +122,7 @@ def _may_fork() -> bool:
 
 
 def _threads() -> str:
+    """Threads that forbid to fork. Ours do not: heartbeats, sweepers and writers are made to be forked."""
     others = [one for one in threading.enumerate() if one is not threading.main_thread()]
-    return ", ".join(one.name for one in others if not isinstance(one, threading._DummyThread))
+    foreign = [one for one in others if not isinstance(one, threading._DummyThread)]
+    return ", ".join(one.name for one in foreign if not one.name.startswith(OURS))

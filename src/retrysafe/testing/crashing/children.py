@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
-import select
 import signal
 import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import takewhile
+from multiprocessing.connection import wait
 from typing import Any
 
 from retrysafe.testing.crashing.points import Ended
@@ -129,12 +129,13 @@ class Child:
 def listen(children: Sequence[Child], until: Callable[[], bool], silence: float) -> None:
     """Take in what children tell until something is so, they have ended, or been silent for so many seconds."""
     while not until():
-        waiting = [child for child in children if child.open]
-        ready = select.select(waiting, [], [], silence)[0] if waiting else []
+        waiting = {child.fileno(): child for child in children if child.open}
+        ready = wait(list(waiting), silence) if waiting else []
         if not ready:
             return
-        for child in ready:
-            child.read()
+        for pipe, child in waiting.items():
+            if pipe in ready:
+                child.read()
 
 
 def _live(work: Work, telling: int, waiting: int, limit: float) -> None:
