@@ -16,6 +16,7 @@ from retrysafe.core.transitions import Event
 from retrysafe.types import (
     Cached,
     Clocks,
+    Delivery,
     Envelope,
     Filter,
     Finding,
@@ -409,6 +410,37 @@ class AsyncPublisher(Protocol):
 
     async def aclose(self) -> None:
         """Hang up."""
+        ...
+
+
+class Consumer(Protocol):
+    """Takes messages from a broker, and tells it what became of them. On an event loop.
+
+    What was received and not settled when the consumer goes, by a crash or by `aclose`, the broker hands out again.
+    """
+
+    @property
+    def redelivers(self) -> float | None:
+        """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
+        ...
+
+    async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+        """Up to so many messages, in the order of their partitions; waits so many seconds for the first one.
+
+        Raises what the client library raises when the broker cannot be reached; the next call connects again.
+        """
+        ...
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Tell the broker that these are settled. What cannot be told is delivered again, which is harmless."""
+        ...
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Let the broker hand it out again after about so many seconds, to this or another consumer."""
+        ...
+
+    async def aclose(self) -> None:
+        """Hang up; what is not settled is the broker's again."""
         ...
 
 

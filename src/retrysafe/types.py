@@ -306,3 +306,16 @@ class Published(NamedTuple):
 
     reception: Reception
     error: str = ""
+
+
+class Delivery(NamedTuple):
+    """A message as a broker hands it out, once or again; ``tag`` is what its consumer settles it by.
+
+    ``partition`` is the queue or stream it came from, within which the broker keeps the order. ``redelivered``: the
+    broker says that it has, or may have, handed it out before; what it says is a hint, not a count.
+    """
+
+    envelope: Envelope
+    tag: Any
+    partition: str
+    redelivered: bool = False

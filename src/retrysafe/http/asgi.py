@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
+from retrysafe.doors import enter, leave, refuse_bound_to_threads
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http.bodies import Body
-from retrysafe.http.doors import enter, leave, refuse_bound_to_threads
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, is_endless, lower
 from retrysafe.http.policy import Options

@@ -18,12 +18,12 @@ from fastapi.routing import APIRoute, iter_route_contexts
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
+from retrysafe.doors import refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi, starlette
 from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, request_of
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.declared import declared_by, guard_for, policy
-from retrysafe.http.doors import refuse_bound_to_threads
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
 

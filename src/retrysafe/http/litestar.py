@@ -24,11 +24,11 @@ from litestar.response import Response
 from litestar.routes import BaseRoute, HTTPRoute
 
 from retrysafe.boundary import Boundary
+from retrysafe.doors import refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import asgi, openapi
 from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, request_of, whose_of
 from retrysafe.http.conditional import Unmet, Version, evaluate
-from retrysafe.http.doors import refuse_bound_to_threads
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
 from retrysafe.http.routes import NEEDS

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from retrysafe.claim import Claim
+from retrysafe.doors import enter, leave
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http.bodies import Body
-from retrysafe.http.doors import enter, leave
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response
 from retrysafe.http.problems import Refusal

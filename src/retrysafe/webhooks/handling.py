@@ -13,8 +13,8 @@ from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.codec import JSONCodec
 from retrysafe.core.keys import LONGEST
+from retrysafe.doors import enter, leave, refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError, RetryTransaction
-from retrysafe.http.doors import enter, leave, refuse_bound_to_threads
 from retrysafe.once import fingerprint_of, refuse_unfinished
 from retrysafe.webhooks.deliveries import Event
 from retrysafe.webhooks.handlers import Handler
