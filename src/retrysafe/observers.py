@@ -91,6 +91,11 @@ OCCURRENCES: dict[str, Meaning] = {
     "swept": Meaning(INFO, "a sweeper has removed what was forgotten", ("removed", "archived", "seconds")),
     "sweep_failed": Meaning(WARNING, "a sweeper could not go on; it tries again", ("error",)),
     "relay_failed": Meaning(WARNING, "a relay could not go on; it tries again", ("error",)),
+    "messages_trimmed": Meaning(
+        ERROR,
+        "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
+        ("stream", "group", "messages"),
+    ),
     "restarted": Meaning(INFO, "the database wanted the whole transaction again", ("restarts",)),
     "renewal_failed": Meaning(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
     "lease_lost": Meaning(ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
