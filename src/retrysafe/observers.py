@@ -95,6 +95,18 @@ OCCURRENCES: dict[str, Meaning] = {
         ERROR,
         "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
         ("stream", "group", "messages"),
+    "message_again": Meaning(
+        INFO,
+        "a message was not settled and comes again: it failed, met a gap, or another consumer is handling it",
+        ("topic", "became", "pause", "error"),
+    ),
+    "message_dead": Meaning(
+        ERROR, "a message was given up; it is in the dead letters, or was before", ("topic", "error")
+    ),
+    "message_late": Meaning(
+        WARNING,
+        "a message was handled that is older than the window: if it was handled before, that is forgotten",
+        ("topic",),
     ),
     "restarted": Meaning(INFO, "the database wanted the whole transaction again", ("restarts",)),
     "renewal_failed": Meaning(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
