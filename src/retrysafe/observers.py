@@ -95,6 +95,7 @@ OCCURRENCES: dict[str, Meaning] = {
         ERROR,
         "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
         ("stream", "group", "messages"),
+    ),
     "message_again": Meaning(
         INFO,
         "a message was not settled and comes again: it failed, met a gap, or another consumer is handling it",
