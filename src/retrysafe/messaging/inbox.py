@@ -86,6 +86,8 @@ class Inbox:
         if not check_name(consumer, "consumer"):
             raise ConfigurationError("consumer= is empty: name who handles the messages.")
         if consumer in self._consumers:
-            raise ConfigurationError(f"There is a handler {consumer!r} already: a message would be handled by one alone.")
+            raise ConfigurationError(
+                f"There is a handler {consumer!r} already: a message would be handled by one alone."
+            )
         self._consumers.add(consumer)
         return consumer

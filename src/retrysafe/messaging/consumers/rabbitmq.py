@@ -21,6 +21,7 @@ from retrysafe.core.lanes import partitions_of
 from retrysafe.core.shelf import Shelf
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.cloudevents import received
+from retrysafe.messaging.consumers.uncut import Uncut
 from retrysafe.messaging.publishers.rabbitmq import PREFIX
 from retrysafe.types import Delivery, Duration, Envelope
 
@@ -80,6 +81,7 @@ class RabbitMQConsumer:
         self._connections = itertools.count()
         self._connection: AbstractConnection | None = None
         self._wire: Wire | None = None
+        self._opening = Uncut(self._open)
         self._generation = -1
         self._tags: set[str] = set()
 
@@ -98,7 +100,7 @@ class RabbitMQConsumer:
         deadline = loop.time() + wait
         while True:
             if not self._is_open():
-                await self._open()
+                await self._opening()
             now = loop.time()
             self._arrived.clear()
             if taken := self._shelf.take(most, now):
@@ -134,6 +136,7 @@ class RabbitMQConsumer:
 
     async def aclose(self) -> None:
         """Hang up; what is not settled is the broker's again."""
+        await self._opening.aclose()
         await self._hang_up()
 
     # ------------------------------------------------------------ the connection
