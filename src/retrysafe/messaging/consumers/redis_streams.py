@@ -14,13 +14,13 @@ from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partitions_of
 from retrysafe.core.shelf import Shelf
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.cloudevents import received
 from retrysafe.messaging.consumers.holding import Holdings
 from retrysafe.messaging.consumers.uncut import Uncut
-from retrysafe.messaging.publishers.redis_streams import PAYLOAD, stream_of
+from retrysafe.messaging.publishers.redis_streams import stream_of
+from retrysafe.messaging.redis_entries import envelope_in
 from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.ports import Observer
-from retrysafe.types import Delivery, Duration, Envelope
+from retrysafe.types import Delivery, Duration
 
 _LOOK = 1.0
 """Seconds a wait for new entries lasts at most: shorter than the time limit of a client."""
@@ -255,7 +255,7 @@ class RedisStreamsConsumer:
             entry = _Entry(stream, number)
             if not (again and self._shelf.has(entry)):
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
-                self._shelf.put(Delivery(_envelope(fields, self._streams[stream]), entry, stream, again))
+                self._shelf.put(Delivery(envelope_in(fields, self._streams[stream]), entry, stream, again))
 
     async def _rest(self, seconds: float) -> None:
         """Wait until something new may be there."""
@@ -278,9 +278,3 @@ class RedisStreamsConsumer:
         for stream, tags in owed.items():
             told = set(tags)
             self._owed[stream] = [tag for tag in self._owed[stream] if tag not in told]
-
-
-def _envelope(fields: dict[bytes, bytes], place: str) -> Envelope:
-    payload = fields.pop(PAYLOAD.encode(), b"")
-    given = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items()}
-    return received(given, payload, place)
