@@ -103,7 +103,7 @@ async def mortal(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, Any
 
 
 @pytest.mark.fault(50)
-async def test_a_broker_that_dies_under_load_hands_out_what_is_left(mortal: tuple[Any, AnyBench]) -> None:
+async def test_a_broker_that_ends_under_load_hands_out_what_is_left(mortal: tuple[Any, AnyBench]) -> None:
     server, broker = mortal
     trial = Trial(broker)
     await trial.published(*"AAB" * 30)
