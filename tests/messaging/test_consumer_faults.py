@@ -264,6 +264,21 @@ async def test_who_has_lost_a_stream_takes_nothing_from_it(broker: AnyBench) -> 
         assert (group["pending"], group["lag"]) == (1, 1), "the second message is its successor's"
 
 
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+async def test_entries_whose_answer_was_lost_are_handed_out(broker: AnyBench) -> None:
+    """Who asks again, be it the client library, is told that there is nothing new: the entries are its own by then."""
+    trial = Trial(broker)
+    async with trial.consumer() as consumer:
+        await trial.nothing(consumer)
+        proxy = broker.proxies[consumer]
+        await trial.published("A", "A")
+        proxy.arm_on("before", "<", lambda message: b"placed.v1" in message and message.startswith(b"*2\r\n$3\r\nnew"))
+        await trial.published("A")
+        assert await consumed(consumer, 3) == [0, 1, 2]
+        assert proxy.hits
+
+
 @pytest.mark.fault(57)
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 async def test_a_message_is_not_handed_out_again_while_it_is_handled_for_longer_than_a_lease(broker: AnyBench) -> None:
