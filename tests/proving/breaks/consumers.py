@@ -39,14 +39,6 @@ BREAKS = [
         rows=(50,),
     ),
     Break(
-        "what a dead consumer left unsettled is not taken over",
-        "messaging/consumers/redis_streams.py",
-        '        self.cursor = _BEGINNING\n        """In what was left',
-        '        self.cursor = ""\n        """In what was left',
-        killed_by=(f"{SUITE}[redis-what_a_dead_consumer_left_is_handed_out_again_in_its_order]",),
-        rows=(50,),
-    ),
-    Break(
         "a subscription that the broker has ended is not missed",
         "messaging/consumers/rabbitmq.py",
         "not wire.is_closed and self._tags <= set(wire.consumers)",
