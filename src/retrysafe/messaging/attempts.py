@@ -46,6 +46,8 @@ class Settings(NamedTuple):
     function: Function
     trials: Trials
     digest: bool
+    together: bool = False
+    """Whether the function takes a list of messages."""
 
 
 class Identity(NamedTuple):
@@ -98,9 +100,7 @@ class Attempt:
         """Let a plain function handle the message."""
         if self._setting.function.is_async:
             claim.not_executed()
-            raise ConfigurationError(
-                f"The handler {self._setting.consumer!r} is a coroutine function: use ahandle(), or make it a plain one."
-            )
+            raise ConfigurationError(f"The handler {self._setting.consumer!r} is a coroutine function: use ahandle().")
         try:
             refuse_unfinished(claim, self._setting.function.function(self._given(claim)))
         except BaseException as error:
@@ -121,14 +121,18 @@ class Attempt:
             self.failed_for_good = claim._said.failure is not None
         claim.result = HANDLED
 
-    def _given(self, claim: Claim) -> Received[Any]:
+    def _given(self, claim: Claim) -> Any:
         """The message as its handler takes it, which has not run if that fails."""
         try:
-            data = data_of(self._envelope, self._setting.function.parse)
+            received = self.received(claim.tx, claim)
         except BaseException:
             claim.not_executed()
             raise
-        return Received(self._envelope, data, claim.tx, claim, self.late)
+        return [received] if self._setting.together else received
+
+    def received(self, tx: Any, claim: Claim | None = None) -> Received[Any]:
+        """The message for its handler; raises `MessageUnreadable`, and what ``parse=`` raises."""
+        return Received(self._envelope, data_of(self._envelope, self._setting.function.parse), tx, claim, self.late)
 
     # ------------------------------------------------------------ how it is judged
 

@@ -89,7 +89,9 @@ class SqlInbox:
         """Keep a message as a dead letter, or keep why a dead letter died again; its attempts go with it."""
         p = self._store.p
         params = dict(zip(_LETTER, _letter_values(arrival, counts, error[:LONGEST_ERROR]), strict=True))
-        placed = ", ".join(p(_KINDS.get(name, "operation") if name != "sequence" else "token", name) for name in _LETTER)
+        placed = ", ".join(
+            p(_KINDS.get(name, "operation") if name != "sequence" else "token", name) for name in _LETTER
+        )
         sql = (
             f"INSERT INTO {DEAD} ({', '.join(_LETTER)}, died) VALUES ({placed}, {self._store.NOW}) "
             + self._store.upsert("key_hash", ("started", "finished", "error", "died"))
@@ -155,7 +157,8 @@ class SqlInbox:
         into, ignore = self._store.insert_ignoring("key_hash")
         sql = (
             f"{into} {SEQUENCES} (key_hash, {', '.join(names)}, sequence, updated) VALUES ({p('key')}, "
-            f"{', '.join(p('operation', name) for name in names)}, {p('token', 'sequence')}, {self._store.NOW}) {ignore}"
+            f"{', '.join(p('operation', name) for name in names)}, {p('token', 'sequence')}, {self._store.NOW}) "
+            f"{ignore}"
         )
         return Ask(self._store.query(sql, params), _changed)
 
