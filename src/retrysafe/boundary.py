@@ -147,6 +147,12 @@ class Boundary:
         return self._terms.effects
 
     @property
+    def patience(self) -> float:
+        """Seconds for which a simultaneous duplicate waits at most."""
+        concurrency = self._terms.concurrency
+        return concurrency.seconds if isinstance(concurrency, Wait) else 0.0
+
+    @property
     def permanent(self) -> tuple[type[BaseException], ...]:
         """The exception types that are stored as failures."""
         return self._terms.permanent

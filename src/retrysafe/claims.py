@@ -34,6 +34,7 @@ class Claims:
         self._terms = terms
         self._wants = [want._replace(attempt=attempt) for want in wants]
         self._store: Any = terms.backend.store
+        self._held: list[Held] = []
         self._place = Place(self)
         self._lending: Any = None
         self._opened: Any = None
@@ -61,7 +62,7 @@ class Claims:
         self._lending = client.transaction()
         self._opened = self._lending.__enter__()
         try:
-            self.decisions = run(open_many(self._store, self._wants), self._opened.execute)
+            self.decisions, self._held = run(open_many(self._store, self._wants), self._opened.execute)
         except BaseException:
             self._give_back()
             raise
@@ -82,7 +83,7 @@ class Claims:
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
         try:
-            self.decisions = await arun(open_many(self._store, self._wants), self._opened.execute)
+            self.decisions, self._held = await arun(open_many(self._store, self._wants), self._opened.execute)
         except BaseException:
             await self._agive_back()
             raise
@@ -94,7 +95,7 @@ class Claims:
     ) -> None:
         if not self._place.leave():
             return
-        held, kept = self._held(), False
+        held, kept = self._held, False
         try:
             if error is None:
                 kept = run(conclude_many(self._store, held, self._stored()), self._opened.execute)
@@ -114,7 +115,7 @@ class Claims:
             raise cancelled
 
     async def _aexit(self, error: BaseException | None) -> None:
-        held, kept = self._held(), False
+        held, kept = self._held, False
         try:
             if error is None:
                 kept = await arun(conclude_many(self._store, held, self._stored()), self._opened.execute)
@@ -142,10 +143,6 @@ class Claims:
 
     def not_executed(self) -> None:
         """See `Claim.not_executed`."""
-
-    def _held(self) -> list[Held]:
-        ours = (want for want in self._wants if self.decisions.get(want.key) is Decision.MINE)
-        return [Held(want.key, want.attempt, 0, want.clocks, transactional=True) for want in ours]
 
     def _stored(self) -> Any:
         return encode_result(self._terms.codec, self.result, None, self._terms.largest_result)

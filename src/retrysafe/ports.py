@@ -197,8 +197,8 @@ class TransactionalStore(Store, Protocol):
 class BatchStore(TransactionalStore, Protocol):
     """A store that claims many keys in one statement, inside a transaction of the boundary's own."""
 
-    def claim_many(self, wants: Sequence[Want]) -> Ask[set[bytes]]:
-        """Insert first records for keys that have none and that nobody else is claiming; the keys that were inserted.
+    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
+        """Insert first records for keys that have none and that nobody else is claiming; the tokens of those keys.
 
         The wants are of one attempt. It waits for nobody.
         """

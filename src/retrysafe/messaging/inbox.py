@@ -113,7 +113,7 @@ class Inbox:
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             raise ConfigurationError(
-                f"A handler has no option {sorted(unknown)[0]!r}; it has {', '.join(Options.__annotations__)}."
+                f"A handler has no option {min(unknown)!r}; it has {', '.join(Options.__annotations__)}."
             )
         attempts, crashes, gaps = options.get("attempts", 5), options.get("crashes", 3), options.get("gaps", 10)
         if min(attempts, crashes, gaps) < 1:
@@ -121,7 +121,7 @@ class Inbox:
         shortest = seconds_of(options.get("pause", "500ms"), "pause")
         backoff = Backoff(shortest, seconds_of(options.get("longest_pause", "60s"), "longest_pause"))
         wanted = function_of(function, options.get("parse"))
-        trials = Trials(attempts, crashes, gaps, backoff)
+        trials = Trials(attempts, crashes, gaps, backoff, Trials().grace + self.boundary.patience)
         return Settings(self.boundary, consumer, wanted, trials, options.get("digest", True))
 
     # ------------------------------------------------------------ sequences

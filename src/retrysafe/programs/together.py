@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from retrysafe.core.decisions import Decision, decide
 from retrysafe.core.transitions import Event
@@ -11,8 +12,15 @@ from retrysafe.programs.drivers import ask
 from retrysafe.types import Held, Stored, Want
 
 
-def open_many(store: BatchStore, wants: Sequence[Want]) -> Steps[dict[bytes, Decision]]:
-    """Begin, and claim all keys that have no record; what is to be done about each key.
+class Opened(NamedTuple):
+    """What is to be done about each key, and what is held of those that are this attempt's."""
+
+    decisions: dict[bytes, Decision]
+    held: list[Held]
+
+
+def open_many(store: BatchStore, wants: Sequence[Want]) -> Steps[Opened]:
+    """Begin, and claim all keys that have no record.
 
     Of a key that another transaction is claiming, or whose record is in the way, nothing is written: BUSY, or what its
     record means for a claim of its own.
@@ -27,7 +35,8 @@ def open_many(store: BatchStore, wants: Sequence[Want]) -> Steps[dict[bytes, Dec
             record = records.get(want.key)
             if record is not None:
                 decisions[want.key] = decide(record, want)
-    return decisions
+    held = [Held(w.key, w.attempt, fresh[w.key], w.clocks, w.transactional) for w in wants if w.key in fresh]
+    return Opened(decisions, held)
 
 
 def conclude_many(store: BatchStore, held: Sequence[Held], result: Stored) -> Steps[bool]:

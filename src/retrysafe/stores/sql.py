@@ -246,12 +246,13 @@ class SqlStore:
 
     # ------------------------------------------------------------ many at once
 
-    def claim_many(self, wants: Sequence[Want]) -> Ask[set[bytes]]:
+    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
         """Insert first records, in the order of their keys; those that are there stay as they are."""
         params = self._want_params(wants[0])
         for i, want in enumerate(sorted(wants)):
             params |= {f"key{i}": want.key, f"fingerprint{i}": want.fingerprint}
-        return Ask(self.query(self.claim_many_sql(len(wants)), params), _keys)
+        found = self.query(self.claim_many_sql(len(wants)), params)
+        return Ask(found, lambda answer: {bytes(key): int(token) for key, token in answer.rows})
 
     def claim_many_sql(self, count: int) -> str:
         """One INSERT of so many; here a transaction that writes is alone."""
@@ -266,7 +267,7 @@ class SqlStore:
     def _insert_many(self, before: str, source: str) -> str:
         insert = self._insert("retrysafe_source", " WHERE retrysafe_true").rsplit(" RETURNING ", 1)[0]
         insert = insert.replace(self.p("key"), "wanted_key", 1).replace(self.p("fingerprint"), "wanted_print", 1)
-        return f"{before}{insert.replace('retrysafe_source WHERE retrysafe_true', source)} RETURNING key_hash"
+        return f"{before}{insert.replace('retrysafe_source WHERE retrysafe_true', source)} RETURNING key_hash, token"
 
     def read_many(self, keys: Sequence[bytes]) -> Ask[dict[bytes, Record]]:
         """The records of keys."""
