@@ -213,7 +213,7 @@ class _Run:
 
     async def _worker(self) -> None:
         while (lane := await self._ready.get()) is not None:
-            if self._ending:
+            if self._ending or self._bell.rung:
                 continue
             portion = self._lanes.take(lane, self._more(), self._handler.portion)
             handled = await self._handled(portion)
