@@ -117,6 +117,7 @@ OCCURRENCES: dict[str, Meaning] = {
     "topic_resumed": Meaning(WARNING, "an operator lets a topic go on", ("topic", "actor")),
     "redriven": Meaning(
         WARNING, "an operator lets dead letters leave again", ("messages", "actor", "reason")
+    ),
     "messages_trimmed": Meaning(
         ERROR,
         "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
