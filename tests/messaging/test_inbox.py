@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.core.identifiers import milliseconds_of, uuid7
 from retrysafe.messaging import Became, Handled, Inbox, Received, SequenceGap
+from retrysafe.webhooks import Event, Receiver
 from tests.boundary.shops import Shop
 from tests.messaging.inboxes import World, envelope
+from tests.webhooks.providers import NOW, STANDARD
 
 SETTLED = (Became.HANDLED, Became.DUPLICATE, Became.DEAD, Became.PASSED)
 
@@ -371,3 +374,34 @@ def test_a_gap_error_names_the_last_one_applied(world: World) -> None:
 
     handle.handle(envelope(1))
     assert found == [7]
+
+
+# ---------------------------------------------------------------- beside webhooks
+
+
+def test_a_webhook_and_the_queue_retry_of_its_event_share_a_key(world: World) -> None:
+    inbox = world.inbox()
+    receiver = Receiver(inbox.boundary, STANDARD.receiver_scheme(), clock=lambda: NOW)
+
+    @receiver.otherwise
+    def paid(event: Event[Any]) -> None:
+        world.apply(event.tx, event.id)
+
+    @inbox.handler("webhook retries")
+    def retry(message: Received[Any]) -> None:
+        receiver.handle(Event.load(message.data))
+
+    def queued(id: str, message: str) -> Handled:
+        event = receiver.verify(*_wire(id))
+        assert isinstance(event, Event)
+        return retry.handle(envelope(message, payload=json.dumps(event.dump()).encode()))
+
+    assert receiver.receive(*_wire("e1")).status < 300
+    assert became(queued("e1", "m1"), queued("e2", "m2"), queued("e2", "m3")) == ["handled"] * 3
+    assert receiver.receive(*_wire("e2")).status < 300
+    assert world.applied() == ["e1", "e2"]
+
+
+def _wire(id: str) -> tuple[Any, bytes]:
+    delivered = STANDARD.deliver(id)
+    return delivered.headers, delivered.body
