@@ -16,7 +16,9 @@ from retrysafe.core.relaying import Death, Delay
 from retrysafe.core.transitions import Event
 from retrysafe.types import (
     Arrival,
+    Backlog,
     Cached,
+    Chosen,
     Clocks,
     DeadLetter,
     Delivery,
@@ -24,13 +26,16 @@ from retrysafe.types import (
     Filter,
     Finding,
     Held,
+    InboxLetter,
     Micros,
     Page,
     Partition,
+    Place,
     Published,
     Queued,
     Record,
     Refusal,
+    RelaySeen,
     Stored,
     Tally,
     Want,
@@ -194,6 +199,26 @@ class TransactionalStore(Store, Protocol):
 
 
 @runtime_checkable
+class BatchStore(TransactionalStore, Protocol):
+    """A store that claims many keys in one statement, inside a transaction of the boundary's own."""
+
+    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
+        """Insert first records for keys that have none and that nobody else is claiming; the tokens of those keys.
+
+        The wants are of one attempt. It waits for nobody.
+        """
+        ...
+
+    def read_many(self, keys: Sequence[bytes]) -> Ask[dict[bytes, Record]]:
+        """The records of keys, as far as there are any."""
+        ...
+
+    def complete_many(self, held: Sequence[Held], result: Stored) -> Ask[int]:
+        """Complete the records of one attempt, in the transaction that claimed them; how many that were."""
+        ...
+
+
+@runtime_checkable
 class RotatingStore(TransactionalStore, Protocol):
     """A store whose records lie in partitions, which can be rewritten one at a time instead of deleting row by row."""
 
@@ -294,9 +319,9 @@ class InboxStore(Protocol):
         ...
 
     def letters(
-        self, boundary: str, consumer: str | None, identities: Sequence[bytes] = (), *, limit: int, marked: bool = False
-    ) -> Ask[list[DeadLetter]]:
-        """Dead letters, the oldest first; ``marked``: those that are to be handled again."""
+        self, chosen: Chosen, *, boundary: str | None = None, after: Place | None = None, limit: int, marked: bool
+    ) -> Ask[list[InboxLetter]]:
+        """Dead letters, the oldest first, after a place; ``marked``: only those that are to be handled again."""
         ...
 
     def mark(self, identity: bytes) -> Ask[bool]:
@@ -321,6 +346,70 @@ class InboxStore(Protocol):
 
     def applied(self, key: bytes) -> Ask[int | None]:
         """The last sequence of an entity, whatever the transaction's snapshot."""
+        ...
+
+
+class OperableOutbox(OutboxStore, Protocol):
+    """What people and monitors ask beside that. Every method is pure."""
+
+    def backlog(self) -> Ask[list[Backlog]]:
+        """What waits, by topic."""
+        ...
+
+    def relays(self) -> Ask[list[RelaySeen]]:
+        """The relays that have said they are there, and not that they go."""
+        ...
+
+    def beat(self, name: str, hold: str) -> Ask[None]:
+        """Note that a relay is there."""
+        ...
+
+    def bye(self, names: Sequence[str]) -> Ask[None]:
+        """Forget relays."""
+        ...
+
+    def buckets(self) -> Ask[set[int]]:
+        """The buckets that relays can hold."""
+        ...
+
+    def restore(self, there: set[int]) -> Ask[None]:
+        """Make the buckets that are missing beside these."""
+        ...
+
+    def counts(self) -> Ask[tuple[int, int]]:
+        """How many messages are dead letters, and how many are kept that have left."""
+        ...
+
+    def pause(self, topic: str) -> Ask[None]:
+        """Let nothing of a topic leave."""
+        ...
+
+    def resume(self, topic: str) -> Ask[bool]:
+        """Let a topic go on; False if it was not paused."""
+        ...
+
+    def paused(self) -> Ask[list[str]]:
+        """The topics of which nothing leaves."""
+        ...
+
+    def letters(self, chosen: Chosen, after: int, limit: int) -> Ask[list[DeadLetter]]:
+        """Dead letters, and the heads of parked lanes, in the order of their numbers."""
+        ...
+
+    def count(self, chosen: Chosen) -> Ask[dict[tuple[str, str, str], int]]:
+        """How many dead letters are chosen, by topic, type and error."""
+        ...
+
+    def claim_letters(self, numbers: Sequence[int]) -> Ask[list[int]]:
+        """Lock dead letters to the end of the transaction; return those that are still there."""
+        ...
+
+    def redrive(self, numbers: Sequence[int]) -> list[Ask[None]]:
+        """Put dead letters at the end of their lanes, under the ids that they have."""
+        ...
+
+    def unpark(self, numbers: Sequence[int]) -> Ask[int]:
+        """Let parked lanes go on with the message that they wait for; return how many were parked."""
         ...
 
 

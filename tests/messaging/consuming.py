@@ -1,33 +1,48 @@
-"""A service that applies messages: `python -m tests.messaging.consuming BROKER URL TOPIC STORE`"""
+"""A consumer process for tests that kill it: handles the messages 0…N, of which its broker forgets none."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from typing import Any
 
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox, Received
-from retrysafe.messaging.subscription import Subscription
-from tests.messaging.brokers import BENCHES
+from tests.messaging.inboxes import delivery
+
+KEYS = 7
 
 
-def applying(store: str) -> Any:
-    """A handler that writes each message into the table ``applied`` of a SQLite file."""
-    boundary = Boundary("inventory", store=store, effects="transactional", window="24h", observers=())
+def main(url: str, boundary: str, table: str, make: str, count: int, poison: int) -> None:
+    inbox = Inbox(Boundary(boundary, store=url, effects="transactional", window="7d", observers=()))
 
-    @Inbox(boundary).handler("inventory", pause="10ms", longest_pause="50ms", crashes=1000)
-    def apply(message: Received[Any]) -> None:
-        place = (message.envelope.key, int(message.envelope.payload))
-        message.tx.execute("INSERT INTO applied (name, number) VALUES (?, ?)", place)
+    def one(message: Received[Any]) -> None:
+        sql = f"INSERT INTO {table} VALUES ('{message.envelope.id}')"
+        message.tx.query(sql) if hasattr(message.tx, "query") else message.tx.execute(sql)
+        if int(message.envelope.id) == poison:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    return apply
+    def many(messages: list[Received[Any]]) -> None:
+        for message in messages:
+            one(message)
 
-
-def main(broker: str, url: str, topic: str, store: str) -> None:
-    bench = BENCHES[broker](url)
-    bench.topic = topic
-    Subscription(bench.make(url), applying(store), lanes=2).run_forever()
+    handler: Any = getattr(inbox, make)("stock", crashes=3)(many if make == "set_handler" else one)
+    print("ready", flush=True)
+    waiting: set[int] = set()
+    for start in range(0, count, 10):
+        numbers = [n for n in range(start, min(count, start + 10)) if n % KEYS not in waiting]
+        again = make == "handler" or poison >= 0
+        deliveries = [delivery(n, n % KEYS, redelivered=again) for n in numbers]
+        if make == "handler":
+            handled = [handler.handle(one.envelope) for one in deliveries]
+        else:
+            handled = handler.handle_many(deliveries)
+        waiting |= {n % KEYS for n, found in zip(numbers, handled, strict=True) if not found.settled}
+        print(start, flush=True)
+    print("waiting" if waiting else "done", flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    url, boundary, table, make, count, poison = sys.argv[1:]
+    main(url, boundary, table, make, int(count), int(poison))

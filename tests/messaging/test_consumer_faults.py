@@ -24,7 +24,7 @@ from tests.faults.proxies.framing_amqp import method_of
 from tests.faults.proxies.proxy import Fault, Kind
 from tests.faults.redis_servers import Server
 from tests.messaging.brokers import RabbitMQBench, RedisBench, bench
-from tests.messaging.consuming import applying
+from tests.messaging.applying import applying
 from tests.messaging.rabbitmq_servers import RabbitMQServer
 from tests.proving.effort import chance_of, effort
 
@@ -172,7 +172,7 @@ async def test_consumers_that_are_killed_apply_everything_once(
     chance, kills, count = chance_of(request.node.name), effort(4, 30), effort(120, 1000)
     trial = Trial(broker)
     name = type(broker).__name__.removesuffix("Bench").lower()
-    command = [sys.executable, "-m", "tests.messaging.consuming", name, broker.url, broker.topic, store]
+    command = [sys.executable, "-m", "tests.messaging.applying", name, broker.url, broker.topic, store]
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=ROOT, env={**os.environ})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from retrysafe.core.inboxing import Became, Counts, Handled, Trials, after_failure
 from retrysafe.ports import Ask, InboxStore, Steps, Store
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.operating import expire
-from retrysafe.types import Arrival, DeadLetter, State
+from retrysafe.types import Arrival, InboxLetter, State
 
 
 class End(NamedTuple):
@@ -24,16 +24,31 @@ class End(NamedTuple):
     before: bool = False
 
 
+class Judging(Protocol):
+    """An attempt at a message."""
+
+    arrival: Arrival
+    counted: bool
+    """Whether it is to be noted that it begins, as `before` has judged."""
+
+    def before(self, counts: Counts) -> End | None:
+        """What became of the message already; None: it is to be tried."""
+        ...
+
+
 UNCOUNTED = (Became.BUSY, Became.BEHIND)
 """No attempt was made."""
 ENDED = (Became.FAILED, Became.GAP)
 """An attempt has ended by an error."""
 
 
-def begin(inbox: InboxStore, arrival: Arrival) -> Steps[Counts]:
-    """Note that an attempt begins, and return how many there were, this one included."""
-    yield from ask(inbox.begun(arrival))
-    return (yield from ask(inbox.counts(arrival)))
+def begin(inbox: InboxStore, attempt: Judging) -> Steps[End | None]:
+    """Look whether a message is to be tried, and note that an attempt begins if it is."""
+    counts = yield from ask(inbox.counts(attempt.arrival))
+    end = attempt.before(counts)
+    if attempt.counted:
+        yield from ask(inbox.begun(attempt.arrival))
+    return end
 
 
 def conclude(
@@ -67,14 +82,16 @@ def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Ste
     return Handled(Became.DEAD, None, error)
 
 
-def conclude_redriven(inbox: InboxStore, letter: DeadLetter, end: End) -> Steps[Handled]:
+def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: End) -> Steps[Handled]:
     """Note what became of a dead letter that was handled again: it is gone, marked once more, or dead as before."""
     arrival = letter.arrival
     if end.became in UNCOUNTED:
         yield from ask(inbox.mark(arrival.identity))
         return Handled(end.became, end.again, end.error)
     if end.became in ENDED or end.became is Became.DEAD:
-        return (yield from bury(inbox, arrival, Counts(letter.started + 1, letter.finished + 1), end.error))
+        return (
+            yield from bury(inbox, arrival, Counts(letter.letter.started + 1, letter.letter.finished + 1), end.error)
+        )
     yield from ask(inbox.remove(arrival.identity))
     return Handled(end.became)
 

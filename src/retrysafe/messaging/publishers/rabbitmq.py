@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
-from aio_pika.exceptions import AMQPError, DeliveryError, PublishError
+from aio_pika.exceptions import DeliveryError, PublishError
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of
@@ -42,16 +42,19 @@ class RabbitMQPublisher:
         self._timeout = seconds_of(timeout, "timeout")
         self._connection: AbstractConnection | None = None
         self._exchange: AbstractExchange | None = None
+        self._opening = asyncio.Lock()
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
         """Publish them at once, and wait for every confirm."""
+        if not envelopes:
+            return []
         try:
-            exchange = await self._opened()
-        except (AMQPError, OSError, TimeoutError) as error:
-            await self._hang_up()
+            async with self._opening:  # publish may be called while it is under way
+                exchange = await self._opened()
+        except Exception as error:  # noqa: BLE001 - aio-pika's have no common base; nothing has been published
             return [Published(Reception.RETRYABLE, _said(error))] * len(envelopes)
         published = await asyncio.gather(*(self._one(exchange, envelope) for envelope in envelopes))
-        if any(one.reception is Reception.UNKNOWN for one in published):
+        if exchange is self._exchange and any(one.reception is Reception.UNKNOWN for one in published):
             await self._hang_up()
         return published
 
@@ -67,26 +70,30 @@ class RabbitMQPublisher:
             return Published(Reception.RETRYABLE, f"no queue takes {place!r}")
         except DeliveryError as error:
             return Published(Reception.RETRYABLE, _said(error))
-        except (AMQPError, OSError, TimeoutError, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and _is_ours():
+        except asyncio.CancelledError as error:
+            if _is_ours():
                 raise
+            return Published(Reception.UNKNOWN, _said(error))
+        except Exception as error:  # noqa: BLE001 - aio-pika's have no common base: a closed channel is a RuntimeError
             return Published(Reception.UNKNOWN, _said(error))
         return _ACKED
 
     async def _opened(self) -> AbstractExchange:
         if self._exchange is None or self._connection is None or self._connection.is_closed:
             await self._hang_up()
-            self._connection = await aio_pika.connect(self._url, timeout=self._timeout)
-            channel: AbstractChannel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
-            self._exchange = (
-                await channel.get_exchange(self._exchange_name) if self._exchange_name else channel.default_exchange
-            )
+            async with asyncio.timeout(self._timeout):
+                self._connection = await aio_pika.connect(self._url)
+                channel: AbstractChannel = await self._connection.channel(
+                    publisher_confirms=True, on_return_raises=True
+                )
+                named = self._exchange_name
+                self._exchange = await channel.get_exchange(named) if named else channel.default_exchange
         return self._exchange
 
     async def _hang_up(self) -> None:
         connection, self._connection, self._exchange = self._connection, None, None
         if connection is not None:
-            with suppress(AMQPError, OSError, TimeoutError):
+            with suppress(Exception):
                 async with asyncio.timeout(self._timeout):
                     await connection.close()
 
