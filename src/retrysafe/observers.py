@@ -99,9 +99,7 @@ OCCURRENCES: dict[str, Meaning] = {
     "publish_delayed": Meaning(
         INFO, "a message was not taken; it is tried again, and its lane waits with it", ("topic", "attempts", "error")
     ),
-    "parked": Meaning(
-        ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")
-    ),
+    "parked": Meaning(ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")),
     "dead_lettered": Meaning(
         ERROR, "a message was given up: it is among the dead letters", ("topic", "attempts", "error")
     ),
@@ -115,9 +113,7 @@ OCCURRENCES: dict[str, Meaning] = {
     ),
     "topic_paused": Meaning(WARNING, "an operator has paused a topic: nothing of it leaves", ("topic", "actor")),
     "topic_resumed": Meaning(WARNING, "an operator lets a topic go on", ("topic", "actor")),
-    "redriven": Meaning(
-        WARNING, "an operator lets dead letters leave again", ("messages", "actor", "reason")
-    ),
+    "redriven": Meaning(WARNING, "an operator lets dead letters leave again", ("messages", "actor", "reason")),
     "messages_trimmed": Meaning(
         ERROR,
         "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
