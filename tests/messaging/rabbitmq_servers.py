@@ -1,4 +1,4 @@
-"""A RabbitMQ of a test's own, to be stopped."""
+"""A RabbitMQ of a test's own, to be killed."""
 
 from __future__ import annotations
 
@@ -35,14 +35,18 @@ class RabbitMQServer:
         self._services("start")
 
     def kill(self) -> None:
-        """Stop it in order: of a node that is killed, RabbitMQ 3.10 now and then elects no leader for a quorum queue.
+        """SIGKILL, as a power cut would."""
+        self._services("kill")
 
-        See https://github.com/rabbitmq/rabbitmq-server/issues/10070; nothing can be had from such a queue.
+    def stop(self) -> None:
+        """Let it end in order. Of a node that is killed, RabbitMQ 3.10 now and then elects no leader for a quorum queue.
+
+        See https://github.com/rabbitmq/rabbitmq-server/issues/10070; nobody is handed anything of such a queue.
         """
         self._services("stop")
 
     def close(self) -> None:
-        """Stop it, and remove its directory."""
+        """Kill it, and remove its directory."""
         if (Path(self._directory.name) / "rabbitmq" / "process.json").exists():
             self.kill()
         self._directory.cleanup()
