@@ -39,7 +39,7 @@ class RabbitMQServer:
         self._services("kill")
 
     def stop(self) -> None:
-        """Let it end in order. Of a node that is killed, RabbitMQ 3.10 now and then elects no leader for a quorum queue.
+        """Let it end in order: of a killed node, RabbitMQ 3.10 now and then elects no leader for a quorum queue.
 
         See https://github.com/rabbitmq/rabbitmq-server/issues/10070; nobody is handed anything of such a queue.
         """

@@ -23,8 +23,8 @@ from tests.faults.helpers import DEADLINE, ROOT
 from tests.faults.proxies.framing_amqp import method_of
 from tests.faults.proxies.proxy import Fault, Kind
 from tests.faults.redis_servers import Server
-from tests.messaging.brokers import RabbitMQBench, RedisBench, bench
 from tests.messaging.applying import applying
+from tests.messaging.brokers import RabbitMQBench, RedisBench, bench
 from tests.messaging.rabbitmq_servers import RabbitMQServer
 from tests.proving.effort import chance_of, effort
 

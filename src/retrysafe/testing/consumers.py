@@ -259,7 +259,7 @@ async def what_was_given_back_is_left_to_others(trial: Trial) -> None:
     await trial.published(*"AA")
     async with trial.consumer() as consumer:
         (first,) = await trial.take(consumer, 1)
-        await consumer.give_back(first, 3600.0)
+        await consumer.give_back(first, 0.01)
     async with trial.consumer() as later:
         assert numbers(await trial.take(later, 2)) == [0, 1]
 
