@@ -72,7 +72,7 @@ async def test_nothing_is_lost_wherever_the_connection_is_cut(broker: AnyBench, 
     await consumer.aclose()
 
     chance = chance_of(request.node.name)
-    chosen = effort(sorted(chance.sample(range(1, points + 1), 12)), list(range(1, points + 1)))
+    chosen = effort(sorted(chance.sample(range(1, points + 1), 8)), list(range(1, points + 1)))
     for at in chosen:
         trial = Trial(broker)
         consumer = await broker.consumer()
@@ -84,6 +84,20 @@ async def test_nothing_is_lost_wherever_the_connection_is_cut(broker: AnyBench, 
         await consumer.aclose()
         async with trial.consumer() as later:
             await trial.nothing(later)
+
+
+@pytest.mark.fault(50)
+async def test_an_ack_that_cannot_be_told_raises_nothing(broker: AnyBench) -> None:
+    trial = Trial(broker)
+    await trial.published("A")
+    async with trial.consumer() as consumer:
+        (found,) = await trial.take(consumer, 1)
+        broker.proxies[consumer].drop()
+        await consumer.ack([found])
+        await consumer.give_back(found, 0.0)
+        assert set(await consumed(consumer, 1, [0])) == {0}
+    async with trial.consumer() as later:
+        await trial.nothing(later)
 
 
 # ---------------------------------------------------------------- brokers that die

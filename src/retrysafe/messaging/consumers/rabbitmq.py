@@ -24,7 +24,8 @@ from retrysafe.messaging.amqp import envelope_from
 from retrysafe.messaging.consumers.uncut import Uncut
 from retrysafe.types import Delivery, Duration, Envelope
 
-_LOST = (AMQPError, OSError, TimeoutError)
+_LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
+"""What is raised when a connection is lost; a closed channel raises a RuntimeError."""
 _LOOK = 1.0
 """Seconds after which a wait looks whether the broker has cancelled a subscription, of which nobody is woken."""
 _MOST_UNCONFIRMED = 65535
@@ -91,8 +92,8 @@ class RabbitMQConsumer:
     async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
         """Up to so many messages, in the order of their queues; waits so many seconds for the first one.
 
-        Raises `aio_pika.exceptions.AMQPError`, `OSError` or `TimeoutError` when the broker cannot be reached, and when
-        a queue does not exist; the next call connects again.
+        Raises `aio_pika.exceptions.AMQPError`, `OSError`, `RuntimeError` (a channel that was closed meanwhile) or
+        `TimeoutError` when the broker cannot be reached, and when a queue does not exist; the next call connects again.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
