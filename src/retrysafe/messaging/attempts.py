@@ -134,7 +134,7 @@ class Attempt:
         claim.result = HANDLED
 
     def _given_up(self, claim: Claim) -> bool:
-        """Give up, instead of trying it, a message of which every consumer dies: under its claim, when nobody has it."""
+        """Give up, instead of trying it, a message of which every consumer dies: in its claim, when nobody has it."""
         if self._doomed:
             self.failed_for_good = True
             claim.fail(MessageDead(KILLS))
@@ -156,7 +156,7 @@ class Attempt:
     # ------------------------------------------------------------ how it is judged
 
     def before(self, counts: Counts) -> End | None:
-        """What became of it already, or when it is to come again; None: it is to be tried, or given up, in its claim."""
+        """What became of it already, or when it is to come again; None: it is tried, or given up, in its claim."""
         if counts.dead:
             return End(Became.DEAD, "It is in the dead letters.", before=True)
         wait = crash_pause(counts, self._setting.trials)
