@@ -102,6 +102,11 @@ class World:
         arrival = Attempt(handler.setting, envelope).arrival
         handler.letters.run(ask(handler.letters.inbox.withdrawn(arrival)))
 
+    def unfinished(self, handler: Handler[..., Any], envelope: Envelope) -> int:
+        arrival = Attempt(handler.setting, envelope).arrival
+        counts = handler.letters.run(ask(handler.letters.inbox.counts(arrival)))
+        return counts.started - counts.finished
+
     def age_attempts(self, seconds: int = 3600) -> None:
         with self.connected() as perform:
             perform(f"UPDATE retrysafe_inbox_troubles SET updated = updated - {seconds * 1_000_000}")

@@ -119,6 +119,7 @@ def test_a_message_that_another_consumer_handles_comes_again_and_counts_no_attem
     assert inside.wait(20)
     try:
         rivals = [handle.handle(envelope(1)) for _ in range(4)]
+        assert world.unfinished(handle, envelope(1)) == 1  # the first one's
     finally:
         go.set()
         first.join()

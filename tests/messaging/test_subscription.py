@@ -32,13 +32,17 @@ class Recording(MemoryConsumer):
         super().__init__(broker, topics or ("orders",), None)
         self.acked: list[str] = []
         self.fail_receive = self.fail_ack = 0
-        self.closed = False
+        self.closed = self.receiving = False
 
     async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
         if self.fail_receive:
             self.fail_receive -= 1
             raise ConnectionError("the broker is away")
-        return await super().receive(most, wait)
+        self.receiving = True
+        try:
+            return await super().receive(most, wait)
+        finally:
+            self.receiving = False
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         if self.fail_ack:
@@ -163,6 +167,9 @@ async def test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back(world
     running = asyncio.create_task(subscription.arun_forever())
     await inside.wait()
     subscription.stop()
+    await until(lambda: not consumer.receiving)
+    for _ in range(10):  # whatever follows from the stop
+        await asyncio.sleep(0)
     go.set()
     await running
     assert sorted(consumer.acked) == sorted(handled)

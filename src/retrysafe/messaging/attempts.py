@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.core import keys
+from retrysafe.core.fingerprint import UNCHECKED, of_parts
 from retrysafe.core.identifiers import milliseconds_of
 from retrysafe.core.inboxing import KILLS, Became, Counts, Trials, crash_pause
 from retrysafe.errors import (
@@ -29,7 +30,7 @@ from retrysafe.errors import (
 from retrysafe.handling import CODEC, Function
 from retrysafe.messaging.errors import MessageDead, MessageUnreadable, SequenceGap
 from retrysafe.messaging.received import Received, data_of
-from retrysafe.once import fingerprint_of, refuse_unfinished
+from retrysafe.once import refuse_unfinished
 from retrysafe.programs.inboxing import End
 from retrysafe.types import Arrival, Envelope
 
@@ -59,9 +60,13 @@ class Identity(NamedTuple):
 
 def identify(setting: Settings, envelope: Envelope) -> Identity:
     """The identity of a message: its source and id, and a digest of what must not differ under them."""
-    content = {"type": envelope.type, "key": envelope.key, "payload": envelope.payload}
     key = key_of(envelope.source, envelope.id) if envelope.id else None
-    return Identity(key, fingerprint_of(content) if setting.digest else b"")
+    return Identity(key, _digest(envelope) if setting.digest else UNCHECKED)
+
+
+def _digest(envelope: Envelope) -> bytes:
+    key = b"" if envelope.key is None else b"=" + envelope.key.encode()
+    return of_parts({"type": envelope.type.encode(), "key": key, "payload": envelope.payload})
 
 
 def key_of(source: str, message_id: str) -> str:
@@ -129,7 +134,7 @@ class Attempt:
         claim.result = HANDLED
 
     def _given_up(self, claim: Claim) -> bool:
-        """Give up, instead of trying it, a message of which every consumer dies: under its claim, when nobody has it."""
+        """Give up, instead of trying it, a message of which every consumer dies: in its claim, when nobody has it."""
         if self._doomed:
             self.failed_for_good = True
             claim.fail(MessageDead(KILLS))
@@ -151,7 +156,7 @@ class Attempt:
     # ------------------------------------------------------------ how it is judged
 
     def before(self, counts: Counts) -> End | None:
-        """What became of it already, or when it is to come again; None: it is to be tried, or given up, in its claim."""
+        """What became of it already, or when it is to come again; None: it is tried, or given up, in its claim."""
         if counts.dead:
             return End(Became.DEAD, "It is in the dead letters.", before=True)
         wait = crash_pause(counts, self._setting.trials)
