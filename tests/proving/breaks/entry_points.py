@@ -670,9 +670,9 @@ BREAKS = [
     ),
     Break(
         "a cancelled delivery leaves its sync handler behind",
-        "webhooks/receiver.py",
-        "        handled, cancelled = await finish(asyncio.to_thread(handling.run))",
-        "        handled, cancelled = await asyncio.to_thread(handling.run), None",
+        "handling.py",
+        "    done, cancelled = await finish(asyncio.to_thread(work))",
+        "    done, cancelled = await asyncio.to_thread(work), None",
         killed_by=(f"{RECEIVER}::test_a_cancelled_delivery_comes_to_its_end_in_a_sync_handler[memory]",),
         rows=(89,),
     ),
