@@ -74,7 +74,7 @@ class InboxMiddleware:
         """What handles the messages of a subscriber."""
         name = f"{self._consumer}.{subscriber.calls[0].name}"
         if name not in self._handlers:
-            self._handlers[name] = self._inbox.handler(name, **{**self._options, "parse": _unparsed})(_run)
+            self._handlers[name] = self._inbox.handler(name, **self._options)(_run)
         return self._handlers[name]
 
 
@@ -133,11 +133,6 @@ async def _rest(subscriber: Any, seconds: float) -> None:
 async def _run(message: Received[Any]) -> None:
     """The handler of every subscriber: FastStream's own way from here to the function."""
     await _work.get()()
-
-
-def _unparsed(data: Any) -> Any:
-    """FastStream parses; this one only keeps the inbox from having an opinion."""
-    return data
 
 
 def _opened(msg: StreamMessage[Any]) -> tuple[Envelope, bool]:
