@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from retrysafe import connect
 from retrysafe.core.durations import seconds as seconds_of
@@ -15,7 +15,7 @@ from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.reporting import Reporter
 from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.operating import connected, user
-from retrysafe.ports import Observer, Steps
+from retrysafe.ports import Observer, Steps, TransactionalStore
 from retrysafe.programs.drivers import arun, ask, run
 from retrysafe.programs.relaying import Standing, redrive, standing
 from retrysafe.types import Chosen, DeadLetter, Duration
@@ -37,7 +37,8 @@ class OutboxOperator:
     def __init__(self, store: Any, *, actor: str | None = None, observers: Iterable[Observer] | None = None) -> None:
         self._backend = connected(store)
         self._backend.users += 1
-        self._outbox, self._store = outbox_of(self._backend)
+        self._outbox, store = outbox_of(self._backend)
+        self._store = cast("TransactionalStore", store)
         self._runner = None if self._backend.serves_sync else asyncio.Runner()
         self._reporter = Reporter(Observers((LoggingObserver(),) if observers is None else observers))
         self.actor = actor or f"{user()}@{socket.gethostname()}"
