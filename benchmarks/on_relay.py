@@ -1,7 +1,7 @@
 """Relaying: messages from an outbox on PostgreSQL to a broker, beside the raw client that publishes the same bytes.
 
-Every turn writes its messages first, which is not counted; a meter adds only what a side takes to get them to the broker,
-confirmed. Keys are all different, as orders' are; retries, order and dead letters are on.
+Every turn writes its messages first, which is not counted; a meter adds only what a side takes to get them to the
+broker, confirmed. Keys are all different, as orders' are; retries, order and dead letters are on.
 """
 
 from __future__ import annotations
