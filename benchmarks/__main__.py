@@ -30,6 +30,7 @@ _GROUPS: tuple[tuple[str, str | None], ...] = (
     ("on_http_postgresql", "RETRYSAFE_TEST_POSTGRESQL"),
     ("on_http_redis", "RETRYSAFE_TEST_REDIS"),
     ("on_gateway", None),
+    ("on_relay", "RETRYSAFE_TEST_RABBITMQ"),
 )
 """Modules with rows, and the variable that leads to the service they need."""
 

@@ -196,6 +196,13 @@ COUNTERS = (
         "Looks at an outbox whose messages are due for too long.",
         ("backlog_stalled",),
     ),
+    Counter(
+        "retrysafe.outbox.operations",
+        "{operation}",
+        "What people did to outboxes.",
+        ("topic_paused", "topic_resumed", "redriven"),
+        outcome=True,
+    ),
     Counter("idempotency.cache.hits", "{hit}", "The literature's name for replays.", ANSWERS),
     Counter("idempotency.cache.misses", "{miss}", "The literature's name for claims that ran.", BEGINNINGS),
 )

@@ -60,8 +60,10 @@ def upgrade():
     retrysafe.upgrade(op, 1)
     retrysafe.upgrade(op, 2)
     retrysafe.upgrade(op, 3)
+    retrysafe.upgrade(op, 4)
 
 def downgrade():
+    retrysafe.downgrade(op, 4)
     retrysafe.downgrade(op, 3)
     retrysafe.downgrade(op, 2)
     retrysafe.downgrade(op, 1)

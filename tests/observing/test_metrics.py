@@ -27,7 +27,7 @@ from retrysafe import (
 from retrysafe.core import keys
 from retrysafe.core.outcomes import Ground
 from retrysafe.grounds import Settled
-from retrysafe.metrics import ATTEMPTS, BEGINNINGS, CLAIMS, COUNTERS, ENDINGS, MEASURES, counted_by
+from retrysafe.metrics import ATTEMPTS, BEGINNINGS, CLAIMS, COUNTERS, ENDINGS, GAUGES, MEASURES, counted_by
 from retrysafe.observers import OCCURRENCES
 from retrysafe.otel import MOST, OpenTelemetryObserver
 from retrysafe.ports import Occurrence
@@ -297,7 +297,8 @@ VALUES: dict[str, Any] = {
     "attempts": 987654321, "differing": ("secretfield",), "error": "secrettext", "error_type": "ValueError",
     "text": "secrettext", "setting": "fsync", "outcome": "completed", "retry_after": 987654321.0, "restarts": 987654321,
     "pause": 987654321.0, "isolation": "REPEATABLE READ", "forgotten": True, "ending": "returned", "limit": "rate",
-    "refusal": "signature-invalid",
+    "refusal": "signature-invalid", "topic": "orders", "messages": 3, "lag": 0.1, "oldest": 1.5, "due": 2,
+    "oldest_due": 0.5, "dead": 1, "relays": 2,
 }  # fmt: skip
 
 
@@ -315,7 +316,7 @@ def test_no_metric_carries_a_key_an_attempt_or_a_scope(name: str, telemetry: Tel
     watch(occurrence(name))
     watch.close(None)
     points = telemetry.points()
-    assert set(points) <= {counter.name for counter in COUNTERS} | {measure.name for measure in MEASURES}
+    assert set(points) <= {instrument.name for instrument in (*COUNTERS, *GAUGES, *MEASURES)}
     assert set(counted_by(name)) <= set(points)
     for labels, _ in (point for found in points.values() for point in found):
         assert labels.keys() <= ALLOWED
@@ -326,6 +327,7 @@ def test_no_metric_carries_a_key_an_attempt_or_a_scope(name: str, telemetry: Tel
 def test_every_occurrence_is_counted_or_measured_or_known_not_to_be() -> None:
     uncounted = {name for name in OCCURRENCES if not counted_by(name)}
     known = {"received": "the sum of the claims", "asked": "measured", "swept": "a batch", "sweep_failed": "no claim"}
+    known["messages_trimmed"] = "told for each stream"
     known["upstream_failed"] = "counted by the gateway, by route and error"
     assert uncounted == known.keys()
     assert {name for counter in COUNTERS for name in counter.occurrences} <= OCCURRENCES.keys()

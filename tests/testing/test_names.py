@@ -13,8 +13,9 @@ from retrysafe import testing
 from tests.testing.test_plugin import SOURCES
 
 NAMES = {
-    "AsyncHarness", "Clock", "Harness", "Outcome", "SimulationSuite", "StoreSuite", "SyncHarness", "aassert_once",
-    "aconcurrently", "age", "assert_once", "concurrently", "crash_points", "redelivered",
+    "AsyncHarness", "Clock", "Harness", "Outcome", "PublisherFeatures", "PublisherSuite", "Publishing",
+    "SimulationSuite", "StoreSuite", "SyncHarness", "aassert_once", "aconcurrently", "age", "assert_once",
+    "concurrently", "crash_points", "redelivered",
 }  # fmt: skip
 
 

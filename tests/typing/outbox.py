@@ -25,7 +25,6 @@ from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
 from retrysafe.messaging.publishers.webhook import AsyncWebhookPublisher, WebhookPublisher
 from retrysafe.ports import AsyncPublisher, Publisher
 from retrysafe.sweeper import Swept
-from retrysafe.testing import PublisherFeatures, PublisherSuite, Publishing
 from retrysafe.webhooks.sender import AsyncSender, Endpoint, Sender
 
 outbox = Outbox("sqlite:///shop.db", source="/shop", largest=1000)
@@ -73,14 +72,3 @@ def look() -> None:
         assert_type([letter.error for letter in operator.dead()], list[str])
         assert_type(operator.standing().oldest_due, float)
     assert_type(OutboxSweeper("sqlite:///shop.db", older_than="7d").run_once(), Swept)
-
-
-class MyPublishing(Publishing):
-    features = PublisherFeatures(ordered=False)
-    topic = "orders"
-
-    async def arrived(self) -> Sequence[Envelope]:
-        return []
-
-
-class TestMine(PublisherSuite): ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -11,6 +11,7 @@ import pytest
 from retrysafe import Boundary
 from retrysafe.backend import Backend
 from retrysafe.executors.memory import MemoryClient
+from retrysafe.messaging import Envelope
 from retrysafe.ports import Ask
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing import (
@@ -18,6 +19,9 @@ from retrysafe.testing import (
     Clock,
     Harness,
     Outcome,
+    PublisherFeatures,
+    PublisherSuite,
+    Publishing,
     SimulationSuite,
     StoreSuite,
     SyncHarness,
@@ -101,3 +105,14 @@ class TestMineSimulated(SimulationSuite):
     @pytest.fixture
     def subject(self) -> Callable[[Callable[[], int]], Subject]:
         return lambda clock: Subject(Mine(), MemoryClient(clock))
+
+
+class MyPublishing(Publishing):
+    features = PublisherFeatures(ordered=False)
+    topic = "orders"
+
+    async def arrived(self) -> Sequence[Envelope]:
+        return []
+
+
+class TestMyPublisher(PublisherSuite): ...

@@ -71,7 +71,7 @@ class OutboxMessage(_Message):
 
     id: Any = models.BigAutoField(primary_key=True)
 
-    class Meta:
+    class Meta(_Message.Meta):
         db_table = "retrysafe_outbox"
         default_permissions = ("view",)
 
@@ -85,7 +85,7 @@ class OutboxDeadLetter(_Message):
     error: Any = models.TextField()
     died: Any = models.BigIntegerField()
 
-    class Meta:
+    class Meta(_Message.Meta):
         db_table = "retrysafe_outbox_dead"
         default_permissions = ("view",)
 
@@ -96,7 +96,7 @@ class OutboxPublished(_Message):
     id: Any = models.BigIntegerField(primary_key=True)
     published: Any = models.BigIntegerField()
 
-    class Meta:
+    class Meta(_Message.Meta):
         db_table = "retrysafe_outbox_published"
         default_permissions = ("view",)
 

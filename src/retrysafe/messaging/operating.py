@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.messaging.operators import PAGE, Operating
 from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.reporting import Reporter
-from retrysafe.ports import Observer
+from retrysafe.ports import Observer, TransactionalStore
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.relaying import Standing, redrive, standing
 from retrysafe.types import Chosen, DeadLetter, Duration
@@ -29,7 +29,8 @@ class OutboxOperator(Operating):
 
     def __init__(self, store: Any, *, actor: str | None = None, observers: Iterable[Observer] | None = None) -> None:
         super().__init__(store, actor=actor, observers=observers)
-        self._outbox, self._store = outbox_of(self._backend)
+        self._outbox, found = outbox_of(self._backend)
+        self._store = cast("TransactionalStore", found)
         self._reporter = Reporter(self._observers)
 
     # ------------------------------------------------------------ looking

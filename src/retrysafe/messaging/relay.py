@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from retrysafe import connect
 from retrysafe.backend import Backend
@@ -24,7 +24,7 @@ from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.reporting import Reporter
 from retrysafe.messaging.waking import woken
 from retrysafe.observers import LoggingObserver, Observers
-from retrysafe.ports import AsyncClient, AsyncPublisher, Client, Observer, Publisher
+from retrysafe.ports import AsyncClient, AsyncPublisher, Client, Observer, Publisher, TransactionalStore
 from retrysafe.programs.drivers import arun, ask, run
 from retrysafe.types import Duration
 
@@ -115,7 +115,7 @@ class Relay:
         self._lease = lease
         backoff = Backoff(seconds_of(pause, "pause"), seconds_of(longest_pause, "longest_pause"))
         rules = Rules(attempts=attempts, crashes=crashes, backoff=backoff, on_dead=OnDead(on_dead))
-        self._setting = Setting(sql, outbox, None, rules, batch, keep)
+        self._setting = Setting(cast("TransactionalStore", sql), outbox, None, rules, batch, keep)
         self._reporter = Reporter(Observers(observing))
         self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(alarm, "alarm"))
         self._polls = Polls()

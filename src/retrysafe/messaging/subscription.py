@@ -159,7 +159,7 @@ class _Run:
         self._settled: list[Delivery] = []
         self._acking = asyncio.Event()
         self._room = asyncio.Event()
-        self._ending = False
+        self._ending = self._handled_all = False
 
     async def work(self, workers: int, receiving: Any, redriving: Any = None) -> None:
         """Receive and handle until the receiving has ended; then let what is being handled end, and ack it."""
@@ -183,6 +183,7 @@ class _Run:
         for _ in handling:
             self._ready.put_nowait(None)
         await asyncio.gather(*handling)
+        self._handled_all = True
         self._acking.set()
         await acking
 
@@ -273,9 +274,7 @@ class _Run:
                     await self._consumer.ack(settled)
             except Exception as error:  # noqa: BLE001 - what cannot be acked is delivered again, and known
                 self.failed(error)
-            if self._ending and not self._settled:
-                if self._acking.is_set():
-                    continue
+            if self._handled_all and not self._settled:
                 return
 
 

@@ -204,7 +204,7 @@ def _queue(answer: Rows) -> list[Queued]:
 
 
 def _queued(row: Sequence[Any]) -> Queued:
-    fields = dict(zip(_COLUMNS, row, strict=False))
+    fields: dict[str, Any] = dict(zip(_COLUMNS, row, strict=False))
     started, finished, now = row[len(_COLUMNS) :]
     envelope = envelope_in(fields)
     place = int(fields["id"]), int(fields["lane"]), int(fields["created"])

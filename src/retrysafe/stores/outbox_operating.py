@@ -210,7 +210,7 @@ def _groups(answer: Rows) -> dict[tuple[str, str, str], int]:
 def _read_letters(answer: Rows) -> list[DeadLetter]:
     found = []
     for row in answer.rows:
-        fields = dict(zip(_LETTER, row, strict=False))
+        fields: dict[str, Any] = dict(zip(_LETTER, row, strict=False))
         found.append(
             DeadLetter(
                 int(fields["id"]),
@@ -228,5 +228,5 @@ def _read_letters(answer: Rows) -> list[DeadLetter]:
 
 
 def _kept(answer: Rows) -> list[tuple[int, Envelope]]:
-    rows = [dict(zip(_COLUMNS, row, strict=False)) for row in answer.rows]
+    rows: list[dict[str, Any]] = [dict(zip(_COLUMNS, row, strict=False)) for row in answer.rows]
     return [(int(fields["id"]), envelope_in(fields)) for fields in rows]

@@ -156,8 +156,8 @@ BREAKS = [
     Break(
         "a stop does not wait for what is being handled to be acked",
         "messaging/subscription.py",
-        "        await asyncio.gather(*handling)\n        self._acking.set()\n        await acking\n",
-        "",
+        "            if self._handled_all and not self._settled:\n",
+        "            if self._ending and not self._settled:\n",
         killed_by=(f"{SUBSCRIPTION}::test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back[sqlite]",),
         rows=(86,),
     ),
