@@ -22,6 +22,7 @@ _GROUPS: tuple[tuple[str, str | None], ...] = (
     ("on_psycopg", "RETRYSAFE_TEST_POSTGRESQL"),
     ("on_asyncpg", "RETRYSAFE_TEST_POSTGRESQL"),
     ("on_sweeping", "RETRYSAFE_TEST_POSTGRESQL"),
+    ("on_consumers", "RETRYSAFE_TEST_RABBITMQ"),
     ("on_redis", "RETRYSAFE_TEST_REDIS"),
     ("on_dynamodb", "RETRYSAFE_TEST_DYNAMODB"),
     ("on_http", None),

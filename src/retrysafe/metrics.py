@@ -157,6 +157,23 @@ COUNTERS = (
         field="outcome",
     ),
     Counter("retrysafe.webhooks.retries", "{attempt}", "Webhooks that were sent again.", ("delivery_retried",)),
+    Counter("retrysafe.inbox.dead", "{message}", "Messages that were given up.", ("message_dead",)),
+    Counter(
+        "retrysafe.inbox.again",
+        "{message}",
+        "Messages that were not settled, by why they come again.",
+        ("message_again",),
+        field="became",
+    ),
+    Counter(
+        "retrysafe.inbox.redriven",
+        "{message}",
+        "Dead letters handled again, by what became of them.",
+        ("message_redriven",),
+        field="became",
+    ),
+    Counter("retrysafe.inbox.failures", "{failure}", "Brokers or databases that failed.", ("consumer_failed",)),
+    Counter("retrysafe.inbox.late", "{message}", "Messages handled after the window.", ("message_late",)),
     Counter("retrysafe.outbox.published", "{message}", "Messages that left.", ("relayed",), amount="messages"),
     Counter(
         "retrysafe.outbox.delays",

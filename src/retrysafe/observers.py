@@ -91,6 +91,35 @@ OCCURRENCES: dict[str, Meaning] = {
     "swept": Meaning(INFO, "a sweeper has removed what was forgotten", ("removed", "archived", "seconds")),
     "sweep_failed": Meaning(WARNING, "a sweeper could not go on; it tries again", ("error",)),
     "relay_failed": Meaning(WARNING, "a relay could not go on; it tries again", ("error",)),
+    "message_again": Meaning(
+        INFO,
+        "a message was not settled and comes again: it failed, met a gap, or another consumer is handling it",
+        ("topic", "became", "pause", "error"),
+    ),
+    "message_dead": Meaning(
+        ERROR, "a message was given up; it is in the dead letters, or was before", ("topic", "error")
+    ),
+    "batch_handled": Meaning(
+        DEBUG,
+        "messages were handled in a batch: how many, and how many of them for the first time",
+        ("messages", "handled"),
+    ),
+    "message_redriven": Meaning(
+        INFO, "a dead letter was handled again: what became of it", ("topic", "became", "error")
+    ),
+    "consumer_failed": Meaning(
+        WARNING, "a subscription could not ask its broker or its database; it tries again", ("error",)
+    ),
+    "retention_unknown": Meaning(
+        WARNING,
+        "nobody can tell for how long the broker may hand out a message again: the window must be longer",
+        ("window",),
+    ),
+    "message_late": Meaning(
+        WARNING,
+        "a message was handled that is older than the window: if it was handled before, that is forgotten",
+        ("topic",),
+    ),
     "relayed": Meaning(
         DEBUG,
         "a relay has published messages: how many, and seconds since the oldest of them was written",

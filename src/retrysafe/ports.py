@@ -11,9 +11,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import MappingProxyType
 from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from retrysafe.core.inboxing import Counts
 from retrysafe.core.relaying import Death, Delay
 from retrysafe.core.transitions import Event
 from retrysafe.types import (
+    Arrival,
     Backlog,
     Cached,
     Chosen,
@@ -24,9 +26,11 @@ from retrysafe.types import (
     Filter,
     Finding,
     Held,
+    InboxLetter,
     Micros,
     Page,
     Partition,
+    Place,
     Published,
     Queued,
     Record,
@@ -195,6 +199,26 @@ class TransactionalStore(Store, Protocol):
 
 
 @runtime_checkable
+class BatchStore(TransactionalStore, Protocol):
+    """A store that claims many keys in one statement, inside a transaction of the boundary's own."""
+
+    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
+        """Insert first records for keys that have none and that nobody else is claiming; the tokens of those keys.
+
+        The wants are of one attempt. It waits for nobody.
+        """
+        ...
+
+    def read_many(self, keys: Sequence[bytes]) -> Ask[dict[bytes, Record]]:
+        """The records of keys, as far as there are any."""
+        ...
+
+    def complete_many(self, held: Sequence[Held], result: Stored) -> Ask[int]:
+        """Complete the records of one attempt, in the transaction that claimed them; how many that were."""
+        ...
+
+
+@runtime_checkable
 class RotatingStore(TransactionalStore, Protocol):
     """A store whose records lie in partitions, which can be rewritten one at a time instead of deleting row by row."""
 
@@ -264,6 +288,64 @@ class OutboxStore(Protocol):
 
     def bury(self, death: Death) -> list[Ask[None]]:
         """Move a message to the dead letters."""
+        ...
+
+
+class InboxStore(Protocol):
+    """What to ask about messages that arrive. Every method is pure."""
+
+    def begun(self, arrival: Arrival) -> Ask[None]:
+        """Note that an attempt begins."""
+        ...
+
+    def ended(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
+        """Note that an attempt has ended by an error; ``counted``: that it began is noted already."""
+        ...
+
+    def withdrawn(self, arrival: Arrival) -> Ask[None]:
+        """Note that an attempt which was to begin did not."""
+        ...
+
+    def counts(self, arrival: Arrival) -> Ask[Counts]:
+        """The attempts so far, and whether it lies in the dead letters."""
+        ...
+
+    def cleared(self, arrival: Arrival) -> Ask[None]:
+        """Forget the attempts at a message that is settled."""
+        ...
+
+    def bury(self, arrival: Arrival, counts: Counts, error: str) -> list[Ask[None]]:
+        """Keep a message as a dead letter, or keep why a dead letter died again; its attempts go with it."""
+        ...
+
+    def letters(
+        self, chosen: Chosen, *, boundary: str | None = None, after: Place | None = None, limit: int, marked: bool
+    ) -> Ask[list[InboxLetter]]:
+        """Dead letters, the oldest first, after a place; ``marked``: only those that are to be handled again."""
+        ...
+
+    def mark(self, identity: bytes) -> Ask[bool]:
+        """Ask that a dead letter be handled again; False when it is not there any more."""
+        ...
+
+    def take(self, identity: bytes) -> Ask[bool]:
+        """Begin to handle a marked dead letter: one consumer alone gets True, and a crash leaves it unmarked."""
+        ...
+
+    def remove(self, identity: bytes) -> Ask[None]:
+        """Forget a dead letter."""
+        ...
+
+    def advance(self, key: bytes, sequence: int, *, strict: bool) -> Ask[bool]:
+        """Move an entity on to a sequence, if it is newer, or, strictly, the next one; False if it is not."""
+        ...
+
+    def introduce(self, key: bytes, boundary: str, consumer: str, entity: str, sequence: int) -> Ask[bool]:
+        """Note the first sequence of an entity; False when there is one already."""
+        ...
+
+    def applied(self, key: bytes) -> Ask[int | None]:
+        """The last sequence of an entity, whatever the transaction's snapshot."""
         ...
 
 

@@ -377,3 +377,33 @@ class Delivery(NamedTuple):
     tag: Any
     partition: str
     redelivered: bool = False
+
+
+class Arrival(NamedTuple):
+    """A message as a consumer knows it: by its identity in the inbox, and by the key of its record.
+
+    The two are one, but for a second payload under a used id, which is a dead letter of its own.
+    """
+
+    identity: bytes
+    record_key: bytes
+    boundary: str
+    consumer: str
+    envelope: Envelope
+
+
+class InboxLetter(NamedTuple):
+    """A message that a consumer has given up; ``marked``: it is to be handled again."""
+
+    arrival: Arrival
+    letter: DeadLetter
+    marked: bool
+
+    @property
+    def place(self) -> Place:
+        """Where it stands among the others."""
+        return self.letter.died, self.arrival.identity
+
+
+Place = tuple[Micros, bytes]
+"""Where a consumer's dead letter stands: when it died, and its identity."""

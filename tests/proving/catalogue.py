@@ -27,9 +27,7 @@ class Fault(NamedTuple):
 
 
 TRANSACTIONS = "there is no publisher that uses a broker's transactions"
-INBOX = "there is no inbox"
 STEPS = "there are no steps and recovery points"
-BROKERS = "there is no consumer of a broker's messages"
 
 CATALOGUE: dict[str, tuple[Fault, ...]] = {
     "Processes": (
@@ -49,7 +47,7 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
         Fault(6, "completed, and the response is lost", "the retry gets the stored result, byte by byte"),
         Fault(7, "a message is published and not marked as such", "it goes out again under the same id"),
         Fault(8, "a message is marked and not published", "cannot be: marking comes after publishing"),
-        Fault(9, "a message's work is committed, its acknowledgement lost", "redelivery only acknowledges", INBOX),
+        Fault(9, "a message's work is committed, its acknowledgement lost", "redelivery only acknowledges"),
         Fault(10, "a crash between a step and its recovery point", "resumed there, under the step's own key", STEPS),
         Fault(11, "a crash in a compensation", "the compensation is resumed", STEPS),
         Fault(12, "a crash while a lease is renewed", "the lease lapses at its time, and the key is taken over"),
@@ -150,20 +148,22 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
         Fault(49, "an item is too large", "refused before the effect, or completed with its result withheld"),
     ),
     "Brokers": (
-        Fault(50, "a message is delivered again", "it is acknowledged, and nothing runs", INBOX),
+        Fault(50, "a message is delivered again", "it is acknowledged, and nothing runs"),
         Fault(51, "a publisher's confirmation is lost", "the message goes out again under the same id"),
-        Fault(52, "partitions move in the middle of a handler", "the old consumer is fenced", BROKERS),
+        Fault(52, "partitions move in the middle of a handler", "the old consumer is fenced"),
         Fault(53, "a message can never be handled, or published", "bounded attempts, then a dead letter"),
-        Fault(54, "everything is rejected at once", "back-off, then a pause of the consumer", BROKERS),
-        Fault(55, "a new leader repeats and reorders", "ids are recognised, sequences kept per key", BROKERS),
-        Fault(56, "a broker forgets what it has seen", "the inbox remembers longer", INBOX),
+        Fault(
+            54, "everything is rejected at once", "each lane waits by itself, and nothing is sent back to the broker"
+        ),
+        Fault(55, "a new leader repeats and reorders", "ids are recognised, sequences kept per key"),
+        Fault(56, "a broker forgets what it has seen", "the inbox remembers longer"),
         Fault(
             57,
             "a lease, or the time for which a broker hides a message, is shorter than the handler",
-            "a heartbeat renews the lease, and who lost it is fenced; there is no consumer of messages yet",
+            "a heartbeat renews the lease, of an attempt as of a stream, and who lost it is fenced",
         ),
         Fault(58, "a broker's transaction commits late", "the producer is initialised anew", TRANSACTIONS),
-        Fault(59, "a dead letter comes back after the window", "it is flagged as late", BROKERS),
+        Fault(59, "a dead letter comes back after the window", "it is flagged as late"),
     ),
     "Clocks": (
         Fault(60, "a worker's clock is wrong", "the store's time decides leases and windows"),

@@ -1,7 +1,6 @@
 """Breaks for the rows 36 to 90 of the fault catalogue: stores, clocks, payloads, clients, retention, operations.
 
-Rows 50 to 56, 58, 59 and 86 need the outbox, the inbox and their relay, which are not there yet; of row 57 the lease
-and its heartbeat are.
+Those of messages (50 to 56, 59, 86) are in `outbox.py`, `inboxes.py` and `consumers.py`; of row 57 the lease is here.
 """
 
 from __future__ import annotations

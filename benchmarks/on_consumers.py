@@ -1,0 +1,106 @@
+"""From the insert to the consumer: how much later than a direct publish a message arrives, on RabbitMQ.
+
+What counts is the median of a turn: the time from the commit, or the publish, until the message is received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import aio_pika
+import psycopg
+
+from benchmarks.on_sweeping import Meter
+from benchmarks.postgresql import database
+from benchmarks.rows import Row, Sides, Unit
+from retrysafe.messaging import Outbox, Relay
+from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
+from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+from retrysafe.messaging.rabbitmq import declare
+
+AIM = 1.5
+
+
+def rows() -> Sequence[Row]:
+    """One row: in process, with the relay woken by the writer."""
+    meter = Meter()
+    unit = Unit("ms p50 added", meter, lambda ours, floor: (ours - floor) * 1e3, more_is_better=False)
+    return [Row("insert → consumer on RabbitMQ", lambda: _sides(meter), unit, AIM)]
+
+
+@contextmanager
+def _sides(meter: Meter) -> Iterator[Sides]:
+    with database() as url:
+        loop = asyncio.new_event_loop()
+        bench = _Bench(url, os.environ["RETRYSAFE_TEST_RABBITMQ"], meter)
+        loop.run_until_complete(bench.open())
+        try:
+            yield Sides(
+                ours=lambda keys: loop.run_until_complete(bench.ours(keys)),
+                floor=lambda keys: loop.run_until_complete(bench.floor(keys)),
+            )
+        finally:
+            loop.run_until_complete(bench.close())
+            loop.close()
+
+
+class _Bench:
+    def __init__(self, url: str, broker: str, meter: Meter) -> None:
+        self.url, self.broker, self.meter = url, broker, meter
+        self.ours_topic, self.floor_topic = (f"bench-{secrets.token_hex(6)}" for _ in range(2))
+
+    async def open(self) -> None:
+        await declare(self.broker, [self.ours_topic, self.floor_topic])
+        self.outbox = Outbox(self.url, source="/bench")
+        self.writer = await psycopg.AsyncConnection.connect(self.url, autocommit=True)
+        self.consumer = RabbitMQConsumer(self.broker, self.ours_topic)
+        self.publisher = RabbitMQPublisher(self.broker)
+        self.relay = Relay(self.url, self.publisher, observers=())
+        await self.relay.__aenter__()
+        self.connection = await aio_pika.connect(self.broker)
+        channel = await self.connection.channel()
+        self.exchange = channel.default_exchange
+        self.arrived: asyncio.Queue[Any] = asyncio.Queue()
+        queue = await channel.get_queue(self.floor_topic)
+        await queue.consume(self.arrived.put)
+
+    async def ours(self, keys: Sequence[str]) -> None:
+        times = []
+        for key in keys:
+            async with self.writer.transaction():
+                await self.outbox.aadd(self.writer, self.ours_topic, {"order": key}, key=key)
+            begun = time.perf_counter()
+            self.outbox.wake()
+            found = await self.consumer.receive(1, 30.0)
+            times.append(time.perf_counter() - begun)
+            await self.consumer.ack(found)
+        self.meter.total += median(times) * len(times)
+
+    async def floor(self, keys: Sequence[str]) -> None:
+        times = []
+        for key in keys:
+            begun = time.perf_counter()
+            message = aio_pika.Message(b'{"order": "%s"}' % key.encode(), delivery_mode=2)
+            publishing = asyncio.ensure_future(self.exchange.publish(message, self.floor_topic, mandatory=True))
+            found = await self.arrived.get()
+            times.append(time.perf_counter() - begun)
+            await found.ack()
+            await publishing
+        self.meter.total += median(times) * len(times)
+
+    async def close(self) -> None:
+        await self.relay.__aexit__()
+        await self.publisher.aclose()
+        await self.consumer.aclose()
+        await self.writer.close()
+        channel = await self.connection.channel()
+        for topic in (self.ours_topic, self.floor_topic):
+            await channel.queue_delete(topic)
+        await self.connection.close()
