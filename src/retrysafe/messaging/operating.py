@@ -29,8 +29,8 @@ class OutboxOperator(Operating):
 
     def __init__(self, store: Any, *, actor: str | None = None, observers: Iterable[Observer] | None = None) -> None:
         super().__init__(store, actor=actor, observers=observers)
-        self._outbox, found = outbox_of(self._backend)
-        self._store = cast("TransactionalStore", found)
+        self._outbox, sql = outbox_of(self._backend)
+        self._store = cast("TransactionalStore", sql)
         self._reporter = Reporter(self._observers)
 
     # ------------------------------------------------------------ looking

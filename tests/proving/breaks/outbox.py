@@ -81,13 +81,6 @@ BREAKS: list[Break] = [
         (f"{OPERATING}test_a_relay_makes_the_buckets_that_somebody_has_removed[sqlite]",),
     ),
     Break(
-        "two who redrive at once redrive the same letters",
-        "stores/outbox_operating.py",
-        'locked = " FOR UPDATE" if self.locks_rows else ""',
-        'locked = ""',
-        (f"{OPERATING}test_two_who_redrive_at_once_redrive_each_letter_once[postgresql]",),
-    ),
-    Break(
         "writing wakes no relay",
         "messaging/waking.py",
         "        bell.nudge()",
