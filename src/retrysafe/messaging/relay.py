@@ -52,6 +52,7 @@ class Relay:
         publisher: a `Publisher` for `run_once` and threads, an `AsyncPublisher` for event loops.
         hold: how a bucket is held while its messages are published: by an open "transaction" (PostgreSQL, MySQL), or by
             a "lease" with a fencing token, for slow brokers; SQLite, which has one writer, has leases only.
+        lease: of a bucket that is held by a lease: how long after the death of its relay it waits for another one.
         batch: how many messages of a bucket are taken at once.
         keep: move what has left to ``retrysafe_outbox_published`` instead of removing it.
         attempts: how often the broker may refuse a message before it is moved to the dead letters.
@@ -67,6 +68,7 @@ class Relay:
         publisher: Publisher | AsyncPublisher,
         *,
         hold: Holding | None = None,
+        lease: Duration = "30s",
         batch: int = 200,
         keep: bool = False,
         attempts: int = 10,
@@ -87,6 +89,7 @@ class Relay:
             )
         observing = (LoggingObserver(),) if observers is None else tuple(observers)
         self._leases = store if hold == "lease" else None
+        self._lease = seconds_of(lease, "lease")
         backoff = Backoff(seconds_of(pause, "pause"), seconds_of(longest_pause, "longest_pause"))
         rules = Rules(attempts=attempts, backoff=backoff, on_dead=OnDead(on_dead))
         self._setting = Setting(sql, outbox, None, rules, batch, keep)
@@ -155,7 +158,7 @@ class Relay:
                 await leases.aclose()
 
     def _leasing(self) -> Boundary | None:
-        return None if self._leases is None else Boundary(_NAME, store=self._leases, lease="30s", observers=())
+        return None if self._leases is None else Boundary(_NAME, store=self._leases, lease=self._lease, observers=())
 
     # ------------------------------------------------------------ for ever
 
