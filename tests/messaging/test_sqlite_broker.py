@@ -26,6 +26,20 @@ def names(deliveries: Sequence[Delivery]) -> list[str]:
     return [delivery.envelope.id for delivery in deliveries]
 
 
+def received_and_died(file: Path) -> int:
+    """How many messages a consumer received before its process was killed."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.write(writing, b"%d" % len(asyncio.run(SqliteConsumer(file, "stock", hold=0.2).receive(1, 0))))
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with open(reading, "rb") as said:
+        return int(said.read())
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "broker.db"
@@ -100,14 +114,7 @@ async def test_a_message_that_waits_holds_its_lane_and_no_other(
 
 async def test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not(file: Path) -> None:
     SqlitePublisher(file).publish([message(0, "a")])
-    reading, writing = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            os.write(writing, b"%d" % len(asyncio.run(SqliteConsumer(file, "stock", hold=0.2).receive(1, 0))))
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-    assert os.read(reading, 10) == b"1"
-    os.waitpid(child, 0)
+    assert received_and_died(file) == 1
     living, other = SqliteConsumer(file, "stock", hold=0.2), SqliteConsumer(file, "stock", hold=0.2)
     assert names(await living.receive(1, 30)) == ["m0"]
     assert await other.receive(1, 1.0) == []

@@ -33,7 +33,12 @@ class PipelineCount(NamedTuple):
     @property
     def kept(self) -> bool:
         """Whether nothing was lost, applied twice, in the wrong order, or mailed twice."""
-        return not any(self[1:7])
+        return not self.breaches()
+
+    def breaches(self) -> dict[str, int]:
+        """What must be none, and is not."""
+        names = ("events_lost", "applied_twice", "out_of_order", "mails_twice", "stock_wrong", "orders_missing")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
 class Applied(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
@@ -121,9 +120,10 @@ def nothing() -> None:
 
 
 def taking(places: Places, *, written: Hook = nothing) -> tuple[Boundary, Callable[[Order], bool]]:
-    """What takes an order, or finds that it was taken (False): the order, the customer's count and the event are there together, or none of them.
+    """What takes an order, or finds that it was taken before (False).
 
-    The customer's row is locked before the event is written, so events of one customer are in the order of the counts.
+    The order, the customer's count and the event are there together, or none of them. The customer's row is locked
+    before the event is written, so events of one customer are in the order of the counts.
     """
     orders = Boundary("orders", store=places.orders, effects="transactional")
     outbox = Outbox(places.orders, source="/shop/orders")
@@ -182,6 +182,8 @@ def mailing(places: Places, *, sent: Hook = nothing) -> tuple[Boundary, Handler]
 
 def post(mailbox: Path, key: str, mail: dict[str, Any]) -> None:
     """Put a mail into the mailbox, unless one with this key is in it: what a provider of mails does."""
+    import fcntl  # as the whole demo, for POSIX systems
+
     with mailbox.open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if any(json.loads(line)["key"] == key for line in file):

@@ -225,10 +225,11 @@ class SqliteConsumer:
         self._file.close()
 
     def _take(self, file: sqlite3.Connection, most: int) -> list[Delivery]:
-        given = {"queue": self._queue, "now": time.time(), "me": self._name, "most": most}
+        now = time.time()
+        given = {"queue": self._queue, "now": now, "me": self._name, "most": most}
         rows = file.execute(_TAKEN, given).fetchall()
         sql = "UPDATE deliveries SET holder = ?, held_until = ?, handed = handed + 1 WHERE id = ?"
-        file.executemany(sql, [(self._name, given["now"] + self._hold, row[0]) for row in rows])
+        file.executemany(sql, [(self._name, now + self._hold, row[0]) for row in rows])
         return [
             Delivery(envelope_of(json.loads(given_as), payload), number, self._queue, handed > 0)
             for number, given_as, payload, handed in rows
