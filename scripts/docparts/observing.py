@@ -40,6 +40,10 @@ def instruments() -> str:
         for counter in metrics.COUNTERS
     ]
     rows += [
+        (f"`{gauge.name}`", "gauge", f"`{gauge.unit}`", gauge.text, codes(("boundary", "operation")))
+        for gauge in metrics.GAUGES
+    ]
+    rows += [
         (
             f"`{measure.name}`",
             kinds.get(measure, "histogram"),

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 
 class Bell:
-    """Rung once and for good.
+    """Rung once and for good; nudged, it only ends the wait that is under way, or the next one.
 
     A simple queue, since an event must not be set by a signal handler of the very thread that waits for it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.rung = False
+        self._nudged = False
         self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._loop = loop
         self._waiter: asyncio.Future[None] | None = None
@@ -30,21 +31,39 @@ class Bell:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)
 
-    def wait(self, seconds: float) -> None:
-        """Wait so long, or until it is rung."""
+    def nudge(self) -> None:
+        """Wake once; any number of nudges before the next wait are one."""
+        if not self._nudged:
+            self._nudged = True
+            self._queue.put(None)
+            loop = self._loop
+            if loop is not None and not loop.is_closed():
+                with suppress(RuntimeError):  # closed since
+                    loop.call_soon_threadsafe(self._wake)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until it is rung or nudged; whether it was nudged."""
         if not self.rung and seconds > 0:
             with suppress(queue.Empty):
                 self._queue.get(timeout=min(seconds, threading.TIMEOUT_MAX))
+        return self._was_nudged()
 
-    async def await_for(self, seconds: float) -> None:
+    async def await_for(self, seconds: float) -> bool:
         """The same on the loop."""
         import asyncio
 
         self._loop = asyncio.get_running_loop()
         self._waiter = self._loop.create_future()
-        if self.rung:
-            return
-        await asyncio.wait((self._waiter,), timeout=seconds)
+        if not self.rung and not self._nudged:
+            await asyncio.wait((self._waiter,), timeout=seconds)
+        return self._was_nudged()
+
+    def _was_nudged(self) -> bool:
+        nudged, self._nudged = self._nudged, False
+        if nudged:
+            with suppress(queue.Empty):
+                self._queue.get_nowait()
+        return nudged
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

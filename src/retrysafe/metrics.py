@@ -19,7 +19,8 @@ ENDINGS = ("completed", "result_withheld", "failed", "released", "rolled_back", 
 class Counter(NamedTuple):
     """Counts occurrences of some names.
 
-    The attribute ``retrysafe.outcome`` is the occurrence's name with ``outcome``, else what its ``field`` holds.
+    The attribute ``retrysafe.outcome`` is the occurrence's name with ``outcome``, else what its ``field`` holds. Each
+    counts for one, or for the number in its field ``amount``.
     """
 
     name: str
@@ -28,6 +29,17 @@ class Counter(NamedTuple):
     occurrences: tuple[str, ...]
     outcome: bool = False
     field: str = ""
+    amount: str = ""
+
+
+class Gauge(NamedTuple):
+    """What a field of an occurrence said last."""
+
+    name: str
+    unit: str
+    text: str
+    occurrence: str
+    field: str
 
 
 class Measure(NamedTuple):
@@ -145,8 +157,40 @@ COUNTERS = (
         field="outcome",
     ),
     Counter("retrysafe.webhooks.retries", "{attempt}", "Webhooks that were sent again.", ("delivery_retried",)),
+    Counter("retrysafe.outbox.published", "{message}", "Messages that left.", ("relayed",), amount="messages"),
+    Counter(
+        "retrysafe.outbox.delays",
+        "{attempt}",
+        "Attempts to publish that the broker did not take, by topic.",
+        ("publish_delayed",),
+        field="topic",
+    ),
+    Counter(
+        "retrysafe.outbox.given_up",
+        "{message}",
+        "Messages that were given up, by topic.",
+        ("dead_lettered", "parked"),
+        field="topic",
+    ),
+    Counter("retrysafe.outbox.relay_failures", "{failure}", "What relays could not do at once.", ("relay_failed",)),
+    Counter(
+        "retrysafe.outbox.stalled",
+        "{look}",
+        "Looks at an outbox whose messages are due for too long.",
+        ("backlog_stalled",),
+    ),
     Counter("idempotency.cache.hits", "{hit}", "The literature's name for replays.", ANSWERS),
     Counter("idempotency.cache.misses", "{miss}", "The literature's name for claims that ran.", BEGINNINGS),
+)
+
+GAUGES = (
+    Gauge("retrysafe.outbox.lag", "s", "How long the oldest of the last messages waited that left.", "relayed", "lag"),
+    Gauge("retrysafe.outbox.depth", "{message}", "Messages that wait, as one relay told last.", "backlog", "messages"),
+    Gauge("retrysafe.outbox.due", "{message}", "Those that wait for nothing but a relay.", "backlog", "due"),
+    Gauge("retrysafe.outbox.oldest", "s", "Age of the oldest message that has not left.", "backlog", "oldest"),
+    Gauge("retrysafe.outbox.oldest_due", "s", "Age of the oldest that is due: alarm on it.", "backlog", "oldest_due"),
+    Gauge("retrysafe.outbox.dead", "{message}", "Dead letters.", "backlog", "dead"),
+    Gauge("retrysafe.outbox.relays", "{relay}", "Relays that are there.", "backlog", "relays"),
 )
 
 STORE_DURATION = Measure(
@@ -164,5 +208,8 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 def counted_by(occurrence: str) -> list[str]:
-    """The names of the counters that an occurrence moves."""
-    return [counter.name for counter in COUNTERS if occurrence in counter.occurrences]
+    """The names of the counters and gauges that an occurrence moves."""
+    return [
+        *(counter.name for counter in COUNTERS if occurrence in counter.occurrences),
+        *(gauge.name for gauge in GAUGES if gauge.occurrence == occurrence),
+    ]

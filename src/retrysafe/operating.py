@@ -79,14 +79,14 @@ class Operator:
         encryption: Keyring | None = None,
         audit: Audit | None = None,
     ) -> None:
-        self._backend = _connected(store)
+        self._backend = connected(store)
         self._backend.users += 1
         self._runner = None if self._backend.serves_sync else asyncio.Runner()
         self._secret = keys.check_secret(secret)
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self._encryption = encryption
         self._audit = audit
-        self.actor = actor or f"{_user()}@{socket.gethostname()}"
+        self.actor = actor or f"{user()}@{socket.gethostname()}"
         self._has_schema = False
 
     # ------------------------------------------------------------ naming
@@ -297,7 +297,8 @@ class Operator:
         self.close()
 
 
-def _connected(store: Any) -> Backend:
+def connected(store: Any) -> Backend:
+    """The backend of a store that is there, for who looks after it."""
     backend = connect.connect(store, migrate=False)
     if backend.kind == "memory":
         raise ConfigurationError("store= is memory://, whose records nobody else can see.")
@@ -309,7 +310,8 @@ def _connected(store: Any) -> Backend:
     return backend
 
 
-def _user() -> str:
+def user() -> str:
+    """Who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -26,6 +26,7 @@ from retrysafe.metrics import (
     COUNTERS,
     DECISIONS,
     ENDINGS,
+    GAUGES,
     IN_PROGRESS,
     STORE_DURATION,
     WORK_DURATION,
@@ -171,6 +172,7 @@ class _Instruments:
     def __init__(self, provider: metrics.MeterProvider | None) -> None:
         meter = metrics.get_meter("retrysafe", retrysafe.__version__, provider)
         self._counters = {c.name: meter.create_counter(c.name, c.unit, c.text) for c in COUNTERS}
+        self._gauges = {gauge: meter.create_gauge(gauge.name, gauge.unit, gauge.text) for gauge in GAUGES}
         self.store_duration = _histogram(meter, STORE_DURATION)
         self.work_duration = _histogram(meter, WORK_DURATION)
         self._names: dict[str, set[str]] = {}
@@ -196,15 +198,18 @@ class _Instruments:
         for counter in _COUNTED_BY.get(name, ()):
             if counter.name != ATTEMPTS:
                 outcome = fields[counter.field] if counter.field else name if counter.outcome else ""
-                self.add(counter.name, labels, outcome, fields.get("error_type", ""))
+                amount = fields[counter.amount] if counter.amount else 1
+                self.add(counter.name, labels, outcome, fields.get("error_type", ""), amount)
+        for gauge in _SHOWN_BY.get(name, ()):
+            self._gauges[gauge].set(fields[gauge.field], labels)
 
-    def add(self, counter: str, labels: Labels, outcome: str, error_type: str) -> None:
-        """Add one to a counter."""
+    def add(self, counter: str, labels: Labels, outcome: str, error_type: str, amount: int = 1) -> None:
+        """Add to a counter."""
         if outcome:
-            labels = {**labels, "retrysafe.outcome": outcome}
+            labels = {**labels, "retrysafe.outcome": self._few(counter, outcome)}
         if error_type:
             labels = {**labels, "error.type": self._few("error.type", error_type)}
-        self._counters[counter].add(1, labels)
+        self._counters[counter].add(amount, labels)
 
     def _few(self, attribute: str, value: str) -> str:
         """A value that a label may have: whoever makes names without end gets one series for all beyond the bound."""
@@ -237,6 +242,7 @@ _COUNTED_BY = {
     name: [counter for counter in COUNTERS if name in counter.occurrences]
     for name in {name for counter in COUNTERS for name in counter.occurrences}
 }
+_SHOWN_BY = {gauge.occurrence: [one for one in GAUGES if one.occurrence == gauge.occurrence] for gauge in GAUGES}
 _by_provider: WeakKeyDictionary[metrics.MeterProvider, _Instruments] = WeakKeyDictionary()
 _of_the_global_one: list[_Instruments] = []
 

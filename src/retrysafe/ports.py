@@ -14,8 +14,11 @@ from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, TypeVar, runtim
 from retrysafe.core.relaying import Death, Delay
 from retrysafe.core.transitions import Event
 from retrysafe.types import (
+    Backlog,
     Cached,
+    Chosen,
     Clocks,
+    DeadLetter,
     Delivery,
     Envelope,
     Filter,
@@ -28,6 +31,7 @@ from retrysafe.types import (
     Queued,
     Record,
     Refusal,
+    RelaySeen,
     Stored,
     Tally,
     Want,
@@ -260,6 +264,70 @@ class OutboxStore(Protocol):
 
     def bury(self, death: Death) -> list[Ask[None]]:
         """Move a message to the dead letters."""
+        ...
+
+
+class OperableOutbox(OutboxStore, Protocol):
+    """What people and monitors ask beside that. Every method is pure."""
+
+    def backlog(self) -> Ask[list[Backlog]]:
+        """What waits, by topic."""
+        ...
+
+    def relays(self) -> Ask[list[RelaySeen]]:
+        """The relays that have said they are there, and not that they go."""
+        ...
+
+    def beat(self, name: str, hold: str) -> Ask[None]:
+        """Note that a relay is there."""
+        ...
+
+    def bye(self, names: Sequence[str]) -> Ask[None]:
+        """Forget relays."""
+        ...
+
+    def buckets(self) -> Ask[set[int]]:
+        """The buckets that relays can hold."""
+        ...
+
+    def restore(self, there: set[int]) -> Ask[None]:
+        """Make the buckets that are missing beside these."""
+        ...
+
+    def counts(self) -> Ask[tuple[int, int]]:
+        """How many messages are dead letters, and how many are kept that have left."""
+        ...
+
+    def pause(self, topic: str) -> Ask[None]:
+        """Let nothing of a topic leave."""
+        ...
+
+    def resume(self, topic: str) -> Ask[bool]:
+        """Let a topic go on; False if it was not paused."""
+        ...
+
+    def paused(self) -> Ask[list[str]]:
+        """The topics of which nothing leaves."""
+        ...
+
+    def letters(self, chosen: Chosen, after: int, limit: int) -> Ask[list[DeadLetter]]:
+        """Dead letters, and the heads of parked lanes, in the order of their numbers."""
+        ...
+
+    def count(self, chosen: Chosen) -> Ask[dict[tuple[str, str, str], int]]:
+        """How many dead letters are chosen, by topic, type and error."""
+        ...
+
+    def claim_letters(self, numbers: Sequence[int]) -> Ask[list[int]]:
+        """Lock dead letters to the end of the transaction; return those that are still there."""
+        ...
+
+    def redrive(self, numbers: Sequence[int]) -> list[Ask[None]]:
+        """Put dead letters at the end of their lanes, under the ids that they have."""
+        ...
+
+    def unpark(self, numbers: Sequence[int]) -> Ask[int]:
+        """Let parked lanes go on with the message that they wait for; return how many were parked."""
         ...
 
 

@@ -277,6 +277,7 @@ class Queued(NamedTuple):
     """A message as it lies in an outbox: its place in the order, its lane, and the attempts to publish it.
 
     ``started`` counts the attempts that were begun, ``finished`` those that came to an end: what is missing died.
+    ``now`` is the store's time when it was read.
     """
 
     id: int
@@ -285,13 +286,68 @@ class Queued(NamedTuple):
     started: int
     finished: int
     envelope: Envelope
+    now: Micros = 0
+
+
+class DeadLetter(NamedTuple):
+    """A message that was given up: its number, its attempts, what was said of the last one.
+
+    ``parked``: it is still at the head of its lane, which waits with it. ``consumer`` is who could not handle it;
+    empty for one that could not be published.
+    """
+
+    number: int
+    envelope: Envelope
+    started: int
+    finished: int
+    error: str
+    created: Micros
+    died: Micros
+    now: Micros
+    parked: bool = False
+    consumer: str = ""
+
+
+class Chosen(NamedTuple):
+    """Which dead letters are meant; None and the empty tuple mean any. ``error`` is a part of what was said."""
+
+    ids: tuple[str, ...] = ()
+    topic: str | None = None
+    key: str | None = None
+    type: str | None = None
+    error: str | None = None
+    consumer: str | None = None
+
+
+class Backlog(NamedTuple):
+    """What waits in an outbox, of one topic: all of it, and of that what is due, as is nothing that is delayed.
+
+    Ages are seconds on the store's clock since the oldest was written.
+    """
+
+    topic: str
+    messages: int
+    oldest: float
+    due: int
+    oldest_due: float
+    paused: bool
+
+
+class RelaySeen(NamedTuple):
+    """A relay that has said it is there: how it holds buckets, for how long it runs, and seconds since it said so."""
+
+    name: str
+    hold: str
+    running: float
+    silent: float
 
 
 class Reception(StrEnum):
     """How a broker took a message.
 
     Acked: it has it, as safely as it was asked to. Duplicate: it had it. Retryable: it does not have it. Fatal: it will
-    never take it. Unknown: nobody can tell, so it is sent again under the same id.
+    never take it. Unknown: nobody can tell, so it is sent again under the same id. Postponed: it was not tried, or an
+    attempt is still under way; that costs no attempt.
     """
 
     ACKED = "acked"
@@ -299,13 +355,15 @@ class Reception(StrEnum):
     RETRYABLE = "retryable"
     FATAL = "fatal"
     UNKNOWN = "unknown"
+    POSTPONED = "postponed"
 
 
 class Published(NamedTuple):
-    """How a broker took a message, and what it said."""
+    """How a broker took a message, what it said, and for how many seconds it wants to be left alone, at least."""
 
     reception: Reception
     error: str = ""
+    pause: float = 0.0
 
 
 class Delivery(NamedTuple):

@@ -59,8 +59,10 @@ def upgrade():
     op.create_table("goods", sqlalchemy.Column("id", sqlalchemy.Integer, primary_key=True))
     retrysafe.upgrade(op, 1)
     retrysafe.upgrade(op, 2)
+    retrysafe.upgrade(op, 3)
 
 def downgrade():
+    retrysafe.downgrade(op, 3)
     retrysafe.downgrade(op, 2)
     retrysafe.downgrade(op, 1)
     op.drop_table("goods")
@@ -144,7 +146,7 @@ def test_offline_sql_is_ours(place: Place) -> None:
     command.upgrade(place.config, "head", sql=True)
     script = place.output.getvalue()
     dialect = "sqlite" if place.url.startswith("sqlite") else "postgresql"
-    for version in (1, 2):
+    for version in (1, 2, 3):
         for statement in migrations.forward(dialect, version):
             assert f"{statement};" in script
     if dialect == "sqlite":

@@ -30,7 +30,7 @@ class Broker:
         self.waves.append(len(envelopes))
         self.offered += envelopes
         published = [self.judge(envelope) for envelope in envelopes]
-        self.took += [one for one, (word, _) in zip(envelopes, published, strict=True) if word == "acked"]
+        self.took += [one for one, said in zip(envelopes, published, strict=True) if said.reception == "acked"]
         return published
 
 

@@ -13,7 +13,7 @@ RECOVERY = Backoff(base=0.1, cap=30.0)
 class Polls(NamedTuple):
     """The pace of a relay, in seconds, and what it has met so far."""
 
-    shortest: float = 0.005
+    shortest: float = 0.001
     longest: float = 1.0
     idle: int = 0
     failures: int = 0
@@ -21,6 +21,10 @@ class Polls(NamedTuple):
     def found(self) -> tuple[Polls, float]:
         """The schedule after messages were found, and how long to rest: not at all."""
         return self._replace(idle=0, failures=0), 0.0
+
+    def nudged(self) -> Polls:
+        """The schedule after somebody said that there will be messages: when, their transaction knows."""
+        return self._replace(idle=0)
 
     def empty(self, chance: float) -> tuple[Polls, float]:
         """The schedule after nothing was found, and how long to rest; ``chance`` is random in [0, 1)."""

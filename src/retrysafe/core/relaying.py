@@ -27,11 +27,15 @@ class Rules(NamedTuple):
 
 
 class Delay(NamedTuple):
-    """A message that is tried again, and with it its lane, after so many seconds; None: when a person says so."""
+    """A message that is tried again, and with it its lane, after so many seconds; None: when a person says so.
+
+    ``counted``: an attempt has been made for nothing.
+    """
 
     queued: Queued
     seconds: float | None
     error: str
+    counted: bool = True
 
 
 class Death(NamedTuple):
@@ -68,17 +72,38 @@ def waves(queue: Iterable[Queued]) -> list[list[Queued]]:
     return found
 
 
+MOST_SAID = 2000
+"""Characters of an error that are kept."""
+
+
+def told(error: str) -> str:
+    """What was said, as every database takes it: without NUL and halves of characters, and not without end."""
+    return error[:MOST_SAID].replace("\0", " ").encode(errors="replace").decode()
+
+
+def answered(wave: Sequence[Queued], published: Sequence[Published]) -> Sequence[Published]:
+    """The receptions of a wave; a publisher that says too many or too few has said nothing of any."""
+    if len(published) == len(wave):
+        return published
+    error = f"The publisher was given {len(wave)} messages and said what became of {len(published)}."
+    return [Published(Reception.UNKNOWN, error)] * len(wave)
+
+
 def judge(wave: Sequence[Queued], published: Sequence[Published], rules: Rules, chances: Iterable[float]) -> Verdict:
     """What follows for each message of a wave from how the broker took it; ``chances`` are random in [0, 1)."""
     verdict = Verdict([], [], [], [])
-    for queued, (reception, error), chance in zip(wave, published, chances, strict=False):
+    for queued, (reception, said, pause), chance in zip(wave, answered(wave, published), chances, strict=False):
+        error = told(said)
         if reception in (Reception.ACKED, Reception.DUPLICATE):
             verdict.gone.append(queued)
+            continue
+        if reception is Reception.POSTPONED:
+            verdict.delayed.append(Delay(queued, pause, error, counted=False))
             continue
         if reception is Reception.FATAL or queued.finished + 1 >= rules.attempts:
             _give_up(verdict, queued, error, rules)
             continue
-        verdict.delayed.append(Delay(queued, rules.backoff.delay(queued.finished, chance), error))
+        verdict.delayed.append(Delay(queued, max(pause, rules.backoff.delay(queued.finished, chance)), error))
     return verdict
 
 

@@ -1,6 +1,7 @@
-"""The table of records as Django knows it, so that ``flush`` and TransactionTestCase empty it like any other.
+"""Our tables as Django knows them, so that ``flush`` and TransactionTestCase empty them like any other.
 
-The table itself is made by our own SQL, and only retrysafe writes records.
+The tables themselves are made by our own SQL, and only retrysafe writes them. The outbox's buckets are no model: they
+are the same for ever, and without them nothing would be relayed.
 """
 
 from __future__ import annotations
@@ -40,3 +41,110 @@ class Record(models.Model):
 
     def __str__(self) -> str:
         return f"{self.boundary}/{self.operation} {bytes(self.key_hash).hex()[:12]} {self.state}"
+
+
+class _Message(models.Model):
+    """What a message has wherever it is."""
+
+    bucket: Any = models.SmallIntegerField()
+    lane: Any = models.BigIntegerField()
+    message_id: Any = models.TextField()
+    topic: Any = models.TextField()
+    message_key: Any = models.TextField(null=True)
+    message_type: Any = models.TextField()
+    source: Any = models.TextField()
+    sequence: Any = models.BigIntegerField(null=True)
+    created: Any = models.BigIntegerField()
+    headers: Any = models.TextField()
+    payload: Any = models.BinaryField()
+    media_type: Any = models.TextField()
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.message_id}"
+
+
+class OutboxMessage(_Message):
+    """A message that waits to leave. Add one with ``Outbox.add``."""
+
+    id: Any = models.BigAutoField(primary_key=True)
+
+    class Meta:
+        db_table = "retrysafe_outbox"
+        default_permissions = ("view",)
+
+
+class OutboxDeadLetter(_Message):
+    """A message that was given up. ``retrysafe outbox redrive`` lets it leave again."""
+
+    id: Any = models.BigIntegerField(primary_key=True)
+    started: Any = models.IntegerField()
+    finished: Any = models.IntegerField()
+    error: Any = models.TextField()
+    died: Any = models.BigIntegerField()
+
+    class Meta:
+        db_table = "retrysafe_outbox_dead"
+        default_permissions = ("view",)
+
+
+class OutboxPublished(_Message):
+    """A message that has left, where relays keep them."""
+
+    id: Any = models.BigIntegerField(primary_key=True)
+    published: Any = models.BigIntegerField()
+
+    class Meta:
+        db_table = "retrysafe_outbox_published"
+        default_permissions = ("view",)
+
+
+class OutboxTrouble(models.Model):
+    """The attempts of a message that did not leave at once."""
+
+    id: Any = models.BigIntegerField(primary_key=True)
+    bucket: Any = models.SmallIntegerField()
+    lane: Any = models.BigIntegerField()
+    started: Any = models.IntegerField()
+    finished: Any = models.IntegerField()
+    not_before: Any = models.BigIntegerField()
+    error: Any = models.TextField()
+
+    class Meta:
+        db_table = "retrysafe_outbox_troubles"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.id}: {self.error}"
+
+
+class OutboxPaused(models.Model):
+    """A topic of which nothing leaves for the time being."""
+
+    topic: Any = models.TextField(primary_key=True)
+    since: Any = models.BigIntegerField()
+
+    class Meta:
+        db_table = "retrysafe_outbox_paused"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return str(self.topic)
+
+
+class OutboxRelay(models.Model):
+    """A relay that says it is there."""
+
+    name: Any = models.TextField(primary_key=True)
+    hold: Any = models.TextField()
+    since: Any = models.BigIntegerField()
+    seen: Any = models.BigIntegerField()
+
+    class Meta:
+        db_table = "retrysafe_outbox_relays"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return str(self.name)

@@ -104,6 +104,8 @@ class Sum:
 
     def __init__(self) -> None:
         self.left = self.delayed = self.dead = 0
+        self.verdicts: list[Verdict] = []
+        """What is written down and not told yet."""
 
     def include(self, other: Sum) -> None:
         """Add what became of others."""
@@ -115,6 +117,7 @@ class Sum:
 
     def add(self, verdict: Verdict) -> None:
         """Count a wave."""
+        self.verdicts.append(verdict)
         self.left += len(verdict.gone)
         self.delayed += len(verdict.delayed)
         self.dead += len(verdict.dead)

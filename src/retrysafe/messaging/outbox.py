@@ -15,10 +15,11 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.errors import MessageRefused
 from retrysafe.messaging.payloads import encode
 from retrysafe.messaging.tracing import trace_headers
+from retrysafe.messaging.waking import wake
 from retrysafe.ports import AsyncExecutor, Executor
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.relaying import each
-from retrysafe.stores.outbox import SqlOutbox
+from retrysafe.stores.outbox_operating import OperableSqlOutbox
 from retrysafe.stores.sql import SqlStore
 from retrysafe.types import Envelope
 
@@ -122,6 +123,14 @@ class Outbox:
         await self._awrite(tx, envelopes)
         return envelopes
 
+    def wake(self) -> None:
+        """Wake the relays of this process, as after your commit: what you added leaves at once.
+
+        They look for it from the moment it was added, every millisecond at first and then ever more rarely, up to
+        once a second: this is for transactions that go on for long after they have added a message.
+        """
+        wake(self._backend)
+
     # ------------------------------------------------------------ how
 
     def _write(self, tx: Any, envelopes: list[Envelope]) -> None:
@@ -133,6 +142,7 @@ class Outbox:
     def _checked(self, execute: Executor, envelopes: list[Envelope]) -> None:
         self._backend.check(execute)
         run(each(self._outbox.add(envelopes)), execute)
+        wake(self._backend)
 
     async def _awrite(self, tx: Any, envelopes: list[Envelope]) -> None:
         execute = connect.join(self._backend, tx).aexecute
@@ -143,6 +153,7 @@ class Outbox:
     async def _achecked(self, execute: AsyncExecutor, envelopes: list[Envelope]) -> None:
         await self._backend.acheck(execute)
         await arun(each(self._outbox.add(envelopes)), execute)
+        wake(self._backend)
 
     def _envelope(self, message: Message) -> Envelope:
         payload, media_type = encode(message.payload, message.media_type)
@@ -161,14 +172,14 @@ class Outbox:
         )
 
 
-def outbox_of(backend: Backend) -> tuple[SqlOutbox, SqlStore]:
+def outbox_of(backend: Backend) -> tuple[OperableSqlOutbox, SqlStore]:
     """The outbox of a backend, and the store that it is in."""
     if not isinstance(backend.store, SqlStore):
         raise ConfigurationError(
             f"store=: a {backend.kind} store has no transactions that a message could share with your work; "
             "an outbox is in SQLite, PostgreSQL, MySQL or MariaDB."
         )
-    return SqlOutbox(backend.store), backend.store
+    return OperableSqlOutbox(backend.store), backend.store
 
 
 def _name(text: str, argument: str) -> str:

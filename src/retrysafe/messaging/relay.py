@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from retrysafe import connect
+from retrysafe.backend import Backend
 from retrysafe.bell import Bell
 from retrysafe.boundary import Boundary
 from retrysafe.core.backoff import Backoff
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.polling import Polls
 from retrysafe.core.relaying import OnDead, Rules
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.messaging.attending import Attendance
 from retrysafe.messaging.draining import Setting, Sum, adrain, drain
 from retrysafe.messaging.outbox import outbox_of
+from retrysafe.messaging.reporting import Reporter
+from retrysafe.messaging.waking import woken
 from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.ports import AsyncClient, AsyncPublisher, Client, Observer, Publisher
 from retrysafe.programs.drivers import arun, ask, run
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 
 Holding = Literal["transaction", "lease"]
 MOST = 500
+MOST_AT_ONCE = 9
+"""Buckets under way together: each has a connection, of which we keep ten."""
 _NAME = "retrysafe.relay"
 
 
@@ -47,18 +54,25 @@ class Relay:
     least once: a relay that dies after publishing leaves it to be published again, under the same id, which an inbox
     recognises.
 
+    Use it as a context manager (``with`` or ``async with``) around the life of an application, call `run_forever` or
+    `arun_forever` in a process of its own, or `run_once` and `arun_once` from a job. Outboxes of the same ``store`` and
+    process wake it. The publisher is yours to close.
+
     Arguments:
         store: what ``Outbox(store=…)`` was given.
         publisher: a `Publisher` for `run_once` and threads, an `AsyncPublisher` for event loops.
         hold: how a bucket is held while its messages are published: by an open "transaction" (PostgreSQL, MySQL), or by
-            a "lease" with a fencing token, for slow brokers; SQLite, which has one writer, has leases only.
+            a "lease" with a fencing token, for slow brokers; SQLite, which has one writer, has leases only. Only leases
+            count the attempts that died with their relay.
         lease: of a bucket that is held by a lease: how long after the death of its relay it waits for another one.
         batch: how many messages of a bucket are taken at once.
+        at_once: how many buckets an `AsyncPublisher` works on together.
         keep: move what has left to ``retrysafe_outbox_published`` instead of removing it.
         attempts: how often the broker may refuse a message before it is moved to the dead letters.
         pause, longest_pause: bounds of the wait before a refused message is tried again: of the first one, doubled
             with each, and of the last. The wait is a random time below them.
         on_dead: what then becomes of its lane: "skip" goes on with the next message, "park" waits for a person.
+        alarm: how long a message may be due before "backlog_stalled" is told.
         observers: told of what happens; by default a `LoggingObserver`.
     """
 
@@ -70,17 +84,22 @@ class Relay:
         hold: Holding | None = None,
         lease: Duration = "30s",
         batch: int = 200,
+        at_once: int = 4,
         keep: bool = False,
         attempts: int = 10,
         pause: Duration = "500ms",
         longest_pause: Duration = "5m",
         on_dead: Literal["skip", "park"] = "skip",
+        alarm: Duration = "1m",
         observers: Iterable[Observer] | None = None,
     ) -> None:
-        if not 1 <= batch <= MOST or attempts < 1:
-            raise ConfigurationError(f"batch= is a number from 1 to {MOST}, attempts= one from 1.")
+        if not 1 <= batch <= MOST or attempts < 1 or not 1 <= at_once <= MOST_AT_ONCE:
+            raise ConfigurationError(
+                f"batch= is a number from 1 to {MOST}, at_once= one from 1 to {MOST_AT_ONCE}, attempts= one from 1."
+            )
         self._backend = connect.connect(store)
         self._publisher: Any = publisher
+        self._at_once = at_once
         outbox, sql = outbox_of(self._backend)
         hold = hold or ("transaction" if outbox.locks_rows else "lease")
         if hold == "transaction" and not outbox.locks_rows:
@@ -93,17 +112,23 @@ class Relay:
         backoff = Backoff(seconds_of(pause, "pause"), seconds_of(longest_pause, "longest_pause"))
         rules = Rules(attempts=attempts, backoff=backoff, on_dead=OnDead(on_dead))
         self._setting = Setting(sql, outbox, None, rules, batch, keep)
-        self._observers = Observers(observing)
+        self._reporter = Reporter(Observers(observing))
+        self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(alarm, "alarm"))
         self._polls = Polls()
         self._bell = Bell()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def backend(self) -> Backend:
+        """The database that it works on."""
+        return self._backend
+
     # ------------------------------------------------------------ one run
 
     def run_once(self) -> Relayed:
         """Publish until nothing more is due; raise if the store fails."""
-        with self._working() as (setting, client):
+        with self._working(self._opened()) as (setting, client):
             self._backend.check(client)
             total = Sum()
             while self._round(setting, client, total):
@@ -112,7 +137,7 @@ class Relay:
 
     async def arun_once(self) -> Relayed:
         """The same for async code."""
-        async with self._aworking() as (setting, client):
+        async with self._aworking(self._aopened()) as (setting, client):
             await self._backend.acheck(client)
             total = Sum()
             while await self._around(setting, client, total):
@@ -122,36 +147,81 @@ class Relay:
     def _round(self, setting: Setting, client: Client, total: Sum) -> bool:
         """Go once over the buckets; whether anything left."""
         before = total.left
+        self._attend(client)
         for number in _shuffled(run(ask(setting.outbox.waiting()), client)):
             if self._bell.rung:
                 return False
-            total.include(drain(setting, client, self._publisher, number))
+            began = time.monotonic()
+            self._tell(drain(setting, client, self._publisher, number), began, total)
+            self._attend(client)
         return total.left > before
 
     async def _around(self, setting: Setting, client: AsyncClient, total: Sum) -> bool:
+        """The same for async code, several buckets at a time: one that is slow keeps the others from nothing."""
+        import asyncio
+
         before = total.left
-        for number in _shuffled(await arun(ask(setting.outbox.waiting()), client)):
-            if self._bell.rung:
-                return False
-            total.include(await adrain(setting, client, self._publisher, number))
-        return total.left > before
+        await self._aattend(client)
+        numbers = iter(_shuffled(await arun(ask(setting.outbox.waiting()), client)))
+
+        async def work() -> None:
+            for number in numbers:
+                if self._bell.rung:
+                    return
+                began = time.monotonic()
+                self._tell(await adrain(setting, client, self._publisher, number), began, total)
+                await self._aattend(client)
+
+        for ended in await asyncio.gather(*(work() for _ in range(self._at_once)), return_exceptions=True):
+            if ended is not None:
+                raise ended
+        return total.left > before and not self._bell.rung
+
+    def _tell(self, done: Sum, began: float, total: Sum) -> None:
+        for verdict in done.verdicts:
+            self._reporter.concluded(verdict, time.monotonic() - began)
+        total.include(done)
+
+    # ------------------------------------------------------------ being seen
+
+    def _attend(self, client: Client) -> None:
+        if self._attendance.is_due():
+            run(self._attendance.steps(), client)
+
+    async def _aattend(self, client: AsyncClient) -> None:
+        if self._attendance.is_due():
+            await arun(self._attendance.steps(), client)
+
+    # ------------------------------------------------------------ connections
+
+    def _opened(self) -> Client:
+        return self._backend.another()
+
+    def _aopened(self) -> AsyncClient:
+        return self._backend.aanother()
 
     @contextmanager
-    def _working(self) -> Iterator[tuple[Setting, Client]]:
+    def _working(self, client: Client) -> Iterator[tuple[Setting, Client]]:
         """Connections, and leases where they are wanted, for as long as a run lasts."""
-        client, leases = self._backend.another(), self._leasing()
+        leases = self._leasing()
         try:
-            yield self._setting._replace(leases=leases), client
+            with woken(self._backend, self._bell):
+                yield self._setting._replace(leases=leases), client
+            with suppress(StoreUnavailable):
+                run(self._attendance.farewell(), client)
         finally:
             client.close()
             if leases is not None:
                 leases.close()
 
     @asynccontextmanager
-    async def _aworking(self) -> AsyncIterator[tuple[Setting, AsyncClient]]:
-        client, leases = self._backend.aanother(), self._leasing()
+    async def _aworking(self, client: AsyncClient) -> AsyncIterator[tuple[Setting, AsyncClient]]:
+        leases = self._leasing()
         try:
-            yield self._setting._replace(leases=leases), client
+            with woken(self._backend, self._bell):
+                yield self._setting._replace(leases=leases), client
+            with suppress(StoreUnavailable):
+                await arun(self._attendance.farewell(), client)
         finally:
             await client.aclose()
             if leases is not None:
@@ -164,23 +234,31 @@ class Relay:
 
     def run_forever(self) -> None:
         """Publish in this thread until `stop` is called; a store that fails is tried again."""
-        with self._working() as (setting, client):
+        self._forever(self._opened())
+
+    def _forever(self, client: Client) -> None:
+        with self._working(client) as (setting, client):
             while not self._bell.rung:
                 try:
+                    self._backend.check(client)
                     rest = self._rest(found=self._round(setting, client, Sum()))
                 except Exception as error:  # noqa: BLE001 - a relay must not end by what happens to one batch
                     rest = self._failed(error)
-                self._bell.wait(rest)
+                self._woken(nudged=self._bell.wait(rest))
 
     async def arun_forever(self) -> None:
         """The same for async code."""
-        async with self._aworking() as (setting, client):
+        await self._aforever(self._aopened())
+
+    async def _aforever(self, client: AsyncClient) -> None:
+        async with self._aworking(client) as (setting, client):
             while not self._bell.rung:
                 try:
+                    await self._backend.acheck(client)
                     rest = self._rest(found=await self._around(setting, client, Sum()))
                 except Exception as error:  # noqa: BLE001 - the same
                     rest = self._failed(error)
-                await self._bell.await_for(rest)
+                self._woken(nudged=await self._bell.await_for(rest))
 
     def stop(self) -> None:
         """Let what runs end after its current batch; signal handlers may call it too."""
@@ -191,15 +269,20 @@ class Relay:
         return rest
 
     def _failed(self, error: Exception) -> float:
-        self._observers.tell("relay_failed", _NAME, "", b"", "", {"error": str(error) or type(error).__name__})
+        self._reporter.failed(error)
         self._polls, rest = self._polls.failed(random.random())
         return rest
+
+    def _woken(self, *, nudged: bool) -> None:
+        if nudged:
+            self._polls = self._polls.nudged()
 
     # ------------------------------------------------------------ beside an application
 
     def __enter__(self) -> Relay:
         self._bell = Bell()
-        self._thread = threading.Thread(target=self.run_forever, name="retrysafe-relay", daemon=True)
+        arguments = (self._opened(),)  # what cannot work at all is raised here, not in the thread
+        self._thread = threading.Thread(target=self._forever, args=arguments, name="retrysafe-relay", daemon=True)
         self._thread.start()
         return self
 
@@ -212,7 +295,7 @@ class Relay:
         import asyncio
 
         self._bell = Bell(asyncio.get_running_loop())
-        self._task = asyncio.create_task(self.arun_forever(), name="retrysafe-relay")
+        self._task = asyncio.create_task(self._aforever(self._aopened()), name="retrysafe-relay")
         return self
 
     async def __aexit__(self, *exception: object) -> None:

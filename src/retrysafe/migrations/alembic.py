@@ -21,7 +21,19 @@ from typing import Any
 from retrysafe import migrations
 from retrysafe.errors import ConfigurationError
 
-TABLES = frozenset({"retrysafe_outbox", "retrysafe_records", "retrysafe_schema"})
+TABLES = frozenset(
+    {
+        "retrysafe_outbox",
+        "retrysafe_outbox_buckets",
+        "retrysafe_outbox_dead",
+        "retrysafe_outbox_paused",
+        "retrysafe_outbox_published",
+        "retrysafe_outbox_relays",
+        "retrysafe_outbox_troubles",
+        "retrysafe_records",
+        "retrysafe_schema",
+    }
+)
 
 
 def upgrade(op: Any, version: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+from retrysafe.core.lanes import BUCKETS
 from retrysafe.core.relaying import Verdict
-from retrysafe.ports import Ask, OutboxStore, Steps, TransactionalStore
+from retrysafe.ports import Ask, OperableOutbox, OutboxStore, Steps, TransactionalStore
 from retrysafe.programs.drivers import ask
-from retrysafe.types import Held, Queued
+from retrysafe.types import Backlog, DeadLetter, Held, Queued, RelaySeen
 
 
 def each(asks: Iterable[Ask[None]]) -> Steps[None]:
@@ -56,3 +58,79 @@ def conclude_fenced(
     yield from each(outbox.withdraw(verdict.withdrawn))
     yield from ask(store.commit())
     return True
+
+
+GONE = 60.0
+"""Seconds after which a relay that says nothing is taken for gone."""
+
+
+class Standing(NamedTuple):
+    """How an outbox stands: what waits by topic, which relays are there, dead letters, what is kept."""
+
+    backlog: list[Backlog]
+    relays: list[RelaySeen]
+    paused: list[str]
+    dead: int
+    kept: int
+
+    @property
+    def messages(self) -> int:
+        """How many messages wait."""
+        return sum(one.messages for one in self.backlog)
+
+    @property
+    def due(self) -> int:
+        """How many of them wait for nothing but a relay."""
+        return sum(one.due for one in self.backlog)
+
+    @property
+    def oldest(self) -> float:
+        """Seconds since the oldest message that has not left was written."""
+        return max((one.oldest for one in self.backlog), default=0.0)
+
+    @property
+    def oldest_due(self) -> float:
+        """The same of those that are due."""
+        return max((one.oldest_due for one in self.backlog), default=0.0)
+
+    @property
+    def alive(self) -> int:
+        """How many relays are there."""
+        return sum(relay.silent < GONE for relay in self.relays)
+
+
+def standing(outbox: OperableOutbox) -> Steps[Standing]:
+    """Look at an outbox."""
+    backlog = yield from ask(outbox.backlog())
+    relays = yield from ask(outbox.relays())
+    paused = yield from ask(outbox.paused())
+    dead, kept = yield from ask(outbox.counts())
+    return Standing(backlog, relays, paused, dead, kept)
+
+
+def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[bool]:
+    """Say that a relay is there, and forget those that are gone; whether it is the one who tells how things stand.
+
+    A bucket that is missing would never be relayed: emptying all tables, as tests do, takes them with it.
+    """
+    yield from ask(outbox.beat(name, hold))
+    there = yield from ask(outbox.buckets())
+    if len(there) < BUCKETS:
+        yield from ask(outbox.restore(there))
+    relays = yield from ask(outbox.relays())
+    gone = [relay.name for relay in relays if relay.silent >= GONE]
+    if gone:
+        yield from ask(outbox.bye(gone))
+    return name == min((relay.name for relay in relays if relay.silent < GONE), default=name)
+
+
+def redrive(store: TransactionalStore, outbox: OperableOutbox, letters: Sequence[DeadLetter]) -> Steps[int]:
+    """Let dead letters leave again, in one transaction; how many of them did nobody else redrive."""
+    yield from ask(store.begin())
+    parked = [letter.number for letter in letters if letter.parked]
+    ours = yield from ask(outbox.claim_letters([letter.number for letter in letters]))
+    if ours:
+        yield from each(outbox.redrive(ours))
+    unparked = (yield from ask(outbox.unpark(parked))) if parked else 0
+    yield from ask(store.commit())
+    return len(ours) + unparked

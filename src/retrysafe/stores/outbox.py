@@ -93,7 +93,7 @@ class SqlOutbox:
             "AND d.id <= o.id AND d.not_before > t.now"
         )
         sql = (
-            f"SELECT {columns}, coalesce(w.started, 0), coalesce(w.finished, 0) "
+            f"SELECT {columns}, coalesce(w.started, 0), coalesce(w.finished, 0), t.now "
             f"FROM {TABLE} AS o LEFT JOIN {TABLE}_troubles AS w ON w.id = o.id, {clock} "
             f"WHERE o.bucket = {p('bucket')} AND NOT EXISTS ({blocked}) "
             f"AND NOT EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = o.topic) "
@@ -127,6 +127,8 @@ class SqlOutbox:
         """Let a message, and with it its lane, wait."""
         queued = delay.queued
         micros = None if delay.seconds is None else round(delay.seconds * 1e6)
+        if not delay.counted:
+            return [self._trouble(queued, queued.started, queued.finished, micros, delay.error)]
         started = max(queued.started, queued.finished) + (0 if queued.started > queued.finished else 1)
         return [self._trouble(queued, started, queued.finished + 1, micros, delay.error)]
 
@@ -203,8 +205,16 @@ def _queue(answer: Rows) -> list[Queued]:
 
 def _queued(row: Sequence[Any]) -> Queued:
     fields = dict(zip(_COLUMNS, row, strict=False))
+    started, finished, now = row[len(_COLUMNS) :]
+    envelope = envelope_in(fields)
+    place = int(fields["id"]), int(fields["lane"]), int(fields["created"])
+    return Queued(*place, int(started), int(finished), envelope, int(now))
+
+
+def envelope_in(fields: Mapping[str, Any]) -> Envelope:
+    """The envelope of a row, by its columns."""
     sequence = fields["sequence"]
-    envelope = Envelope(
+    return Envelope(
         id=fields["message_id"],
         topic=fields["topic"],
         key=fields["message_key"],
@@ -215,8 +225,6 @@ def _queued(row: Sequence[Any]) -> Queued:
         payload=bytes(fields["payload"]),
         media_type=fields["media_type"],
     )
-    started, finished = row[len(_COLUMNS) :]
-    return Queued(int(fields["id"]), int(fields["lane"]), int(fields["created"]), int(started), int(finished), envelope)
 
 
 def _any(answer: Rows) -> bool:

@@ -85,3 +85,11 @@ CREATE TABLE IF NOT EXISTS retrysafe_outbox_paused (
     since BIGINT NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
     CHARACTER SET utf8mb4 /*!80019 COLLATE utf8mb4_0900_bin */ /*M!100600 COLLATE utf8mb4_nopad_bin */;
+-- Relays that say they are there: who looks after the outbox sees whether anybody empties it.
+CREATE TABLE IF NOT EXISTS retrysafe_outbox_relays (
+    name VARCHAR(255) PRIMARY KEY,
+    hold VARCHAR(255) NOT NULL,
+    since BIGINT NOT NULL,
+    seen BIGINT NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+    CHARACTER SET utf8mb4 /*!80019 COLLATE utf8mb4_0900_bin */ /*M!100600 COLLATE utf8mb4_nopad_bin */;

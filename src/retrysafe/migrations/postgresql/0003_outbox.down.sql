@@ -1,3 +1,4 @@
+DROP TABLE retrysafe_outbox_relays;
 DROP TABLE retrysafe_outbox_paused;
 DROP TABLE retrysafe_outbox_published;
 DROP TABLE retrysafe_outbox_dead;

@@ -76,3 +76,10 @@ CREATE TABLE retrysafe_outbox_paused (
     topic text PRIMARY KEY,
     since bigint NOT NULL
 );
+-- Relays that say they are there: who looks after the outbox sees whether anybody empties it.
+CREATE TABLE retrysafe_outbox_relays (
+    name text PRIMARY KEY,
+    hold text NOT NULL,
+    since bigint NOT NULL,
+    seen bigint NOT NULL
+);

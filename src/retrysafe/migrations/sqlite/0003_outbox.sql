@@ -76,3 +76,10 @@ CREATE TABLE retrysafe_outbox_paused (
     topic TEXT PRIMARY KEY,
     since INTEGER NOT NULL
 );
+-- Relays that say they are there: who looks after the outbox sees whether anybody empties it.
+CREATE TABLE retrysafe_outbox_relays (
+    name TEXT PRIMARY KEY,
+    hold TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    seen INTEGER NOT NULL
+);

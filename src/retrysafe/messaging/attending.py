@@ -1,0 +1,50 @@
+"""Being seen: a relay says again and again that it is there, and one of them tells how the outbox stands."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+
+from retrysafe.messaging.reporting import Reporter
+from retrysafe.ports import OperableOutbox, Steps
+from retrysafe.programs.drivers import ask
+from retrysafe.programs.relaying import attend, standing
+
+EVERY = 10.0
+"""Seconds between two signs of life; after `retrysafe.programs.relaying.GONE` without one a relay is gone."""
+
+
+class Attendance:
+    """When a relay says that it is there, and under which name."""
+
+    def __init__(
+        self,
+        outbox: OperableOutbox,
+        reporter: Reporter,
+        hold: str,
+        alarm: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._outbox, self._reporter, self._hold, self._alarm, self._clock = outbox, reporter, hold, alarm, clock
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._next = 0.0
+
+    def is_due(self) -> bool:
+        """Whether it is time; whoever asks first is to do it."""
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + EVERY
+        return True
+
+    def steps(self) -> Steps[None]:
+        """Say it; and tell how the outbox stands, if no other relay does."""
+        if (yield from attend(self._outbox, self._name, self._hold)):
+            self._reporter.stands((yield from standing(self._outbox)), self._alarm)
+
+    def farewell(self) -> Steps[None]:
+        """Say that it goes."""
+        yield from ask(self._outbox.bye([self._name]))

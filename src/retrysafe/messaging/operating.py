@@ -1,0 +1,131 @@
+"""For people who look after an outbox: how it stands, topics paused and resumed, dead letters seen and redriven."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from types import TracebackType
+from typing import Any, TypeVar
+
+from retrysafe import connect
+from retrysafe.core.durations import seconds as seconds_of
+from retrysafe.messaging.outbox import outbox_of
+from retrysafe.messaging.reporting import Reporter
+from retrysafe.observers import LoggingObserver, Observers
+from retrysafe.operating import connected, user
+from retrysafe.ports import Observer, Steps
+from retrysafe.programs.drivers import arun, ask, run
+from retrysafe.programs.relaying import Standing, redrive, standing
+from retrysafe.types import Chosen, DeadLetter, Duration
+
+R = TypeVar("R")
+PAGE = 200
+ANY = Chosen()
+
+
+class OutboxOperator:
+    """Looks after the outboxes of a database, by hand or from a monitor.
+
+    Arguments:
+        store: what ``Outbox(store=…)`` was given; a URL of an async driver will do.
+        actor: who makes the changes; by default the user and the machine.
+        observers: told of every change, and by `report` of how the outbox stands; by default a `LoggingObserver`.
+    """
+
+    def __init__(self, store: Any, *, actor: str | None = None, observers: Iterable[Observer] | None = None) -> None:
+        self._backend = connected(store)
+        self._backend.users += 1
+        self._outbox, self._store = outbox_of(self._backend)
+        self._runner = None if self._backend.serves_sync else asyncio.Runner()
+        self._reporter = Reporter(Observers((LoggingObserver(),) if observers is None else observers))
+        self.actor = actor or f"{user()}@{socket.gethostname()}"
+
+    # ------------------------------------------------------------ looking
+
+    def standing(self) -> Standing:
+        """How the outbox stands: what waits by topic, relays, dead letters. Counts every row: not for every second."""
+        return self._do(standing(self._outbox))
+
+    def report(self, alarm: Duration = "1m") -> Standing:
+        """`standing`, told to the observers as relays tell it: for monitors that run where no relay does."""
+        found = self.standing()
+        self._reporter.stands(found, seconds_of(alarm, "alarm"))
+        return found
+
+    def dead(self, chosen: Chosen = ANY) -> Iterator[DeadLetter]:
+        """The dead letters that are chosen, and the heads of parked lanes, oldest number first; a page in memory."""
+        after = 0
+        while page := self._do(ask(self._outbox.letters(chosen, after, PAGE))):
+            yield from page
+            after = page[-1].number
+
+    def count(self, chosen: Chosen = ANY) -> dict[tuple[str, str, str], int]:
+        """How many dead letters are chosen, by topic, type and error: what `redrive` would redrive."""
+        return self._do(ask(self._outbox.count(chosen)))
+
+    # ------------------------------------------------------------ changing
+
+    def pause(self, topic: str) -> None:
+        """Let nothing of a topic leave until `resume`; what a relay has taken already may still do."""
+        self._do(ask(self._outbox.pause(topic)))
+        self._reporter.operated("topic_paused", topic=topic, actor=self.actor)
+
+    def resume(self, topic: str) -> bool:
+        """Let a topic go on; False if it was not paused."""
+        done = self._do(ask(self._outbox.resume(topic)))
+        if done:
+            self._reporter.operated("topic_resumed", topic=topic, actor=self.actor)
+        return done
+
+    def redrive(self, chosen: Chosen = ANY, *, limit: int | None = None, reason: str = "") -> int:
+        """Let dead letters leave again, up to ``limit`` of them; returns how many.
+
+        A dead letter goes to the end of its lane, under its old id: whatever of its key left meanwhile was before it. A
+        parked lane goes on where it is. Each has all its attempts again. What dies again meanwhile is left alone.
+        """
+        done, began = 0, None
+        letters = self.dead(chosen)
+        while page := list(islice(letters, PAGE if limit is None else min(PAGE, limit - done))):
+            began = page[0].now if began is None else began
+            done += self._do(redrive(self._store, self._outbox, [one for one in page if one.died <= began]), own=True)
+        if done:
+            self._reporter.operated("redriven", messages=done, actor=self.actor, reason=reason)
+        return done
+
+    # ------------------------------------------------------------ how
+
+    def _do(self, steps: Steps[R], *, own: bool = False) -> R:
+        if self._runner is not None:
+            return self._runner.run(self._ado(steps, own=own))
+        client = self._backend.client()
+        self._backend.check(client)
+        if not own:
+            return run(steps, client)
+        with client.transaction() as opened:
+            return run(steps, opened.execute)
+
+    async def _ado(self, steps: Steps[R], *, own: bool) -> R:
+        client = self._backend.aclient()
+        await self._backend.acheck(client)
+        if not own:
+            return await arun(steps, client)
+        async with client.transaction() as opened:
+            return await arun(steps, opened.execute)
+
+    def close(self) -> None:
+        """Close the connections, if nobody else uses them."""
+        last = connect.leave(self._backend)
+        if self._runner is not None:
+            with self._runner:
+                if last:
+                    self._runner.run(self._backend.aclose())
+        elif last:
+            self._backend.close()
+
+    def __enter__(self) -> OutboxOperator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

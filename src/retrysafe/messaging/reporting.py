@@ -1,0 +1,55 @@
+"""What relays and operators of an outbox tell: what left, what was given up, how the outbox stands."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from retrysafe.core.relaying import Verdict
+from retrysafe.observers import Observers
+from retrysafe.programs.relaying import Standing
+from retrysafe.types import Queued
+
+NAME = "retrysafe.outbox"
+
+
+class Reporter:
+    """Tells observers."""
+
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
+
+    def concluded(self, verdict: Verdict, seconds: float) -> None:
+        """A wave was published, and what became of it is written down."""
+        if verdict.gone:
+            lag = max((one.now - one.created) / 1e6 for one in verdict.gone) + seconds
+            self._tell("relayed", None, messages=len(verdict.gone), lag=round(lag, 6), seconds=round(seconds, 6))
+        for delay in verdict.delayed:
+            if delay.counted:
+                name = "parked" if delay.seconds is None else "publish_delayed"
+                self._tell(name, delay.queued, error=delay.error, attempts=delay.queued.finished + 1)
+        for queued, error in verdict.dead:
+            self._tell("dead_lettered", queued, error=error, attempts=max(queued.started, queued.finished + 1))
+
+    def failed(self, error: Exception) -> None:
+        """A relay could not go on."""
+        self._tell("relay_failed", None, error=str(error) or type(error).__name__)
+
+    def stands(self, standing: Standing, alarm: float) -> None:
+        """How an outbox stands; an alarm where messages are due for longer than ``alarm`` seconds."""
+        fields = {"due": standing.due, "oldest_due": round(standing.oldest_due, 3), "relays": standing.alive}
+        more = {"messages": standing.messages, "oldest": round(standing.oldest, 3), "dead": standing.dead}
+        self._tell("backlog", None, **fields, **more)
+        if standing.oldest_due > alarm:
+            self._tell("backlog_stalled", None, **fields)
+
+    def operated(self, name: str, **fields: Any) -> None:
+        """What a person has done."""
+        self._tell(name, None, **fields)
+
+    def _tell(self, name: str, queued: Queued | None, **fields: Any) -> None:
+        if queued is None:
+            self._observers.tell(name, NAME, "", b"", "", fields)
+            return
+        key = hashlib.sha256(queued.envelope.id.encode()).digest()
+        self._observers.tell(name, NAME, queued.envelope.type, key, "", {"topic": queued.envelope.topic, **fields})

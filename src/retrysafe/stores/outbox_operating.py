@@ -1,0 +1,246 @@
+"""What people and monitors ask of an outbox in SQL: what waits, who relays, dead letters, paused topics, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from retrysafe.core.lanes import BUCKETS
+from retrysafe.ports import Ask, Rows
+from retrysafe.stores.outbox import _COLUMNS, _WRITTEN, FOREVER, TABLE, SqlOutbox, envelope_in
+from retrysafe.stores.sql import SqlStore
+from retrysafe.types import Backlog, Chosen, DeadLetter, Envelope, RelaySeen
+
+_LETTER = (*_COLUMNS, "started", "finished", "error", "died", "parked")
+
+
+class OperableSqlOutbox(SqlOutbox):
+    """The outbox, and what is asked beside writing and relaying. Every method is pure."""
+
+    def __init__(self, store: SqlStore) -> None:
+        super().__init__(store)
+        dead = ", ".join(f"e.{name}" for name in _COLUMNS)
+        waiting = ", ".join(f"o.{name}" for name in _COLUMNS)
+        self._letters = (
+            f"(SELECT {dead}, e.started, e.finished, e.error, e.died, 0 AS parked FROM {TABLE}_dead AS e UNION ALL "
+            f"SELECT {waiting}, w.started, w.finished, w.error, o.created AS died, 1 AS parked "
+            f"FROM {TABLE} AS o JOIN {TABLE}_troubles AS w ON w.id = o.id WHERE w.not_before >= {FOREVER}) AS d"
+        )
+
+    # ------------------------------------------------------------ what waits, and who relays
+
+    def backlog(self) -> Ask[list[Backlog]]:
+        """What waits, by topic."""
+        blocked = (
+            f"SELECT 1 FROM {TABLE}_troubles AS d WHERE d.bucket = o.bucket AND d.lane = o.lane AND d.id <= o.id "
+            "AND d.not_before > t.now"
+        )
+        paused = f"EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = o.topic)"
+        rows = (
+            f"SELECT o.topic, o.created, t.now AS read_at, CASE WHEN {paused} THEN 1 ELSE 0 END AS paused, "
+            f"CASE WHEN {paused} OR EXISTS ({blocked}) THEN 0 ELSE 1 END AS due FROM {TABLE} AS o, {self._store.clock}"
+        )
+        sql = (
+            "SELECT r.topic, count(*), min(r.created), sum(r.due), min(CASE WHEN r.due = 1 THEN r.created END), "
+            f"max(r.paused), max(r.read_at) FROM ({rows}) AS r GROUP BY r.topic ORDER BY r.topic"
+        )
+        return Ask(self._store.query(sql, {}, writes=False), _backlog)
+
+    def relays(self) -> Ask[list[RelaySeen]]:
+        """The relays that have said they are there, and not that they go."""
+        sql = f"SELECT r.name, r.hold, r.since, r.seen, t.now FROM {TABLE}_relays AS r, {self._store.clock} ORDER BY r.name"
+        return Ask(self._store.query(sql, {}, writes=False), _relays)
+
+    def beat(self, name: str, hold: str) -> Ask[None]:
+        """Note that a relay is there."""
+        p, now = self._store.p, self._store.NOW
+        sql = (
+            f"INSERT INTO {TABLE}_relays (name, hold, since, seen) "
+            f"VALUES ({p('operation', 'name')}, {p('operation', 'hold')}, {now}, {now}) "
+        ) + self._store.upsert("name", ("seen",))
+        return self._write(sql, {"name": name, "hold": hold})
+
+    def bye(self, names: Sequence[str]) -> Ask[None]:
+        """Forget relays."""
+        params = {f"name{i}": name for i, name in enumerate(names)}
+        placed = ", ".join(self._store.p("operation", name) for name in params)
+        return self._write(f"DELETE FROM {TABLE}_relays WHERE name IN ({placed})", params)
+
+    def buckets(self) -> Ask[set[int]]:
+        """The buckets that relays can hold: all, unless somebody has emptied every table."""
+        sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b"
+        return Ask(self._store.query(sql, {}, writes=False), lambda answer: {int(row[0]) for row in answer.rows})
+
+    def restore(self, there: set[int]) -> Ask[None]:
+        """Make the buckets that are missing."""
+        missing = ", ".join(f"({number})" for number in range(BUCKETS) if number not in there)
+        sql = f"INSERT INTO {TABLE}_buckets (bucket) VALUES {missing} " + self._store.upsert("bucket", ("bucket",))
+        return self._write(sql, {})
+
+    def counts(self) -> Ask[tuple[int, int]]:
+        """How many messages are dead letters, and how many are kept that have left."""
+        sql = f"SELECT (SELECT count(*) FROM {TABLE}_dead), (SELECT count(*) FROM {TABLE}_published)"
+        return Ask(self._store.query(sql, {}, writes=False), lambda answer: _pair(answer.rows[0]))
+
+    # ------------------------------------------------------------ topics
+
+    def pause(self, topic: str) -> Ask[None]:
+        """Let nothing of a topic leave."""
+        p = self._store.p
+        sql = f"INSERT INTO {TABLE}_paused (topic, since) VALUES ({p('operation', 'topic')}, {self._store.NOW}) "
+        return self._write(sql + self._store.upsert("topic", ("topic",)), {"topic": topic})
+
+    def resume(self, topic: str) -> Ask[bool]:
+        """Let a topic go on; False if it was not paused."""
+        sql = f"DELETE FROM {TABLE}_paused WHERE topic = {self._store.p('operation', 'topic')}"
+        return Ask(self._store.query(sql, {"topic": topic}), lambda answer: answer.affected > 0)
+
+    def paused(self) -> Ask[list[str]]:
+        """The topics of which nothing leaves."""
+        sql = f"SELECT q.topic FROM {TABLE}_paused AS q ORDER BY q.topic"
+        return Ask(self._store.query(sql, {}, writes=False), lambda answer: [row[0] for row in answer.rows])
+
+    # ------------------------------------------------------------ dead letters
+
+    def letters(self, chosen: Chosen, after: int, limit: int) -> Ask[list[DeadLetter]]:
+        """Dead letters, and the heads of parked lanes, in the order of their numbers."""
+        where, params = self._chosen(chosen)
+        sql = (
+            f"SELECT {', '.join(f'd.{name}' for name in _LETTER)}, t.now FROM {self._letters}, {self._store.clock} "
+            f"WHERE d.id > {self._store.p('token', 'after')}{where} ORDER BY d.id LIMIT {self._store.p('limit')}"
+        )
+        return Ask(self._store.query(sql, {**params, "after": after, "limit": limit}, writes=False), _read_letters)
+
+    def count(self, chosen: Chosen) -> Ask[dict[tuple[str, str, str], int]]:
+        """How many dead letters are chosen, by topic, type and error."""
+        where, params = self._chosen(chosen)
+        sql = (
+            f"SELECT d.topic, d.message_type, d.error, count(*) FROM {self._letters} WHERE 1 = 1{where} "
+            "GROUP BY d.topic, d.message_type, d.error ORDER BY 4 DESC, 1, 2, 3"
+        )
+        return Ask(self._store.query(sql, params, writes=False), _groups)
+
+    def claim_letters(self, numbers: Sequence[int]) -> Ask[list[int]]:
+        """Lock dead letters to the end of the transaction; those that another one redrives are not there any more."""
+        where, params = self._numbers(numbers)
+        locked = " FOR UPDATE" if self.locks_rows else ""
+        sql = f"SELECT id FROM {TABLE}_dead WHERE {where}{locked}"
+        return Ask(self._store.query(sql, params), lambda answer: [int(row[0]) for row in answer.rows])
+
+    def redrive(self, numbers: Sequence[int]) -> list[Ask[None]]:
+        """Put dead letters at the end of their lanes, under the ids that they have."""
+        where, params = self._numbers(numbers)
+        columns = ", ".join(_WRITTEN)
+        copied = (
+            f"INSERT INTO {TABLE} ({columns}, created) SELECT {columns}, {self._store.NOW} FROM {TABLE}_dead "
+            f"WHERE {where} ORDER BY id"
+        )
+        return [self._write(copied, params), self._write(f"DELETE FROM {TABLE}_dead WHERE {where}", params)]
+
+    def unpark(self, numbers: Sequence[int]) -> Ask[int]:
+        """Let parked lanes go on with the message that they wait for."""
+        where, params = self._numbers(numbers)
+        sql = f"DELETE FROM {TABLE}_troubles WHERE {where} AND not_before >= {FOREVER}"
+        return Ask(self._store.query(sql, params), lambda answer: answer.affected)
+
+    def _chosen(self, chosen: Chosen) -> tuple[str, dict[str, Any]]:
+        params: dict[str, Any] = {f"id{i}": one for i, one in enumerate(chosen.ids)}
+        p = self._store.p
+        conditions = []
+        if chosen.ids:
+            conditions.append(f"d.message_id IN ({', '.join(p('operation', name) for name in params)})")
+        for column, name in (("topic", "topic"), ("message_key", "key"), ("message_type", "type")):
+            if (value := getattr(chosen, name)) is not None:
+                conditions.append(f"d.{column} = {p('operation', f'of_{name}')}")
+                params[f"of_{name}"] = value
+        if chosen.error is not None:
+            escaped = chosen.error.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+            conditions.append(f"d.error LIKE {p('operation', 'said')} ESCAPE '!'")
+            params["said"] = f"%{escaped}%"
+        return "".join(f" AND {condition}" for condition in conditions), params
+
+    def _numbers(self, numbers: Sequence[int]) -> tuple[str, dict[str, Any]]:
+        params = {f"id{i}": number for i, number in enumerate(numbers)}
+        return f"id IN ({', '.join(self._store.p('token', name) for name in params)})", params
+
+
+class SqlPublished:
+    """Messages that have left and are kept, as a sweeper takes them: those that left longer ago than ``age`` seconds."""
+
+    def __init__(self, store: SqlStore, age: float) -> None:
+        self._store, self._age = store, round(age * 1e6)
+
+    def sweep(self, limit: int) -> list[Ask[int]]:
+        """Remove up to so many."""
+        sql = f"DELETE FROM {TABLE}_published WHERE id IN (SELECT x.id FROM ({self._old()}) AS x)"
+        params = {"age": self._age, "limit": limit}
+        return [Ask(self._store.query(sql, params), lambda answer: answer.affected)]
+
+    def forgotten(self, limit: int) -> list[Ask[list[tuple[int, Envelope]]]]:
+        """Up to so many, to be archived."""
+        columns = ", ".join(f"q.{name}" for name in _COLUMNS)
+        sql = f"SELECT {columns} FROM {TABLE}_published AS q JOIN ({self._old()}) AS x ON x.id = q.id ORDER BY q.id"
+        return [Ask(self._store.query(sql, {"age": self._age, "limit": limit}, writes=False), _kept)]
+
+    def remove(self, seen: Sequence[tuple[int, Envelope]]) -> list[Ask[int]]:
+        """Remove what was archived."""
+        params = {f"id{i}": number for i, (number, _) in enumerate(seen)}
+        placed = ", ".join(self._store.p("token", name) for name in params)
+        sql = f"DELETE FROM {TABLE}_published WHERE id IN ({placed})"
+        return [Ask(self._store.query(sql, params), lambda answer: answer.affected)]
+
+    def _old(self) -> str:
+        p = self._store.p
+        skip = self._store.SKIP_LOCKED.replace(" OF r", " OF k")
+        return (
+            f"SELECT k.id FROM {TABLE}_published AS k, {self._store.clock} "
+            f"WHERE k.published <= t.now - {p('token', 'age')} ORDER BY k.published LIMIT {p('limit')}{skip}"
+        )
+
+
+def _backlog(answer: Rows) -> list[Backlog]:
+    return [
+        Backlog(topic, int(count), _age(oldest, now), int(due), _age(oldest_due, now), bool(int(paused)))
+        for topic, count, oldest, due, oldest_due, paused, now in answer.rows
+    ]
+
+
+def _age(instant: int | None, now: int) -> float:
+    return 0.0 if instant is None else max(0.0, (int(now) - int(instant)) / 1e6)
+
+
+def _relays(answer: Rows) -> list[RelaySeen]:
+    return [RelaySeen(name, hold, _age(since, now), _age(seen, now)) for name, hold, since, seen, now in answer.rows]
+
+
+def _pair(row: Sequence[Any]) -> tuple[int, int]:
+    return int(row[0]), int(row[1])
+
+
+def _groups(answer: Rows) -> dict[tuple[str, str, str], int]:
+    return {(topic, type_, error): int(count) for topic, type_, error, count in answer.rows}
+
+
+def _read_letters(answer: Rows) -> list[DeadLetter]:
+    found = []
+    for row in answer.rows:
+        fields = dict(zip(_LETTER, row, strict=False))
+        found.append(
+            DeadLetter(
+                int(fields["id"]),
+                envelope_in(fields),
+                int(fields["started"]),
+                int(fields["finished"]),
+                fields["error"],
+                int(fields["created"]),
+                int(fields["died"]),
+                int(row[-1]),
+                bool(int(fields["parked"])),
+            )
+        )
+    return found
+
+
+def _kept(answer: Rows) -> list[tuple[int, Envelope]]:
+    rows = [dict(zip(_COLUMNS, row, strict=False)) for row in answer.rows]
+    return [(int(fields["id"]), envelope_in(fields)) for fields in rows]
