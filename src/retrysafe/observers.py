@@ -118,6 +118,11 @@ OCCURRENCES: dict[str, Meaning] = {
     "redriven": Meaning(
         WARNING, "an operator lets dead letters leave again", ("messages", "actor", "reason")
     ),
+    "messages_trimmed": Meaning(
+        ERROR,
+        "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
+        ("stream", "group", "messages"),
+    ),
     "restarted": Meaning(INFO, "the database wanted the whole transaction again", ("restarts",)),
     "renewal_failed": Meaning(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
     "lease_lost": Meaning(ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),

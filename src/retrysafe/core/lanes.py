@@ -1,12 +1,15 @@
 """Which messages keep their order, and which of them one relay takes at a time.
 
 Messages of one topic and key share a lane, and leave one after the other in the order in which they were written. Lanes
-are spread over a fixed number of buckets; a bucket has one relay at a time.
+are spread over a fixed number of buckets; a bucket has one relay at a time. Where a topic has partitions, its lanes are
+spread over them; a partition has one consumer at a time.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
+
+from retrysafe.errors import ConfigurationError
 
 BUCKETS = 64
 """Stored in every message: never to be changed."""
@@ -25,3 +28,20 @@ def lane(topic: str, key: str | None, message_id: str) -> int:
 def bucket(lane: int) -> int:
     """The bucket of a lane, from 0."""
     return lane % BUCKETS
+
+
+def partition(topic: str, key: str | None, message_id: str, partitions: int | None) -> str:
+    """The queue or stream that a message goes to: one of `partitions_of` its topic, the same for its whole lane."""
+    return topic if partitions is None else f"{topic}.{lane(topic, key, message_id) % partitions}"
+
+
+def partitions_of(topic: str, partitions: int | None) -> list[str]:
+    """The names of all queues or streams of a topic; without partitions it has one, named as itself.
+
+    Raises `ConfigurationError` for a number below 1.
+    """
+    if partitions is None:
+        return [topic]
+    if partitions < 1:
+        raise ConfigurationError(f"partitions={partitions} must be 1 or more, the same for publishers and consumers.")
+    return [f"{topic}.{number}" for number in range(partitions)]

@@ -6,6 +6,7 @@ its extensions "Sequence" and "Distributed Tracing".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from retrysafe.types import Envelope
@@ -30,6 +31,18 @@ def attributes(envelope: Envelope) -> dict[str, str]:
     if envelope.sequence is not None:
         found["sequence"] = str(envelope.sequence)
     return found
+
+
+def received(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
+    """The envelope of what a broker hands out, whoever published it there.
+
+    What has no ``id``, ``source`` or ``type`` has empty ones, for an inbox to judge; a sequence that is no number is
+    none.
+    """
+    known = {"id": "", "source": "", "type": "", "topic": topic, **given}
+    if not re.fullmatch(r"-?\d{1,18}", known.get("sequence", "0"), re.ASCII):
+        del known["sequence"]
+    return envelope_of(known, payload)
 
 
 def envelope_of(given: Mapping[str, str], payload: bytes) -> Envelope:

@@ -11,6 +11,7 @@ from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
 from aio_pika.exceptions import AMQPError, DeliveryError, PublishError
 
 from retrysafe.core.durations import seconds as seconds_of
+from retrysafe.core.lanes import partition, partitions_of
 from retrysafe.messaging.cloudevents import attributes
 from retrysafe.types import Duration, Envelope, Published, Reception
 
@@ -28,11 +29,17 @@ class RabbitMQPublisher:
     Arguments:
         url: of the broker, as in "amqp://user:password@host/".
         exchange: its name; by default the exchange that routes to the queue named like the topic.
+        partitions: over how many queues a topic is spread, named "TOPIC.0" and so on: all messages of one key go to one
+            of them. By default one queue, named like the topic. Their number is not to be changed while messages
+            are under way, and consumers must be told the same.
         timeout: how long confirms are waited for; a message without one is sent again, under the same id.
     """
 
-    def __init__(self, url: str, *, exchange: str = "", timeout: Duration = "10s") -> None:
-        self._url, self._exchange_name = url, exchange
+    def __init__(
+        self, url: str, *, exchange: str = "", partitions: int | None = None, timeout: Duration = "10s"
+    ) -> None:
+        partitions_of("", partitions)  # refuses a wrong number
+        self._url, self._exchange_name, self._partitions = url, exchange, partitions
         self._timeout = seconds_of(timeout, "timeout")
         self._connection: AbstractConnection | None = None
         self._exchange: AbstractExchange | None = None
@@ -54,10 +61,11 @@ class RabbitMQPublisher:
         await self._hang_up()
 
     async def _one(self, exchange: AbstractExchange, envelope: Envelope) -> Published:
+        place = partition(envelope.topic, envelope.key, envelope.id, self._partitions)
         try:
-            await exchange.publish(_message(envelope), envelope.topic, mandatory=True, timeout=self._timeout)
+            await exchange.publish(_message(envelope), place, mandatory=True, timeout=self._timeout)
         except PublishError:
-            return Published(Reception.RETRYABLE, f"no queue takes {envelope.topic!r}")
+            return Published(Reception.RETRYABLE, f"no queue takes {place!r}")
         except DeliveryError as error:
             return Published(Reception.RETRYABLE, _said(error))
         except (AMQPError, OSError, TimeoutError, asyncio.CancelledError) as error:

@@ -9,6 +9,7 @@ import redis
 import redis.asyncio
 
 from retrysafe.core.durations import seconds as seconds_of
+from retrysafe.core.lanes import partition, partitions_of
 from retrysafe.messaging.cloudevents import attributes
 from retrysafe.types import Duration, Envelope, Published, Reception
 
@@ -24,16 +25,23 @@ return 0
 """Redis before 8.6 has no idempotent XADD. The mark and the entry are in one script, so both are there or neither."""
 
 
+def stream_of(prefix: str, partition: str) -> str:
+    """The name of the stream of a topic or partition."""
+    return f"{prefix}{{{partition}}}"
+
+
 class _Commands:
     """What is asked of Redis for a message. Pure."""
 
-    def __init__(self, prefix: str, remember: Duration, length: int | None) -> None:
-        self.prefix, self._length = prefix, length
+    def __init__(self, prefix: str, partitions: int | None, remember: Duration, length: int | None) -> None:
+        partitions_of("", partitions)  # refuses a wrong number
+        self._prefix, self._partitions, self._length = prefix, partitions, length
         self._remembered = round(seconds_of(remember, "remember") * 1000)
 
     def call(self, envelope: Envelope) -> tuple[Any, ...]:
-        """Keys and arguments of the script; both keys are in the slot of the topic."""
-        tagged = f"{self.prefix}{{{envelope.topic}}}"
+        """Keys and arguments of the script; both keys are in the slot of the stream."""
+        place = partition(envelope.topic, envelope.key, envelope.id, self._partitions)
+        tagged = stream_of(self._prefix, place)
         trim = () if self._length is None else ("MAXLEN", "~", self._length)
         fields = [part for pair in attributes(envelope).items() for part in pair]
         arguments = (self._remembered, *trim, "*", *fields, PAYLOAD, envelope.payload)
@@ -57,9 +65,12 @@ class RedisStreamsPublisher:
     Arguments:
         client: of redis-py; how safe an entry is when it is acknowledged is what its server is set to.
         prefix: of the streams' names.
+        partitions: over how many streams a topic is spread, named "TOPIC.0" and so on: all messages of one key go to
+            one of them. By default one stream, named like the topic. Their number is not to be changed while messages
+            are under way, and consumers must be told the same.
         remember: for how long a message that comes again is recognised; after that only the inbox of a consumer
             recognises it.
-        length: about how many entries a stream keeps; by default all.
+        length: about how many entries a stream keeps; by default all. What a consumer has not settled by then is lost.
     """
 
     def __init__(
@@ -67,10 +78,11 @@ class RedisStreamsPublisher:
         client: redis.Redis,
         *,
         prefix: str = "",
+        partitions: int | None = None,
         remember: Duration = "24h",
         length: int | None = None,
     ) -> None:
-        self._client, self._commands = client, _Commands(prefix, remember, length)
+        self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
         """Publish them in one round trip."""
@@ -95,10 +107,11 @@ class AsyncRedisStreamsPublisher:
         client: redis.asyncio.Redis,
         *,
         prefix: str = "",
+        partitions: int | None = None,
         remember: Duration = "24h",
         length: int | None = None,
     ) -> None:
-        self._client, self._commands = client, _Commands(prefix, remember, length)
+        self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
         """Publish them in one round trip."""

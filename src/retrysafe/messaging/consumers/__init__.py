@@ -1,0 +1,1 @@
+"""Consumers: what messages are taken from."""

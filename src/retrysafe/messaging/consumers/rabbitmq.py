@@ -1,0 +1,223 @@
+"""RabbitMQ: messages are settled one by one, and nothing is ever sent back to a queue, which would lose its order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, cast
+
+import aio_pika
+from aio_pika.abc import AbstractConnection
+from aio_pika.exceptions import AMQPError
+from aiormq import Channel as Wire
+from aiormq.abc import DeliveredMessage
+
+from retrysafe.core.durations import seconds as seconds_of
+from retrysafe.core.lanes import partitions_of
+from retrysafe.core.shelf import Shelf
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.cloudevents import received
+from retrysafe.messaging.publishers.rabbitmq import PREFIX
+from retrysafe.types import Delivery, Duration, Envelope
+
+_LOST = (AMQPError, OSError, TimeoutError)
+_LOOK = 1.0
+"""Seconds after which a wait looks whether the broker has cancelled a subscription, of which nobody is woken."""
+_MOST_UNCONFIRMED = 65535
+_UNDERSCORED = "cloudEvents_"
+
+
+class Tag(NamedTuple):
+    """A delivery of one connection: a later connection knows nothing of it."""
+
+    connection: int
+    number: int
+
+
+class RabbitMQConsumer:
+    """Takes messages from the queues of topics; declare them before, with `retrysafe.messaging.rabbitmq.declare`.
+
+    A queue with a single active consumer is handed out in order, to one of all the consumers that wait for it. A
+    message that is given back stays with this consumer, unsettled: it and what follows it in its lane are handed out
+    when the time has come, other lanes go on. When the connection is lost, the broker hands out again what was not
+    settled, and the next `receive` connects anew; what was handed out before can then no longer be settled here.
+
+    Arguments:
+        url: of the broker, as in "amqp://user:password@host/".
+        topics: one or more.
+        partitions: over how many queues each topic is spread, as its publishers were told.
+        only: the numbers of the partitions to take part in; by default all.
+        prefetch: how many messages of a queue are received and not settled. As many can wait for lanes that rest before
+            the queue comes to rest.
+        redelivers: for how long after it was published a message may be handed out again; by default nobody can tell,
+            since a queue keeps messages for as long as nobody takes them.
+        timeout: how long the broker may take to answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        topics: str | Iterable[str],
+        *,
+        partitions: int | None = None,
+        only: Iterable[int] | None = None,
+        prefetch: int = 200,
+        redelivers: Duration | None = None,
+        timeout: Duration = "10s",
+    ) -> None:
+        if not 1 <= prefetch <= _MOST_UNCONFIRMED:
+            raise ConfigurationError(f"prefetch= is a number from 1 to {_MOST_UNCONFIRMED}.")
+        self._url, self._prefetch = url, prefetch
+        self._queues = queues_of(topics, partitions, only)
+        self._timeout = seconds_of(timeout, "timeout")
+        self._redelivers = None if redelivers is None else seconds_of(redelivers, "redelivers")
+        self._shelf = Shelf()
+        self._arrived = asyncio.Event()
+        self._connections = itertools.count()
+        self._connection: AbstractConnection | None = None
+        self._wire: Wire | None = None
+        self._generation = -1
+        self._tags: set[str] = set()
+
+    @property
+    def redelivers(self) -> float | None:
+        """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
+        return self._redelivers
+
+    async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+        """Up to so many messages, in the order of their queues; waits so many seconds for the first one.
+
+        Raises `aio_pika.exceptions.AMQPError`, `OSError` or `TimeoutError` when the broker cannot be reached, and when
+        a queue does not exist; the next call connects again.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            if not self._is_open():
+                await self._open()
+            now = loop.time()
+            self._arrived.clear()
+            if taken := self._shelf.take(most, now):
+                return taken
+            if now >= deadline:
+                return []
+            wakes = self._shelf.wakes()
+            until = min(deadline, now + _LOOK, deadline if wakes is None else wakes)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._arrived.wait()
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Tell the broker that these are settled. What cannot be told is delivered again, which is harmless."""
+        wire = self._wire
+        ours = [delivery.tag.number for delivery in deliveries if self._shelf.settle(delivery)]
+        if wire is None or not ours:
+            return
+        try:
+            async with asyncio.timeout(self._timeout):
+                for number in ours[:-1]:
+                    await wire.basic_ack(number, wait=False)
+                await wire.basic_ack(ours[-1])
+        except (*_LOST, asyncio.CancelledError) as error:
+            await self._hang_up()
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Hand it out again after so many seconds, and before what follows it in its lane."""
+        self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
+        self._arrived.set()
+
+    async def aclose(self) -> None:
+        """Hang up; what is not settled is the broker's again."""
+        await self._hang_up()
+
+    # ------------------------------------------------------------ the connection
+
+    def _is_open(self) -> bool:
+        """Whether messages can come: a queue that was deleted takes its subscription with it, and tells only so."""
+        wire = self._wire
+        return wire is not None and not wire.is_closed and self._tags <= set(wire.consumers)
+
+    async def _open(self) -> None:
+        await self._hang_up()
+        self._generation = next(self._connections)
+        try:
+            async with asyncio.timeout(self._timeout):
+                self._connection = await aio_pika.connect(self._url)
+                channel = self._connection.channel()
+                await channel.initialize()
+                await channel.set_qos(self._prefetch)
+                channel.close_callbacks.add(self._wake)
+                self._wire = cast(Wire, await channel.get_underlay_channel())
+                for queue in random.sample(self._queues, len(self._queues)):
+                    await self._subscribe(self._wire, queue)
+        except BaseException:
+            await self._hang_up()
+            raise
+
+    async def _subscribe(self, wire: Wire, queue: str) -> None:
+        answer = await wire.basic_consume(queue, partial(self._take_in, self._generation, queue))
+        if answer.consumer_tag is not None:
+            self._tags.add(answer.consumer_tag)
+
+    async def _take_in(self, generation: int, queue: str, message: DeliveredMessage) -> None:
+        if generation == self._generation and message.delivery_tag is not None:
+            tag = Tag(generation, message.delivery_tag)
+            self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
+            self._arrived.set()
+
+    def _wake(self, *_: object) -> None:
+        self._arrived.set()
+
+    async def _hang_up(self) -> None:
+        connection, self._connection, self._wire = self._connection, None, None
+        self._generation = -1
+        self._tags.clear()
+        self._shelf.clear()
+        if connection is not None:
+            with suppress(*_LOST):
+                async with asyncio.timeout(self._timeout):
+                    await connection.close()
+
+
+def queues_of(topics: str | Iterable[str], partitions: int | None, only: Iterable[int] | None) -> list[str]:
+    """The queues or streams of topics; of each only the partitions with these numbers."""
+    names = [topics] if isinstance(topics, str) else list(topics)
+    chosen = None if only is None else set(only)
+    if not names:
+        raise ConfigurationError("topics= is empty: name what is to be consumed.")
+    if chosen is not None and not (partitions is not None and chosen and chosen <= set(range(partitions))):
+        raise ConfigurationError("only= takes numbers of partitions, from 0 to partitions= less one.")
+    return [
+        place
+        for topic in names
+        for number, place in enumerate(partitions_of(topic, partitions))
+        if chosen is None or number in chosen
+    ]
+
+
+def _envelope(message: DeliveredMessage, queue: str) -> Envelope:
+    """The envelope in the headers; what they lack is taken from the properties of the message."""
+    properties = message.header.properties
+    own = {
+        "id": properties.message_id,
+        "type": properties.message_type,
+        "source": properties.app_id,
+        "datacontenttype": properties.content_type,
+    }
+    given = {name: value for name, value in own.items() if value}
+    for name, field in (properties.headers or {}).items():
+        if name.startswith((PREFIX, _UNDERSCORED)):
+            given[name[len(PREFIX) :]] = field.decode(errors="replace") if isinstance(field, bytes) else str(field)
+    return received(given, message.body, queue)
+
+
+def _is_cancelled() -> bool:
+    """Whether the task itself is cancelled, and not the future of a frame, as happens when a channel is closed."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
