@@ -14,7 +14,6 @@ import psycopg
 from retrysafe.connect import connect
 from retrysafe.messaging import Message, Outbox
 
-TOPIC = "orders"
 CUSTOMERS, SKUS, STOCK = 2_000, 1_000, 1_000_000
 AT_ONCE = 50
 """Orders of one transaction."""
@@ -50,7 +49,7 @@ def database(server: str) -> Iterator[str]:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-def take_orders(url: str, orders: int, seed: int) -> None:
+def take_orders(url: str, topic: str, orders: int, seed: int) -> None:
     """Take so many orders, each with its event, in one transaction with it.
 
     The customer's row is locked before the event is written, so events of one customer are in the order of the counts.
@@ -67,7 +66,7 @@ def take_orders(url: str, orders: int, seed: int) -> None:
                     order = {"id": f"order-{i}", "sku": chance.randrange(SKUS), "quantity": chance.randint(1, 4)}
                     row = [order["id"], customer, number, order["sku"], order["quantity"]]
                     connection.execute("INSERT INTO orders VALUES (%s, %s, %s, %s, %s)", row)
-                    messages.append(Message(TOPIC, order, key=customer, sequence=number))
+                    messages.append(Message(topic, order, key=customer, sequence=number))
                 outbox.add_many(connection, messages)
 
 

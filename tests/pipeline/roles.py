@@ -13,11 +13,11 @@ from retrysafe.messaging.relay import Relay
 from tests.pipeline.brokers import broker
 
 
-def relay(database: str, kind: str, where: str) -> None:
+def relay(database: str, kind: str, where: str, topic: str) -> None:
     """Publish what is in the outbox."""
 
     async def work() -> None:
-        publisher = broker(kind, where).publisher()
+        publisher = broker(kind, where, topic).publisher()
         working = Relay(database, publisher)
         _on_sigterm(working.stop)
         await working.arun_forever()
@@ -26,9 +26,10 @@ def relay(database: str, kind: str, where: str) -> None:
     asyncio.run(work())
 
 
-def inventory(database: str, kind: str, where: str) -> None:
+def inventory(database: str, kind: str, where: str, topic: str) -> None:
     """Take what was ordered from the stock."""
-    boundary = Boundary("inventory", store=database.replace("postgresql://", "postgresql+asyncpg://"), effects="transactional")
+    store = database.replace("postgresql://", "postgresql+asyncpg://")
+    boundary = Boundary("inventory", store=store, effects="transactional")
     inbox = Inbox(boundary)
 
     @inbox.handler("inventory")
@@ -40,7 +41,7 @@ def inventory(database: str, kind: str, where: str) -> None:
         await tx.execute(noting, order["id"], message.envelope.key, message.envelope.sequence)
 
     async def work() -> None:
-        consumer = broker(kind, where).consumer(database)
+        consumer = broker(kind, where, topic).consumer()
         subscription = Subscription(consumer, reserve, lanes=16)
         _on_sigterm(subscription.stop)
         await subscription.arun_forever()
@@ -50,7 +51,7 @@ def inventory(database: str, kind: str, where: str) -> None:
     asyncio.run(work())
 
 
-ROLES: dict[str, Callable[[str, str, str], None]] = {"relay": relay, "inventory": inventory}
+ROLES: dict[str, Callable[[str, str, str, str], None]] = {"relay": relay, "inventory": inventory}
 
 
 def begin(role: str, *arguments: str) -> None:

@@ -39,6 +39,11 @@ class Run:
     seconds: float = 0.0
     left: int = 0
 
+    @property
+    def topic(self) -> str:
+        """One of its own, since others use the broker too."""
+        return f"orders-{self.database.rpartition('/')[2]}"
+
     def __str__(self) -> str:
         killed = f"{self.kills['relay']} relays and {self.kills['inventory']} inboxes killed"
         return f"{self.kind}: {self.orders} orders in {self.seconds:.0f} s ({self.orders / self.seconds:.0f}/s), {killed}"
@@ -64,7 +69,7 @@ class Six:
 
     def _start(self, role: str) -> ForkServerProcess:
         run = self._run
-        process = _CONTEXT.Process(target=roles.begin, args=(role, run.database, run.kind, run.where), daemon=True)
+        process = _CONTEXT.Process(target=roles.begin, args=(role, run.database, run.kind, run.where, run.topic), daemon=True)
         process.start()
         return process
 
@@ -93,12 +98,12 @@ class Six:
 
 async def perform(run: Run) -> Audit:
     """The whole: orders, kills, the end of the work, and the audit."""
-    at = broker(run.kind, run.where)
+    at = broker(run.kind, run.where, run.topic)
     await at.prepare()
     began, chance = time.monotonic(), random.Random(f"kills {run.seed}")
     try:
         with Six(run) as six:
-            taking = asyncio.ensure_future(asyncio.to_thread(books.take_orders, run.database, run.orders, run.seed))
+            taking = asyncio.ensure_future(asyncio.to_thread(books.take_orders, run.database, run.topic, run.orders, run.seed))
             killing = asyncio.ensure_future(_kill(six, run, chance))
             try:
                 await _until_applied(six, run, killing)

@@ -74,10 +74,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--orders", type=int, required=True)
     parser.add_argument("--life", required=True, help="seeds what comes twice")
-    parser.add_argument("--dies-at", type=Point.__getitem__)
+    parser.add_argument("--dies-at", choices=Point.__members__)
     parser.add_argument("--after", type=int, default=1)
     given = parser.parse_args()
-    death = None if given.dies_at is None else Death(given.dies_at, given.after)
+    death = None if given.dies_at is None else Death(Point[given.dies_at], given.after)
     places, mishaps = Places(given.folder), Mishaps(death, f"{given.seed} {given.life}")
     hook = lambda: mishaps.at(Point.HANDLING)  # noqa: E731
     match given.role:
