@@ -146,6 +146,11 @@ class Boundary:
         return self._terms.effects
 
     @property
+    def permanent(self) -> tuple[type[BaseException], ...]:
+        """The exception types that are stored as failures."""
+        return self._terms.permanent
+
+    @property
     def largest_result(self) -> int | None:
         """How many bytes of a result the store can keep; None when there is no limit of its own."""
         return self._terms.largest_result
@@ -172,6 +177,11 @@ class Boundary:
         None for every other store.
         """
         return self._terms.backend.alias
+
+    @property
+    def backend(self) -> Backend:
+        """The store with its clients, for entry points that keep more in it than records."""
+        return self._terms.backend
 
     def restarts(self, error: BaseException) -> bool:
         """Whether ``error`` means that the database wants the whole transaction again."""
@@ -284,6 +294,10 @@ class Boundary:
         )
         return Claim(terms, want, operation, tx, annotation)
 
+    def lookup(self, key: Key, *, operation: str) -> bytes:
+        """The key under which the record of a claim with this key is stored."""
+        return keys.lookup(self._terms.secret, self.name, self.tenant(), operation, keys.parse(key))
+
     def take_operation(self, default: str, given: str | None) -> str:
         """The operation of an entry point: the one it was ``given``, or its default, which one alone may have.
 
@@ -299,9 +313,9 @@ class Boundary:
         self._operations.add(operation)
         return operation
 
-    def notice(self, name: str, operation: str, **fields: Any) -> None:
-        """Tell the observers, as an entry point does, of something that came to no claim."""
-        self._terms.tell(name, operation, b"", "", fields)
+    def notice(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:
+        """Tell the observers, as an entry point does, of something that came to no claim, or outlives it."""
+        self._terms.tell(name, operation, key, "", fields)
 
     def _with(self, codec: Codec) -> Terms:
         """The terms with the codec of an entry point, which is the same one for every claim."""

@@ -179,6 +179,15 @@ COUNTERS = (
         "Looks at an outbox whose messages are due for too long.",
         ("backlog_stalled",),
     ),
+    Counter("retrysafe.inbox.dead", "{message}", "Messages that were given up.", ("message_dead",)),
+    Counter(
+        "retrysafe.inbox.again",
+        "{message}",
+        "Messages that were not settled, by why they come again.",
+        ("message_again",),
+        field="became",
+    ),
+    Counter("retrysafe.inbox.late", "{message}", "Messages handled after the window.", ("message_late",)),
     Counter("idempotency.cache.hits", "{hit}", "The literature's name for replays.", ANSWERS),
     Counter("idempotency.cache.misses", "{miss}", "The literature's name for claims that ran.", BEGINNINGS),
 )

@@ -99,9 +99,7 @@ OCCURRENCES: dict[str, Meaning] = {
     "publish_delayed": Meaning(
         INFO, "a message was not taken; it is tried again, and its lane waits with it", ("topic", "attempts", "error")
     ),
-    "parked": Meaning(
-        ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")
-    ),
+    "parked": Meaning(ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")),
     "dead_lettered": Meaning(
         ERROR, "a message was given up: it is among the dead letters", ("topic", "attempts", "error")
     ),
@@ -115,13 +113,24 @@ OCCURRENCES: dict[str, Meaning] = {
     ),
     "topic_paused": Meaning(WARNING, "an operator has paused a topic: nothing of it leaves", ("topic", "actor")),
     "topic_resumed": Meaning(WARNING, "an operator lets a topic go on", ("topic", "actor")),
-    "redriven": Meaning(
-        WARNING, "an operator lets dead letters leave again", ("messages", "actor", "reason")
-    ),
+    "redriven": Meaning(WARNING, "an operator lets dead letters leave again", ("messages", "actor", "reason")),
     "messages_trimmed": Meaning(
         ERROR,
         "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
         ("stream", "group", "messages"),
+    ),
+    "message_again": Meaning(
+        INFO,
+        "a message was not settled and comes again: it failed, met a gap, or another consumer is handling it",
+        ("topic", "became", "pause", "error"),
+    ),
+    "message_dead": Meaning(
+        ERROR, "a message was given up; it is in the dead letters, or was before", ("topic", "error")
+    ),
+    "message_late": Meaning(
+        WARNING,
+        "a message was handled that is older than the window: if it was handled before, that is forgotten",
+        ("topic",),
     ),
     "restarted": Meaning(INFO, "the database wanted the whole transaction again", ("restarts",)),
     "renewal_failed": Meaning(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),

@@ -377,3 +377,31 @@ class Delivery(NamedTuple):
     tag: Any
     partition: str
     redelivered: bool = False
+
+
+class Arrival(NamedTuple):
+    """A message as a consumer knows it: by its identity in the inbox, and by the key of its record.
+
+    The two are one, but for a second payload under a used id, which is a dead letter of its own.
+    """
+
+    identity: bytes
+    record_key: bytes
+    boundary: str
+    consumer: str
+    envelope: Envelope
+
+
+class InboxLetter(NamedTuple):
+    """A message that was given up: attempts begun and ended, the last error, and whether it is to be handled again.
+
+    ``died`` and ``now`` are of the store's clock.
+    """
+
+    arrival: Arrival
+    started: int
+    finished: int
+    error: str
+    died: Micros
+    marked: bool
+    now: Micros

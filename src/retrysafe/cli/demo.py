@@ -3,8 +3,8 @@
 Three APIs, each with four uvicorn workers, charge a mock bank for clients that retry, while answers are lost, workers
 are killed and stopped, and requests come twice, by one schedule made from the seed. Then the bank's ledger is
 compared with what was intended.
-With --pipeline the orders of a shop follow: order, outbox, relays, a broker, inboxes, stock and mails, in processes that
-are killed by the same seed, while messages come twice; then tables and mailbox are compared with the orders.
+With --pipeline the orders of a shop follow: order, outbox, relays, a broker, inboxes, stock and mails, in processes
+that are killed by the same seed, while messages come twice; then tables and mailbox are compared with the orders.
 Exit code: 0 if retrysafe charged and applied nothing twice, lost nothing and altered nothing; 1 if it did; 2 if the
 demo could not be run.
 """
@@ -99,7 +99,9 @@ def _run(options: argparse.Namespace) -> int:
     lanes = "3 APIs of 4 uvicorn workers" if form is Form.HTTP else "3 lanes of 4 workers"
     print(f"{len(payments)} payments, {lanes}, a bank {bank} idempotency keys, seed {seed}{again}", flush=True)
     if orders:
-        print(f"then {orders} orders through outbox, 2 relays, a broker, and 2 inboxes each of stock and mail", flush=True)
+        print(
+            f"then {orders} orders through outbox, 2 relays, a broker, and 2 inboxes each of stock and mail", flush=True
+        )
     asked = Options(seed, payments, not options.bank_without_keys, options.store, options.keep, form, orders)
     findings = run_demo(asked, choose(plain=options.plain))
     for complaint in findings.complaints[:MOST_COMPLAINTS]:

@@ -14,3 +14,14 @@ def uuid7(milliseconds: int, entropy: bytes) -> str:
     number |= 0b10 << 62 | chance & (1 << 62) - 1
     text = f"{number:032x}"
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def milliseconds_of(identifier: str) -> int | None:
+    """When a UUID of version 7 was made, since the Unix epoch; None for what is none."""
+    digits = identifier.replace("-", "")
+    if len(identifier) != 36 or len(digits) != 32 or digits[12] != "7":
+        return None
+    try:
+        return int(digits, 16) >> 80
+    except ValueError:
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import unicodedata
 from uuid import UUID
@@ -10,6 +11,7 @@ from retrysafe.errors import ConfigurationError, InvalidKey
 
 LONGEST = 255
 _DEFAULT_SECRET = b"retrysafe"
+_HASHED = "sha256:"
 
 
 def parse(key: object) -> str:
@@ -25,6 +27,18 @@ def parse(key: object) -> str:
     if _has_control(text):
         raise InvalidKey("The key contains a control character.")
     return text
+
+
+def key_of(identity: str) -> str:
+    """An identity as an idempotency key: itself where it can serve as one, else its hash."""
+    if len(identity) <= LONGEST and identity.isprintable() and not identity.startswith(_HASHED):
+        return identity
+    return hash_of(identity.encode("utf-8", "surrogatepass"))
+
+
+def hash_of(content: bytes) -> str:
+    """What identifies content that has no id: ``sha256:`` and its hash in hexadecimal."""
+    return _HASHED + hashlib.sha256(content).hexdigest()
 
 
 def check_name(text: object, argument: str) -> str:

@@ -1,7 +1,24 @@
-"""Messages that leave exactly when the work that they tell of is committed."""
+"""Messages that leave exactly when the work that they tell of is committed, and are applied once where they arrive."""
 
-from retrysafe.messaging.errors import MessageRefused
+from retrysafe.core.inboxing import Became, Handled
+from retrysafe.messaging.errors import MessageDead, MessageRefused, MessageUnreadable, SequenceGap
+from retrysafe.messaging.handler import Handler
+from retrysafe.messaging.inbox import Inbox
 from retrysafe.messaging.outbox import Message, Outbox
+from retrysafe.messaging.received import Received
 from retrysafe.types import Envelope
 
-__all__ = ["Envelope", "Message", "MessageRefused", "Outbox"]
+__all__ = [
+    "Became",
+    "Envelope",
+    "Handled",
+    "Handler",
+    "Inbox",
+    "Message",
+    "MessageDead",
+    "MessageRefused",
+    "MessageUnreadable",
+    "Outbox",
+    "Received",
+    "SequenceGap",
+]

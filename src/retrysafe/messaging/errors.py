@@ -15,3 +15,38 @@ class MessageRefused(RetrysafeError):
     effect_happened = "no"
     retry_same_key = True
     safe_new_key = True
+
+
+class MessageUnreadable(RetrysafeError):
+    """The payload of the message is not what its media type says, so no handler can be given it.
+
+    The handler has not run. The message is in the dead letters; if the type is at fault and the payload is right, let
+    the consumer take bytes with ``parse=`` and redrive it, else have it sent again as a new message.
+    """
+
+    effect_happened = "no"
+    retry_same_key = True
+    safe_new_key = True
+
+
+class MessageDead(RetrysafeError):
+    """The message was given up: it lies in the dead letters, and its key is settled as failed.
+
+    Nothing of the handler's own transaction was kept; what it did elsewhere may have happened, as often as it was
+    tried. Find out why, then redrive it: ``retrysafe inbox dead list``, ``retrysafe inbox dead redrive``.
+    """
+
+
+class SequenceGap(RetrysafeError):
+    """The message is not the next one of its entity: what comes before it has not been applied.
+
+    Let it leave the handler: what the handler did is rolled back, and the message comes again after a pause. If what is
+    missing does not come, it ends in the dead letters. ``last`` is the sequence that was applied last.
+    """
+
+    effect_happened = "no"
+    retry_same_key = True
+
+    def __init__(self, detail: str = "", *, last: int | None = None) -> None:
+        super().__init__(detail)
+        self.last = last

@@ -182,7 +182,15 @@ class MysqlStore(SqlStore):
 
     def upsert(self, key: str, columns: Iterable[str]) -> str:
         """The same, by whichever key."""
-        return "ON DUPLICATE KEY UPDATE " + ", ".join(f"{column} = VALUES({column})" for column in columns)
+        return self.on_conflict(key, ", ".join(f"{column} = VALUES({column})" for column in columns))
+
+    def on_conflict(self, key: str, changes: str) -> str:
+        """The same, by whichever key."""
+        return f"ON DUPLICATE KEY UPDATE {changes}"
+
+    def insert_ignoring(self, key: str) -> tuple[str, str]:
+        """The same; a row that is only found again would count as affected on some connections."""
+        return "INSERT IGNORE INTO", ""
 
     def p(self, kind: str, name: str | None = None) -> str:
         """A parameter, made bytes again where it was bytes."""

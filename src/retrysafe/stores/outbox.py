@@ -40,7 +40,7 @@ class SqlOutbox:
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
-        self.locks_rows = bool(store.SKIP_LOCKED) or store.capabilities.name == "mysql"
+        self.locks_rows = store.LOCKS_ROWS
         """Whether a row can be held for a transaction while others write; else one writer holds all."""
 
     # ------------------------------------------------------------ writing

@@ -104,6 +104,8 @@ class SqlStore:
     GATE: ClassVar[str] = ""
     """A further condition under which a transaction may take a record, so that it never blocks."""
     SKIP_LOCKED: ClassVar[str] = ""
+    LOCKS_ROWS: ClassVar[bool] = True
+    """Whether a row can be held for a transaction while others write; else one writer holds all."""
 
     def __init__(self) -> None:
         clock = self.clock = f"(SELECT {self.NOW} AS now) AS t"
@@ -133,8 +135,15 @@ class SqlStore:
 
     def upsert(self, key: str, columns: Iterable[str]) -> str:
         """The end of an INSERT that changes these columns of the row which is there."""
-        changes = ", ".join(f"{column} = excluded.{column}" for column in columns)
+        return self.on_conflict(key, ", ".join(f"{column} = excluded.{column}" for column in columns))
+
+    def on_conflict(self, key: str, changes: str) -> str:
+        """The end of an INSERT that changes the row which is there in this way."""
         return f"ON CONFLICT ({key}) DO UPDATE SET {changes}"
+
+    def insert_ignoring(self, key: str) -> tuple[str, str]:
+        """The beginning and the end of an INSERT that leaves the row which is there alone, and then affects none."""
+        return "INSERT INTO", f"ON CONFLICT ({key}) DO NOTHING"
 
     # ------------------------------------------------------------ asks
 

@@ -27,5 +27,6 @@ class SqliteStore(SqlStore):
     )
     NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
     GREATEST = "max"
+    LOCKS_ROWS = False
     BEGIN = "BEGIN IMMEDIATE"
     HAS_SCHEMA = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'retrysafe_schema'"

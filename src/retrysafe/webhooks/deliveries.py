@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,14 +9,13 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
 from retrysafe.claim import Claim
-from retrysafe.core.keys import LONGEST
+from retrysafe.core.keys import key_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.webhooks.errors import DeliveryRefused
 
 HeaderLines = Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]]
 """Header fields as frameworks have them: a mapping, or lines in their order, also of bytes."""
 _FORM = "application/x-www-form-urlencoded"
-_HASHED = "sha256:"
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -167,18 +165,6 @@ def _check_text(*texts: str) -> None:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
         raise DeliveryRefused("payload-invalid", "What names the event is no Unicode text.") from error
-
-
-def key_of(identity: str) -> str:
-    """An identity as an idempotency key: itself where it can serve as one, else its hash."""
-    if len(identity) <= LONGEST and identity.isprintable() and not identity.startswith(_HASHED):
-        return identity
-    return hash_of(identity.encode("utf-8", "surrogatepass"))
-
-
-def hash_of(content: bytes) -> str:
-    """What identifies content that has no id: ``sha256:`` and its hash in hexadecimal."""
-    return _HASHED + hashlib.sha256(content).hexdigest()
 
 
 def _text(value: str | bytes) -> str:

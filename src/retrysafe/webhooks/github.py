@@ -10,7 +10,8 @@ from typing import Any, Literal
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.messages import Response
 from retrysafe.webhooks.answers import acknowledged
-from retrysafe.webhooks.deliveries import Head, Known, hash_of
+from retrysafe.core.keys import hash_of
+from retrysafe.webhooks.deliveries import Head, Known
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.signatures import Secrets, check_signature, secrets_of, signs
 

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
-from retrysafe.codec import JSONCodec
 from retrysafe.core.keys import LONGEST
-from retrysafe.doors import enter, leave, refuse_bound_to_threads
-from retrysafe.errors import ConfigurationError, RetryTransaction
+from retrysafe.errors import ConfigurationError
+from retrysafe.handling import CODEC, Function, arun_claimed, run_claimed
 from retrysafe.once import fingerprint_of, refuse_unfinished
 from retrysafe.webhooks.deliveries import Event
-from retrysafe.webhooks.handlers import Handler
+from retrysafe.webhooks.handlers import taken
 
 Around = Callable[[], AbstractContextManager[Any]]
 """What is entered inside the claim around a sync handler."""
 
 HANDLED: dict[str, Any] = {"handled": True}
 """The stored result of an event that a handler has handled."""
-
-_CODEC = JSONCodec()
-"""What stores the results, which are ours: a codec of the boundary's for those of its functions may not know them."""
 
 
 class Handling:
@@ -37,7 +31,7 @@ class Handling:
         boundary: Boundary,
         operation: str,
         event: Event[Any],
-        handler: Handler | None,
+        handler: Function | None,
         around: Around = nullcontext,
     ) -> None:
         self.handler = handler
@@ -50,37 +44,11 @@ class Handling:
 
     def run(self) -> bool:
         """Handle the event; False when it was handled before. Raises what the claim or the handler raises."""
-        restarts = 0
-        while True:
-            claim = self._claim()
-            try:
-                with claim:
-                    if not claim.replayed:
-                        self._handle(claim)
-                return not claim.replayed
-            except RetryTransaction:
-                pause = claim.restart_pause(restarts)
-                if pause is None:
-                    raise
-            restarts += 1
-            time.sleep(pause)
+        return not run_claimed(self._claim, self._handle).replayed
 
     async def arun(self) -> bool:
         """`run` for a coroutine function as the handler, or for none."""
-        refuse_bound_to_threads(self._boundary)
-        restarts = 0
-        while True:
-            claim = self._claim()
-            try:
-                await enter(claim, self._boundary)
-                await self._ahandle_and_leave(claim)
-                return not claim.replayed
-            except RetryTransaction:
-                pause = claim.restart_pause(restarts)
-                if pause is None:
-                    raise
-            restarts += 1
-            await asyncio.sleep(pause)
+        return not (await arun_claimed(self._claim, self._boundary, self._ahandle)).replayed
 
     def _claim(self) -> Claim:
         """The claim of the event; of one that nobody handles apart from it, so that its handling stays possible.
@@ -89,7 +57,7 @@ class Handling:
         """
         event, operation = self._event, self._operation if self.handler else unhandled(self._operation)
         fingerprint = fingerprint_of(dict(event.payload))
-        return self._boundary.open(event.key, operation=operation, fingerprint=fingerprint, codec=_CODEC)
+        return self._boundary.open(event.key, operation=operation, fingerprint=fingerprint, codec=CODEC)
 
     def _handle(self, claim: Claim) -> None:
         if self.handler is None:
@@ -108,7 +76,7 @@ class Handling:
             raise
         claim.result = HANDLED
 
-    def _call_around(self, handler: Handler, claim: Claim) -> None:
+    def _call_around(self, handler: Function, claim: Claim) -> None:
         """What ``around`` suppresses is raised nevertheless: the event was not handled."""
         failed: BaseException | None = None
         with self._around():
@@ -119,15 +87,6 @@ class Handling:
                 raise
         if failed is not None:
             raise failed
-
-    async def _ahandle_and_leave(self, claim: Claim) -> None:
-        try:
-            if not claim.replayed:
-                await self._ahandle(claim)
-        except BaseException as error:
-            await leave(claim, error, self._boundary)
-            raise
-        await leave(claim, None, self._boundary)
 
     async def _ahandle(self, claim: Claim) -> None:
         if self.handler is None:
@@ -140,14 +99,14 @@ class Handling:
             raise
         claim.result = HANDLED
 
-    def _given(self, handler: Handler, claim: Claim) -> Event[Any]:
+    def _given(self, handler: Function, claim: Claim) -> Event[Any]:
         """The event as its handler takes it, which has not run if that fails."""
         try:
-            taken = handler.takes(self._event)
+            given = taken(handler, self._event)
         except BaseException:
             claim.not_executed()
             raise
-        return dataclasses.replace(taken, claim=claim)
+        return dataclasses.replace(given, claim=claim)
 
     def _keep(self, claim: Claim) -> None:
         """Nobody handles events of this type: it is acknowledged, and its body kept as the result, if it fits."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,7 +10,7 @@ from typing import Any, Literal, TypeVar, overload
 from retrysafe.boundary import Boundary
 from retrysafe.core.keys import check_name
 from retrysafe.errors import ConfigurationError, RetrysafeError
-from retrysafe.finish import finish
+from retrysafe.handling import in_thread
 from retrysafe.http.messages import Response
 from retrysafe.webhooks.answers import acknowledged, answer_of, refused
 from retrysafe.webhooks.deliveries import Event, Head, HeaderLines, document_of, event_of
@@ -187,10 +186,7 @@ class Receiver:
         handler = handling.handler
         if self.boundary.serves_async if handler is None else handler.is_async:
             return await handling.arun()
-        handled, cancelled = await finish(asyncio.to_thread(handling.run))
-        if cancelled is not None:
-            raise cancelled
-        return handled
+        return await in_thread(handling.run)
 
     def _answer(self, handling: Handling, error: RetrysafeError) -> Response:
         answer = None if error is handling.raised else answer_of(error, self._concurrent_status)

@@ -11,7 +11,8 @@ from typing import Any
 from retrysafe.http.messages import Response
 from retrysafe.types import Duration
 from retrysafe.webhooks.answers import text
-from retrysafe.webhooks.deliveries import Head, Known, hash_of, text_at
+from retrysafe.core.keys import hash_of
+from retrysafe.webhooks.deliveries import Head, Known, text_at
 from retrysafe.webhooks.signatures import (
     TOLERANCE,
     Secrets,

@@ -1,0 +1,79 @@
+"""What an inbox decides: whether a message is tried, and what follows from how that ended. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from retrysafe.core.backoff import Backoff
+
+
+class Became(StrEnum):
+    """What became of a message.
+
+    Handled: its effect and its record are committed. Duplicate: it was handled before, and not again. Dead: it was
+    given up, and lies in the dead letters. Passed: it has no id, and its boundary lets such messages through unguarded.
+    Busy: another consumer is handling it. Gap: what comes before it has not been applied. Failed: its handler raised,
+    and it is tried again. Behind: it was not tried, because one before it in its lane has to come again.
+    """
+
+    HANDLED = "handled"
+    DUPLICATE = "duplicate"
+    DEAD = "dead"
+    PASSED = "passed"
+    BUSY = "busy"
+    GAP = "gap"
+    FAILED = "failed"
+    BEHIND = "behind"
+
+
+class Handled(NamedTuple):
+    """What became of a message, and when it has to come again.
+
+    ``again``: seconds after which it has to be delivered again; None: it is settled, and its ack is due.
+    """
+
+    became: Became
+    again: float | None = None
+    error: str = ""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the broker may forget it."""
+        return self.again is None
+
+
+class Counts(NamedTuple):
+    """Attempts at a message that were begun, those that came to an end, and whether it lies in the dead letters."""
+
+    started: int = 0
+    finished: int = 0
+    dead: bool = False
+
+
+class Trials(NamedTuple):
+    """How long a message is tried: attempts that end by an error, that end with their process, that meet a gap."""
+
+    attempts: int = 5
+    crashes: int = 3
+    gaps: int = 10
+    backoff: Backoff = Backoff(base=0.5, cap=60.0)
+
+
+KILLS = "Every attempt to handle it ended with the end of its consumer."
+
+
+def crashed(counts: Counts, trials: Trials) -> bool:
+    """Whether a message that is about to be tried was begun so often without an end that it seems to kill."""
+    return counts.started - counts.finished > trials.crashes
+
+
+def after_failure(counts: Counts, trials: Trials, chance: float, *, gap: bool) -> float | None:
+    """Seconds until a message is tried again whose attempt has just ended by an error; None: it is given up.
+
+    ``chance`` is random in [0, 1). Half of the pause is certain, so that a failing message never storms.
+    """
+    most = trials.gaps if gap else trials.attempts
+    if counts.finished >= most:
+        return None
+    return trials.backoff.delay(counts.finished - 1, 0.5 + chance / 2)

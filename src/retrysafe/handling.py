@@ -1,0 +1,93 @@
+"""Work that is handed in, inside its claim, and again if its transaction must be: for webhooks and messages alike.
+
+Twins for sync and async functions of the user's. A function that cannot be awaited runs in a thread with its claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
+
+from retrysafe.boundary import Boundary
+from retrysafe.claim import Claim
+from retrysafe.codec import JSONCodec
+from retrysafe.doors import enter, leave, refuse_bound_to_threads
+from retrysafe.errors import ConfigurationError, RetryTransaction
+from retrysafe.finish import finish
+from retrysafe.once import is_coroutine_function, is_generator_function
+
+R = TypeVar("R")
+
+CODEC = JSONCodec()
+"""What stores the results, which are ours: a codec of the boundary's for those of its functions may not know them."""
+
+
+class Function(NamedTuple):
+    """A function of the user's, and what makes of what was delivered what it takes."""
+
+    function: Callable[..., Any]
+    parse: Callable[[Any], Any] | None
+    is_async: bool
+
+
+def function_of(function: Callable[..., Any], parse: Callable[[Any], Any] | None) -> Function:
+    """What is to be known of it; raises `ConfigurationError` for a generator function, which would never run."""
+    if is_generator_function(function):
+        raise ConfigurationError("A handler is a function or a coroutine function; to call a generator runs nothing.")
+    return Function(function, parse, is_coroutine_function(function))
+
+
+def run_claimed(make: Callable[[], Claim], work: Callable[[Claim], None]) -> Claim:
+    """Enter a claim, do the work unless it is a replay, and leave it; all of it again if the database wants that."""
+    restarts = 0
+    while True:
+        claim = make()
+        try:
+            with claim:
+                if not claim.replayed:
+                    work(claim)
+            return claim
+        except RetryTransaction:
+            pause = claim.restart_pause(restarts)
+            if pause is None:
+                raise
+        restarts += 1
+        time.sleep(pause)
+
+
+async def arun_claimed(make: Callable[[], Claim], boundary: Boundary, work: Callable[[Claim], Awaitable[None]]) -> Claim:
+    """`run_claimed` on an event loop, whichever colour the store has."""
+    refuse_bound_to_threads(boundary)
+    restarts = 0
+    while True:
+        claim = make()
+        try:
+            await enter(claim, boundary)
+            await _work_and_leave(claim, boundary, work)
+            return claim
+        except RetryTransaction:
+            pause = claim.restart_pause(restarts)
+            if pause is None:
+                raise
+        restarts += 1
+        await asyncio.sleep(pause)
+
+
+async def _work_and_leave(claim: Claim, boundary: Boundary, work: Callable[[Claim], Awaitable[None]]) -> None:
+    try:
+        if not claim.replayed:
+            await work(claim)
+    except BaseException as error:
+        await leave(claim, error, boundary)
+        raise
+    await leave(claim, None, boundary)
+
+
+async def in_thread(work: Callable[[], R]) -> R:
+    """Do sync work, with its claim, in a thread, and to its end even if the caller is cancelled."""
+    done, cancelled = await finish(asyncio.to_thread(work))
+    if cancelled is not None:
+        raise cancelled
+    return done

@@ -1,0 +1,216 @@
+"""One message on its way through its handler: its claim, its work, and how what happened is judged."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from retrysafe.boundary import Boundary
+from retrysafe.claim import Claim
+from retrysafe.core import keys
+from retrysafe.core.identifiers import milliseconds_of
+from retrysafe.core.inboxing import KILLS, Became, Counts, Trials, crashed
+from retrysafe.errors import (
+    ConfigurationError,
+    InProgress,
+    InvalidKey,
+    KeyExpired,
+    KeyReused,
+    LeaseLost,
+    OutcomeUnknown,
+    QuotaExceeded,
+    RetrysafeError,
+    RetryTransaction,
+    StoredFailure,
+)
+from retrysafe.handling import CODEC, Function
+from retrysafe.messaging.errors import MessageDead, MessageUnreadable, SequenceGap
+from retrysafe.messaging.received import Received, data_of
+from retrysafe.once import fingerprint_of, refuse_unfinished
+from retrysafe.programs.inboxing import End
+from retrysafe.types import Arrival, Envelope
+
+HANDLED: dict[str, Any] = {"handled": True}
+"""The stored result of a message that a handler has handled."""
+SHORTEST_PAUSE = 0.1
+
+
+class Settings(NamedTuple):
+    """What all messages of a handler have in common."""
+
+    boundary: Boundary
+    consumer: str
+    function: Function
+    trials: Trials
+    digest: bool
+
+
+class Identity(NamedTuple):
+    """What a message is recognised by: the key of its claim, None for one without an id, and its fingerprint."""
+
+    key: str | None
+    fingerprint: bytes
+
+
+def identify(setting: Settings, envelope: Envelope) -> Identity:
+    """The identity of a message: its source and id, and a digest of what must not differ under them."""
+    content = {"type": envelope.type, "key": envelope.key, "payload": envelope.payload}
+    key = key_of(envelope.source, envelope.id) if envelope.id else None
+    return Identity(key, fingerprint_of(content) if setting.digest else b"")
+
+
+def key_of(source: str, message_id: str) -> str:
+    """The idempotency key of a message; sources and ids of two messages never run together."""
+    return keys.key_of(f"{len(source)}:{source}{message_id}")
+
+
+def arrival_of(setting: Settings, envelope: Envelope, identity: Identity) -> Arrival:
+    """The message as the inbox knows it; one without an id by its content."""
+    key = identity.key or keys.hash_of(b"\0".join((envelope.topic.encode(), envelope.payload)))
+    record_key = setting.boundary.lookup(key, operation=setting.consumer)
+    return Arrival(record_key, record_key, setting.boundary.name, setting.consumer, envelope)
+
+
+class Attempt:
+    """One delivery of one message."""
+
+    def __init__(self, setting: Settings, envelope: Envelope, *, late: bool = False) -> None:
+        self.identity = identify(setting, envelope)
+        self.arrival = arrival_of(setting, envelope, self.identity)
+        self.raised: BaseException | None = None
+        """What the handler raised: the claim's errors are judged, the handler's are its own."""
+        self.failed_for_good = False
+        self.late = late or is_late(envelope, setting.boundary.window)
+        self._setting = setting
+        self._envelope = envelope
+
+    # ------------------------------------------------------------ the claim and the work
+
+    def claim(self) -> Claim:
+        """The claim of the message; raises `InvalidKey` for one without an id, unless its boundary lets such pass."""
+        key, print_ = self.identity
+        return self._setting.boundary.open(key, operation=self._setting.consumer, fingerprint=print_, codec=CODEC)
+
+    def work(self, claim: Claim) -> None:
+        """Let a plain function handle the message."""
+        if self._setting.function.is_async:
+            claim.not_executed()
+            raise ConfigurationError(
+                f"The handler {self._setting.consumer!r} is a coroutine function: use ahandle(), or make it a plain one."
+            )
+        try:
+            refuse_unfinished(claim, self._setting.function.function(self._given(claim)))
+        except BaseException as error:
+            self.raised = error
+            raise
+        finally:
+            self.failed_for_good = claim._said.failure is not None
+        claim.result = HANDLED
+
+    async def awork(self, claim: Claim) -> None:
+        """The same for a coroutine function."""
+        try:
+            refuse_unfinished(claim, await self._setting.function.function(self._given(claim)), ran=True)
+        except BaseException as error:
+            self.raised = error
+            raise
+        finally:
+            self.failed_for_good = claim._said.failure is not None
+        claim.result = HANDLED
+
+    def _given(self, claim: Claim) -> Received[Any]:
+        """The message as its handler takes it, which has not run if that fails."""
+        try:
+            data = data_of(self._envelope, self._setting.function.parse)
+        except BaseException:
+            claim.not_executed()
+            raise
+        return Received(self._envelope, data, claim.tx, claim, self.late)
+
+    # ------------------------------------------------------------ how it is judged
+
+    def before(self, counts: Counts) -> End | None:
+        """What became of it already, or that every consumer dies of it; None: it is to be tried."""
+        if counts.dead:
+            return End(Became.DEAD, "It is in the dead letters.", before=True)
+        return End(Became.DEAD, KILLS) if crashed(counts, self._setting.trials) else None
+
+    def after(self, claim: Claim) -> End:
+        """What became of it when the claim was left without an error."""
+        if claim.replayed:
+            return End(Became.DUPLICATE)
+        if self.failed_for_good:
+            return End(Became.DEAD, "The handler declared that it failed for good.")
+        return End(Became.HANDLED if self.identity.key else Became.PASSED)
+
+    def failed(self, error: Exception) -> End:
+        """What an error means; raises it again if it is none of the message's."""
+        if error is not self.raised and not (isinstance(error, RetryTransaction) and self.raised is not None):
+            return self._refused(error)
+        text = error_text(error)
+        if isinstance(error, SequenceGap):
+            return End(Became.GAP, text)
+        if isinstance(error, MessageUnreadable) or self.failed_for_good or self._is_permanent(error):
+            return End(Became.DEAD, text)
+        return End(Became.FAILED, text)
+
+    def _refused(self, error: Exception) -> End:
+        """What an error of the claim's means."""
+        if isinstance(error, InProgress | QuotaExceeded):
+            return End(Became.BUSY, again=pause(error.retry_after))
+        if isinstance(error, LeaseLost):
+            return End(Became.BUSY, error.detail, again=pause(1.0))
+        if isinstance(error, KeyReused):
+            self._set_apart()
+            return End(Became.DEAD, error_text(error))
+        if isinstance(error, StoredFailure):
+            return End(Became.DEAD, error_text(error), before=True)
+        if isinstance(error, OutcomeUnknown | KeyExpired | InvalidKey):
+            return End(Became.DEAD, error_text(error))
+        if isinstance(error, RetrysafeError) and not isinstance(error, RetryTransaction):
+            raise error
+        return End(Became.FAILED, error_text(error))
+
+    def _is_permanent(self, error: Exception) -> bool:
+        return isinstance(error, self._setting.boundary.permanent)
+
+    def _set_apart(self) -> None:
+        """A second payload under a used id is a dead letter of its own; the first one keeps its own."""
+        other = keys.hash_of(self.arrival.record_key + self.identity.fingerprint)
+        apart = self._setting.boundary.lookup(other, operation=self._setting.consumer)
+        self.arrival = self.arrival._replace(identity=apart)
+
+    def settle(self, error: str) -> Callable[[Claim], None]:
+        """The work that settles the key of a message that was given up."""
+
+        def fail(claim: Claim) -> None:
+            claim.fail(MessageDead(error))
+
+        return fail
+
+    @property
+    def has_record(self) -> bool:
+        """Whether the message is the one that its record is of."""
+        return self.identity.key is not None and self.arrival.identity == self.arrival.record_key
+
+
+def is_late(envelope: Envelope, window: float) -> bool:
+    """Whether a message was written longer ago than so many seconds, as far as its id tells."""
+    written = milliseconds_of(envelope.id)
+    return written is not None and time.time() - written / 1000 > window
+
+
+def pause(seconds: float) -> float:
+    """Seconds, and up to a quarter more by chance, so that those who were told so do not come back together."""
+    return max(SHORTEST_PAUSE, seconds) * (1 + random.random() / 4)
+
+
+def error_text(error: BaseException) -> str:
+    """An error in one line: its type, and its text if that can be read."""
+    text = "(its text could not be read)"
+    with suppress(Exception):
+        text = error.detail if isinstance(error, RetrysafeError) and error.detail else str(error)
+    return f"{type(error).__name__}: {text.partition(chr(10))[0]}"

@@ -1,0 +1,173 @@
+"""A consumer's handler: messages are handled once each, tried again within bounds, and kept when they are given up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from retrysafe.core.inboxing import Became, Handled
+from retrysafe.errors import RetrysafeError
+from retrysafe.finish import finish
+from retrysafe.handling import arun_claimed, in_thread, run_claimed
+from retrysafe.messaging.attempts import Attempt, Settings
+from retrysafe.messaging.letters import Letters
+from retrysafe.ports import Steps
+from retrysafe.programs import inboxing
+from retrysafe.programs.inboxing import End
+from retrysafe.types import Envelope
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Handler(Generic[P, R]):
+    """A function that handles the messages of one consumer; called itself, it is the plain function.
+
+    Made by `Inbox.handler`. A message is handled inside its claim, as the boundary's ``effects`` promise it: with
+    ``effects="transactional"``, what the handler writes in ``message.tx`` commits together with the record that it was
+    handled, or not at all.
+
+    Attributes:
+        consumer: the consumer's name.
+    """
+
+    def __init__(self, setting: Settings, letters: Letters) -> None:
+        self.consumer = setting.consumer
+        self.setting = setting
+        self.letters = letters
+        self.__wrapped__: Callable[P, R] = setting.function.function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the plain function: no claim, no record."""
+        return self.__wrapped__(*args, **kwargs)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it is a coroutine function."""
+        return self.setting.function.is_async
+
+    # ------------------------------------------------------------ one message
+
+    def handle(self, envelope: Envelope, *, redelivered: bool = True) -> Handled:
+        """Handle one message, and return what became of it; its ack is due when ``settled``, else it comes again.
+
+        ``redelivered``: False only if the broker says that it hands the message out for the first time. Then the
+        attempt is noted when it fails, not before it begins, which saves two statements; that it killed its consumer
+        shows when it is redelivered.
+
+        Errors of the handler are counted, not raised. Raises `StoreUnavailable` when the database does not answer: then
+        nobody can tell, and the message has to come again; `ConfigurationError` and `SchemaOutdated` for what no
+        message is to blame for.
+        """
+        attempt = Attempt(self.setting, envelope)
+        end = self._begin(attempt) if redelivered else None
+        if end is None:
+            try:
+                end = attempt.after(run_claimed(attempt.claim, attempt.work))
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+                end = self._judged(attempt, error, redelivered)
+            except BaseException:
+                self._withdraw(attempt, counted=redelivered)
+                raise
+        return self._conclude(attempt, end, counted=redelivered)
+
+    async def ahandle(self, envelope: Envelope, *, redelivered: bool = True) -> Handled:
+        """`handle` on an event loop. A plain function runs in a thread, with its claim, and to its end."""
+        if not self.is_async:
+            return await in_thread(lambda: self.handle(envelope, redelivered=redelivered))
+        attempt = Attempt(self.setting, envelope)
+        end = await self._abegin(attempt) if redelivered else None
+        if end is None:
+            try:
+                end = attempt.after(await arun_claimed(attempt.claim, self.setting.boundary, attempt.awork))
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+                end = await self._ajudged(attempt, error, redelivered)
+            except BaseException:
+                await self._awithdraw(attempt, counted=redelivered)
+                raise
+        return await self._aconclude(attempt, end, counted=redelivered)
+
+    # ------------------------------------------------------------ before
+
+    def _begin(self, attempt: Attempt) -> End | None:
+        return attempt.before(self.letters.run(inboxing.begin(self.letters.inbox, attempt.arrival)))
+
+    async def _abegin(self, attempt: Attempt) -> End | None:
+        return attempt.before(await self.letters.arun(inboxing.begin(self.letters.inbox, attempt.arrival)))
+
+    # ------------------------------------------------------------ after
+
+    def _judged(self, attempt: Attempt, error: Exception, counted: bool) -> End:
+        try:
+            return attempt.failed(error)
+        except RetrysafeError:
+            self._withdraw(attempt, counted=counted)
+            raise
+
+    async def _ajudged(self, attempt: Attempt, error: Exception, counted: bool) -> End:
+        try:
+            return attempt.failed(error)
+        except RetrysafeError:
+            await self._awithdraw(attempt, counted=counted)
+            raise
+
+    def _conclude(self, attempt: Attempt, end: End, *, counted: bool) -> Handled:
+        handled = Handled(end.became)
+        if counted or end.became not in _DONE:
+            handled = self.letters.run(self._concluding(attempt, end, counted=counted))
+        if handled.became is Became.DEAD and attempt.has_record:
+            with suppress(RetrysafeError):  # it has failed before, or another delivery of it is being handled
+                run_claimed(attempt.claim, attempt.settle(handled.error))
+        return self._told(attempt, handled)
+
+    async def _aconclude(self, attempt: Attempt, end: End, *, counted: bool) -> Handled:
+        handled = Handled(end.became)
+        if counted or end.became not in _DONE:
+            handled = await self.letters.arun(self._concluding(attempt, end, counted=counted))
+        if handled.became is Became.DEAD and attempt.has_record:
+            settle = attempt.settle(handled.error)
+
+            async def fail(claim: Any) -> None:
+                settle(claim)
+
+            with suppress(RetrysafeError):
+                await arun_claimed(attempt.claim, self.setting.boundary, fail)
+        return self._told(attempt, handled)
+
+    def _concluding(self, attempt: Attempt, end: End, *, counted: bool) -> Steps[Handled]:
+        trials = self.setting.trials
+        return inboxing.conclude(self.letters.inbox, attempt.arrival, end, trials, random.random(), counted=counted)
+
+    def _withdraw(self, attempt: Attempt, *, counted: bool) -> None:
+        """What is given up on the way, such as by Ctrl-C, is no attempt that came to no end."""
+        if counted:
+            with suppress(RetrysafeError):
+                self.letters.run(self._withdrawing(attempt))
+
+    async def _awithdraw(self, attempt: Attempt, *, counted: bool) -> None:
+        if counted:
+            with suppress(RetrysafeError):
+                await finish(self.letters.arun(self._withdrawing(attempt)))
+
+    def _withdrawing(self, attempt: Attempt) -> Steps[Handled]:
+        return self._concluding(attempt, End(Became.BEHIND), counted=True)
+
+    def _told(self, attempt: Attempt, handled: Handled) -> Handled:
+        """Tell the observers what the claim has not told them."""
+        became, again, error = handled
+        if attempt.late and became is Became.HANDLED:
+            self._tell("message_late", attempt)
+        if became is Became.DEAD:
+            self._tell("message_dead", attempt, error=error)
+        elif again is not None:
+            self._tell("message_again", attempt, became=became.value, pause=again, error=error)
+        return handled
+
+    def _tell(self, name: str, attempt: Attempt, **fields: Any) -> None:
+        arrival = attempt.arrival
+        self.setting.boundary.notice(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
+
+
+_DONE = (Became.HANDLED, Became.DUPLICATE, Became.PASSED)

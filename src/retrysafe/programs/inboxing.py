@@ -1,0 +1,106 @@
+"""Messages that arrive: attempts noted, what became of them concluded, dead letters handled again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from retrysafe.core.inboxing import Became, Counts, Handled, Trials, after_failure
+from retrysafe.ports import Ask, InboxStore, Steps, Store
+from retrysafe.programs.drivers import ask
+from retrysafe.programs.operating import expire
+from retrysafe.types import Arrival, State
+
+
+class End(NamedTuple):
+    """How an attempt at a message ended, before it is noted.
+
+    ``again``: seconds after which it has to come again without its attempt being counted. ``before``: it is dead since
+    another delivery of it.
+    """
+
+    became: Became
+    error: str = ""
+    again: float | None = None
+    before: bool = False
+
+
+UNCOUNTED = (Became.BUSY, Became.BEHIND)
+"""No attempt was made."""
+ENDED = (Became.FAILED, Became.GAP)
+"""An attempt has ended by an error."""
+
+
+def begin(inbox: InboxStore, arrival: Arrival) -> Steps[Counts]:
+    """Note that an attempt begins, and return how many there were, this one included."""
+    yield from ask(inbox.begun(arrival))
+    return (yield from ask(inbox.counts(arrival)))
+
+
+def conclude(
+    inbox: InboxStore, arrival: Arrival, end: End, trials: Trials, chance: float, *, counted: bool
+) -> Steps[Handled]:
+    """Note what became of a message; ``counted``: that an attempt began is noted already."""
+    if end.became in ENDED:
+        yield from ask(inbox.ended(arrival, end.error, counted=counted))
+        counts = yield from ask(inbox.counts(arrival))
+        pause = after_failure(counts, trials, chance, gap=end.became is Became.GAP)
+        if pause is None:
+            return (yield from bury(inbox, arrival, counts, end.error))
+        return Handled(end.became, pause, end.error)
+    if end.became is Became.DEAD:
+        counts = yield from ask(inbox.counts(arrival))
+        if end.before and counts.dead:
+            if counted:
+                yield from ask(inbox.cleared(arrival))
+            return Handled(Became.DEAD, None, end.error)
+        counts = counts._replace(started=max(counts.started, 1), finished=max(counts.finished, 1))
+        return (yield from bury(inbox, arrival, counts, end.error))
+    if counted:
+        yield from ask(inbox.withdrawn(arrival) if end.became in UNCOUNTED else inbox.cleared(arrival))
+    return Handled(end.became, end.again, end.error)
+
+
+def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[Handled]:
+    """Move a message to the dead letters. Each step may be repeated after a crash between them."""
+    for request in inbox.bury(arrival, counts, error):
+        yield from ask(request)
+    return Handled(Became.DEAD, None, error)
+
+
+def reopen(store: Store, key: bytes) -> Steps[None]:
+    """Let the key of a message that failed for good be claimed once more; any other record stays as it is."""
+    record = yield from ask(store.read(key))
+    if record is not None and record.state is State.FAILED:
+        yield from expire(store, record, forget=True)
+
+
+ROUNDS = 3
+"""How often a sequence that another transaction changes at the same moment is looked at again."""
+
+
+def advance(
+    inbox: InboxStore, key: bytes, names: tuple[str, str, str], sequence: int, *, first: int | None
+) -> Steps[tuple[bool, int | None]]:
+    """Move an entity on to a sequence; whether it was moved, and, if not, the last one that was applied.
+
+    ``first``: strictly one after the other, beginning with that one; None: to whatever is newer. ``names`` are those of
+    the boundary, the consumer and the entity.
+    """
+    last: int | None = None
+    for _ in range(ROUNDS):
+        if (yield from ask(inbox.advance(key, sequence, strict=first is not None))):
+            return True, sequence
+        if first in (None, sequence) and (yield from ask(inbox.introduce(key, *names, sequence))):
+            return True, sequence
+        last = yield from ask(inbox.applied(key))
+        if last is None or sequence <= last or (first is not None and sequence != last + 1):
+            break
+    return False, last
+
+
+def forget(asks: list[Ask[int]]) -> Steps[int]:
+    """Remove what nobody needs any more; how many rows that were."""
+    removed = 0
+    for request in asks:
+        removed += yield from ask(request)
+    return removed

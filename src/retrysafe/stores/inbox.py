@@ -1,0 +1,236 @@
+"""The inbox in SQL: attempts at messages, dead letters, and which sequence was applied last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from retrysafe.core.inboxing import Counts
+from retrysafe.ports import Ask, Rows
+from retrysafe.stores.sql import SqlStore
+from retrysafe.types import Arrival, Envelope, InboxLetter
+
+TROUBLES, DEAD, SEQUENCES = "retrysafe_inbox_troubles", "retrysafe_inbox_dead", "retrysafe_inbox_sequences"
+LONGEST_ERROR = 4000
+"""Characters that are kept of an error."""
+
+_ENVELOPE = (
+    *("message_id", "topic", "message_key", "message_type", "source", "sequence"),
+    *("headers", "payload", "media_type"),
+)
+_LETTER = ("key_hash", "record_key", "boundary", "consumer", *_ENVELOPE, "started", "finished", "error")
+_READ = (*_LETTER, "died", "redrive")
+_KINDS = {"key_hash": "key", "record_key": "key", "payload": "payload", "started": "attempts", "finished": "attempts"}
+"""Parameters that a dialect spells in its own way, by the columns that they are for."""
+
+
+class SqlInbox:
+    """What to ask about messages that arrive, in the words of a store's dialect. Every method is pure."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    # ------------------------------------------------------------ attempts
+
+    def begun(self, arrival: Arrival) -> Ask[None]:
+        """Note that an attempt begins."""
+        return self._attempt(arrival, 1, 0, 1, 0, "")
+
+    def ended(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
+        """Note that an attempt has ended by an error; ``counted``: that it began is noted already."""
+        return self._attempt(arrival, 1, 1, 0 if counted else 1, 1, error[:LONGEST_ERROR])
+
+    def withdrawn(self, arrival: Arrival) -> Ask[None]:
+        """Note that an attempt which was to begin did not."""
+        sql = f"UPDATE {TROUBLES} SET started = started - 1 WHERE key_hash = {self._store.p('key')} AND started > 0"
+        return self._write(sql, {"key": arrival.identity})
+
+    def counts(self, arrival: Arrival) -> Ask[Counts]:
+        """The attempts so far, and whether it lies in the dead letters."""
+        here = f"key_hash = {self._store.p('key')}"
+        sql = (
+            f"SELECT coalesce(max(started), 0), coalesce(max(finished), 0), "
+            f"(SELECT count(*) FROM {DEAD} WHERE {here}) FROM {TROUBLES} WHERE {here}"
+        )
+        return Ask(self._store.query(sql, {"key": arrival.identity}, writes=False), _counts)
+
+    def cleared(self, arrival: Arrival) -> Ask[None]:
+        """Forget the attempts at a message that is settled."""
+        return self._write(f"DELETE FROM {TROUBLES} WHERE key_hash = {self._store.p('key')}", {"key": arrival.identity})
+
+    def _attempt(self, arrival: Arrival, started: int, finished: int, more: int, ended: int, error: str) -> Ask[None]:
+        p = self._store.p
+        params = {
+            "key": arrival.identity,
+            "consumer": arrival.consumer,
+            "started": started,
+            "finished": finished,
+            "more": more,
+            "ended": ended,
+            "error": error,
+        }
+        changes = (
+            f"started = {TROUBLES}.started + {p('attempts', 'more')}, "
+            f"finished = {TROUBLES}.finished + {p('attempts', 'ended')}, updated = {self._store.NOW}"
+        )
+        if ended:
+            changes += f", error = {p('operation', 'error')}"
+        sql = (
+            f"INSERT INTO {TROUBLES} (key_hash, consumer, started, finished, error, updated) VALUES ({p('key')}, "
+            f"{p('operation', 'consumer')}, {p('attempts', 'started')}, {p('attempts', 'finished')}, "
+            f"{p('operation', 'error')}, {self._store.NOW}) {self._store.on_conflict('key_hash', changes)}"
+        )
+        return self._write(sql, params)
+
+    # ------------------------------------------------------------ dead letters
+
+    def bury(self, arrival: Arrival, counts: Counts, error: str) -> list[Ask[None]]:
+        """Keep a message as a dead letter, or keep why a dead letter died again; its attempts go with it."""
+        p = self._store.p
+        params = dict(zip(_LETTER, _letter_values(arrival, counts, error[:LONGEST_ERROR]), strict=True))
+        placed = ", ".join(
+            p(_KINDS.get(name, "operation") if name != "sequence" else "token", name) for name in _LETTER
+        )
+        sql = (
+            f"INSERT INTO {DEAD} ({', '.join(_LETTER)}, died) VALUES ({placed}, {self._store.NOW}) "
+            + self._store.upsert("key_hash", ("started", "finished", "error", "died"))
+        )
+        return [self._write(sql, params), self.cleared(arrival)]
+
+    def letters(
+        self, boundary: str, consumer: str | None, identities: Sequence[bytes] = (), *, limit: int, marked: bool = False
+    ) -> Ask[list[InboxLetter]]:
+        """Dead letters, the oldest first; ``marked``: those that are to be handled again."""
+        p = self._store.p
+        params: dict[str, Any] = {"boundary": boundary, "limit": limit}
+        conditions = [f"d.boundary = {p('boundary')}"]
+        if consumer is not None:
+            params["consumer"] = consumer
+            conditions.append(f"d.consumer = {p('operation', 'consumer')}")
+        if identities:
+            params |= {f"key{i}": identity for i, identity in enumerate(identities)}
+            conditions.append(f"d.key_hash IN ({', '.join(p('key', f'key{i}') for i in range(len(identities)))})")
+        if marked:
+            conditions.append("d.redrive IS NOT NULL")
+        columns = ", ".join(f"d.{name}" for name in _READ)
+        sql = (
+            f"SELECT {columns}, t.now FROM {DEAD} AS d, {self._store.clock} WHERE {' AND '.join(conditions)} "
+            f"ORDER BY d.died, d.key_hash LIMIT {p('limit')}"
+        )
+        return Ask(self._store.query(sql, params, writes=False), lambda answer: [_letter(row) for row in answer.rows])
+
+    def mark(self, identity: bytes) -> Ask[bool]:
+        """Ask that a dead letter be handled again; False when it is not there any more."""
+        sql = f"UPDATE {DEAD} SET redrive = {self._store.NOW} WHERE key_hash = {self._store.p('key')}"
+        return Ask(self._store.query(sql, {"key": identity}), _changed)
+
+    def take(self, identity: bytes) -> Ask[bool]:
+        """Begin to handle a marked dead letter: one consumer alone gets True, and a crash leaves it unmarked."""
+        sql = (
+            f"UPDATE {DEAD} SET redrive = NULL, started = started + 1 "
+            f"WHERE key_hash = {self._store.p('key')} AND redrive IS NOT NULL"
+        )
+        return Ask(self._store.query(sql, {"key": identity}), _changed)
+
+    def remove(self, identity: bytes) -> Ask[None]:
+        """Forget a dead letter."""
+        return self._write(f"DELETE FROM {DEAD} WHERE key_hash = {self._store.p('key')}", {"key": identity})
+
+    # ------------------------------------------------------------ sequences
+
+    def advance(self, key: bytes, sequence: int, *, strict: bool) -> Ask[bool]:
+        """Move an entity on to a sequence, if it is newer, or, strictly, the next one; False if it is not."""
+        p = self._store.p
+        fits = f"sequence = {p('token', 'sequence')} - 1" if strict else f"sequence < {p('token', 'sequence')}"
+        sql = (
+            f"UPDATE {SEQUENCES} SET sequence = {p('token', 'sequence')}, updated = {self._store.NOW} "
+            f"WHERE key_hash = {p('key')} AND {fits}"
+        )
+        return Ask(self._store.query(sql, {"key": key, "sequence": sequence}), _changed)
+
+    def introduce(self, key: bytes, boundary: str, consumer: str, entity: str, sequence: int) -> Ask[bool]:
+        """Note the first sequence of an entity; False when there is one already."""
+        p = self._store.p
+        params = {"key": key, "boundary": boundary, "consumer": consumer, "entity": entity, "sequence": sequence}
+        names = ("boundary", "consumer", "entity")
+        into, ignore = self._store.insert_ignoring("key_hash")
+        sql = (
+            f"{into} {SEQUENCES} (key_hash, {', '.join(names)}, sequence, updated) VALUES ({p('key')}, "
+            f"{', '.join(p('operation', name) for name in names)}, {p('token', 'sequence')}, {self._store.NOW}) {ignore}"
+        )
+        return Ask(self._store.query(sql, params), _changed)
+
+    def applied(self, key: bytes) -> Ask[int | None]:
+        """The last sequence of an entity as committed or written by us, whatever the transaction's snapshot."""
+        locked = " FOR UPDATE" if self._store.LOCKS_ROWS else ""
+        sql = f"SELECT s.sequence FROM {SEQUENCES} AS s WHERE s.key_hash = {self._store.p('key')}{locked}"
+        return Ask(self._store.query(sql, {"key": key}), lambda answer: int(answer.rows[0][0]) if answer.rows else None)
+
+    # ------------------------------------------------------------ looking after it
+
+    def tally(self) -> Ask[list[tuple[str, str, int, int, int]]]:
+        """Dead letters by boundary and consumer: how many, how many of them marked, and the age in µs of the oldest."""
+        sql = (
+            f"SELECT d.boundary, d.consumer, count(*), count(d.redrive), max(t.now - d.died) "
+            f"FROM {DEAD} AS d, {self._store.clock} GROUP BY d.boundary, d.consumer ORDER BY 1, 2"
+        )
+        return Ask(self._store.query(sql, {}, writes=False), _tallies)
+
+    def forget(self, table: str, before: int) -> Ask[int]:
+        """Remove attempts or sequences that nobody has touched for so many microseconds."""
+        sql = f"DELETE FROM {table} WHERE updated < {self._store.NOW} - {self._store.p('token', 'before')}"
+        return Ask(self._store.query(sql, {"before": before}), lambda answer: answer.affected)
+
+    def _write(self, sql: str, params: Mapping[str, Any]) -> Ask[None]:
+        return Ask(self._store.query(sql, params), _nothing)
+
+
+def _letter_values(arrival: Arrival, counts: Counts, error: str) -> tuple[Any, ...]:
+    envelope = arrival.envelope
+    return (
+        *(arrival.identity, arrival.record_key, arrival.boundary, arrival.consumer),
+        *(envelope.id, envelope.topic, envelope.key, envelope.type, envelope.source, envelope.sequence),
+        *(json.dumps(dict(envelope.headers), separators=(",", ":")), envelope.payload, envelope.media_type),
+        *(counts.started, counts.finished, error),
+    )
+
+
+def _letter(row: Sequence[Any]) -> InboxLetter:
+    *values, now = row
+    fields = dict(zip(_READ, values, strict=True))
+    sequence = fields["sequence"]
+    envelope = Envelope(
+        id=fields["message_id"],
+        topic=fields["topic"],
+        key=fields["message_key"],
+        type=fields["message_type"],
+        source=fields["source"],
+        sequence=None if sequence is None else int(sequence),
+        headers=json.loads(fields["headers"]),
+        payload=bytes(fields["payload"]),
+        media_type=fields["media_type"],
+    )
+    identity, record_key = bytes(fields["key_hash"]), bytes(fields["record_key"])
+    arrival = Arrival(identity, record_key, fields["boundary"], fields["consumer"], envelope)
+    died, redrive = int(fields["died"]), fields["redrive"]
+    return InboxLetter(
+        arrival, int(fields["started"]), int(fields["finished"]), fields["error"], died, redrive is not None, int(now)
+    )
+
+
+def _counts(answer: Rows) -> Counts:
+    started, finished, dead = answer.rows[0]
+    return Counts(int(started), int(finished), bool(dead))
+
+
+def _tallies(answer: Rows) -> list[tuple[str, str, int, int, int]]:
+    return [(boundary, consumer, int(a), int(b), int(c)) for boundary, consumer, a, b, c in answer.rows]
+
+
+def _changed(answer: Rows) -> bool:
+    return answer.affected == 1
+
+
+def _nothing(answer: Rows) -> None:
+    return None
