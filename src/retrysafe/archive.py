@@ -32,15 +32,17 @@ class JsonLines:
     that dies before it can remove it, or by two at once: then ``key_hash`` and ``version`` are the same.
 
     Instants are ISO 8601 in UTC, bytes are base64, hashes are hexadecimal. The file holds results: it is made for
-    its owner's eyes only.
+    its owner's eyes only. ``line`` writes one of what is archived, if that is something else than records; it begins
+    with ``{"format":``.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, line: Callable[[Any], str] | None = None) -> None:
         self.path = Path(path)
+        self._line = line or line_of
 
-    def __call__(self, records: Sequence[Record]) -> None:
+    def __call__(self, records: Sequence[Any]) -> None:
         """Append the records, and wait until they are on disk."""
-        lines = "".join(f"{line(record)}\n" for record in records).encode()
+        lines = "".join(f"{self._line(record)}\n" for record in records).encode()
         with appending(self.path, 0o600) as file:
             self._refuse_other(file)
             end = _whole_lines(file)
@@ -59,7 +61,7 @@ class JsonLines:
             raise ConfigurationError(f"{self.path} is no archive of retrysafe: give another file, or a new one.")
 
 
-def line(record: Record) -> str:
+def line_of(record: Record) -> str:
     """A record as one line of JSON."""
     result = record.result
     plain: dict[str, Any] = {

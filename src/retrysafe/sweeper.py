@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from retrysafe import connect
 from retrysafe.archive import Archive
+from retrysafe.backend import Backend
 from retrysafe.bell import Bell
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.sweeps import Sweeps
@@ -82,7 +83,7 @@ class Sweeper:
         if store == "memory://":
             raise ConfigurationError("store=: every memory:// is a store of its own, so there is nothing to sweep.")
         self._backend = connect.connect(store)
-        self._store = self._backend.store
+        self._store = self._swept(self._backend)
         self._archive = archive
         self._rotate = rotate
         self._schedule = Sweeps(batch, seconds_of(pause, "pause"), seconds_of(every, "every"))
@@ -92,6 +93,10 @@ class Sweeper:
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
         self._pid = os.getpid()
+
+    def _swept(self, backend: Backend) -> Any:
+        """What is swept: something that answers as a store does to ``sweep``, ``forgotten`` and ``remove``."""
+        return backend.store
 
     def _check_choices(self) -> None:
         if self._archive is not None and not self._store.forgotten(1):

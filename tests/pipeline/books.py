@@ -121,7 +121,7 @@ def audit(url: str) -> Audit:
         )
 
 
-DEAD = ("retrysafe_outbox_dead",)
+DEAD = ("retrysafe_outbox_dead", "retrysafe_inbox_dead")
 
 
 def progress(url: str) -> tuple[int, int]:

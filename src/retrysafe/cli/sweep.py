@@ -11,13 +11,14 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from retrysafe.archive import JsonLines
 from retrysafe.cli.opening import add_store, store_of
 from retrysafe.errors import ConfigurationError
-from retrysafe.ports import Occurrence
+from retrysafe.ports import Observer, Occurrence
 from retrysafe.sweeper import Sweeper
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -32,12 +33,7 @@ def add_to(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_store(parser)
-    parser.add_argument("--batch", metavar="N", type=int, default=1000, help="records at a time (default: 1000)")
-    parser.add_argument(
-        "--pause", metavar="TIME", default="10ms", help="the least rest after a full batch (default: 10ms)"
-    )
-    parser.add_argument("--limit", metavar="N", type=int, help="stop after about N records")
-    parser.add_argument("--every", metavar="TIME", help="go on for ever, and look again after so long, as in 1h")
+    add_pace(parser)
     parser.add_argument(
         "--archive", metavar="FILE", type=Path, help="append what is removed to FILE as JSON lines, results included"
     )
@@ -47,20 +43,40 @@ def add_to(verbs: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def add_pace(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how much is removed at a time, and how often."""
+    parser.add_argument("--batch", metavar="N", type=int, default=1000, help="records at a time (default: 1000)")
+    parser.add_argument(
+        "--pause", metavar="TIME", default="10ms", help="the least rest after a full batch (default: 10ms)"
+    )
+    parser.add_argument("--limit", metavar="N", type=int, help="stop after about N records")
+    parser.add_argument("--every", metavar="TIME", help="go on for ever, and look again after so long, as in 1h")
+
+
 def run(options: argparse.Namespace) -> int:
     """Sweep, and say what was done."""
-    if options.limit is not None and (options.limit < 1 or options.rotate or options.every):
+    if options.limit is not None and options.rotate:
         raise ConfigurationError("--limit is a number from 1, and goes with neither --rotate nor --every.")
-    total = _Total()
-    sweeper = Sweeper(
-        store_of(options),
-        every=options.every or "1h",
-        batch=options.batch,
-        pause=options.pause,
-        archive=None if options.archive is None else JsonLines(options.archive),
-        rotate=options.rotate,
-        observers=[total],
+    return carry_out(
+        options,
+        lambda total: Sweeper(
+            store_of(options),
+            every=options.every or "1h",
+            batch=options.batch,
+            pause=options.pause,
+            archive=None if options.archive is None else JsonLines(options.archive),
+            rotate=options.rotate,
+            observers=[total],
+        ),
     )
+
+
+def carry_out(options: argparse.Namespace, make: Callable[[Observer], Sweeper], *, what: str = "records") -> int:
+    """Run a sweeper to its end, and say what was done."""
+    if options.limit is not None and (options.limit < 1 or options.every):
+        raise ConfigurationError("--limit is a number from 1, and goes with neither --rotate nor --every.")
+    total = _Total(what)
+    sweeper = make(total)
     try:
         if sweeper.serves_sync:
             total.skipped = _sweep(sweeper, options)
@@ -97,7 +113,8 @@ async def _asweep(sweeper: Sweeper, options: argparse.Namespace) -> tuple[str, .
 class _Total:
     """Adds up what the sweeper tells, so that the summary is right although the store fails in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self._what = what
         self.removed = self.archived = 0
         self.seconds = 0.0
         self.skipped: tuple[str, ...] = ()
@@ -113,10 +130,10 @@ class _Total:
 
     def as_json(self) -> str:
         """For machines."""
-        return json.dumps(vars(self))
+        return json.dumps({name: value for name, value in vars(self).items() if name != "_what"})
 
     def as_text(self) -> str:
         """For people."""
         archived = f"archived {self.archived} and " if self.archived else ""
         locked = f"; in use and left for later: {', '.join(self.skipped)}" if self.skipped else ""
-        return f"{archived}removed {self.removed} records in {self.seconds:.1f} s{locked}"
+        return f"{archived}removed {self.removed} {self._what} in {self.seconds:.1f} s{locked}"

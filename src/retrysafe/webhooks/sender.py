@@ -151,6 +151,11 @@ class _Sending:
         self._monotonic = options.get("monotonic", time.monotonic)
         self._chance = options.get("chance", random.random)
 
+    @property
+    def attempts(self) -> int:
+        """How often one call tries at most."""
+        return self._attempts
+
     def _request(self, message: Message, endpoint: Endpoint, attempt: _Attempt) -> dict[str, Any]:
         """One attempt, signed now, as the client's arguments."""
         return {

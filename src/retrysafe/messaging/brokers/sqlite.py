@@ -15,7 +15,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import lane
@@ -60,6 +60,7 @@ AND NOT EXISTS (
 ORDER BY d.id LIMIT :most
 """
 """What may be handed out: of a lane nothing behind a message that waits, or that another consumer has."""
+_SETTLED = "DELETE FROM deliveries WHERE id = ?"
 
 
 class _File:
@@ -174,6 +175,7 @@ class SqliteConsumer:
         self._file, self._queue = _File(path), queue
         self._hold = seconds_of(hold, "hold")
         self._name = f"{os.getpid()} {secrets.token_hex(4)}"
+        self._owed: set[tuple[int]] = set()
         self._renewing: asyncio.Task[None] | None = None
 
     @property
@@ -198,19 +200,22 @@ class SqliteConsumer:
             await asyncio.sleep(min(rest, left))
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Remove them."""
-        rows = [(delivery.tag,) for delivery in deliveries]
-        await self._do(lambda file: file.executemany("DELETE FROM deliveries WHERE id = ?", rows))
+        """Remove them; what cannot be removed now is removed before more is taken."""
+        self._owed |= {(delivery.tag,) for delivery in deliveries}
+        owed = list(self._owed)
+        with suppress(sqlite3.OperationalError):
+            await self._change(_SETTLED, owed)
+            self._owed.difference_update(owed)
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
         """Let it, and with it its lane, wait; unless another consumer has it by now."""
         sql = "UPDATE deliveries SET holder = NULL, not_before = ? WHERE id = ? AND holder = ?"
-        await self._do(lambda file: file.execute(sql, [time.time() + delay, delivery.tag, self._name]))
+        await self._change(sql, [(time.time() + delay, delivery.tag, self._name)])
 
     async def _release(self, deliveries: Sequence[Delivery]) -> None:
         rows = [(delivery.tag, self._name) for delivery in deliveries]
         sql = "UPDATE deliveries SET holder = NULL WHERE id = ? AND holder = ?"
-        await self._done(lambda file: file.executemany(sql, rows))
+        await self._change(sql, rows)
 
     async def aclose(self) -> None:
         """Give everything back, and close the file."""
@@ -221,10 +226,11 @@ class SqliteConsumer:
             self._renewing = None
         with suppress(sqlite3.Error):
             sql = "UPDATE deliveries SET holder = NULL WHERE queue = ? AND holder = ?"
-            await self._do(lambda file: file.execute(sql, [self._queue, self._name]))
+            await self._change(sql, [(self._queue, self._name)])
         self._file.close()
 
     def _take(self, file: sqlite3.Connection, most: int) -> list[Delivery]:
+        file.executemany(_SETTLED, list(self._owed)).close()
         now = time.time()
         given = {"queue": self._queue, "now": now, "me": self._name, "most": most}
         rows = file.execute(_TAKEN, given).fetchall()
@@ -240,14 +246,20 @@ class SqliteConsumer:
         while True:
             await asyncio.sleep(self._hold / 3)
             with suppress(sqlite3.OperationalError):  # in time for the next one
-                await self._do(lambda file: file.execute(sql, [time.time() + self._hold, self._queue, self._name]))
+                await self._change(sql, [(time.time() + self._hold, self._queue, self._name)])
 
-    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Work to its end, whoever is cancelled meanwhile."""
-        done, cancelled = await self._done(work)
+    async def _change(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Perform a statement for each row, to the end, whoever is cancelled meanwhile.
+
+        Cursors do not leave the thread: one that is disposed of in another resets the statement that both share.
+        """
+
+        def change(file: sqlite3.Connection) -> None:
+            file.executemany(sql, rows).close()
+
+        _, cancelled = await self._done(change)
         if cancelled is not None:
             raise cancelled
-        return done
 
     async def _done(self, work: Callable[[sqlite3.Connection], T]) -> tuple[T, asyncio.CancelledError | None]:
         """Work in a transaction, in a thread: a file that others write is waited for."""

@@ -43,16 +43,19 @@ class RabbitMQPublisher:
         self._timeout = seconds_of(timeout, "timeout")
         self._connection: AbstractConnection | None = None
         self._exchange: AbstractExchange | None = None
+        self._opening = asyncio.Lock()
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
         """Publish them at once, and wait for every confirm."""
+        if not envelopes:
+            return []
         try:
-            exchange = await self._opened()
+            async with self._opening:  # publish may be called while it is under way
+                exchange = await self._opened()
         except (AMQPError, OSError, TimeoutError) as error:
-            await self._hang_up()
             return [Published(Reception.RETRYABLE, _said(error))] * len(envelopes)
         published = await asyncio.gather(*(self._one(exchange, envelope) for envelope in envelopes))
-        if any(one.reception is Reception.UNKNOWN for one in published):
+        if exchange is self._exchange and any(one.reception is Reception.UNKNOWN for one in published):
             await self._hang_up()
         return published
 
@@ -77,11 +80,13 @@ class RabbitMQPublisher:
     async def _opened(self) -> AbstractExchange:
         if self._exchange is None or self._connection is None or self._connection.is_closed:
             await self._hang_up()
-            self._connection = await aio_pika.connect(self._url, timeout=self._timeout)
-            channel: AbstractChannel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
-            self._exchange = (
-                await channel.get_exchange(self._exchange_name) if self._exchange_name else channel.default_exchange
-            )
+            async with asyncio.timeout(self._timeout):
+                self._connection = await aio_pika.connect(self._url)
+                channel: AbstractChannel = await self._connection.channel(
+                    publisher_confirms=True, on_return_raises=True
+                )
+                named = self._exchange_name
+                self._exchange = await channel.get_exchange(named) if named else channel.default_exchange
         return self._exchange
 
     async def _hang_up(self) -> None:

@@ -1,0 +1,125 @@
+"""What the verbs share that deal with dead letters: which ones are meant, and how they are shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
+from retrysafe.errors import ConfigurationError
+from retrysafe.types import Chosen, DeadLetter
+
+HEAD = ("id", "topic", "key", "type", "attempts", "age", "error")
+LONGEST = 60
+"""Characters of an error that a list shows."""
+MOST_SHOWN = 2000
+"""Bytes of a payload that are shown."""
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose dead letters."""
+    parser.add_argument("--id", metavar="ID", action="append", default=[], help="the message's id; may be repeated")
+    parser.add_argument("--topic", metavar="NAME", help="only of this topic")
+    parser.add_argument("--key", metavar="TEXT", help="only of this key")
+    parser.add_argument("--type", metavar="NAME", help="only of this type")
+    parser.add_argument("--error", metavar="TEXT", help="only those whose last error has this in it")
+
+
+def chosen_by(options: argparse.Namespace) -> Chosen:
+    """What the options choose."""
+    return Chosen(tuple(options.id), options.topic, options.key, options.type, options.error)
+
+
+def refuse_all(options: argparse.Namespace) -> None:
+    """Refuse to change everything unless that was asked for."""
+    if chosen_by(options) == Chosen() and not options.all:
+        raise ConfigurationError("Choose by --id, --topic, --key, --type or --error, or say --all.")
+
+
+def summary(letter: DeadLetter) -> dict[str, Any]:
+    """A dead letter in a list."""
+    return {
+        "id": letter.envelope.id,
+        **({"consumer": letter.consumer} if letter.consumer else {}),
+        "topic": letter.envelope.topic,
+        "key": letter.envelope.key,
+        "type": letter.envelope.type,
+        "attempts": max(letter.started, letter.finished),
+        "crashes": max(0, letter.started - letter.finished),
+        "parked": letter.parked,
+        "age": (letter.now - letter.died) / 1e6,
+        "error": letter.error,
+    }
+
+
+def details(letter: DeadLetter, *, payload: bool) -> dict[str, Any]:
+    """A dead letter in full; its payload may be confidential, and is shown only where that was asked for."""
+    envelope = letter.envelope
+    shown: dict[str, Any] = {
+        **summary(letter),
+        "source": envelope.source,
+        "sequence": envelope.sequence,
+        "created": instant(letter.created),
+        "died": instant(letter.died),
+        "headers": [f"{name}: {value}" for name, value in envelope.headers.items()] or None,
+        "media_type": envelope.media_type,
+        "bytes": len(envelope.payload),
+    }
+    if payload:
+        shown["payload"] = envelope.payload[:MOST_SHOWN].decode(errors="backslashreplace")
+    return shown
+
+
+def show_list(letters: Iterable[DeadLetter], *, json: bool) -> None:
+    """Print a list."""
+    found = [summary(letter) for letter in letters]
+    if json:
+        say(map(as_json, found))
+    elif found:
+        say(table([_row(one) for one in found], HEAD))
+    else:
+        print("no dead letters")
+
+
+def _row(one: Mapping[str, Any]) -> list[str]:
+    error = " ".join(one["error"].split())
+    standing = f"{one['attempts']}{' parked' if one['parked'] else ''}"
+    short = error if len(error) <= LONGEST else f"{error[: LONGEST - 1]}…"
+    return [one["id"], one["topic"], one["key"] or "-", one["type"], standing, duration(one["age"]), short]
+
+
+def show_groups(groups: Mapping[tuple[str, ...], int], *, json: bool) -> None:
+    """Print how many there are of each kind."""
+    names = ("topic", "type", "error")
+    if json:
+        say(as_json({**dict(zip(names, group, strict=True)), "messages": count}) for group, count in groups.items())
+    else:
+        say(table([[str(count), *group] for group, count in groups.items()], ("messages", *names)))
+
+
+def show_one(letters: Iterable[DeadLetter], name: str, *, payload: bool, json: bool) -> int:
+    """Print one in full; 1 if there is none."""
+    for letter in letters:
+        shown = details(letter, payload=payload)
+        say([as_json(shown)] if json else lines(shown))
+        return 0
+    print(f"retrysafe: no dead letter has the id {name}", file=sys.stderr)
+    return 1
+
+
+def confirmed(groups: Mapping[tuple[str, ...], int], options: argparse.Namespace) -> bool:
+    """Say how many are meant, of which kinds, and ask; the answer is no where only that was asked for."""
+    total = sum(groups.values())
+    if not options.json and total:
+        show_groups(groups, json=False)
+    if options.dry_run or not total:
+        print(as_json({"chosen": total, "redriven": 0}) if options.json else f"{total} chosen, nothing changed")
+        return False
+    if options.yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigurationError(f"{total} messages would leave again. Nothing was changed. Confirm it with --yes.")
+    print(f"Let {total} messages leave again? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

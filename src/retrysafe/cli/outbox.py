@@ -1,0 +1,208 @@
+"""`retrysafe outbox`: how the outbox stands; topics paused and resumed; dead letters seen and redriven; what is kept.
+
+Exit code: 0 if it was done, and for `status` if messages leave; 1 if nothing was changed, or messages are due for longer
+than --alarm; 2 if the command could not be carried out as asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from retrysafe.archive import JsonLines
+from retrysafe.cli import sweep
+from retrysafe.cli.dead_letters import (
+    add_selection,
+    chosen_by,
+    confirmed,
+    refuse_all,
+    show_groups,
+    show_list,
+    show_one,
+)
+from retrysafe.cli.opening import add_store, store_of
+from retrysafe.cli.rendering import as_json, duration, lines, say, table
+from retrysafe.core.durations import seconds as seconds_of
+from retrysafe.messaging.operating import OutboxOperator
+from retrysafe.messaging.retention import OutboxSweeper, line
+from retrysafe.programs.relaying import GONE, Standing
+from retrysafe.types import Chosen
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb and the verbs below it to the command line."""
+    parser = verbs.add_parser(
+        "outbox",
+        help="how the outbox stands; pause topics; dead letters",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    status = _add(below, "status", "what waits, by topic, and who relays it", run_status)
+    status.add_argument(
+        "--alarm", metavar="TIME", default="1m", help="exit with 1 if a message is due for longer (default: 1m)"
+    )
+    for name, text, run in (
+        ("pause", "let nothing of a topic leave", run_pause),
+        ("resume", "let a topic go on", run_resume),
+    ):
+        one = _add(below, name, text, run)
+        one.add_argument("topic", metavar="TOPIC", help="the topic")
+        one.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
+    _add_sweep(below)
+    dead = below.add_parser("dead", help="messages that were given up", description="Messages that were given up.")
+    _add_dead(dead.add_subparsers(title="verbs", metavar="VERB", required=True))
+
+
+def _add(verbs: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    add_store(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_dead(verbs: Any) -> None:
+    listing = _add(verbs, "list", "list dead letters, and the heads of parked lanes", run_list)
+    add_selection(listing)
+    listing.add_argument("--groups", action="store_true", help="how many, by topic, type and error")
+    listing.add_argument("--limit", metavar="N", type=int, default=100, help="at most so many (default: 100; 0: all)")
+    showing = _add(verbs, "show", "show one dead letter", run_show)
+    showing.add_argument("id", metavar="ID", help="the message's id")
+    showing.add_argument("--payload", action="store_true", help="show its payload, which may be confidential")
+    redriving = _add(verbs, "redrive", "let dead letters leave again, at the end of their lanes", run_redrive)
+    add_selection(redriving)
+    redriving.add_argument("--all", action="store_true", help="all of them")
+    redriving.add_argument("--limit", metavar="N", type=int, help="at most so many")
+    redriving.add_argument("--dry-run", action="store_true", help="only say how many, of which kinds")
+    redriving.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
+    redriving.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
+    redriving.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
+
+
+def _add_sweep(verbs: Any) -> None:
+    parser = _add(verbs, "sweep", "remove messages that left and were kept (retrysafe relay --keep)", run_sweep)
+    parser.add_argument("--older-than", metavar="TIME", required=True, help="those that left so long ago, as in 7d")
+    parser.add_argument("--archive", metavar="FILE", type=Path, help="append them to FILE first, as JSON lines")
+    sweep.add_pace(parser)
+
+
+def run_status(options: argparse.Namespace) -> int:
+    """Look at an outbox."""
+    alarm = seconds_of(options.alarm, "--alarm")
+    with OutboxOperator(store_of(options), observers=()) as operator:
+        found = operator.standing()
+    stalled = found.oldest_due > alarm
+    if options.json:
+        print(as_json(_as_json(found, stalled=stalled)))
+    else:
+        _say_status(found, stalled=stalled)
+    return 1 if stalled else 0
+
+
+def _as_json(found: Standing, *, stalled: bool) -> dict[str, Any]:
+    return {
+        "messages": found.messages,
+        "oldest": found.oldest,
+        "due": found.due,
+        "oldest_due": found.oldest_due,
+        "stalled": stalled,
+        "dead": found.dead,
+        "kept": found.kept,
+        "paused": found.paused,
+        "topics": [one._asdict() for one in found.backlog],
+        "relays": [{**relay._asdict(), "gone": relay.silent >= GONE} for relay in found.relays],
+    }
+
+
+def _say_status(found: Standing, *, stalled: bool) -> None:
+    say(
+        lines(
+            {
+                "waiting": f"{found.messages}, {found.due} of them due",
+                "oldest": duration(found.oldest) if found.messages else None,
+                "oldest due": duration(found.oldest_due) if found.due else None,
+                "dead letters": str(found.dead),
+                "kept": f"{found.kept} that have left" if found.kept else None,
+                "paused": ", ".join(found.paused),
+                "relays": str(found.alive),
+            }
+        )
+    )
+    if found.backlog:
+        rows = [
+            [one.topic, str(one.messages), str(one.due), duration(one.oldest), "paused" if one.paused else ""]
+            for one in found.backlog
+        ]
+        say(["", *table(rows, ("topic", "waiting", "due", "oldest", ""))])
+    for relay in found.relays:
+        told = f"silent for {duration(relay.silent)}" + (": taken for gone" if relay.silent >= GONE else "")
+        print(f"relay {relay.name}  hold={relay.hold}  {told}")
+    if stalled:
+        who = "they cannot keep up, or their broker does not take them" if found.alive else "no relay is there"
+        print(f"!! messages are due for {duration(found.oldest_due)}: {who}")
+
+
+def run_pause(options: argparse.Namespace) -> int:
+    """Pause a topic."""
+    with OutboxOperator(store_of(options), actor=options.actor) as operator:
+        operator.pause(options.topic)
+    print(as_json({"paused": options.topic}) if options.json else f"paused {options.topic}")
+    return 0
+
+
+def run_resume(options: argparse.Namespace) -> int:
+    """Resume a topic."""
+    with OutboxOperator(store_of(options), actor=options.actor) as operator:
+        done = operator.resume(options.topic)
+    said = "resumed" if done else "was not paused:"
+    print(as_json({"resumed": options.topic, "done": done}) if options.json else f"{said} {options.topic}")
+    return 0 if done else 1
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """List dead letters."""
+    with OutboxOperator(store_of(options), observers=()) as operator:
+        if options.groups:
+            show_groups(operator.count(chosen_by(options)), json=options.json)
+        else:
+            show_list(islice(operator.dead(chosen_by(options)), options.limit or None), json=options.json)
+    return 0
+
+
+def run_show(options: argparse.Namespace) -> int:
+    """Show a dead letter."""
+    with OutboxOperator(store_of(options), observers=()) as operator:
+        letters = operator.dead(Chosen(ids=(options.id,)))
+        return show_one(letters, options.id, payload=options.payload, json=options.json)
+
+
+def run_redrive(options: argparse.Namespace) -> int:
+    """Redrive dead letters."""
+    refuse_all(options)
+    with OutboxOperator(store_of(options), actor=options.actor) as operator:
+        groups = operator.count(chosen_by(options))
+        if not confirmed(groups, options):
+            return 0 if options.dry_run else 1
+        done = operator.redrive(chosen_by(options), limit=options.limit, reason=options.reason)
+    print(as_json({"chosen": sum(groups.values()), "redriven": done}) if options.json else f"redriven: {done}")
+    return 0 if done else 1
+
+
+def run_sweep(options: argparse.Namespace) -> int:
+    """Remove what is kept."""
+    archive = None if options.archive is None else JsonLines(options.archive, line=line)
+    return sweep.carry_out(
+        options,
+        lambda total: OutboxSweeper(
+            store_of(options),
+            older_than=options.older_than,
+            every=options.every or "1h",
+            batch=options.batch,
+            pause=options.pause,
+            archive=archive,
+            observers=[total],
+        ),
+        what="messages",
+    )

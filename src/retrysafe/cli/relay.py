@@ -1,0 +1,178 @@
+"""`retrysafe relay`: publish what is in the outboxes of a database.
+
+Any number may run, on any number of machines. SIGTERM and SIGINT end it after its current batch; killed in any other
+way, it leaves what it had under way to be published again, under the same ids. Exit code: 0 if it ended as asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import inspect
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from retrysafe.backend import Backend
+from retrysafe.cli.opening import add_store, store_of
+from retrysafe.errors import ConfigurationError
+from retrysafe.logs import JsonFormatter
+from retrysafe.messaging.relay import Relay, Relayed
+from retrysafe.operating import connected
+
+BROKER = "RETRYSAFE_BROKER"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "relay",
+        help="publish what is in the outbox",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_store(parser)
+    parser.add_argument(
+        "--broker", metavar="URL", help=f"the broker: amqp://… (RabbitMQ) or redis://… (Streams) (default: ${BROKER})"
+    )
+    parser.add_argument(
+        "--publisher", metavar="MODULE:NAME", help="instead of --broker: your publisher, or a function that makes it"
+    )
+    parser.add_argument("--exchange", metavar="NAME", default="", help="RabbitMQ: publish to this exchange")
+    parser.add_argument("--prefix", metavar="TEXT", default="", help="Redis: what the names of streams begin with")
+    parser.add_argument("--hold", choices=["transaction", "lease"], help="how a bucket is held meanwhile")
+    parser.add_argument("--batch", metavar="N", type=int, default=200, help="messages at a time (default: 200)")
+    parser.add_argument("--keep", action="store_true", help="keep what has left: see retrysafe outbox sweep")
+    parser.add_argument("--attempts", metavar="N", type=int, default=10, help="before a message is given up (10)")
+    parser.add_argument("--pause", metavar="TIME", default="500ms", help="the first back-off at most (default: 500ms)")
+    parser.add_argument("--longest-pause", metavar="TIME", default="5m", help="the last one (default: 5m)")
+    parser.add_argument(
+        "--on-dead", choices=["skip", "park"], default="skip", help="what its lane does then (default: skip)"
+    )
+    parser.add_argument("--alarm", metavar="TIME", default="1m", help="how long a message may be due (default: 1m)")
+    parser.add_argument("--once", action="store_true", help="end when nothing more is due")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Relay, and say what was done."""
+    _log(options)
+    store = store_of(options)
+    backend = connected(store)
+    publisher = _publisher(options, backend)
+    relay = Relay(
+        store,
+        publisher,
+        hold=options.hold,
+        batch=options.batch,
+        keep=options.keep,
+        attempts=options.attempts,
+        pause=options.pause,
+        longest_pause=options.longest_pause,
+        on_dead=options.on_dead,
+        alarm=options.alarm,
+    )
+    if inspect.iscoroutinefunction(publisher.publish):
+        done = asyncio.run(_arelay(relay, publisher, once=options.once))
+    else:
+        done = _relay(relay, publisher, once=options.once)
+    if done is not None:
+        said = f"left {done.left}, delayed {done.delayed}, given up {done.dead}"
+        print(json.dumps(done._asdict()) if options.json else said, flush=True)
+    return 0
+
+
+def _relay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None:
+    before = [signal.signal(number, lambda *_: relay.stop()) for number in _SIGNALS]
+    try:
+        if once:
+            return relay.run_once()
+        relay.run_forever()
+        return None
+    finally:
+        publisher.close()
+        for number, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, handler)
+
+
+async def _arelay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None:
+    for number in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, relay.stop)
+    try:
+        if once:
+            return await relay.arun_once()
+        await relay.arun_forever()
+        return None
+    finally:
+        await publisher.aclose()
+
+
+def _log(options: argparse.Namespace) -> None:
+    """What relays tell goes to stderr, from INFO on."""
+    import logging
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if options.json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("retrysafe")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+
+
+def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
+    if options.publisher:
+        return _loaded(options.publisher)
+    url: str | None = options.broker or os.environ.get(BROKER)
+    if not url:
+        raise ConfigurationError(f"--broker is missing: give the broker's URL, set {BROKER}, or give --publisher.")
+    make = _BROKERS.get(urlsplit(url).scheme)
+    if make is None:
+        raise ConfigurationError(f"--broker: known are {', '.join(f'{one}://' for one in _BROKERS)}.")
+    try:
+        return make(url, options, backend)
+    except ImportError as error:
+        raise ConfigurationError(f"--broker: {error}. Install the extra of that broker.") from error
+
+
+def _rabbitmq(url: str, options: argparse.Namespace, backend: Backend) -> Any:
+    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+
+    return RabbitMQPublisher(url, exchange=options.exchange)
+
+
+def _redis(url: str, options: argparse.Namespace, backend: Backend) -> Any:
+    import redis
+    import redis.asyncio
+
+    from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+
+    if backend.serves_async:
+        return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(url), prefix=options.prefix)
+    return RedisStreamsPublisher(redis.Redis.from_url(url), prefix=options.prefix)
+
+
+_BROKERS: dict[str, Callable[[str, argparse.Namespace, Backend], Any]] = {
+    "amqp": _rabbitmq,
+    "amqps": _rabbitmq,
+    "redis": _redis,
+    "rediss": _redis,
+}
+
+
+def _loaded(target: str) -> Any:
+    name, _, attribute = target.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise ConfigurationError(f"--publisher {target}: {type(error).__name__}: {error}") from error
+    return found if hasattr(found, "publish") and not isinstance(found, type) else found()
