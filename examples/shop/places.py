@@ -16,8 +16,8 @@ from retrysafe.ports import AsyncPublisher, Consumer
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "shop-data"))
 BROKER = os.environ.get("SHOP_BROKER", "")  # "redis://…", "amqp://…", or nothing: then a SQLite file is the broker
 LEASE = os.environ.get("SHOP_LEASE", "5s")  # how soon the work of a process that was killed is taken over
+NAME = os.environ.get("SHOP_NAME", "shop")  # of what is ours at the broker
 TOPIC, SERVICES, PARTITIONS = "orders.placed", ("inventory", "mail"), 4
-EXCHANGE = "shop"
 FILE = FOLDER / "broker.db"
 
 
@@ -54,13 +54,13 @@ async def make_rabbitmq_queues() -> None:
 
     from retrysafe.messaging.rabbitmq import declare
 
-    await declare(BROKER, SERVICES, partitions=PARTITIONS)
+    await declare(BROKER, [f"{NAME}.{service}" for service in SERVICES], partitions=PARTITIONS)
     async with await aio_pika.connect(BROKER) as connection:
         channel = await connection.channel()
-        exchange = await channel.declare_exchange(EXCHANGE, aio_pika.ExchangeType.DIRECT, durable=True)
+        exchange = await channel.declare_exchange(NAME, aio_pika.ExchangeType.DIRECT, durable=True)
         for number in range(PARTITIONS):
             for service in SERVICES:
-                queue = await channel.get_queue(f"{service}.{number}")
+                queue = await channel.get_queue(f"{NAME}.{service}.{number}")
                 await queue.bind(exchange, f"{TOPIC}.{number}")
 
 
@@ -69,13 +69,13 @@ def publisher() -> AsyncPublisher:
     if BROKER.startswith("amqp"):
         from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
 
-        return RabbitMQPublisher(BROKER, exchange=EXCHANGE, partitions=PARTITIONS)
+        return RabbitMQPublisher(BROKER, exchange=NAME, partitions=PARTITIONS)
     if BROKER:
         import redis.asyncio
 
         from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher
 
-        return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(BROKER), prefix="shop:", partitions=PARTITIONS)
+        return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(BROKER), prefix=f"{NAME}:", partitions=PARTITIONS)
     from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher
 
     return AsyncSqlitePublisher(FILE)
@@ -86,7 +86,7 @@ def consumer(service: str) -> Consumer:
     if BROKER.startswith("amqp"):
         from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
 
-        return RabbitMQConsumer(BROKER, service, partitions=PARTITIONS)
+        return RabbitMQConsumer(BROKER, f"{NAME}.{service}", partitions=PARTITIONS)
     if BROKER:
         import redis.asyncio
 
@@ -94,7 +94,7 @@ def consumer(service: str) -> Consumer:
 
         client = redis.asyncio.Redis.from_url(BROKER)
         return RedisStreamsConsumer(
-            client, TOPIC, group=service, prefix="shop:", partitions=PARTITIONS, lease=LEASE
+            client, TOPIC, group=service, prefix=f"{NAME}:", partitions=PARTITIONS, lease=LEASE
         )
     from retrysafe.messaging.brokers.sqlite import SqliteConsumer
 
