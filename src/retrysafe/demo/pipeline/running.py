@@ -12,7 +12,7 @@ from pathlib import Path
 
 from retrysafe.demo.pipeline import audit, shop
 from retrysafe.demo.pipeline.audit import PipelineCount
-from retrysafe.demo.pipeline.mishaps import SIZES, Death, Role, schedule
+from retrysafe.demo.pipeline.mishaps import SIZES, Death, Role, Schedule, schedule
 from retrysafe.demo.pipeline.shop import Places, path_of
 from retrysafe.demo.processes import Child, DemoError
 from retrysafe.demo.talk import Lines, Say
@@ -61,9 +61,16 @@ class Seat:
 
 
 class Pipeline:
-    """The whole shop, from the first order to the audit. ``folder`` must not be there yet."""
+    """The whole shop, from the first order to the audit.
 
-    def __init__(self, seed: int, orders: int, folder: Path) -> None:
+    Arguments:
+        seed: of the orders, of what comes twice, and of the deaths.
+        orders: how many.
+        folder: where everything is kept; it must not be there yet.
+        deaths: of whom, where and when; by default as the seed has it.
+    """
+
+    def __init__(self, seed: int, orders: int, folder: Path, deaths: Schedule | None = None) -> None:
         folder.mkdir(parents=True)
         self.intents = shop.intents(seed, orders)
         self.places = Places(folder)
@@ -71,7 +78,8 @@ class Pipeline:
         self.complaints: list[str] = []
         self._arguments = ["--folder", str(folder), "--seed", str(seed), "--orders", str(orders)]
         self._log = folder / "workers.log"
-        self._seats = [Seat(role, number, deaths) for (role, number), deaths in schedule(seed).items()]
+        planned = schedule(seed) if deaths is None else deaths
+        self._seats = [Seat(role, number, fates) for (role, number), fates in planned.items()]
 
     @property
     def processes(self) -> list[int]:
