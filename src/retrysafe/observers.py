@@ -127,6 +127,17 @@ OCCURRENCES: dict[str, Meaning] = {
     "message_dead": Meaning(
         ERROR, "a message was given up; it is in the dead letters, or was before", ("topic", "error")
     ),
+    "message_redriven": Meaning(
+        INFO, "a dead letter was handled again: what became of it", ("topic", "became", "error")
+    ),
+    "consumer_failed": Meaning(
+        WARNING, "a subscription could not ask its broker or its database; it tries again", ("error",)
+    ),
+    "retention_unknown": Meaning(
+        WARNING,
+        "nobody can tell for how long the broker may hand out a message again: the window must be longer",
+        ("window",),
+    ),
     "message_late": Meaning(
         WARNING,
         "a message was handled that is older than the window: if it was handled before, that is forgotten",

@@ -6,6 +6,7 @@ from retrysafe.messaging.handler import Handler
 from retrysafe.messaging.inbox import Inbox
 from retrysafe.messaging.outbox import Message, Outbox
 from retrysafe.messaging.received import Received
+from retrysafe.messaging.subscription import Subscription
 from retrysafe.types import Envelope
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "Outbox",
     "Received",
     "SequenceGap",
+    "Subscription",
 ]

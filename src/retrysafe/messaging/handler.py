@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -13,10 +13,11 @@ from retrysafe.finish import finish
 from retrysafe.handling import arun_claimed, in_thread, run_claimed
 from retrysafe.messaging.attempts import Attempt, Settings
 from retrysafe.messaging.letters import Letters
+from retrysafe.messaging.redriving import aredrive, redrive
 from retrysafe.ports import Steps
 from retrysafe.programs import inboxing
 from retrysafe.programs.inboxing import End
-from retrysafe.types import Envelope
+from retrysafe.types import Delivery, Envelope
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,6 +89,29 @@ class Handler(Generic[P, R]):
                 await self._awithdraw(attempt, counted=redelivered)
                 raise
         return await self._aconclude(attempt, end, counted=redelivered)
+
+    # ------------------------------------------------------------ for a subscription
+
+    portion = 1
+    """How many messages it handles together."""
+
+    async def ahandle_many(self, deliveries: Sequence[Delivery]) -> list[Handled]:
+        """Handle deliveries in this order, and return what became of each."""
+        return [await self.ahandle(one.envelope, redelivered=one.redelivered) for one in deliveries]
+
+    async def ahandle_marked(self, limit: int = 100) -> list[Handled]:
+        """Handle up to so many dead letters that are to be handled again, and return what became of them."""
+        if not self.is_async:
+            return await in_thread(lambda: self.handle_marked(limit))
+        return await aredrive(self.setting, self.letters, limit)
+
+    def handle_marked(self, limit: int = 100) -> list[Handled]:
+        """`ahandle_marked` for a plain function. A dead letter is tried once; one that fails stays where it is."""
+        return redrive(self.setting, self.letters, limit)
+
+    def notice(self, name: str, **fields: Any) -> None:
+        """Tell the observers of what concerns no message."""
+        self.setting.boundary.notice(name, self.consumer, **fields)
 
     # ------------------------------------------------------------ before
 

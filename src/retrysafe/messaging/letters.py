@@ -15,16 +15,10 @@ from retrysafe.stores.sql import SqlStore
 R = TypeVar("R")
 
 
-class Letters:
-    """The inbox's own tables, in a database."""
+class Asking:
+    """Asks a database in either colour."""
 
     def __init__(self, backend: Backend) -> None:
-        if not isinstance(backend.store, SqlStore):
-            raise ConfigurationError(
-                f"A {backend.kind} store has no place for attempts and dead letters: give letters=, a database "
-                "(SQLite, PostgreSQL, MySQL or MariaDB) for them."
-            )
-        self.inbox = SqlInbox(backend.store)
         self.backend = backend
 
     def run(self, steps: Steps[R]) -> R:
@@ -40,3 +34,16 @@ class Letters:
         client = self.backend.aclient()
         await self.backend.acheck(client)
         return await arun(steps, client)
+
+
+class Letters(Asking):
+    """The inbox's own tables, in a database."""
+
+    def __init__(self, backend: Backend) -> None:
+        if not isinstance(backend.store, SqlStore):
+            raise ConfigurationError(
+                f"A {backend.kind} store has no place for attempts and dead letters: give letters=, a database "
+                "(SQLite, PostgreSQL, MySQL or MariaDB) for them."
+            )
+        super().__init__(backend)
+        self.inbox = SqlInbox(backend.store)

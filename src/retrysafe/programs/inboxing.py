@@ -8,7 +8,7 @@ from retrysafe.core.inboxing import Became, Counts, Handled, Trials, after_failu
 from retrysafe.ports import Ask, InboxStore, Steps, Store
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.operating import expire
-from retrysafe.types import Arrival, State
+from retrysafe.types import Arrival, DeadLetter, State
 
 
 class End(NamedTuple):
@@ -65,6 +65,18 @@ def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Ste
     for request in inbox.bury(arrival, counts, error):
         yield from ask(request)
     return Handled(Became.DEAD, None, error)
+
+
+def conclude_redriven(inbox: InboxStore, letter: DeadLetter, end: End) -> Steps[Handled]:
+    """Note what became of a dead letter that was handled again: it is gone, marked once more, or dead as before."""
+    arrival = letter.arrival
+    if end.became in UNCOUNTED:
+        yield from ask(inbox.mark(arrival.identity))
+        return Handled(end.became, end.again, end.error)
+    if end.became in ENDED or end.became is Became.DEAD:
+        return (yield from bury(inbox, arrival, Counts(letter.started + 1, letter.finished + 1), end.error))
+    yield from ask(inbox.remove(arrival.identity))
+    return Handled(end.became)
 
 
 def reopen(store: Store, key: bytes) -> Steps[None]:

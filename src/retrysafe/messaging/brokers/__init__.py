@@ -1,1 +1,1 @@
-"""Brokers of our own, for one machine: publisher and consumer in one module each."""
+"""Brokers that need no server."""

@@ -1,0 +1,83 @@
+"""Dead letters that a person wants handled again: each once, under its old id, by one consumer alone. Twins."""
+
+from __future__ import annotations
+
+from retrysafe.core.inboxing import Handled
+from retrysafe.errors import RetrysafeError
+from retrysafe.handling import arun_claimed, run_claimed
+from retrysafe.messaging.attempts import Attempt, Settings
+from retrysafe.messaging.letters import Asking, Letters
+from retrysafe.ports import Ask
+from retrysafe.programs import inboxing
+from retrysafe.programs.drivers import ask
+from retrysafe.programs.inboxing import End
+from retrysafe.types import DeadLetter
+
+
+def redrive(setting: Settings, letters: Letters, limit: int) -> list[Handled]:
+    """Handle marked dead letters, and return what became of them."""
+    found = letters.run(ask(_marked(setting, letters, limit)))
+    return [done for letter in found if (done := _redriven(setting, letters, letter)) is not None]
+
+
+async def aredrive(setting: Settings, letters: Letters, limit: int) -> list[Handled]:
+    """The same for a coroutine function."""
+    found = await letters.arun(ask(_marked(setting, letters, limit)))
+    return [done for letter in found if (done := await _aredriven(setting, letters, letter)) is not None]
+
+
+def _redriven(setting: Settings, letters: Letters, letter: DeadLetter) -> Handled | None:
+    """None: another consumer was first."""
+    if not letters.run(ask(letters.inbox.take(letter.arrival.identity))):
+        return None
+    boundary, attempt = setting.boundary, _attempt(setting, letter)
+    Asking(boundary.backend).run(inboxing.reopen(boundary.backend.store, letter.arrival.record_key))
+    try:
+        end = attempt.after(run_claimed(attempt.claim, attempt.work))
+    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+        try:
+            end = attempt.failed(error)
+        except RetrysafeError:
+            letters.run(ask(letters.inbox.mark(letter.arrival.identity)))
+            raise
+    handled = letters.run(inboxing.conclude_redriven(letters.inbox, letter, end))
+    return _told(setting, letter, end, handled)
+
+
+async def _aredriven(setting: Settings, letters: Letters, letter: DeadLetter) -> Handled | None:
+    if not await letters.arun(ask(letters.inbox.take(letter.arrival.identity))):
+        return None
+    boundary, attempt = setting.boundary, _attempt(setting, letter)
+    await Asking(boundary.backend).arun(inboxing.reopen(boundary.backend.store, letter.arrival.record_key))
+    try:
+        end = attempt.after(await arun_claimed(attempt.claim, boundary, attempt.awork))
+    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+        try:
+            end = attempt.failed(error)
+        except RetrysafeError:
+            await letters.arun(ask(letters.inbox.mark(letter.arrival.identity)))
+            raise
+    handled = await letters.arun(inboxing.conclude_redriven(letters.inbox, letter, end))
+    return _told(setting, letter, end, handled)
+
+
+def _marked(setting: Settings, letters: Letters, limit: int) -> Ask[list[DeadLetter]]:
+    return letters.inbox.letters(setting.boundary.name, setting.consumer, limit=limit, marked=True)
+
+
+def _attempt(setting: Settings, letter: DeadLetter) -> Attempt:
+    return Attempt(setting, letter.arrival.envelope, late=is_late(letter, setting.boundary.window))
+
+
+def is_late(letter: DeadLetter, window: float) -> bool:
+    """Whether the record of a dead letter is forgotten: had it been handled meanwhile, nobody would know."""
+    return (letter.now - letter.died) / 1e6 > window
+
+
+def _told(setting: Settings, letter: DeadLetter, end: End, handled: Handled) -> Handled:
+    arrival = letter.arrival
+    became, topic = handled.became.value, arrival.envelope.topic
+    setting.boundary.notice(
+        *("message_redriven", arrival.consumer, arrival.record_key), topic=topic, became=became, error=end.error
+    )
+    return handled
