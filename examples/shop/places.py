@@ -106,11 +106,9 @@ def consumer(service: str) -> Consumer:
 
 async def consume(service: str, handler: Handler[..., object]) -> None:
     """Handle the messages of a service until SIGTERM; what was begun is finished."""
-    source = consumer(service)
-    subscription = Subscription(source, handler)
+    subscription = Subscription(consumer(service), handler)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, subscription.stop)
     await subscription.arun_forever()
-    await source.aclose()
 
 
 async def relay(service: str) -> None:

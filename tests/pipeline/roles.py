@@ -41,11 +41,9 @@ def inventory(database: str, kind: str, where: str, topic: str) -> None:
         await tx.execute(noting, order["id"], message.envelope.key, message.envelope.sequence)
 
     async def work() -> None:
-        consumer = broker(kind, where, topic).consumer()
-        subscription = Subscription(consumer, reserve, lanes=16)
+        subscription = Subscription(broker(kind, where, topic).consumer(), reserve)
         _on_sigterm(subscription.stop)
         await subscription.arun_forever()
-        await consumer.aclose()
         await boundary.aclose()
 
     asyncio.run(work())

@@ -17,7 +17,7 @@ from tests.pipeline.books import Audit, audit, database, take_orders
 from tests.pipeline.brokers import address
 from tests.pipeline.running import Run, perform
 
-ORDERS = 800
+ORDERS = 1_500
 
 
 @pytest.mark.fault(7, 9, 50)
@@ -26,7 +26,7 @@ async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: 
     require("postgresql")
     require(kind)
     with database(os.environ["RETRYSAFE_TEST_POSTGRESQL"]) as url:
-        run = Run(kind, address(kind, tmp_path), url, ORDERS, every=0.4, seed=1)
+        run = Run(kind, address(kind, tmp_path), url, ORDERS, every=0.3, seed=1)
         found = await perform(run)
     assert found.kept(ORDERS), found
     assert run.left == 0

@@ -65,7 +65,7 @@ def schedule(seed: int) -> Schedule:
     """Every process dies at each of its points once, in an order and at times of the seed."""
     chance = random.Random(f"retrysafe pipeline {seed}")
     return {
-        (role, number): [Death(point, chance.randint(2, 6)) for point in chance.sample(POINTS[role], len(POINTS[role]))]
+        (role, number): [Death(point, chance.randint(2, 4)) for point in chance.sample(POINTS[role], len(POINTS[role]))]
         for role, size in SIZES.items()
         for number in range(1, size + 1)
     }

@@ -58,10 +58,8 @@ def consume(places: Places, mishaps: Mishaps, queue: str, opened: tuple[Boundary
     async def work() -> None:
         consumer = UnreliableConsumer(SqliteConsumer(places.broker, queue, hold=LEASE), mishaps)
         subscription = Subscription(consumer, handler, lanes=4)
-        loop = asyncio.get_running_loop()
-        when_told(lambda: loop.call_soon_threadsafe(subscription.stop))
+        when_told(subscription.stop)
         await subscription.arun_forever()
-        await consumer.aclose()
         await boundary.aclose()
 
     asyncio.run(work())
