@@ -72,9 +72,7 @@ def audit(folder: Path) -> dict[str, int]:
     return {
         "orders": orders,
         "reserved": ask(folder, "inventory", "SELECT count(*) FROM reservations"),
-        "reserved for different orders": ask(
-            folder, "inventory", "SELECT count(DISTINCT order_id) FROM reservations"
-        ),
+        "reserved for different orders": ask(folder, "inventory", "SELECT count(DISTINCT order_id) FROM reservations"),
         "reserved out of order": ask(folder, "inventory", OUT_OF_ORDER),
         "goods ordered": ask(folder, "orders", "SELECT coalesce(sum(quantity), 0) FROM orders"),
         "goods taken from the stock": taken,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from examples.shop.places import LEASE, consume, make_tables, store
 from retrysafe import Boundary
@@ -20,7 +21,7 @@ ON CONFLICT (sku) DO UPDATE SET on_hand = on_hand - :quantity"""
 
 
 @inbox.handler("inventory")
-def reserve(message: Received) -> None:
+def reserve(message: Received[dict[str, Any]]) -> None:
     """Take the goods of an order from the stock."""
     order = message.data
     message.tx.execute(TAKE, order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
+from typing import Any
 
 from examples.shop.places import FOLDER, LEASE, consume, make_tables, store
 from retrysafe import Boundary
@@ -17,7 +18,7 @@ SEND = "INSERT INTO mails VALUES (?, ?, ?, 1) ON CONFLICT (key) DO UPDATE SET as
 
 
 @inbox.handler("mail")
-def confirm(message: Received) -> None:
+def confirm(message: Received[dict[str, Any]]) -> None:
     """Write to who has ordered: once, or again under the same key."""
     order = message.data
     send(key=message.claim.key_for("provider"), receiver=order["customer"], about=order["id"])

@@ -75,7 +75,9 @@ def publisher() -> AsyncPublisher:
 
         from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher
 
-        return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(BROKER), prefix=f"{NAME}:", partitions=PARTITIONS)
+        return AsyncRedisStreamsPublisher(
+            redis.asyncio.Redis.from_url(BROKER), prefix=f"{NAME}:", partitions=PARTITIONS
+        )
     from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher
 
     return AsyncSqlitePublisher(FILE)
@@ -93,9 +95,7 @@ def consumer(service: str) -> Consumer:
         from retrysafe.messaging.consumers.redis_streams import RedisStreamsConsumer
 
         client = redis.asyncio.Redis.from_url(BROKER)
-        return RedisStreamsConsumer(
-            client, TOPIC, group=service, prefix=f"{NAME}:", partitions=PARTITIONS, lease=LEASE
-        )
+        return RedisStreamsConsumer(client, TOPIC, group=service, prefix=f"{NAME}:", partitions=PARTITIONS, lease=LEASE)
     from retrysafe.messaging.brokers.sqlite import SqliteConsumer
 
     return SqliteConsumer(FILE, service, hold=LEASE)

@@ -24,7 +24,7 @@ from retrysafe.demo.pipeline.shop import STOCK, Order, Places, intents, path_of
 from retrysafe.demo.processes import DemoError
 from retrysafe.demo.report import Findings, pipeline_table, pipeline_verdict, write_json
 
-NOBODY_DIES = {key: () for key in schedule(0)}
+NOBODY_DIES = dict.fromkeys(schedule(0), ())
 ORDERS = [Order("o1", "ann", "sku-0", 2), Order("o2", "ann", "sku-1", 1), Order("o3", "bob", "sku-0", 3)]
 APPLIED = [Applied("o1", "ann", 1), Applied("o3", "bob", 1), Applied("o2", "ann", 2)]
 LEFT = {"sku-0": STOCK - 5, "sku-1": STOCK - 1, "sku-2": STOCK, "sku-3": STOCK, "sku-4": STOCK}
@@ -47,7 +47,10 @@ def test_good_books_are_found_good() -> None:
         (GOOD._replace(mails=["o1", "o2", "o3", "o3", "o3"]), {"mails_twice": 1}),
         (GOOD._replace(stock={**LEFT, "sku-0": STOCK - 7}), {"stock_wrong": 1}),
         (GOOD._replace(stock={}), {"stock_wrong": 5}),
-        (Books(ORDERS[:2], [APPLIED[0], APPLIED[2]], {**LEFT, "sku-0": STOCK - 2}, ["o1", "o2"]), {"orders_missing": 1}),
+        (
+            Books(ORDERS[:2], [APPLIED[0], APPLIED[2]], {**LEFT, "sku-0": STOCK - 2}, ["o1", "o2"]),
+            {"orders_missing": 1},
+        ),
     ],
     ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
 )

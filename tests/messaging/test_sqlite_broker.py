@@ -36,7 +36,7 @@ def received_and_died(file: Path) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     os.close(writing)
-    with open(reading, "rb") as said:
+    with os.fdopen(reading, "rb") as said:
         return int(said.read())
 
 

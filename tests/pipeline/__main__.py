@@ -1,4 +1,4 @@
-"""``python -m tests.pipeline``: orders through outbox, three relays, a broker and three inboxes, while all six are killed.
+"""``python -m tests.pipeline``: orders through outbox, three relays, a broker, three inboxes, while all six are killed.
 
 Needs the variables of the services (``scripts/services env``). Exit code 1: a promise was broken.
 """

@@ -33,7 +33,7 @@ def inventory(database: str, kind: str, where: str, topic: str) -> None:
     inbox = Inbox(boundary)
 
     @inbox.handler("inventory")
-    async def reserve(message: Received) -> None:
+    async def reserve(message: Received[Any]) -> None:
         order, tx = message.data, message.tx
         taking = "UPDATE stock SET on_hand = on_hand - $1 WHERE sku = $2"
         await tx.execute(taking, order["quantity"], order["sku"])

@@ -47,7 +47,9 @@ class Run:
 
     def __str__(self) -> str:
         killed = f"{self.kills['relay']} relays and {self.kills['inventory']} inboxes killed"
-        return f"{self.kind}: {self.orders} orders in {self.seconds:.0f} s ({self.orders / self.seconds:.0f}/s), {killed}"
+        return (
+            f"{self.kind}: {self.orders} orders in {self.seconds:.0f} s ({self.orders / self.seconds:.0f}/s), {killed}"
+        )
 
 
 class Six:
@@ -70,7 +72,9 @@ class Six:
 
     def _start(self, role: str) -> ForkServerProcess:
         run = self._run
-        process = _CONTEXT.Process(target=roles.begin, args=(role, run.database, run.kind, run.where, run.topic), daemon=True)
+        process = _CONTEXT.Process(
+            target=roles.begin, args=(role, run.database, run.kind, run.where, run.topic), daemon=True
+        )
         process.start()
         return process
 
@@ -105,7 +109,9 @@ async def perform(run: Run) -> Audit:
     began, chance = time.monotonic(), random.Random(f"kills {run.seed}")
     try:
         with Six(run) as six:
-            taking = asyncio.ensure_future(asyncio.to_thread(books.take_orders, run.database, run.topic, run.orders, run.seed))
+            taking = asyncio.ensure_future(
+                asyncio.to_thread(books.take_orders, run.database, run.topic, run.orders, run.seed)
+            )
             killing = asyncio.ensure_future(_kill(six, run, chance))
             try:
                 await _until_applied(six, run, killing)

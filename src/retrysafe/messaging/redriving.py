@@ -11,7 +11,7 @@ from retrysafe.ports import Ask
 from retrysafe.programs import inboxing
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.inboxing import End
-from retrysafe.types import DeadLetter
+from retrysafe.types import InboxLetter
 
 
 def redrive(setting: Settings, letters: Letters, limit: int) -> list[Handled]:
@@ -26,7 +26,7 @@ async def aredrive(setting: Settings, letters: Letters, limit: int) -> list[Hand
     return [done for letter in found if (done := await _aredriven(setting, letters, letter)) is not None]
 
 
-def _redriven(setting: Settings, letters: Letters, letter: DeadLetter) -> Handled | None:
+def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handled | None:
     """None: another consumer was first."""
     if not letters.run(ask(letters.inbox.take(letter.arrival.identity))):
         return None
@@ -44,7 +44,7 @@ def _redriven(setting: Settings, letters: Letters, letter: DeadLetter) -> Handle
     return _told(setting, letter, end, handled)
 
 
-async def _aredriven(setting: Settings, letters: Letters, letter: DeadLetter) -> Handled | None:
+async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handled | None:
     if not await letters.arun(ask(letters.inbox.take(letter.arrival.identity))):
         return None
     boundary, attempt = setting.boundary, _attempt(setting, letter)
@@ -61,20 +61,20 @@ async def _aredriven(setting: Settings, letters: Letters, letter: DeadLetter) ->
     return _told(setting, letter, end, handled)
 
 
-def _marked(setting: Settings, letters: Letters, limit: int) -> Ask[list[DeadLetter]]:
+def _marked(setting: Settings, letters: Letters, limit: int) -> Ask[list[InboxLetter]]:
     return letters.inbox.letters(setting.boundary.name, setting.consumer, limit=limit, marked=True)
 
 
-def _attempt(setting: Settings, letter: DeadLetter) -> Attempt:
+def _attempt(setting: Settings, letter: InboxLetter) -> Attempt:
     return Attempt(setting, letter.arrival.envelope, late=is_late(letter, setting.boundary.window))
 
 
-def is_late(letter: DeadLetter, window: float) -> bool:
+def is_late(letter: InboxLetter, window: float) -> bool:
     """Whether the record of a dead letter is forgotten: had it been handled meanwhile, nobody would know."""
     return (letter.now - letter.died) / 1e6 > window
 
 
-def _told(setting: Settings, letter: DeadLetter, end: End, handled: Handled) -> Handled:
+def _told(setting: Settings, letter: InboxLetter, end: End, handled: Handled) -> Handled:
     arrival = letter.arrival
     became, topic = handled.became.value, arrival.envelope.topic
     setting.boundary.notice(

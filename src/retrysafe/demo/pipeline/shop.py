@@ -148,13 +148,13 @@ def taking(places: Places, *, written: Hook = nothing) -> tuple[Boundary, Callab
 # ------------------------------------------------------------ inventory and mail
 
 
-def reserving(places: Places, *, written: Hook = nothing) -> tuple[Boundary, Handler]:
+def reserving(places: Places, *, written: Hook = nothing) -> tuple[Boundary, Handler[..., None]]:
     """What takes an order's goods from the stock: with its inbox in one transaction, so once."""
     boundary = Boundary("inventory", store=places.inventory, effects="transactional", lease=LEASE)
     inbox = Inbox(boundary)
 
     @inbox.handler("inventory")
-    def reserve(message: Received) -> None:
+    def reserve(message: Received[Any]) -> None:
         order, tx = Order(**message.data), message.tx
         tx.execute("UPDATE stock SET on_hand = on_hand - ? WHERE sku = ?", [order.quantity, order.sku])
         tx.execute(
@@ -166,13 +166,13 @@ def reserving(places: Places, *, written: Hook = nothing) -> tuple[Boundary, Han
     return boundary, reserve
 
 
-def mailing(places: Places, *, sent: Hook = nothing) -> tuple[Boundary, Handler]:
+def mailing(places: Places, *, sent: Hook = nothing) -> tuple[Boundary, Handler[..., None]]:
     """What writes to customers: the mailbox is not ours, but recognises the key that is derived from the message's."""
     boundary = Boundary("mail", store=places.mail, effects="keyed", lease=LEASE)
     inbox = Inbox(boundary)
 
     @inbox.handler("mail")
-    def confirm(message: Received) -> None:
+    def confirm(message: Received[Any]) -> None:
         order = Order(**message.data)
         post(places.mailbox, message.claim.key_for("mailbox"), {"order": order.id, "to": order.customer})
         sent()

@@ -51,7 +51,7 @@ def relay(places: Places, mishaps: Mishaps) -> None:
     working.run_forever()
 
 
-def consume(places: Places, mishaps: Mishaps, queue: str, opened: tuple[Boundary, Handler]) -> None:
+def consume(places: Places, mishaps: Mishaps, queue: str, opened: tuple[Boundary, Handler[..., None]]) -> None:
     """Handle what comes to a queue."""
     boundary, handler = opened
 
