@@ -31,7 +31,7 @@ def place(order: dict[str, Any]) -> int:
             claim.tx.execute("INSERT INTO orders VALUES (:id, :customer, :number, :sku, :quantity)", row)
             outbox.add(claim.tx, TOPIC, order, key=order["customer"], sequence=number)
             claim.result = number
-        return claim.result
+        return int(claim.result)
 
 
 def main() -> None:

@@ -104,7 +104,7 @@ def consumer(service: str) -> Consumer:
 # ------------------------------------------------------------ running until SIGTERM
 
 
-async def consume(service: str, handler: Handler[..., object]) -> None:
+async def consume(service: str, handler: Handler[..., None]) -> None:
     """Handle the messages of a service until SIGTERM; what was begun is finished."""
     subscription = Subscription(consumer(service), handler)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, subscription.stop)

@@ -96,10 +96,10 @@ class Six:
         """Let all of them end as they should: when they have finished what they have begun."""
         for _, process in self._places:
             process.terminate()
-        for role, process in self._places:
+        for name, process in self._places:
             process.join(30)
             well = (0, -signal.SIGTERM)  # one that has only just begun is ended by the signal
-            assert process.exitcode in well, f"{role} did not end as it should: {process.exitcode}"
+            assert process.exitcode in well, f"{name} did not end as it should: {process.exitcode}"
 
 
 async def perform(run: Run) -> Audit:

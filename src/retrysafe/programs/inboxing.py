@@ -8,7 +8,7 @@ from retrysafe.core.inboxing import Became, Counts, Handled, Trials, after_failu
 from retrysafe.ports import Ask, InboxStore, Steps, Store
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.operating import expire
-from retrysafe.types import Arrival, DeadLetter, State
+from retrysafe.types import Arrival, InboxLetter, State
 
 
 class End(NamedTuple):
@@ -67,7 +67,7 @@ def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Ste
     return Handled(Became.DEAD, None, error)
 
 
-def conclude_redriven(inbox: InboxStore, letter: DeadLetter, end: End) -> Steps[Handled]:
+def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: End) -> Steps[Handled]:
     """Note what became of a dead letter that was handled again: it is gone, marked once more, or dead as before."""
     arrival = letter.arrival
     if end.became in UNCOUNTED:
