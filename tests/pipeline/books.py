@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -15,6 +16,8 @@ from retrysafe.connect import connect
 from retrysafe.messaging import Message, Outbox
 
 CUSTOMERS, SKUS, STOCK = 2_000, 1_000, 1_000_000
+AHEAD = 2_000
+"""How many orders may be under way."""
 AT_ONCE = 50
 """Orders of one transaction."""
 _TABLES = """
@@ -58,6 +61,7 @@ def take_orders(url: str, topic: str, orders: int, seed: int) -> None:
     counting = "UPDATE customers SET orders = orders + 1 WHERE id = %s RETURNING orders"
     with psycopg.connect(url) as connection:
         for start in range(0, orders, AT_ONCE):
+            _wait_for_those_before(connection, start)
             messages = []
             with connection.transaction():
                 for i in range(start, min(start + AT_ONCE, orders)):
@@ -68,6 +72,16 @@ def take_orders(url: str, topic: str, orders: int, seed: int) -> None:
                     connection.execute("INSERT INTO orders VALUES (%s, %s, %s, %s, %s)", row)
                     messages.append(Message(topic, order, key=customer, sequence=number))
                 outbox.add_many(connection, messages)
+
+
+def _wait_for_those_before(connection: psycopg.Connection[Any], taken: int) -> None:
+    """Customers come no faster than orders are applied, so that relays and broker have work to the end."""
+    while taken > AHEAD:
+        row = connection.execute("SELECT coalesce(max(n), 0) FROM applied").fetchone()
+        connection.commit()
+        if row is None or row[0] > taken - AHEAD:
+            return
+        time.sleep(0.05)
 
 
 class Audit(NamedTuple):
