@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from retrysafe import connect
 from retrysafe.backend import Backend
 from retrysafe.claim import Claim
+from retrysafe.claims import Claims
 from retrysafe.codec import JSONCodec, encode_failure
 from retrysafe.core import keys
 from retrysafe.core.quotas import Quota
@@ -146,6 +147,12 @@ class Boundary:
         return self._terms.effects
 
     @property
+    def patience(self) -> float:
+        """Seconds for which a simultaneous duplicate waits at most."""
+        concurrency = self._terms.concurrency
+        return concurrency.seconds if isinstance(concurrency, Wait) else 0.0
+
+    @property
     def permanent(self) -> tuple[type[BaseException], ...]:
         """The exception types that are stored as failures."""
         return self._terms.permanent
@@ -279,9 +286,30 @@ class Boundary:
         keys.check_name(operation, "operation")
         if text is None:
             return Claim(terms, None, operation)
+        want = self._want(text, operation, fingerprint, scope)
+        return Claim(terms, want, operation, tx, annotation)
+
+    def open_many(self, keys_: Sequence[tuple[str, bytes]], *, operation: str, codec: Codec) -> Claims:
+        """`open` for several keys and fingerprints at once, in one transaction of the boundary's own."""
+        return Claims(self._with(codec), [self._want(key, operation, print_) for key, print_ in keys_], operation)
+
+    @property
+    def opens_many(self) -> bool:
+        """Whether `open_many` can be used: in transactions, on a store that can, with nothing to count or encrypt."""
+        terms = self._terms
+        plain = terms.quota is None and terms.encryption is None and terms.backend.near is None
+        return plain and terms.effects == "transactional" and getattr(terms.backend.store, "CLAIMS_MANY", False)
+
+    def lookup(self, key: Key, *, operation: str) -> bytes:
+        """The key under which the record of a claim with this key is stored."""
+        return keys.lookup(self._terms.secret, self.name, self.tenant(), operation, keys.parse(key))
+
+    def _want(self, key: str, operation: str, fingerprint: bytes, scope: str | None = None) -> Want:
+        """What an attempt at a key asks for."""
+        terms = self._terms
         scope_text = terms.scope_of(scope)
-        want = Want(
-            key=keys.lookup(terms.secret, terms.name, scope_text, operation, text),
+        return Want(
+            key=keys.lookup(terms.secret, terms.name, scope_text, operation, key),
             boundary=terms.name,
             scope=scope_text,
             operation=operation,
@@ -292,11 +320,6 @@ class Boundary:
             on_expired=terms.on_expired,
             quota=None if terms.quota is None else terms.quota.allowance(terms.name, scope_text),
         )
-        return Claim(terms, want, operation, tx, annotation)
-
-    def lookup(self, key: Key, *, operation: str) -> bytes:
-        """The key under which the record of a claim with this key is stored."""
-        return keys.lookup(self._terms.secret, self.name, self.tenant(), operation, keys.parse(key))
 
     def take_operation(self, default: str, given: str | None) -> str:
         """The operation of an entry point: the one it was ``given``, or its default, which one alone may have.

@@ -127,6 +127,11 @@ class Claim:
         return self._terms.name
 
     @property
+    def operation(self) -> str:
+        """The operation that the key belongs to."""
+        return self._operation
+
+    @property
     def token(self) -> int:
         """The fencing token: higher for every later attempt. Hand it to what can refuse older ones."""
         self._required_want()

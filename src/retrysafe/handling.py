@@ -57,7 +57,9 @@ def run_claimed(make: Callable[[], Claim], work: Callable[[Claim], None]) -> Cla
         time.sleep(pause)
 
 
-async def arun_claimed(make: Callable[[], Claim], boundary: Boundary, work: Callable[[Claim], Awaitable[None]]) -> Claim:
+async def arun_claimed(
+    make: Callable[[], Claim], boundary: Boundary, work: Callable[[Claim], Awaitable[None]]
+) -> Claim:
     """`run_claimed` on an event loop, whichever colour the store has."""
     refuse_bound_to_threads(boundary)
     restarts = 0

@@ -21,6 +21,11 @@ class Enclosing(Protocol):
         ...
 
     @property
+    def operation(self) -> str:
+        """What it guards."""
+        ...
+
+    @property
     def tx(self) -> Any:
         """Its transaction, if it has one."""
         ...

@@ -127,6 +127,11 @@ OCCURRENCES: dict[str, Meaning] = {
     "message_dead": Meaning(
         ERROR, "a message was given up; it is in the dead letters, or was before", ("topic", "error")
     ),
+    "batch_handled": Meaning(
+        DEBUG,
+        "messages were handled in a batch: how many, and how many of them for the first time",
+        ("messages", "handled"),
+    ),
     "message_redriven": Meaning(
         INFO, "a dead letter was handled again: what became of it", ("topic", "became", "error")
     ),

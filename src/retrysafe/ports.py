@@ -198,6 +198,26 @@ class TransactionalStore(Store, Protocol):
 
 
 @runtime_checkable
+class BatchStore(TransactionalStore, Protocol):
+    """A store that claims many keys in one statement, inside a transaction of the boundary's own."""
+
+    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
+        """Insert first records for keys that have none and that nobody else is claiming; the tokens of those keys.
+
+        The wants are of one attempt. It waits for nobody.
+        """
+        ...
+
+    def read_many(self, keys: Sequence[bytes]) -> Ask[dict[bytes, Record]]:
+        """The records of keys, as far as there are any."""
+        ...
+
+    def complete_many(self, held: Sequence[Held], result: Stored) -> Ask[int]:
+        """Complete the records of one attempt, in the transaction that claimed them; how many that were."""
+        ...
+
+
+@runtime_checkable
 class RotatingStore(TransactionalStore, Protocol):
     """A store whose records lie in partitions, which can be rewritten one at a time instead of deleting row by row."""
 

@@ -44,28 +44,42 @@ class Handled(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Attempts at a message that were begun, those that came to an end, and whether it lies in the dead letters."""
+    """Attempts at a message that were begun, those that came to an end, and whether it lies in the dead letters.
+
+    ``age``: seconds since the last of them was noted.
+    """
 
     started: int = 0
     finished: int = 0
     dead: bool = False
+    age: float = 0.0
 
 
 class Trials(NamedTuple):
-    """How long a message is tried: attempts that end by an error, that end with their process, that meet a gap."""
+    """How long a message is tried: attempts that end by an error, that end with their process, that meet a gap.
+
+    ``grace``: seconds after which an attempt that has neither begun its work nor been withdrawn is over.
+    """
 
     attempts: int = 5
     crashes: int = 3
     gaps: int = 10
     backoff: Backoff = Backoff(base=0.5, cap=60.0)
+    grace: float = 2.0
 
 
 KILLS = "Every attempt to handle it ended with the end of its consumer."
 
 
-def crashed(counts: Counts, trials: Trials) -> bool:
-    """Whether a message that is about to be tried was begun so often without an end that it seems to kill."""
-    return counts.started - counts.finished > trials.crashes
+def crash_pause(counts: Counts, trials: Trials) -> float | None:
+    """Whether a message was begun so often without an end that it seems to kill its consumers; None: it does not.
+
+    Else the seconds to wait before that is certain: deliveries of one message that come together are begun together,
+    and withdrawn when it turns out that one of them is being handled.
+    """
+    if counts.started - counts.finished < trials.crashes:
+        return None
+    return max(0.0, trials.grace - counts.age)
 
 
 def after_failure(counts: Counts, trials: Trials, chance: float, *, gap: bool) -> float | None:

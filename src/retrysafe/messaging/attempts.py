@@ -12,7 +12,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.core import keys
 from retrysafe.core.identifiers import milliseconds_of
-from retrysafe.core.inboxing import KILLS, Became, Counts, Trials, crashed
+from retrysafe.core.inboxing import KILLS, Became, Counts, Trials, crash_pause
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,
@@ -46,6 +46,8 @@ class Settings(NamedTuple):
     function: Function
     trials: Trials
     digest: bool
+    together: bool = False
+    """Whether the function takes a list of messages."""
 
 
 class Identity(NamedTuple):
@@ -83,9 +85,12 @@ class Attempt:
         self.raised: BaseException | None = None
         """What the handler raised: the claim's errors are judged, the handler's are its own."""
         self.failed_for_good = False
+        self.counted = False
+        """Whether it is noted that the attempt begins."""
         self.late = late or is_late(envelope, setting.boundary.window)
         self._setting = setting
         self._envelope = envelope
+        self._doomed = False
 
     # ------------------------------------------------------------ the claim and the work
 
@@ -96,11 +101,11 @@ class Attempt:
 
     def work(self, claim: Claim) -> None:
         """Let a plain function handle the message."""
+        if self._given_up(claim):
+            return
         if self._setting.function.is_async:
             claim.not_executed()
-            raise ConfigurationError(
-                f"The handler {self._setting.consumer!r} is a coroutine function: use ahandle(), or make it a plain one."
-            )
+            raise ConfigurationError(f"The handler {self._setting.consumer!r} is a coroutine function: use ahandle().")
         try:
             refuse_unfinished(claim, self._setting.function.function(self._given(claim)))
         except BaseException as error:
@@ -112,6 +117,8 @@ class Attempt:
 
     async def awork(self, claim: Claim) -> None:
         """The same for a coroutine function."""
+        if self._given_up(claim):
+            return
         try:
             refuse_unfinished(claim, await self._setting.function.function(self._given(claim)), ran=True)
         except BaseException as error:
@@ -121,29 +128,44 @@ class Attempt:
             self.failed_for_good = claim._said.failure is not None
         claim.result = HANDLED
 
-    def _given(self, claim: Claim) -> Received[Any]:
+    def _given_up(self, claim: Claim) -> bool:
+        """Give up, instead of trying it, a message of which every consumer dies: under its claim, when nobody has it."""
+        if self._doomed:
+            self.failed_for_good = True
+            claim.fail(MessageDead(KILLS))
+        return self._doomed
+
+    def _given(self, claim: Claim) -> Any:
         """The message as its handler takes it, which has not run if that fails."""
         try:
-            data = data_of(self._envelope, self._setting.function.parse)
+            received = self.received(claim.tx, claim)
         except BaseException:
             claim.not_executed()
             raise
-        return Received(self._envelope, data, claim.tx, claim, self.late)
+        return [received] if self._setting.together else received
+
+    def received(self, tx: Any, claim: Claim | None = None) -> Received[Any]:
+        """The message for its handler; raises `MessageUnreadable`, and what ``parse=`` raises."""
+        return Received(self._envelope, data_of(self._envelope, self._setting.function.parse), tx, claim, self.late)
 
     # ------------------------------------------------------------ how it is judged
 
     def before(self, counts: Counts) -> End | None:
-        """What became of it already, or that every consumer dies of it; None: it is to be tried."""
+        """What became of it already, or when it is to come again; None: it is to be tried, or given up, in its claim."""
         if counts.dead:
             return End(Became.DEAD, "It is in the dead letters.", before=True)
-        return End(Became.DEAD, KILLS) if crashed(counts, self._setting.trials) else None
+        wait = crash_pause(counts, self._setting.trials)
+        if wait:
+            return End(Became.BUSY, "Others have begun it.", again=pause(wait))
+        self._doomed, self.counted = wait is not None, wait is None
+        return None
 
     def after(self, claim: Claim) -> End:
         """What became of it when the claim was left without an error."""
         if claim.replayed:
             return End(Became.DUPLICATE)
         if self.failed_for_good:
-            return End(Became.DEAD, "The handler declared that it failed for good.")
+            return End(Became.DEAD, KILLS if self._doomed else "The handler declared that it failed for good.")
         return End(Became.HANDLED if self.identity.key else Became.PASSED)
 
     def failed(self, error: Exception) -> End:

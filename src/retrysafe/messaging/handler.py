@@ -68,11 +68,11 @@ class Handler(Generic[P, R]):
             try:
                 end = attempt.after(run_claimed(attempt.claim, attempt.work))
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
-                end = self._judged(attempt, error, redelivered)
+                end = self._judged(attempt, error)
             except BaseException:
-                self._withdraw(attempt, counted=redelivered)
+                self._withdraw(attempt)
                 raise
-        return self._conclude(attempt, end, counted=redelivered)
+        return self._conclude(attempt, end)
 
     async def ahandle(self, envelope: Envelope, *, redelivered: bool = True) -> Handled:
         """`handle` on an event loop. A plain function runs in a thread, with its claim, and to its end."""
@@ -84,11 +84,11 @@ class Handler(Generic[P, R]):
             try:
                 end = attempt.after(await arun_claimed(attempt.claim, self.setting.boundary, attempt.awork))
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
-                end = await self._ajudged(attempt, error, redelivered)
+                end = await self._ajudged(attempt, error)
             except BaseException:
-                await self._awithdraw(attempt, counted=redelivered)
+                await self._awithdraw(attempt)
                 raise
-        return await self._aconclude(attempt, end, counted=redelivered)
+        return await self._aconclude(attempt, end)
 
     # ------------------------------------------------------------ for a subscription
 
@@ -116,40 +116,40 @@ class Handler(Generic[P, R]):
     # ------------------------------------------------------------ before
 
     def _begin(self, attempt: Attempt) -> End | None:
-        return attempt.before(self.letters.run(inboxing.begin(self.letters.inbox, attempt.arrival)))
+        return self.letters.run(inboxing.begin(self.letters.inbox, attempt))
 
     async def _abegin(self, attempt: Attempt) -> End | None:
-        return attempt.before(await self.letters.arun(inboxing.begin(self.letters.inbox, attempt.arrival)))
+        return await self.letters.arun(inboxing.begin(self.letters.inbox, attempt))
 
     # ------------------------------------------------------------ after
 
-    def _judged(self, attempt: Attempt, error: Exception, counted: bool) -> End:
+    def _judged(self, attempt: Attempt, error: Exception) -> End:
         try:
             return attempt.failed(error)
         except RetrysafeError:
-            self._withdraw(attempt, counted=counted)
+            self._withdraw(attempt)
             raise
 
-    async def _ajudged(self, attempt: Attempt, error: Exception, counted: bool) -> End:
+    async def _ajudged(self, attempt: Attempt, error: Exception) -> End:
         try:
             return attempt.failed(error)
         except RetrysafeError:
-            await self._awithdraw(attempt, counted=counted)
+            await self._awithdraw(attempt)
             raise
 
-    def _conclude(self, attempt: Attempt, end: End, *, counted: bool) -> Handled:
+    def _conclude(self, attempt: Attempt, end: End) -> Handled:
         handled = Handled(end.became)
-        if counted or end.became not in _DONE:
-            handled = self.letters.run(self._concluding(attempt, end, counted=counted))
+        if attempt.counted or end.became not in _DONE:
+            handled = self.letters.run(self._concluding(attempt, end))
         if handled.became is Became.DEAD and attempt.has_record:
             with suppress(RetrysafeError):  # it has failed before, or another delivery of it is being handled
                 run_claimed(attempt.claim, attempt.settle(handled.error))
         return self._told(attempt, handled)
 
-    async def _aconclude(self, attempt: Attempt, end: End, *, counted: bool) -> Handled:
+    async def _aconclude(self, attempt: Attempt, end: End) -> Handled:
         handled = Handled(end.became)
-        if counted or end.became not in _DONE:
-            handled = await self.letters.arun(self._concluding(attempt, end, counted=counted))
+        if attempt.counted or end.became not in _DONE:
+            handled = await self.letters.arun(self._concluding(attempt, end))
         if handled.became is Became.DEAD and attempt.has_record:
             settle = attempt.settle(handled.error)
 
@@ -160,23 +160,25 @@ class Handler(Generic[P, R]):
                 await arun_claimed(attempt.claim, self.setting.boundary, fail)
         return self._told(attempt, handled)
 
-    def _concluding(self, attempt: Attempt, end: End, *, counted: bool) -> Steps[Handled]:
+    def _concluding(self, attempt: Attempt, end: End) -> Steps[Handled]:
         trials = self.setting.trials
-        return inboxing.conclude(self.letters.inbox, attempt.arrival, end, trials, random.random(), counted=counted)
+        return inboxing.conclude(
+            self.letters.inbox, attempt.arrival, end, trials, random.random(), counted=attempt.counted
+        )
 
-    def _withdraw(self, attempt: Attempt, *, counted: bool) -> None:
+    def _withdraw(self, attempt: Attempt) -> None:
         """What is given up on the way, such as by Ctrl-C, is no attempt that came to no end."""
-        if counted:
+        if attempt.counted:
             with suppress(RetrysafeError):
                 self.letters.run(self._withdrawing(attempt))
 
-    async def _awithdraw(self, attempt: Attempt, *, counted: bool) -> None:
-        if counted:
+    async def _awithdraw(self, attempt: Attempt) -> None:
+        if attempt.counted:
             with suppress(RetrysafeError):
                 await finish(self.letters.arun(self._withdrawing(attempt)))
 
     def _withdrawing(self, attempt: Attempt) -> Steps[Handled]:
-        return self._concluding(attempt, End(Became.BEHIND), counted=True)
+        return self._concluding(attempt, End(Became.BEHIND))
 
     def _told(self, attempt: Attempt, handled: Handled) -> Handled:
         """Tell the observers what the claim has not told them."""

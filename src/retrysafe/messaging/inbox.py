@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from retrysafe import connect
 from retrysafe.boundary import Boundary
 from retrysafe.core.backoff import Backoff
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.inboxing import Trials
-from retrysafe.core.keys import check_name
+from retrysafe.core.keys import LONGEST, check_name, key_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.handling import function_of
 from retrysafe.messaging.attempts import Settings
+from retrysafe.messaging.batches import BatchHandler
+from retrysafe.messaging.errors import SequenceGap
 from retrysafe.messaging.handler import Handler
 from retrysafe.messaging.letters import Letters
+from retrysafe.nesting import enclosing
+from retrysafe.ports import Steps
+from retrysafe.programs import inboxing
+from retrysafe.programs.drivers import arun, run
 from retrysafe.types import Duration
 
 P = ParamSpec("P")
 R = TypeVar("R")
+MOST = 1000
+"""How many messages may share a transaction: a statement names each of them."""
 
 
 class Inbox:
@@ -41,51 +49,159 @@ class Inbox:
         self._letters = Letters(boundary.backend if letters is None else connect.connect(letters))
         self._consumers: set[str] = set()
 
-    def handler(
-        self,
-        consumer: str,
-        *,
-        attempts: int = 5,
-        crashes: int = 3,
-        gaps: int = 10,
-        pause: Duration = "500ms",
-        longest_pause: Duration = "60s",
-        parse: Callable[[Any], Any] | None = None,
-        digest: bool = True,
-    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
+    # ------------------------------------------------------------ handlers
+
+    def handler(self, consumer: str, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Decorate the function, sync or async, that handles this consumer's messages.
 
         It takes one `Received` message. What it returns is not used; what it raises rolls its transaction back, and the
-        message comes again.
-
-        consumer: its name. With a message's source and id it is the key: two consumers each handle every message.
-        attempts: how many attempts may end by an error before the message is moved to the dead letters.
-        crashes: how many may end with their process.
-        gaps: how many may meet a `SequenceGap`.
-        pause, longest_pause: bounds of the wait before a message is tried again: of the first one, doubled with each,
-            and of the last. The wait is a random time between half of them and all.
-        parse: makes of the payload what the handler finds as ``message.data``, such as a model's ``model_validate``.
-        digest: whether another payload, type or key under a used id is refused (it goes to the dead letters); without,
-            it is taken for a duplicate.
+        message comes again. ``consumer`` is its name: with a message's source and id it is the key, so that two
+        consumers each handle every message. See `Options` for the others.
 
         Raises `ConfigurationError` for a second handler of the name, and for generator functions.
         """
-        if attempts < 1 or crashes < 1 or gaps < 1:
-            raise ConfigurationError("attempts=, crashes= and gaps= are numbers from 1.")
-        backoff = Backoff(seconds_of(pause, "pause"), seconds_of(longest_pause, "longest_pause"))
-        trials = Trials(attempts, crashes, gaps, backoff)
         name = self._taken(consumer)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            setting = Settings(self.boundary, name, function_of(function, parse), trials, digest)
-            return functools.update_wrapper(Handler(setting, self._letters), function)
+            made: Handler[P, R] = Handler(self._settings(name, function, options), self._letters)
+            functools.update_wrapper(made, function)
+            return made
 
         return decorate
+
+    def batch_handler(
+        self, consumer: str, *, most: int = 100, **options: Unpack[Options]
+    ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
+        """`handler` for messages that are handled one after the other in one transaction, up to ``most`` of them.
+
+        It needs ``effects="transactional"``: a transaction that fails is rolled back and handled again without the
+        message at fault, so everything else that a handler does may be done again. On MySQL and MariaDB, and with a
+        quota or encrypted results, each message has a transaction of its own.
+        """
+        return self._batched(consumer, most, options, together=False)
+
+    def set_handler(
+        self, consumer: str, *, most: int = 500, **options: Unpack[Options]
+    ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
+        """`batch_handler` for a function that takes the list of all fresh messages of a transaction.
+
+        One that fails is split in halves, until the message at fault is alone.
+        """
+        return self._batched(consumer, most, options, together=True)
+
+    def _batched(
+        self, consumer: str, most: int, options: Options, *, together: bool
+    ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
+        if self.boundary.effects != "transactional":
+            raise ConfigurationError(
+                f"A batch that fails is handled again, and boundary {self.boundary.name!r} has "
+                f'effects="{self.boundary.effects}": what was done could not be undone. It needs "transactional".'
+            )
+        if not 1 <= most <= MOST:
+            raise ConfigurationError(f"most= is a number from 1 to {MOST}.")
+        name = self._taken(consumer)
+
+        def decorate(function: Callable[P, R]) -> BatchHandler[P, R]:
+            setting = self._settings(name, function, options)._replace(together=together)
+            made: BatchHandler[P, R] = BatchHandler(setting, self._letters, most)
+            functools.update_wrapper(made, function)
+            return made
+
+        return decorate
+
+    def _settings(self, consumer: str, function: Callable[..., Any], options: Options) -> Settings:
+        unknown = options.keys() - Options.__annotations__.keys()
+        if unknown:
+            raise ConfigurationError(
+                f"A handler has no option {min(unknown)!r}; it has {', '.join(Options.__annotations__)}."
+            )
+        attempts, crashes, gaps = options.get("attempts", 5), options.get("crashes", 3), options.get("gaps", 10)
+        if min(attempts, crashes, gaps) < 1:
+            raise ConfigurationError("attempts=, crashes= and gaps= are numbers from 1.")
+        shortest = seconds_of(options.get("pause", "500ms"), "pause")
+        backoff = Backoff(shortest, seconds_of(options.get("longest_pause", "60s"), "longest_pause"))
+        wanted = function_of(function, options.get("parse"))
+        trials = Trials(attempts, crashes, gaps, backoff, Trials().grace + self.boundary.patience)
+        return Settings(self.boundary, consumer, wanted, trials, options.get("digest", True))
+
+    # ------------------------------------------------------------ sequences
+
+    def apply_if_newer(
+        self, tx: Any, entity: str, sequence: int, *, strict: bool = False, first: int = 1, consumer: str | None = None
+    ) -> bool:
+        """Note in ``tx`` that this sequence of an entity is applied; False when it, or a newer one, was applied before.
+
+        The latest wins: what is older is to be skipped. With ``strict``, sequences are applied one after the other,
+        beginning with ``first``; raises `SequenceGap` when one before it has not been: let that leave the handler.
+        ``consumer`` is by default the one whose handler runs: each one keeps sequences of its own.
+        """
+        steps = self._advancing(entity, sequence, strict, first, consumer)
+        execute = connect.join(self.boundary.backend, tx).execute
+        if execute is None:
+            raise ConfigurationError("tx= belongs to async code: await aapply_if_newer().")
+        return _applied(entity, sequence, run(steps, execute), strict=strict)
+
+    async def aapply_if_newer(
+        self, tx: Any, entity: str, sequence: int, *, strict: bool = False, first: int = 1, consumer: str | None = None
+    ) -> bool:
+        """`apply_if_newer` in a transaction of async code."""
+        steps = self._advancing(entity, sequence, strict, first, consumer)
+        execute = connect.join(self.boundary.backend, tx).aexecute
+        if execute is None:
+            raise ConfigurationError("tx= belongs to sync code: use apply_if_newer().")
+        return _applied(entity, sequence, await arun(steps, execute), strict=strict)
+
+    def _advancing(
+        self, entity: str, sequence: int, strict: bool, first: int, consumer: str | None
+    ) -> Steps[tuple[bool, int | None]]:
+        around = enclosing()
+        name = consumer or (None if around is None else around.operation)
+        if name is None:
+            raise ConfigurationError(
+                "apply_if_newer() outside a handler needs consumer=: each keeps its own sequences."
+            )
+        inbox = Letters(self.boundary.backend).inbox
+        key = self.boundary.lookup(key_of(entity), operation=f"{name} sequence")
+        names = (self.boundary.name, name, entity[:LONGEST])
+        return inboxing.advance(inbox, key, names, sequence, first=first if strict else None)
+
+    # ------------------------------------------------------------ small things
 
     def _taken(self, consumer: str) -> str:
         if not check_name(consumer, "consumer"):
             raise ConfigurationError("consumer= is empty: name who handles the messages.")
         if consumer in self._consumers:
-            raise ConfigurationError(f"There is a handler {consumer!r} already: a message would be handled by one alone.")
+            raise ConfigurationError(
+                f"There is a handler {consumer!r} already: a message would be handled by one alone."
+            )
         self._consumers.add(consumer)
         return consumer
+
+
+class Options(TypedDict, total=False):
+    """How long a handler's messages are tried, and how it takes them.
+
+    attempts: how many attempts may end by an error before the message is moved to the dead letters; by default 5.
+    crashes: how many may end with their process; by default 3.
+    gaps: how many may meet a `SequenceGap`; by default 10.
+    pause, longest_pause: bounds of the wait before a message is tried again: of the first one, doubled with each, and
+        of the last; by default "500ms" and "60s". The wait is a random time between half of them and all.
+    parse: makes of the payload what the handler finds as ``message.data``, such as a model's ``model_validate``.
+    digest: whether another payload, type or key under a used id is refused (it goes to the dead letters), as is the
+        default; without, it is taken for a duplicate.
+    """
+
+    attempts: int
+    crashes: int
+    gaps: int
+    pause: Duration
+    longest_pause: Duration
+    parse: Callable[[Any], Any] | None
+    digest: bool
+
+
+def _applied(entity: str, sequence: int, found: tuple[bool, int | None], *, strict: bool) -> bool:
+    moved, last = found
+    if strict and not moved and (last is None or sequence > last):
+        raise SequenceGap(f"{sequence} of {entity!r} came, and the last one applied is {last}.", last=last)
+    return moved

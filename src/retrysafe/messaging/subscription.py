@@ -26,8 +26,8 @@ class Subscription:
     """Receives messages from a broker, lets a handler handle them, and acks them: on an event loop, or in a thread.
 
     Messages of one topic and key are handled one after the other, in the order in which the broker hands them out; up
-    to ``lanes`` of different keys at once. One that fails is tried again after a pause, while its own lane waits, and no
-    other. Messages without a key wait for nobody: they are given back to the broker instead.
+    to ``lanes`` of different keys at once. One that fails is tried again after a pause; its own lane waits for it, and
+    no other. Messages without a key wait for nobody: they are given back to the broker instead.
 
     The ack follows the commit: a consumer that dies between the two is handed the message again, and the inbox knows
     it. Messages that nobody has settled are the broker's again when the subscription ends.
@@ -213,7 +213,7 @@ class _Run:
 
     async def _worker(self) -> None:
         while (lane := await self._ready.get()) is not None:
-            if self._ending:
+            if self._ending or self._bell.rung:
                 continue
             portion = self._lanes.take(lane, self._more(), self._handler.portion)
             handled = await self._handled(portion)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from retrysafe.core.inboxing import Became, Counts, Handled, Trials, after_failure
 from retrysafe.ports import Ask, InboxStore, Steps, Store
@@ -24,16 +24,31 @@ class End(NamedTuple):
     before: bool = False
 
 
+class Judging(Protocol):
+    """An attempt at a message."""
+
+    arrival: Arrival
+    counted: bool
+    """Whether it is to be noted that it begins, as `before` has judged."""
+
+    def before(self, counts: Counts) -> End | None:
+        """What became of the message already; None: it is to be tried."""
+        ...
+
+
 UNCOUNTED = (Became.BUSY, Became.BEHIND)
 """No attempt was made."""
 ENDED = (Became.FAILED, Became.GAP)
 """An attempt has ended by an error."""
 
 
-def begin(inbox: InboxStore, arrival: Arrival) -> Steps[Counts]:
-    """Note that an attempt begins, and return how many there were, this one included."""
-    yield from ask(inbox.begun(arrival))
-    return (yield from ask(inbox.counts(arrival)))
+def begin(inbox: InboxStore, attempt: Judging) -> Steps[End | None]:
+    """Look whether a message is to be tried, and note that an attempt begins if it is."""
+    counts = yield from ask(inbox.counts(attempt.arrival))
+    end = attempt.before(counts)
+    if attempt.counted:
+        yield from ask(inbox.begun(attempt.arrival))
+    return end
 
 
 def conclude(

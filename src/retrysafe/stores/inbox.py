@@ -51,7 +51,8 @@ class SqlInbox:
         here = f"key_hash = {self._store.p('key')}"
         sql = (
             f"SELECT coalesce(max(started), 0), coalesce(max(finished), 0), "
-            f"(SELECT count(*) FROM {DEAD} WHERE {here}) FROM {TROUBLES} WHERE {here}"
+            f"(SELECT count(*) FROM {DEAD} WHERE {here}), coalesce(max(t.now) - max(updated), 0) "
+            f"FROM {TROUBLES}, {self._store.clock} WHERE {here}"
         )
         return Ask(self._store.query(sql, {"key": arrival.identity}, writes=False), _counts)
 
@@ -157,7 +158,8 @@ class SqlInbox:
         into, ignore = self._store.insert_ignoring("key_hash")
         sql = (
             f"{into} {SEQUENCES} (key_hash, {', '.join(names)}, sequence, updated) VALUES ({p('key')}, "
-            f"{', '.join(p('operation', name) for name in names)}, {p('token', 'sequence')}, {self._store.NOW}) {ignore}"
+            f"{', '.join(p('operation', name) for name in names)}, {p('token', 'sequence')}, {self._store.NOW}) "
+            f"{ignore}"
         )
         return Ask(self._store.query(sql, params), _changed)
 
@@ -220,8 +222,8 @@ def _letter(row: Sequence[Any]) -> InboxLetter:
 
 
 def _counts(answer: Rows) -> Counts:
-    started, finished, dead = answer.rows[0]
-    return Counts(int(started), int(finished), bool(dead))
+    started, finished, dead, age = answer.rows[0]
+    return Counts(int(started), int(finished), bool(dead), int(age) / 1e6)
 
 
 def _tallies(answer: Rows) -> list[tuple[str, str, int, int, int]]:

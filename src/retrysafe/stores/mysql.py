@@ -69,6 +69,7 @@ class MysqlStore(SqlStore):
     )
     NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     BEGIN = "START TRANSACTION"
+    CLAIMS_MANY = False
     HAS_SCHEMA = (
         "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'retrysafe_schema'"
     )

@@ -115,6 +115,18 @@ class PostgresqlStore(SqlStore):
         read = Query(self.read_sql, params, usage, writes=False)
         return Query(self._counted_claim_sql[want.transactional, limited], params, read)
 
+    def claim_many_sql(self, count: int) -> str:
+        """The same behind the gates of the keys, so that it waits for no other transaction."""
+        lock = _LOCK.replace("CAST(:key AS bytea)", "w.wanted_key")
+        keys = ", ".join(self.p("key", f"key{i}") for i in range(count))
+        before = (
+            f"{self._wanted(count)}, t AS MATERIALIZED (SELECT {self.NOW} AS now), "
+            f"old AS MATERIALIZED (SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash IN ({keys})), "
+            f"gate AS MATERIALIZED (SELECT w.wanted_key, w.wanted_print, {lock} AS open FROM wanted AS w "
+            f"WHERE NOT EXISTS (SELECT 1 FROM old WHERE old.key_hash = w.wanted_key)) "
+        )
+        return self._insert_many(before, "gate, t WHERE gate.open")
+
     def _sweep(self, clock: str) -> str:
         locked = (
             f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE {self.forgotten_now()} "

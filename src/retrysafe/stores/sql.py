@@ -104,6 +104,8 @@ class SqlStore:
     GATE: ClassVar[str] = ""
     """A further condition under which a transaction may take a record, so that it never blocks."""
     SKIP_LOCKED: ClassVar[str] = ""
+    CLAIMS_MANY: ClassVar[bool] = True
+    """Whether keys can be claimed many at once without waiting for others."""
     LOCKS_ROWS: ClassVar[bool] = True
     """Whether a row can be held for a transaction while others write; else one writer holds all."""
 
@@ -241,6 +243,54 @@ class SqlStore:
     def sweep(self, limit: int) -> list[Ask[int]]:
         """Remove up to ``limit`` forgotten records."""
         return [Ask(self.query(self._sweep_sql, {"limit": limit}), _count)]
+
+    # ------------------------------------------------------------ many at once
+
+    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
+        """Insert first records, in the order of their keys; those that are there stay as they are."""
+        params = self._want_params(wants[0])
+        for i, want in enumerate(sorted(wants)):
+            params |= {f"key{i}": want.key, f"fingerprint{i}": want.fingerprint}
+        found = self.query(self.claim_many_sql(len(wants)), params)
+        return Ask(found, lambda answer: {bytes(key): int(token) for key, token in answer.rows})
+
+    def claim_many_sql(self, count: int) -> str:
+        """One INSERT of so many; here a transaction that writes is alone."""
+        return self._insert_many(f"{self._wanted(count)} ", f"wanted, {self.clock} WHERE true")
+
+    def _wanted(self, count: int) -> str:
+        rows = ", ".join(
+            f"({self.p('key', f'key{i}')}, {self.p('fingerprint', f'fingerprint{i}')})" for i in range(count)
+        )
+        return f"WITH wanted (wanted_key, wanted_print) AS (VALUES {rows})"
+
+    def _insert_many(self, before: str, source: str) -> str:
+        insert = self._insert("retrysafe_source", " WHERE retrysafe_true").rsplit(" RETURNING ", 1)[0]
+        insert = insert.replace(self.p("key"), "wanted_key", 1).replace(self.p("fingerprint"), "wanted_print", 1)
+        return f"{before}{insert.replace('retrysafe_source WHERE retrysafe_true', source)} RETURNING key_hash, token"
+
+    def read_many(self, keys: Sequence[bytes]) -> Ask[dict[bytes, Record]]:
+        """The records of keys."""
+        params = {f"key{i}": key for i, key in enumerate(keys)}
+        sql = (
+            f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {self.clock} "
+            f"WHERE r.key_hash IN ({', '.join(self.p('key', name) for name in params)})"
+        )
+        found = self.query(sql, params, writes=False)
+        return Ask(found, lambda answer: {record.key: record for record in _records(answer)})
+
+    def complete_many(self, held: Sequence[Held], result: Stored) -> Ask[int]:
+        """Complete the records of one attempt."""
+        first, stamp = held[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""
+        params: dict[str, Any] = {f"key{i}": one.key for i, one in enumerate(held)}
+        keys = ", ".join(self.p("key", name) for name in params)
+        params |= {"attempt": first.attempt, "window": first.clocks.window, "memory": first.clocks.memory}
+        sql = self._update(
+            f"state = '{RULES[Event.COMPLETE].target}', {self._result()}, {self._written()}",
+            self.clock,
+            f"r.key_hash IN ({keys}) AND r.attempt = {self.p('attempt')} AND {allowed(Event.COMPLETE)}{stamp}",
+        )
+        return Ask(self.query(sql, params | _result_params(result)), _count)
 
     # ------------------------------------------------------------ asks of an operator
 

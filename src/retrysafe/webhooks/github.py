@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from retrysafe.core.keys import hash_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.messages import Response
 from retrysafe.webhooks.answers import acknowledged
-from retrysafe.core.keys import hash_of
 from retrysafe.webhooks.deliveries import Head, Known
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.signatures import Secrets, check_signature, secrets_of, signs

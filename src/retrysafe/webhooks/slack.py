@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from retrysafe.core.keys import hash_of
 from retrysafe.http.messages import Response
 from retrysafe.types import Duration
 from retrysafe.webhooks.answers import text
-from retrysafe.core.keys import hash_of
 from retrysafe.webhooks.deliveries import Head, Known, text_at
 from retrysafe.webhooks.signatures import (
     TOLERANCE,

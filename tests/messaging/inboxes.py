@@ -1,0 +1,126 @@
+"""Inboxes on every database, and messages for them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retrysafe import Boundary, connect
+from retrysafe.messaging import Envelope, Handler, Inbox
+from retrysafe.messaging.attempts import Attempt
+from retrysafe.ports import Occurrence
+from retrysafe.programs import inboxing
+from retrysafe.programs.drivers import ask, run
+from retrysafe.types import DeadLetter, Delivery
+from tests.stores.ageing import mysql_connection
+
+KINDS = ("sqlite", "postgresql", "mysql")
+
+
+def envelope(id: object, key: object = "k", payload: bytes = b'{"n":1}', **fields: Any) -> Envelope:
+    text = None if key is None else str(key)
+    made = Envelope(str(id), "orders", text, "orders.placed.v1", "/shop", None, {}, payload, "application/json")
+    return made._replace(**fields)
+
+
+def delivery(id: object, key: object = "k", payload: bytes = b'{"n":1}', *, redelivered: bool = False) -> Delivery:
+    return Delivery(envelope(id, key, payload), id, "orders.0", redelivered)
+
+
+@dataclass
+class World:
+    """A database with a table of what was applied, and the inboxes on it."""
+
+    kind: str
+    url: str
+    table: str
+    told: list[Occurrence] = field(default_factory=list)
+    boundaries: list[Boundary] = field(default_factory=list)
+
+    def inbox(self, **terms: Any) -> Inbox:
+        name = f"inbox-{secrets.token_hex(6)}"
+        terms = {"effects": "transactional", "window": "7d", "observers": (self.told.append,), **terms}
+        self.boundaries.append(Boundary(name, store=self.url, **terms))
+        return Inbox(self.boundaries[-1])
+
+    def apply(self, tx: Any, value: object) -> None:
+        """The business write: it counts how often it was made."""
+        sql = f"INSERT INTO {self.table} VALUES ('{value}')"
+        if hasattr(tx, "query"):
+            tx.query(sql)
+        else:
+            tx.execute(sql)
+
+    def applied(self) -> list[str]:
+        with self.connected() as look:
+            return sorted(row[0] for row in look(f"SELECT value FROM {self.table}"))
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        if self.kind == "sqlite":
+            import sqlite3
+
+            with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), isolation_level=None)) as lite:
+                yield lambda sql: lite.execute(sql).fetchall()
+        elif self.kind == "postgresql":
+            import psycopg
+
+            with psycopg.connect(self.url, autocommit=True) as connection:
+
+                def perform(sql: str) -> Any:
+                    cursor = connection.execute(sql.encode())
+                    return cursor.fetchall() if cursor.description else []
+
+                yield perform
+        else:
+            with closing(mysql_connection(self.url, autocommit=True)) as my, my.cursor() as cursor:
+
+                def query(sql: str) -> Any:
+                    cursor.execute(sql)
+                    return cursor.fetchall()
+
+                yield query
+
+    def letters(self, inbox: Inbox) -> list[DeadLetter]:
+        found = inbox._letters
+        steps = ask(found.inbox.letters(inbox.boundary.name, None, limit=100))
+        return found.run(steps)
+
+    def mark(self, inbox: Inbox) -> None:
+        for letter in self.letters(inbox):
+            assert run(ask(inbox._letters.inbox.mark(letter.arrival.identity)), inbox._letters.backend.client())
+
+    def begin(self, handler: Handler[..., Any], envelope: Envelope) -> None:
+        """What is left in the database of an attempt whose process is killed in it."""
+        handler.letters.run(inboxing.begin(handler.letters.inbox, Attempt(handler.setting, envelope)))
+
+    def withdraw(self, handler: Handler[..., Any], envelope: Envelope) -> None:
+        arrival = Attempt(handler.setting, envelope).arrival
+        handler.letters.run(ask(handler.letters.inbox.withdrawn(arrival)))
+
+    def age_attempts(self, seconds: int = 3600) -> None:
+        with self.connected() as perform:
+            perform(f"UPDATE retrysafe_inbox_troubles SET updated = updated - {seconds * 1_000_000}")
+
+    def names(self) -> list[str]:
+        return [one.name for one in self.told]
+
+    def close(self) -> None:
+        for boundary in self.boundaries:
+            boundary.close()
+        with self.connected() as perform:
+            perform(f"DROP TABLE {self.table}")
+
+
+def world_of(kind: str, path: Path) -> World:
+    url = f"sqlite:///{path / 'inbox.db'}" if kind == "sqlite" else os.environ[f"RETRYSAFE_TEST_{kind.upper()}"]
+    connect.connect(url).migrate()
+    world = World(kind, url, f"applied_{secrets.token_hex(6)}")
+    with world.connected() as perform:
+        perform(f"CREATE TABLE {world.table} (value VARCHAR(64))")
+    return world

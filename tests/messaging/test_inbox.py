@@ -1,0 +1,369 @@
+"""An inbox applies a message once, tries a failing one within bounds, and keeps what it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from retrysafe import Boundary, ConfigurationError
+from retrysafe.core.identifiers import milliseconds_of, uuid7
+from retrysafe.messaging import Became, Handled, Inbox, Received, SequenceGap
+from tests.boundary.shops import Shop
+from tests.messaging.inboxes import World, envelope
+
+SETTLED = (Became.HANDLED, Became.DUPLICATE, Became.DEAD, Became.PASSED)
+
+
+def became(*handled: Handled) -> list[str]:
+    assert all((one.again is None) == (one.became in SETTLED) for one in handled)
+    return [one.became.value for one in handled]
+
+
+# ---------------------------------------------------------------- once
+
+
+@pytest.mark.fault(9)
+@pytest.mark.fault(50)
+async def test_the_write_and_the_record_commit_together_on_every_store(shop: Shop) -> None:
+    inbox = Inbox(shop.boundary(effects="transactional", observers=()))
+    fail = [True]
+
+    @inbox.handler("inventory", attempts=2)
+    def reserve(message: Received[Any]) -> None:
+        shop.execute(message.tx, f"INSERT INTO {shop.goods} VALUES ('{message.data['n']}')")
+        if fail:
+            raise ValueError(fail.pop())
+
+    @inbox.handler("ainventory", attempts=2)
+    async def areserve(message: Received[Any]) -> None:
+        await shop.insert(message.tx, str(message.data["n"]))
+        if fail:
+            raise ValueError(fail.pop())
+
+    handler: Any = reserve if shop.sync else areserve
+    first = await handler.ahandle(envelope(1), redelivered=False)
+    assert (became(first), shop.rows()) == (["failed"], [])
+    again = [await handler.ahandle(envelope(1)) for _ in range(3)]
+    assert (became(*again), shop.rows()) == (["handled", "duplicate", "duplicate"], ["1"])
+
+
+def test_two_consumers_each_handle_a_message_and_one_name_is_given_once(world: World) -> None:
+    inbox = world.inbox()
+
+    def handle(message: Received[Any]) -> None:
+        world.apply(message.tx, message.envelope.id)
+
+    stock, mail = inbox.handler("stock")(handle), inbox.handler("mail")(handle)
+    assert became(stock.handle(envelope(1)), mail.handle(envelope(1)), mail.handle(envelope(1))) == [
+        *("handled", "handled", "duplicate")
+    ]
+    assert world.applied() == ["1", "1"]
+    with pytest.raises(ConfigurationError, match="handler 'mail' already"):
+        inbox.handler("mail")
+    with pytest.raises(ConfigurationError, match="no option 'attemps'"):
+        inbox.handler("other", attemps=3)(handle)  # type: ignore[call-arg]
+
+
+def test_messages_of_two_sources_may_have_one_id(world: World) -> None:
+    handler = world.inbox().handler("stock")(lambda message: world.apply(message.tx, message.envelope.source))
+    one, other = envelope("b1", source="a"), envelope("1", source="ab")
+    assert became(handler.handle(one), handler.handle(other), handler.handle(one)) == [
+        *("handled", "handled", "duplicate")
+    ]
+    assert world.applied() == ["a", "ab"]
+
+
+def test_one_id_with_another_payload_is_a_dead_letter_of_its_own(world: World) -> None:
+    inbox = world.inbox()
+    handler = inbox.handler("stock")(lambda message: world.apply(message.tx, message.data["n"]))
+    assert became(handler.handle(envelope(1)), handler.handle(envelope(1, payload=b'{"n":2}'))) == ["handled", "dead"]
+    assert became(handler.handle(envelope(1, payload=b'{"n":2}')), handler.handle(envelope(1))) == ["dead", "duplicate"]
+    [letter] = world.letters(inbox)
+    assert (letter.arrival.envelope.payload, world.applied()) == (b'{"n":2}', ["1"])
+    assert "KeyReused" in letter.error
+
+
+def test_without_the_digest_another_payload_is_a_duplicate(world: World) -> None:
+    handler = world.inbox().handler("stock", digest=False)(lambda message: None)
+    assert became(handler.handle(envelope(1)), handler.handle(envelope(1, payload=b"2"))) == ["handled", "duplicate"]
+
+
+def test_a_message_without_an_id_is_given_up_or_passes_by_choice(world: World) -> None:
+    strict, lax = world.inbox(), world.inbox(on_missing="pass")
+    seen: list[Any] = []
+    dead, passed = strict.handler("stock")(seen.append), lax.handler("stock")(seen.append)
+    assert became(dead.handle(envelope("")), passed.handle(envelope("")), passed.handle(envelope(""))) == [
+        *("dead", "passed", "passed")
+    ]
+    assert (len(seen), len(world.letters(strict)), world.letters(lax)) == (2, 1, [])
+
+
+@pytest.mark.parametrize("world", ["postgresql", "mysql"], indirect=True)  # SQLite has one writer, who is waited for
+def test_a_message_that_another_consumer_handles_comes_again_and_counts_no_attempt(world: World) -> None:
+    inbox = world.inbox()
+    inside, go = threading.Event(), threading.Event()
+
+    @inbox.handler("stock", crashes=2)
+    def handle(message: Received[Any]) -> None:
+        inside.set()
+        assert go.wait(20)
+
+    first = threading.Thread(target=handle.handle, args=(envelope(1),))
+    first.start()
+    assert inside.wait(20)
+    try:
+        rivals = [handle.handle(envelope(1)) for _ in range(4)]
+    finally:
+        go.set()
+        first.join()
+    assert became(*rivals) == ["busy"] * 4
+    assert world.letters(inbox) == []
+    assert became(handle.handle(envelope(1))) == ["duplicate"]
+
+
+# ---------------------------------------------------------------- failures
+
+
+@pytest.mark.fault(53)
+def test_a_failing_message_is_tried_so_often_and_then_kept_with_its_last_error(world: World) -> None:
+    inbox = world.inbox()
+    calls: list[str] = []
+
+    @inbox.handler("stock", attempts=3, pause="1s", longest_pause="1m")
+    def handle(message: Received[Any]) -> None:
+        calls.append(message.envelope.id)
+        world.apply(message.tx, "never")
+        raise ValueError(f"no {len(calls)}")
+
+    tried = [handle.handle(envelope(1), redelivered=again) for again in (False, True, True, True, False)]
+    assert became(*tried) == ["failed", "failed", "dead", "dead", "dead"]
+    assert (len(calls), world.applied()) == (3, [])
+    assert [one.again for one in tried[:2]] == [pytest.approx(0.75, abs=0.26), pytest.approx(1.5, abs=0.51)]
+    [letter] = world.letters(inbox)
+    assert (letter.started, letter.finished, letter.error) == (3, 3, "ValueError: no 3")
+    assert world.names().count("message_dead") == 3
+
+
+def test_a_permanent_failure_and_an_unreadable_payload_are_given_up_at_once(world: World) -> None:
+    inbox = world.inbox(permanent=KeyError)
+
+    @inbox.handler("stock")
+    def handle(message: Received[Any]) -> None:
+        if message.envelope.id == "2":
+            message.claim.fail(LookupError("unknown"))
+        else:
+            raise KeyError("x")
+
+    bad = envelope(3, payload=b"{")
+    tried = [handle.handle(one) for one in (envelope(1), envelope(2), bad, envelope(1), envelope(2), bad)]
+    assert became(*tried) == ["dead"] * 6
+    assert len(world.letters(inbox)) == 3
+
+
+def test_a_duplicate_of_a_dead_message_does_not_change_its_letter(world: World) -> None:
+    inbox = world.inbox()
+
+    @inbox.handler("stock", attempts=1)
+    def handle(message: Received[Any]) -> None:
+        raise ValueError("the cause")
+
+    handle.handle(envelope(1))
+    [before] = world.letters(inbox)
+    assert became(*(handle.handle(envelope(1), redelivered=again) for again in (False, True))) == ["dead", "dead"]
+    assert world.letters(inbox)[0]._replace(now=0) == before._replace(now=0)
+
+
+@pytest.mark.fault(53)
+def test_a_message_whose_every_attempt_ended_with_its_process_is_given_up_untried(world: World) -> None:
+    inbox = world.inbox()
+    calls: list[str] = []
+    handle = inbox.handler("stock", crashes=3)(lambda message: calls.append(message.envelope.id))
+    attempt = envelope(1)
+
+    for _ in range(3):  # begun, and nothing more
+        world.begin(handle, attempt)
+    assert became(handle.handle(attempt)) == ["busy"]  # they may have come together
+    world.age_attempts()
+    assert became(handle.handle(attempt)) == ["dead"]
+    [letter] = world.letters(inbox)
+    assert (calls, letter.started - letter.finished > 1, "end of its consumer" in letter.error) == ([], True, True)
+    assert became(handle.handle(attempt, redelivered=False)) == ["dead"]
+
+
+@pytest.mark.fault(50)
+def test_duplicates_that_come_together_are_not_taken_for_crashes(world: World) -> None:
+    handle = world.inbox().handler("stock", crashes=1)(lambda message: world.apply(message.tx, "1"))
+    world.begin(handle, envelope(1))
+    assert became(handle.handle(envelope(1))) == ["busy"]
+    world.withdraw(handle, envelope(1))
+    assert became(handle.handle(envelope(1)), handle.handle(envelope(1))) == ["handled", "duplicate"]
+    assert world.applied() == ["1"]
+
+
+def test_what_is_interrupted_is_no_crash(world: World) -> None:
+    calls: list[int] = []
+
+    @world.inbox().handler("stock", crashes=1)
+    def handle(message: Received[Any]) -> None:
+        calls.append(1)
+        if len(calls) < 4:
+            raise KeyboardInterrupt
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            handle.handle(envelope(1))
+    assert became(handle.handle(envelope(1))) == ["handled"]
+
+
+@pytest.mark.parametrize("world", ["sqlite", "postgresql"], indirect=True)
+async def test_a_cancelled_handler_is_no_crash_and_leaves_nothing(world: World) -> None:
+    calls: list[int] = []
+    inside = asyncio.Event()
+
+    @world.inbox().handler("stock", crashes=1)
+    async def handle(message: Received[Any]) -> None:
+        calls.append(1)
+        if len(calls) < 4:
+            inside.set()
+            await asyncio.Event().wait()
+
+    for _ in range(3):
+        task = asyncio.create_task(handle.ahandle(envelope(1)))
+        await asyncio.wait_for(inside.wait(), 20)
+        inside.clear()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert became(await handle.ahandle(envelope(1))) == ["handled"]
+    await world.boundaries[-1].aclose()
+
+
+def test_an_error_of_the_setting_is_raised_and_no_message_is_blamed(world: World) -> None:
+    inbox = world.inbox()
+
+    @inbox.handler("stock", attempts=1)
+    async def handle(message: Received[Any]) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="coroutine function"):
+        handle.handle(envelope(1))
+    assert world.letters(inbox) == []
+
+
+def test_a_store_without_transactions_needs_a_place_for_letters(tmp_path: Any) -> None:
+    boundary = Boundary("inbox", store="memory://", observers=())
+    with pytest.raises(ConfigurationError, match="letters="):
+        Inbox(boundary)
+    inbox = Inbox(boundary, letters=f"sqlite:///{tmp_path / 'letters.db'}")
+    handle = inbox.handler("stock", attempts=1)(lambda message: 1 / message.data["n"])
+    assert became(handle.handle(envelope(1)), handle.handle(envelope(1))) == ["handled", "duplicate"]
+    assert became(handle.handle(envelope(2, payload=b'{"n":0}'))) == ["dead"]
+    boundary.close()
+
+
+def test_an_external_effect_in_doubt_waits_for_a_person(world: World) -> None:
+    inbox = world.inbox(effects="external")
+    handle = inbox.handler("mail")(lambda message: 1 / 0)
+    assert became(handle.handle(envelope(1)), handle.handle(envelope(1))) == ["failed", "dead"]
+    assert "OutcomeUnknown" in world.letters(inbox)[0].error
+
+
+# ---------------------------------------------------------------- redrive
+
+
+@pytest.mark.fault(59)
+def test_a_dead_letter_is_handled_again_once_and_stays_when_it_fails(world: World) -> None:
+    inbox = world.inbox()
+    fail = [1, 1]
+
+    @inbox.handler("stock", attempts=1)
+    def handle(message: Received[Any]) -> None:
+        if fail:
+            raise ValueError(fail.pop())
+        world.apply(message.tx, message.envelope.id)
+
+    assert became(handle.handle(envelope(1))) == ["dead"]
+    assert handle.handle_marked() == []
+    world.mark(inbox)
+    assert became(*handle.handle_marked()) == ["dead"]
+    assert (handle.handle_marked(), world.letters(inbox)[0].marked) == ([], False)
+    world.mark(inbox)
+    assert became(*handle.handle_marked()) == ["handled"]
+    assert (world.applied(), world.letters(inbox)) == (["1"], [])
+    assert became(handle.handle(envelope(1))) == ["duplicate"]
+
+
+@pytest.mark.fault(59)
+def test_what_comes_after_the_window_is_told_to_be_late(world: World) -> None:
+    inbox = world.inbox(window="1h")
+    late: list[bool] = []
+    handle = inbox.handler("stock")(lambda message: late.append(message.late))
+    old, new = uuid7(1_000_000, bytes(10)), "7"
+    assert milliseconds_of(old) == 1_000_000
+    assert milliseconds_of(new) is None
+    assert became(handle.handle(envelope(old)), handle.handle(envelope(new))) == ["handled", "handled"]
+    assert (late, world.names().count("message_late")) == ([True, False], 1)
+
+
+# ---------------------------------------------------------------- sequences
+
+
+def test_the_latest_wins(world: World) -> None:
+    inbox = world.inbox()
+
+    @inbox.handler("stock")
+    def handle(message: Received[Any]) -> None:
+        if inbox.apply_if_newer(message.tx, "sku", message.data["n"]):
+            world.apply(message.tx, message.data["n"])
+
+    for id, n in enumerate((3, 1, 5, 4, 5, 6)):
+        assert became(handle.handle(envelope(id, payload=b'{"n":%d}' % n))) == ["handled"]
+    assert world.applied() == ["3", "5", "6"]
+
+
+@pytest.mark.fault(55)
+def test_strict_sequences_wait_for_what_is_missing_and_are_parked_if_it_does_not_come(world: World) -> None:
+    inbox = world.inbox()
+
+    @inbox.handler("stock", gaps=3, attempts=1)
+    def handle(message: Received[Any]) -> None:
+        if inbox.apply_if_newer(message.tx, "sku", message.data["n"], strict=True):
+            world.apply(message.tx, message.data["n"])
+
+    def come(n: int, copy: str = "") -> str:
+        return became(handle.handle(envelope(f"{n}{copy}", payload=b'{"n":%d}' % n)))[0]
+
+    assert [come(2), come(1), come(3), come(2), come(3), come(2, "b")] == [
+        *("gap", "handled", "gap", "handled", "handled", "handled")
+    ]
+    assert world.applied() == ["1", "2", "3"]
+    assert [come(9), come(9), come(9)] == ["gap", "gap", "dead"]
+
+
+def test_consumers_keep_sequences_of_their_own_and_outside_of_one_it_is_named(world: World) -> None:
+    inbox = world.inbox()
+    seen: list[bool] = []
+    for name in ("stock", "mail"):
+        handle = inbox.handler(name)(lambda message: seen.append(inbox.apply_if_newer(message.tx, "sku", 1)))
+        handle.handle(envelope(1))
+    assert seen == [True, True]
+    with pytest.raises(ConfigurationError, match="consumer="):
+        inbox.apply_if_newer(None, "sku", 1)
+
+
+def test_a_gap_error_names_the_last_one_applied(world: World) -> None:
+    inbox = world.inbox()
+    found: list[int | None] = []
+
+    @inbox.handler("stock")
+    def handle(message: Received[Any]) -> None:
+        inbox.apply_if_newer(message.tx, "sku", 7, strict=True, first=7)
+        try:
+            inbox.apply_if_newer(message.tx, "sku", 9, strict=True)
+        except SequenceGap as gap:
+            found.append(gap.last)
+
+    handle.handle(envelope(1))
+    assert found == [7]

@@ -1,0 +1,65 @@
+"""Consumers killed in loops: every message is applied once; one that kills is given up."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from random import Random
+
+import pytest
+
+from tests.messaging.consuming import KEYS
+from tests.messaging.inboxes import World
+
+
+def consumer(world: World, make: str, count: int, poison: int = -1) -> subprocess.Popen[str]:
+    name = world.boundaries[0].name
+    command = [sys.executable, "-m", "tests.messaging.consuming", world.url, name, world.table, make, f"{count}"]
+    return subprocess.Popen([*command, f"{poison}"], stdout=subprocess.PIPE, text=True)
+
+
+def killed_or_done(child: subprocess.Popen[str], lines: int) -> bool:
+    """Let it print so many lines, then kill it; whether it came to its end before."""
+    assert child.stdout is not None
+    for _ in range(lines):
+        line = child.stdout.readline()
+        if line == "done\n" or not line:
+            break
+    else:
+        child.send_signal(signal.SIGKILL)
+    rest = child.stdout.read()
+    child.stdout.close()
+    child.wait()
+    return line == "done\n" or rest.endswith("done\n")
+
+
+@pytest.mark.parametrize("make", ["handler", "set_handler"])
+@pytest.mark.fault(9)
+@pytest.mark.fault(50)
+def test_every_message_is_applied_once_whenever_consumers_are_killed(make: str, world: World) -> None:
+    random = Random(f"kills {make} {world.kind}")
+    world.inbox()
+    count, runs = 150, 0
+    while not killed_or_done(consumer(world, make, count), random.randrange(2, 12) + 3 * runs):
+        runs += 1
+        assert runs < 40
+        world.age_attempts()  # each of these deliveries comes long after the one before
+    with world.connected() as look:
+        applied = [int(row[0]) for row in look(f"SELECT value FROM {world.table}")]
+    assert sorted(applied) == list(range(count))
+    assert runs >= 2
+
+
+@pytest.mark.parametrize("make", ["handler", "batch_handler"])
+@pytest.mark.fault(53)
+def test_a_message_that_kills_its_consumers_ends_alone_in_the_dead_letters(make: str, world: World) -> None:
+    inbox = world.inbox()
+    for _ in range(3):
+        assert not killed_or_done(consumer(world, make, 20, poison=3), 100)
+        world.age_attempts()
+    assert killed_or_done(consumer(world, make, 20, poison=3), 100)
+    assert sorted(map(int, world.applied())) == [n for n in range(20) if n != 3]
+    [letter] = world.letters(inbox)
+    assert (letter.arrival.envelope.id, letter.started - letter.finished >= 2) == ("3", True)
+    assert KEYS < 10  # the poison has messages behind it in its lane

@@ -1,0 +1,272 @@
+"""Subscriptions: lanes in order, acks after commits, failures that hold their own lane only. On the memory broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from retrysafe import ConfigurationError
+from retrysafe.messaging import Became, Received, Subscription
+from retrysafe.messaging.brokers.memory import MemoryBroker, MemoryConsumer
+from retrysafe.types import Delivery
+from tests.messaging.inboxes import World, envelope
+
+ONE = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Recording(MemoryConsumer):
+    """Notes what it is told, and fails when it is told to."""
+
+    def __init__(self, broker: MemoryBroker, *topics: str) -> None:
+        super().__init__(broker, topics or ("orders",), None)
+        self.acked: list[str] = []
+        self.fail_receive = self.fail_ack = 0
+        self.closed = False
+
+    async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+        if self.fail_receive:
+            self.fail_receive -= 1
+            raise ConnectionError("the broker is away")
+        return await super().receive(most, wait)
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        if self.fail_ack:
+            self.fail_ack -= 1
+            raise ConnectionError("the ack was lost")
+        await super().ack(deliveries)
+        self.acked += [one.envelope.id for one in deliveries]
+
+    async def aclose(self) -> None:
+        self.closed = True
+        await super().aclose()
+
+
+def order_of(applied: list[tuple[str, int]]) -> dict[str, list[int]]:
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for key, n in applied:
+        by_key[key].append(n)
+    return by_key
+
+
+@ONE
+@pytest.mark.parametrize("make", ["handler", "batch_handler", "set_handler"])
+@pytest.mark.parametrize("coroutine", [True, False])
+@pytest.mark.fault(50)
+@pytest.mark.fault(55)
+async def test_a_storm_of_duplicates_is_applied_once_and_in_order(coroutine: bool, make: str, world: World) -> None:
+    random = Random(f"storm {make} {coroutine}")
+    applied: list[tuple[str, int]] = []
+    fail = {n for n in range(300) if random.random() < 0.05}
+
+    def apply(messages: Any) -> None:
+        for one in messages if isinstance(messages, list) else [messages]:
+            n = int(one.envelope.id)
+            if n in fail:
+                fail.discard(n)
+                raise ValueError("once")
+            world.apply(one.tx, n)
+
+    async def aapply(messages: Any) -> None:
+        await asyncio.sleep(0)
+        apply(messages)
+
+    handler = getattr(world.inbox(), make)("stock", pause="10ms")(aapply if coroutine else apply)
+    broker = MemoryBroker(partitions=4)
+    sent = []
+    for n in range(300):
+        sent.append(envelope(n, n % 13))
+        if random.random() < 0.5:  # once more what was sent before
+            sent.append(random.choice(sent[-20:]))
+    broker.put(sent)
+    async with Subscription(Recording(broker), handler):
+        await until(lambda: not broker.depth())
+    with world.connected() as look:
+        applied = [
+            (str(int(row[0]) % 13), int(row[0])) for row in look(f"SELECT value FROM {world.table} ORDER BY rowid")
+        ]
+    assert sorted(n for _, n in applied) == list(range(300))
+    assert all(found == sorted(found) for found in order_of(applied).values())
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+@pytest.mark.fault(53)
+async def test_a_failing_message_holds_its_own_lane_and_no_other(world: World) -> None:
+    applied: list[tuple[str, int]] = []
+    bad = [True]
+
+    @world.inbox().handler("stock", attempts=1000, pause="1ms", longest_pause="2ms")
+    async def handle(message: Received[Any]) -> None:
+        if bad and message.envelope.id == "0":
+            raise ValueError("not yet")
+        applied.append((message.envelope.key or "", int(message.envelope.id)))
+
+    broker = MemoryBroker()
+    broker.put([envelope(n, n % 3) for n in range(60)])
+    async with Subscription(Recording(broker), handle, lanes=2):
+        await until(lambda: len(applied) == 40)
+        assert "0" not in order_of(applied)
+        bad.clear()
+        await until(lambda: not broker.depth())
+    assert order_of(applied)["0"] == list(range(0, 60, 3))
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+@pytest.mark.fault(9)
+@pytest.mark.fault(50)
+@pytest.mark.fault(54)
+async def test_lost_acks_and_a_broker_that_goes_away_cost_no_message_and_repeat_none(world: World) -> None:
+    handle = world.inbox().handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))
+    broker = MemoryBroker()
+    broker.put([envelope(n, n) for n in range(20)])
+    first = Recording(broker)
+    first.fail_receive, first.fail_ack = 1, 1000
+    async with Subscription(first, handle):
+        await until(lambda: len(world.applied()) == 20)
+    assert (broker.depth(), first.acked, first.closed) == (20, [], True)
+    second = Recording(broker)
+    tally = await Subscription(second, handle).arun_once()
+    assert (tally, broker.depth()) == ({Became.DUPLICATE: 20}, 0)
+    assert world.applied() == sorted(str(n) for n in range(20))
+    assert "consumer_failed" in world.names()
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+@pytest.mark.fault(86)
+async def test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back(world: World) -> None:
+    inside, go = asyncio.Event(), asyncio.Event()
+    handled: list[str] = []
+
+    @world.inbox().handler("stock")
+    async def handle(message: Received[Any]) -> None:
+        inside.set()
+        await go.wait()
+        handled.append(message.envelope.id)
+
+    broker = MemoryBroker()
+    broker.put([envelope(n, n) for n in range(10)])
+    consumer = Recording(broker)
+    subscription = Subscription(consumer, handle, lanes=2)
+    running = asyncio.create_task(subscription.arun_forever())
+    await inside.wait()
+    subscription.stop()
+    go.set()
+    await running
+    assert sorted(consumer.acked) == sorted(handled)
+    assert (broker.depth(), consumer.closed) == (10 - len(handled), True)
+    assert 1 <= len(handled) < 10
+    other = Recording(broker)
+    await Subscription(other, handle).arun_once()
+    assert sorted(handled, key=int) == [str(n) for n in range(10)]
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_message_without_a_key_is_given_back_and_holds_nothing(world: World) -> None:
+    seen: list[str] = []
+
+    @world.inbox().handler("mail", attempts=3, pause="1ms")
+    async def handle(message: Received[Any]) -> None:
+        seen.append(message.envelope.id)
+        if seen.count("0") < 3 and message.envelope.id == "0":
+            raise ValueError("not yet")
+
+    broker = MemoryBroker()
+    broker.put([envelope(n, None) for n in range(5)])
+    async with Subscription(Recording(broker), handle):
+        await until(lambda: not broker.depth())
+    assert (seen.count("0"), len(seen)) == (3, 7)
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+@pytest.mark.fault(56)
+@pytest.mark.fault(57)
+async def test_a_window_shorter_than_the_broker_redelivers_is_refused(world: World) -> None:
+    handle = world.inbox(window="24h").handler("stock")(lambda message: None)
+    broker = MemoryBroker()
+    with pytest.raises(ConfigurationError, match=r"window= .* is 24 h, and the broker may .* for 168 h"):
+        Subscription(broker.consumer("orders", redelivers=7 * 86400), handle)
+    Subscription(broker.consumer("orders", redelivers=3600), handle)
+    assert world.names() == []
+    Subscription(broker.consumer("orders"), handle)
+    assert world.names() == ["retention_unknown"]
+
+
+@ONE
+async def test_a_subscription_handles_marked_dead_letters_again(world: World) -> None:
+    inbox = world.inbox()
+    fail = [True]
+
+    @inbox.handler("stock", attempts=1)
+    async def handle(message: Received[Any]) -> None:
+        if fail:
+            raise ValueError(fail.pop())
+        world.apply(message.tx, message.envelope.id)
+
+    broker = MemoryBroker()
+    broker.put([envelope(1)])
+    async with Subscription(Recording(broker), handle, redrive="10ms"):
+        await until(lambda: len(world.letters(inbox)) == 1 and not broker.depth())
+        world.mark(inbox)
+        await until(lambda: not world.letters(inbox))
+    assert world.applied() == ["1"]
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_what_no_message_is_to_blame_for_is_raised_by_one_run_and_survived_by_a_long_one(world: World) -> None:
+    inbox = world.inbox()
+    handle = inbox.handler("stock", attempts=1)(lambda message: world.apply(message.tx, message.envelope.id))
+    with world.connected() as perform:
+        perform("ALTER TABLE retrysafe_records RENAME TO hidden")
+    broker = MemoryBroker()
+    broker.put([envelope(1)])
+    consumer = Recording(broker)
+    with pytest.raises(Exception, match="retrysafe_records"):
+        await Subscription(consumer, handle).arun_once()
+    await consumer.aclose()
+    async with Subscription(Recording(broker), handle):
+        await until(lambda: "consumer_failed" in world.names())
+        with world.connected() as perform:
+            perform("ALTER TABLE hidden RENAME TO retrysafe_records")
+        await until(lambda: not broker.depth())
+    assert (world.applied(), world.letters(inbox)) == (["1"], [])
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+def test_a_plain_program_runs_it_in_its_own_thread(world: World) -> None:
+    handle = world.inbox().handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))
+    broker = MemoryBroker(partitions=3)
+    broker.put([envelope(n, n % 5) for n in range(25)])
+    assert Subscription(broker.consumer("orders"), handle).run_once() == {Became.HANDLED: 25}
+    assert (len(world.applied()), broker.depth()) == (25, 0)
+
+
+async def test_a_partition_has_one_consumer_and_another_one_when_it_leaves() -> None:
+    broker = MemoryBroker(partitions=4)
+    broker.put([envelope(n, n % 8) for n in range(40)])
+    one, other = broker.consumer("orders"), broker.consumer("orders")
+    await other.receive(0, 0)
+    mine = await one.receive(100, 0)
+    theirs = await other.receive(100, 0)
+    assert {d.partition for d in mine}.isdisjoint({d.partition for d in theirs})
+    assert len(mine) + len(theirs) == 40
+    await one.aclose()
+    again = await other.receive(100, 0)
+    assert [d.envelope.id for d in again] == [d.envelope.id for d in mine]
+    assert all(d.redelivered for d in again)
