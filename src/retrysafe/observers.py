@@ -113,7 +113,9 @@ OCCURRENCES: dict[str, Meaning] = {
     ),
     "topic_paused": Meaning(WARNING, "an operator has paused a topic: nothing of it leaves", ("topic", "actor")),
     "topic_resumed": Meaning(WARNING, "an operator lets a topic go on", ("topic", "actor")),
-    "redriven": Meaning(WARNING, "an operator lets dead letters leave again", ("messages", "actor", "reason")),
+    "redriven": Meaning(
+        WARNING, "an operator lets dead letters leave again", ("messages", "actor", "reason")
+    ),
     "messages_trimmed": Meaning(
         ERROR,
         "a stream was trimmed of messages that a consumer had received and not settled: they are lost",

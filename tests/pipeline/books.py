@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -52,8 +52,8 @@ def database(server: str) -> Iterator[str]:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-def take_orders(url: str, topic: str, orders: int, seed: int) -> None:
-    """Take so many orders, each with its event, in one transaction with it.
+def take_orders(url: str, topic: str, orders: int, seed: int, stop: Event) -> None:
+    """Take so many orders, each with its event, in one transaction with it; fewer if it is to stop.
 
     The customer's row is locked before the event is written, so events of one customer are in the order of the counts.
     """
@@ -61,7 +61,9 @@ def take_orders(url: str, topic: str, orders: int, seed: int) -> None:
     counting = "UPDATE customers SET orders = orders + 1 WHERE id = %s RETURNING orders"
     with psycopg.connect(url) as connection:
         for start in range(0, orders, AT_ONCE):
-            _wait_for_those_before(connection, start)
+            _wait_for_those_before(connection, start, stop)
+            if stop.is_set():
+                return
             messages = []
             with connection.transaction():
                 for i in range(start, min(start + AT_ONCE, orders)):
@@ -74,14 +76,14 @@ def take_orders(url: str, topic: str, orders: int, seed: int) -> None:
                 outbox.add_many(connection, messages)
 
 
-def _wait_for_those_before(connection: psycopg.Connection[Any], taken: int) -> None:
+def _wait_for_those_before(connection: psycopg.Connection[Any], taken: int, stop: Event) -> None:
     """Customers come no faster than orders are applied, so that relays and broker have work to the end."""
-    while taken > AHEAD:
+    while taken > AHEAD and not stop.is_set():
         row = connection.execute("SELECT coalesce(max(n), 0) FROM applied").fetchone()
         connection.commit()
         if row is None or row[0] > taken - AHEAD:
             return
-        time.sleep(0.05)
+        stop.wait(0.05)
 
 
 class Audit(NamedTuple):

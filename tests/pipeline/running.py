@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -109,14 +110,14 @@ async def perform(run: Run) -> Audit:
     began, chance = time.monotonic(), random.Random(f"kills {run.seed}")
     try:
         with Six(run) as six:
-            taking = asyncio.ensure_future(
-                asyncio.to_thread(books.take_orders, run.database, run.topic, run.orders, run.seed)
-            )
+            orders = (run.database, run.topic, run.orders, run.seed, stop := threading.Event())
+            taking = asyncio.ensure_future(asyncio.to_thread(books.take_orders, *orders))
             killing = asyncio.ensure_future(_kill(six, run, chance))
             try:
                 await _until_applied(six, run, killing)
-                await taking
             finally:
+                stop.set()
+                await taking
                 killing.cancel()
                 with suppress(asyncio.CancelledError):
                     await killing

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Event
 
 import psycopg
 import pytest
@@ -47,7 +48,7 @@ async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: 
 )
 def test_the_audit_finds_what_is_wrong(postgresql: str, sql: str, breach: dict[str, int]) -> None:
     with database(postgresql) as url:
-        take_orders(url, "orders", 10, seed=1)
+        take_orders(url, "orders", 10, 1, Event())
         with psycopg.connect(url) as connection:
             connection.execute(b"DELETE FROM retrysafe_outbox")
             connection.execute(f"{INSERT} SELECT id, customer, number FROM orders".encode())
@@ -61,5 +62,5 @@ def test_the_audit_finds_what_is_wrong(postgresql: str, sql: str, breach: dict[s
 
 def test_what_waits_in_the_outbox_is_counted(postgresql: str) -> None:
     with database(postgresql) as url:
-        take_orders(url, "orders", books.AT_ONCE + 1, seed=1)
+        take_orders(url, "orders", books.AT_ONCE + 1, 1, Event())
         assert audit(url).waiting == books.AT_ONCE + 1

@@ -48,6 +48,7 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("--exchange", metavar="NAME", default="", help="RabbitMQ: publish to this exchange")
     parser.add_argument("--prefix", metavar="TEXT", default="", help="Redis: what the names of streams begin with")
     parser.add_argument("--hold", choices=["transaction", "lease"], help="how a bucket is held meanwhile")
+    parser.add_argument("--lease", metavar="TIME", default="30s", help="how long a dead relay's lease lasts (30s)")
     parser.add_argument("--batch", metavar="N", type=int, default=200, help="messages at a time (default: 200)")
     parser.add_argument("--keep", action="store_true", help="keep what has left: see retrysafe outbox sweep")
     parser.add_argument("--attempts", metavar="N", type=int, default=10, help="before a message is given up (10)")
@@ -71,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
         store,
         publisher,
         hold=options.hold,
+        lease=options.lease,
         batch=options.batch,
         keep=options.keep,
         attempts=options.attempts,

@@ -64,11 +64,13 @@ class Relay:
         hold: how a bucket is held while its messages are published: by an open "transaction" (PostgreSQL, MySQL), or by
             a "lease" with a fencing token, for slow brokers; SQLite, which has one writer, has leases only. Only leases
             count the attempts that died with their relay.
-        lease: of a bucket that is held by a lease: how long after the death of its relay it waits for another one.
+        lease: how long a bucket whose relay has died stays held, with leases; they are renewed while a relay lives.
         batch: how many messages of a bucket are taken at once.
         at_once: how many buckets an `AsyncPublisher` works on together.
         keep: move what has left to ``retrysafe_outbox_published`` instead of removing it.
         attempts: how often the broker may refuse a message before it is moved to the dead letters.
+        crashes: how often a message may be under way when its relay dies before it is taken for the cause, and moved
+            there too. After a first time it is tried alone. Counted with leases only.
         pause, longest_pause: bounds of the wait before a refused message is tried again: of the first one, doubled
             with each, and of the last. The wait is a random time below them.
         on_dead: what then becomes of its lane: "skip" goes on with the next message, "park" waits for a person.
@@ -87,15 +89,17 @@ class Relay:
         at_once: int = 4,
         keep: bool = False,
         attempts: int = 10,
+        crashes: int = 3,
         pause: Duration = "500ms",
         longest_pause: Duration = "5m",
         on_dead: Literal["skip", "park"] = "skip",
         alarm: Duration = "1m",
         observers: Iterable[Observer] | None = None,
     ) -> None:
-        if not 1 <= batch <= MOST or attempts < 1 or not 1 <= at_once <= MOST_AT_ONCE:
+        if not 1 <= batch <= MOST or min(attempts, crashes) < 1 or not 1 <= at_once <= MOST_AT_ONCE:
             raise ConfigurationError(
-                f"batch= is a number from 1 to {MOST}, at_once= one from 1 to {MOST_AT_ONCE}, attempts= one from 1."
+                f"batch= is a number from 1 to {MOST}, at_once= one from 1 to {MOST_AT_ONCE}, attempts= and "
+                "crashes= numbers from 1."
             )
         self._backend = connect.connect(store)
         self._publisher: Any = publisher
@@ -108,9 +112,9 @@ class Relay:
             )
         observing = (LoggingObserver(),) if observers is None else tuple(observers)
         self._leases = store if hold == "lease" else None
-        self._lease = seconds_of(lease, "lease")
+        self._lease = lease
         backoff = Backoff(seconds_of(pause, "pause"), seconds_of(longest_pause, "longest_pause"))
-        rules = Rules(attempts=attempts, backoff=backoff, on_dead=OnDead(on_dead))
+        rules = Rules(attempts=attempts, crashes=crashes, backoff=backoff, on_dead=OnDead(on_dead))
         self._setting = Setting(sql, outbox, None, rules, batch, keep)
         self._reporter = Reporter(Observers(observing))
         self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(alarm, "alarm"))
@@ -228,6 +232,7 @@ class Relay:
                 await leases.aclose()
 
     def _leasing(self) -> Boundary | None:
+        """Boundaries tell nobody: their claims are ours."""
         return None if self._leases is None else Boundary(_NAME, store=self._leases, lease=self._lease, observers=())
 
     # ------------------------------------------------------------ for ever

@@ -2,7 +2,7 @@
 
 `assert_once`, `concurrently` and `redelivered` make the retries, duplicates and redeliveries that production makes;
 `Clock` lets time pass in every store; `crash_points` crashes an operation at every step. `StoreSuite` puts a store of
-your own to everything that ours must pass. With retrysafe installed, pytest has them as fixtures.
+your own to everything that ours must pass, `PublisherSuite` a publisher. With retrysafe installed, pytest has them as fixtures.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from retrysafe.testing.crashing import crash_points
     from retrysafe.testing.duplicates import Outcome, aconcurrently, concurrently
     from retrysafe.testing.harness import AsyncHarness, Harness, SyncHarness
+    from retrysafe.testing.publishers import PublisherFeatures, PublisherSuite, Publishing
     from retrysafe.testing.redelivery import redelivered
     from retrysafe.testing.suite import SimulationSuite, StoreSuite
 
@@ -25,6 +26,9 @@ __all__ = [
     "Clock",
     "Harness",
     "Outcome",
+    "PublisherFeatures",
+    "PublisherSuite",
+    "Publishing",
     "SimulationSuite",
     "StoreSuite",
     "SyncHarness",
@@ -42,6 +46,9 @@ _HOMES = {
     "Clock": "clock",
     "Harness": "harness",
     "Outcome": "duplicates",
+    "PublisherFeatures": "publishers",
+    "PublisherSuite": "publishers",
+    "Publishing": "publishers",
     "SimulationSuite": "suite",
     "StoreSuite": "suite",
     "SyncHarness": "harness",

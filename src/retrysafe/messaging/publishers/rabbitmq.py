@@ -52,7 +52,7 @@ class RabbitMQPublisher:
         try:
             async with self._opening:  # publish may be called while it is under way
                 exchange = await self._opened()
-        except (AMQPError, OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - aio-pika's have no common base; nothing has been published
             return [Published(Reception.RETRYABLE, _said(error))] * len(envelopes)
         published = await asyncio.gather(*(self._one(exchange, envelope) for envelope in envelopes))
         if exchange is self._exchange and any(one.reception is Reception.UNKNOWN for one in published):
@@ -71,9 +71,11 @@ class RabbitMQPublisher:
             return Published(Reception.RETRYABLE, f"no queue takes {place!r}")
         except DeliveryError as error:
             return Published(Reception.RETRYABLE, _said(error))
-        except (AMQPError, OSError, TimeoutError, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and _is_ours():
+        except asyncio.CancelledError as error:
+            if _is_ours():
                 raise
+            return Published(Reception.UNKNOWN, _said(error))
+        except Exception as error:  # noqa: BLE001 - aio-pika's have no common base: a closed channel is a RuntimeError
             return Published(Reception.UNKNOWN, _said(error))
         return _ACKED
 
@@ -92,7 +94,7 @@ class RabbitMQPublisher:
     async def _hang_up(self) -> None:
         connection, self._connection, self._exchange = self._connection, None, None
         if connection is not None:
-            with suppress(AMQPError, OSError, TimeoutError):
+            with suppress(Exception):
                 async with asyncio.timeout(self._timeout):
                     await connection.close()
 

@@ -1,0 +1,429 @@
+"""Looking after an outbox: how it stands, who relays it, topics, dead letters, what is kept. On every dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import ConfigurationError
+from retrysafe.archive import JsonLines
+from retrysafe.cli import main
+from retrysafe.connect import connect
+from retrysafe.core.polling import Polls
+from retrysafe.messaging import Message, Outbox
+from retrysafe.messaging.operating import OutboxOperator
+from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
+from retrysafe.messaging.relay import Relay, Relayed
+from retrysafe.messaging.retention import OutboxSweeper, line
+from retrysafe.programs.drivers import run
+from retrysafe.types import Chosen, Envelope, Published, Reception
+from tests.conftest import require
+from tests.faults.helpers import DEADLINE, Told, auntil, until
+from tests.stores.ageing import mysql_connection
+
+ACKED = Published(Reception.ACKED)
+TABLES = ("", "_troubles", "_dead", "_published", "_paused", "_relays")
+
+
+class Place:
+    """A database of one kind: how to write, and to look."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        self.kind, self.url = kind, url
+        connect(url).migrate()
+        self.outbox = Outbox(url, source="/shop")
+
+    def open(self) -> Any:
+        if self.kind == "sqlite":
+            import sqlite3
+
+            return sqlite3.connect(self.url.removeprefix("sqlite:///"))
+        if self.kind == "mysql":
+            return mysql_connection(self.url)
+        import psycopg
+
+        return psycopg.connect(self.url)
+
+    def sql(self, statement: str) -> list[Any]:
+        with closing(self.open()) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute(statement)
+            rows = list(cursor.fetchall()) if cursor.description else []
+            connection.commit()
+            return rows
+
+    def write(self, *messages: Message) -> list[str]:
+        with closing(self.open()) as connection:
+            if self.kind == "mysql":
+                connection.begin()
+            written = self.outbox.add_many(connection, messages)
+            connection.commit()
+        return [one.id for one in written]
+
+    def relay(self, publisher: Any = None, **options: Any) -> Relay:
+        return Relay(self.url, publisher or MemoryPublisher(), **{"observers": (), **options})
+
+    def operator(self, **options: Any) -> OutboxOperator:
+        return OutboxOperator(self.url, **{"observers": (), "actor": "test", **options})
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "sqlite":
+        yield Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
+        return
+    require(request.param)
+    made = Place(request.param, request.getfixturevalue(request.param))
+    for table in TABLES:
+        made.sql(f"DELETE FROM retrysafe_outbox{table}")
+    yield made
+    connect(made.url).close()
+
+
+class Judging(MemoryPublisher):
+    """Says what ``judge`` says."""
+
+    def __init__(self, judge: Callable[[Envelope], Published]) -> None:
+        super().__init__()
+        self.judge = judge
+        self.offered: list[str] = []
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        self.offered += [one.id for one in envelopes]
+        said = [self.judge(one) for one in envelopes]
+        self.published += [one for one, word in zip(envelopes, said, strict=True) if word.reception == "acked"]
+        return said
+
+
+def refusing(*topics: str) -> Judging:
+    return Judging(lambda one: Published(Reception.FATAL, f"no {one.topic}") if one.topic in topics else ACKED)
+
+
+# ---------------------------------------------------------------- how it stands
+
+
+def test_what_waits_is_told_by_topic(place: Place) -> None:
+    place.write(Message("orders", 1, key="A"), Message("orders", 2, key="A"), Message("mails", 3))
+    with place.operator() as operator:
+        operator.pause("mails")
+        found = operator.standing()
+        assert [(one.topic, one.messages, one.due, one.paused) for one in found.backlog] == [
+            ("mails", 1, 0, True),
+            ("orders", 2, 2, False),
+        ]
+        busy = Judging(lambda one: Published(Reception.RETRYABLE, "busy"))
+        assert place.relay(busy, pause="30d", longest_pause="30d").run_once() == Relayed(0, 1, 0)
+        found = operator.standing()
+        assert (found.messages, found.due, found.paused, found.relays) == (3, 0, ["mails"], [])
+        assert found.oldest > 0 == found.oldest_due
+
+
+def test_relays_are_seen_and_those_that_died_are_forgotten(place: Place) -> None:
+    clock = [0.0]
+    first, second = place.relay(), place.relay()
+    for relay in (first, second):
+        relay._attendance._clock = lambda: clock[0] + 1
+        run(relay._attendance.steps(), connect(place.url).client())
+    with place.operator() as operator:
+        assert operator.standing().alive == 2
+        place.sql("UPDATE retrysafe_outbox_relays SET seen = seen - 61000000")
+        assert [relay.silent >= 61 for relay in operator.standing().relays] == [True, True]
+        assert operator.standing().alive == 0
+        run(first._attendance.steps(), connect(place.url).client())
+        (only,) = operator.standing().relays
+        assert only.silent < 60
+        run(first._attendance.farewell(), connect(place.url).client())
+        assert operator.standing().relays == []
+
+
+def test_nobody_relays_and_that_is_told(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    told = Told()
+    place.write(Message("orders", 1, key="A"))
+    assert main(["outbox", "status", "--store", place.url, "--json"]) == 0
+    place.sql("UPDATE retrysafe_outbox SET created = created - 120000000")
+    with place.operator(observers=[told]) as operator:
+        operator.report()
+    fields = {one.name: one.fields for one in told.occurrences}
+    assert (fields["backlog_stalled"]["relays"], fields["backlog"]["messages"]) == (0, 1)
+    capsys.readouterr()
+    assert main(["outbox", "status", "--store", place.url, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["stalled"], found["relays"], found["topics"][0]["topic"]) == (True, [], "orders")
+    assert main(["outbox", "status", "--store", place.url]) == 1
+    assert "no relay is there" in capsys.readouterr().out
+    assert main(["outbox", "status", "--store", place.url, "--alarm", "5m"]) == 0
+
+
+def test_one_relay_tells_how_things_stand(place: Place) -> None:
+    told = Told()
+    relays = [place.relay(observers=[told]) for _ in range(3)]
+    for relay in relays:
+        run(relay._attendance.steps(), connect(place.url).client())
+    for relay in relays:
+        run(relay._attendance.steps(), connect(place.url).client())
+    first = min(relay._attendance._name for relay in relays)
+    assert told.names["backlog"] <= 4
+    told.occurrences.clear()
+    for relay in relays:
+        before = told.names["backlog"]
+        run(relay._attendance.steps(), connect(place.url).client())
+        assert told.names["backlog"] - before == (relay._attendance._name == first)
+
+
+def test_a_relay_makes_the_buckets_that_somebody_has_removed(place: Place) -> None:
+    place.write(Message("orders", 1, key="A"))
+    place.sql("DELETE FROM retrysafe_outbox_buckets")
+    assert place.relay().run_once().left == 1
+    assert len(place.sql("SELECT bucket FROM retrysafe_outbox_buckets")) == 64
+
+
+# ---------------------------------------------------------------- topics
+
+
+def test_a_paused_topic_waits_and_no_other(place: Place) -> None:
+    publisher = MemoryPublisher()
+    place.write(Message("orders", 1, key="A"), Message("mails", 2, key="A"))
+    assert main(["outbox", "pause", "orders", "--store", place.url]) == 0
+    assert place.relay(publisher).run_once().left == 1
+    assert [one.topic for one in publisher.published] == ["mails"]
+    assert main(["outbox", "resume", "orders", "--store", place.url]) == 0
+    assert place.relay(publisher).run_once().left == 1
+    assert main(["outbox", "resume", "orders", "--store", place.url]) == 1
+
+
+# ---------------------------------------------------------------- dead letters
+
+
+def test_dead_letters_are_found_and_redriven(place: Place) -> None:
+    ids = place.write(*(Message(topic, n, key=f"k_{n}") for n, topic in enumerate(["a", "a", "b", "c"])))
+    assert place.relay(refusing("a", "b")).run_once() == Relayed(1, 0, 3)
+    with place.operator() as operator:
+        assert [letter.envelope.id for letter in operator.dead()] == ids[:3]
+        assert operator.count() == {("a", "a.v1", "no a"): 2, ("b", "b.v1", "no b"): 1}
+        assert operator.count(Chosen(error="no a")) == {("a", "a.v1", "no a"): 2}
+        assert operator.count(Chosen(error="%")) == operator.count(Chosen(error="o_a")) == {}
+        (one,) = operator.dead(Chosen(topic="a", key="k_1"))
+        assert (one.envelope.id, one.finished, one.error, one.parked) == (ids[1], 1, "no a", False)
+        assert operator.redrive(Chosen(ids=(ids[1],))) == 1
+        assert operator.redrive(Chosen(type="b.v1")) == 1
+        assert operator.redrive(Chosen(topic="c")) == 0
+        publisher = MemoryPublisher()
+        assert place.relay(publisher).run_once().left == 2
+        assert {one.id for one in publisher.published} == {ids[1], ids[2]}
+        assert operator.redrive(limit=5) == 1
+        assert operator.standing().dead == 0
+
+
+def test_what_dies_again_is_not_redriven_for_ever(place: Place) -> None:
+    ids = place.write(*(Message("a", n, key=str(n)) for n in range(5)))
+    place.relay(refusing("a")).run_once()
+    with place.operator() as operator:
+        letters = list(operator.dead())
+        place.sql("UPDATE retrysafe_outbox_dead SET died = died + 3600000000 WHERE finished = 1 AND message_id = "
+                  f"'{ids[4]}'")
+        assert [one.envelope.id for one in letters] == ids
+        assert operator.redrive() == 4, "the last one died after this began"
+
+
+def test_two_who_redrive_at_once_redrive_each_letter_once(place: Place) -> None:
+    place.write(*(Message("a", n, key=str(n)) for n in range(120)))
+    assert place.relay(refusing("a")).run_once().dead == 120
+    start = threading.Barrier(2)
+
+    def redrive(_: int) -> int:
+        with place.operator() as operator:
+            start.wait(DEADLINE)
+            return operator.redrive()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(redrive, range(2))) == 120
+    assert place.sql("SELECT count(*), count(DISTINCT message_id) FROM retrysafe_outbox")[0][:2] == (120, 120)
+
+
+def test_a_parked_lane_goes_on_where_it_was(place: Place) -> None:
+    ids = place.write(Message("a", 1, key="A"), Message("a", 2, key="A"))
+    place.relay(refusing("a"), on_dead="park").run_once()
+    publisher = MemoryPublisher()
+    assert place.relay(publisher).run_once().left == 0
+    with place.operator() as operator:
+        (head,) = operator.dead()
+        assert (head.envelope.id, head.parked, head.error) == (ids[0], True, "no a")
+        assert operator.redrive(Chosen(ids=(ids[0],))) == 1
+    assert place.relay(publisher).run_once().left == 2
+    assert [one.id for one in publisher.published] == ids
+
+
+def test_the_commands_of_dead_letters(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = Message("a", {"card": "4242"}, key="A", headers={"tenant": "x"})
+    ids = place.write(secret, Message("b", 1, key="B"))
+    place.relay(refusing("a", "b")).run_once()
+
+    def told(*arguments: str, code: int = 0) -> str:
+        capsys.readouterr()
+        assert main(["outbox", "dead", *arguments, "--store", place.url]) == code
+        return capsys.readouterr().out
+
+    assert all(id_ in told("list") for id_ in ids)
+    assert [json.loads(one)["id"] for one in told("list", "--topic", "b", "--json").splitlines()] == [ids[1]]
+    assert json.loads(told("list", "--groups", "--topic", "a", "--json"))["messages"] == 1
+    assert "4242" not in told("show", ids[0])
+    assert "4242" in told("show", ids[0], "--payload")
+    told("show", "nothing", code=1)
+    assert "2 chosen, nothing changed" in told("redrive", "--all", "--dry-run")
+    told("redrive", code=2)
+    told("redrive", "--topic", "a", code=2)  # there is nobody to ask
+    assert "redriven: 1" in told("redrive", "--topic", "a", "--yes", "--reason", "mended")
+    assert json.loads(told("redrive", "--topic", "a", "--yes", "--json", code=1))["redriven"] == 0
+    assert ids[0] not in told("list")
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def test_what_is_kept_is_archived_and_removed_when_it_is_old(place: Place, tmp_path: Path) -> None:
+    ids = place.write(*(Message("a", n, key=str(n), headers={"n": str(n)}) for n in range(25)))
+    place.relay(keep=True).run_once()
+    archive = tmp_path / "sent.jsonl"
+    sweeper = OutboxSweeper(place.url, older_than="1h", batch=10, archive=JsonLines(archive, line=line), observers=())
+    assert sweeper.run_once().removed == 0
+    place.sql("UPDATE retrysafe_outbox_published SET published = published - 7200000000 WHERE id <= "
+              "(SELECT m FROM (SELECT max(id) - 5 AS m FROM retrysafe_outbox_published) AS x)")
+    assert sweeper.run_once()[:2] == (20, 20)
+    lines = [json.loads(one) for one in archive.read_text().splitlines()]
+    assert sorted(one["id"] for one in lines) == sorted(ids[:20])
+    assert {one["id"]: one["headers"] for one in lines}[ids[3]] == {"n": "3"}
+    assert main(["outbox", "sweep", "--older-than", "1h", "--store", place.url]) == 0
+    assert len(place.sql("SELECT id FROM retrysafe_outbox_published")) == 5
+    place.sql("UPDATE retrysafe_outbox_published SET published = 1")
+    assert main(["outbox", "sweep", "--older-than", "1h", "--store", place.url]) == 0
+    assert place.sql("SELECT id FROM retrysafe_outbox_published") == []
+
+
+# ---------------------------------------------------------------- publishers that behave oddly
+
+
+@pytest.mark.parametrize("hold", [None, "lease"])
+@pytest.mark.fault(53)
+def test_a_poisoned_head_is_given_up_and_burns_no_others_attempts(hold: Any, place: Place) -> None:
+    ids = place.write(*(Message("a", n, key="A") for n in range(4)))
+    publisher = Judging(lambda one: Published(Reception.RETRYABLE, "x\0y\ud800" * 9000) if one.id == ids[0] else ACKED)
+    relay = place.relay(publisher, hold=hold, attempts=3, pause="1ms", longest_pause="1ms")
+    until(lambda: relay.run_once().dead)
+    assert publisher.offered == [ids[0]] * 3 + ids[1:]
+    with place.operator() as operator:
+        (dead,) = operator.dead()
+        assert (dead.envelope.id, dead.started, dead.finished) == (ids[0], 3, 3)
+        assert dead.error.startswith("x y")
+
+
+@pytest.mark.parametrize("hold", [None, "lease"])
+def test_a_publisher_that_says_too_little_has_said_nothing(hold: Any, place: Place) -> None:
+    class Silent(MemoryPublisher):
+        def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+            return [ACKED] * (len(envelopes) - 1)
+
+    place.write(*(Message("a", n, key="A") for n in range(2)))
+    assert place.relay(Silent(), hold=hold, pause="30d", longest_pause="30d").run_once() == Relayed(0, 1, 0)
+    assert len(place.sql("SELECT id FROM retrysafe_outbox")) == 2
+
+
+@pytest.mark.parametrize("hold", [None, "lease"])
+def test_what_is_postponed_costs_no_attempt(hold: Any, place: Place) -> None:
+    (id_,) = place.write(Message("a", 1, key="A"))
+    publisher = Judging(lambda one: Published(Reception.POSTPONED, "busy"))
+    relay = place.relay(publisher, hold=hold, attempts=2)
+    for _ in range(5):
+        assert relay.run_once() == Relayed(0, 1, 0)
+    assert place.sql("SELECT started, finished FROM retrysafe_outbox_troubles")[0][:2] == (0, 0)
+    publisher.judge = lambda one: ACKED
+    assert relay.run_once() == Relayed(1, 0, 0)
+    assert place.sql("SELECT id FROM retrysafe_outbox_troubles") == []
+
+
+def test_a_broker_that_wants_to_be_left_alone_is(place: Place) -> None:
+    place.write(Message("a", 1, key="A"))
+    publisher = Judging(lambda one: Published(Reception.RETRYABLE, "later", 3600.0))
+    relay = place.relay(publisher, pause="1ms", longest_pause="1ms")
+    assert (relay.run_once().delayed, relay.run_once().delayed) == (1, 0)
+
+
+# ---------------------------------------------------------------- beside an application
+
+
+def test_who_writes_wakes_the_relay_in_a_thread(place: Place) -> None:
+    """It has looked in vain for so long that it would not look again today."""
+    publisher = MemoryPublisher()
+    relay = place.relay(publisher)
+    relay._polls = Polls(longest=86400.0, idle=60)
+    with relay:
+        until(lambda: relay._polls.idle > 60)
+        (id_,) = place.write(Message("a", 1, key="A"))
+        until(lambda: [one.id for one in publisher.published] == [id_])
+
+
+async def test_who_writes_wakes_the_relay_on_the_loop(place: Place) -> None:
+    publisher = AsyncMemoryPublisher()
+    relay = place.relay(publisher)
+    relay._polls = Polls(longest=86400.0, idle=60)
+    async with relay:
+        await auntil(lambda: relay._polls.idle > 60)
+        (id_,) = await asyncio.to_thread(place.write, Message("a", 1, key="A"))
+        await auntil(lambda: [one.id for one in publisher.published] == [id_])
+
+
+def test_a_relay_that_cannot_work_says_so_at_once(postgresql: str) -> None:
+    url = postgresql.replace("postgresql:", "postgresql+asyncpg:")
+    with pytest.raises(ConfigurationError, match="async"), Relay(url, MemoryPublisher(), observers=()):
+        pass
+
+
+async def test_a_slow_bucket_keeps_no_other(place: Place) -> None:
+    """Several are under way together."""
+    gate = asyncio.Event()
+    taken: list[str] = []
+
+    class Slow(AsyncMemoryPublisher):
+        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+            if any(one.topic == "slow" for one in envelopes):
+                await gate.wait()
+            taken.extend(one.topic for one in envelopes)
+            return [ACKED] * len(envelopes)
+
+    place.write(Message("slow", 0, key="A"), *(Message("quick", n, key=str(n)) for n in range(20)))
+    slow_bucket = place.sql("SELECT bucket FROM retrysafe_outbox WHERE topic = 'slow'")[0][0]
+    others = place.sql(f"SELECT count(*) FROM retrysafe_outbox WHERE bucket <> {slow_bucket}")[0][0]
+    relay = place.relay(Slow(), hold="lease")
+    running = asyncio.create_task(relay.arun_once())
+    await auntil(lambda: taken.count("quick") == others)
+    assert "slow" not in taken
+    gate.set()
+    assert (await running).left == 21
+
+
+def test_events_tell_what_left_and_what_did_not(place: Place) -> None:
+    told = Told()
+    place.write(Message("ok", 1, key="A"), Message("bad", 2, key="B"), Message("busy", 3, key="C"))
+    answers = {"ok": ACKED, "bad": Published(Reception.FATAL, "no"), "busy": Published(Reception.UNKNOWN, "lost")}
+    relay = place.relay(Judging(lambda one: answers[one.topic]), pause="30d", longest_pause="30d", observers=[told])
+    relay.run_once()
+    found = {one.name: one for one in told.occurrences}
+    assert found["relayed"].fields["messages"] == 1
+    assert found["relayed"].fields["lag"] > 0
+    assert dict(found["dead_lettered"].fields) == {"topic": "bad", "error": "no", "attempts": 1}
+    assert dict(found["publish_delayed"].fields) == {"topic": "busy", "error": "lost", "attempts": 1}
+    assert found["dead_lettered"].operation == "bad.v1"
+
+
+def test_stopping_ends_an_idle_relay_and_says_goodbye(place: Place) -> None:
+    relay = place.relay()
+    with relay, place.operator() as operator:
+        until(lambda: operator.standing().alive == 1)
+    with place.operator() as operator:
+        assert operator.standing().relays == []

@@ -1,0 +1,157 @@
+"""Our publishers pass the suite that is published, and publishers that are wrong do not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from retrysafe.testing.publishers import CASES, PublisherFeatures, PublisherSuite, Publishing
+from retrysafe.types import Envelope, Published, Reception
+from tests.conftest import require
+from tests.messaging.publishings import PUBLISHINGS
+
+ACKED = Published(Reception.ACKED)
+
+
+@pytest.mark.fault(51)
+class TestOurs(PublisherSuite):
+    @pytest.fixture(params=PUBLISHINGS)
+    async def publishing(self, request: pytest.FixtureRequest) -> AsyncIterator[Publishing]:
+        service, make = PUBLISHINGS[request.param]
+        if service is not None:
+            require(service)
+        async with make() as made:
+            yield made
+
+
+# ---------------------------------------------------------------- wrong ones
+
+
+class Wrong(Publishing):
+    """A broker in memory that can be away, and a publisher that does something wrong."""
+
+    topic = "orders"
+    elsewhere = "nowhere"
+    features = PublisherFeatures(reports_missing=True, duplicates=True)
+
+    def __init__(self) -> None:
+        self.publisher = self
+        self.there: list[Envelope] = []
+        self.away = False
+
+    async def arrived(self) -> Sequence[Envelope]:
+        return self.there
+
+    async def cut(self) -> bool:
+        self.away = True
+        return True
+
+    async def mend(self) -> None:
+        self.away = False
+
+    async def publish(self, *envelopes: Any) -> Any:
+        if len(envelopes) == 1 and isinstance(envelopes[0], list):
+            return [self.take(one) for one in envelopes[0]]
+        return await Publishing.publish(self, *envelopes)
+
+    def take(self, envelope: Envelope) -> Published:
+        if self.away:
+            return Published(Reception.RETRYABLE, "away")
+        if envelope.topic != self.topic:
+            return Published(Reception.RETRYABLE, "no such topic")
+        if any((one.id, one.source) == (envelope.id, envelope.source) for one in self.there):
+            return Published(Reception.DUPLICATE)
+        self.there.append(self.stored(envelope))
+        return ACKED
+
+    def stored(self, envelope: Envelope) -> Envelope:
+        return envelope
+
+
+class AcksWithoutSending(Wrong):
+    def take(self, envelope: Envelope) -> Published:
+        return ACKED
+
+
+class AcksWhenAway(Wrong):
+    def take(self, envelope: Envelope) -> Published:
+        return ACKED if self.away else super().take(envelope)
+
+
+class GivesUpWhenAway(Wrong):
+    def take(self, envelope: Envelope) -> Published:
+        return Published(Reception.FATAL, "away") if self.away else super().take(envelope)
+
+
+class LosesTheMissing(Wrong):
+    def take(self, envelope: Envelope) -> Published:
+        return ACKED if envelope.topic == "nowhere" else super().take(envelope)
+
+
+class DropsHeaders(Wrong):
+    def stored(self, envelope: Envelope) -> Envelope:
+        return envelope._replace(headers={})
+
+
+class MistakesBytesForText(Wrong):
+    def stored(self, envelope: Envelope) -> Envelope:
+        return envelope._replace(payload=envelope.payload.decode(errors="replace").encode())
+
+
+class GivesNewIds(Wrong):
+    def stored(self, envelope: Envelope) -> Envelope:
+        return envelope._replace(id=f"{envelope.id}-{len(self.there)}")
+
+
+class ForgetsTheSource(Wrong):
+    def take(self, envelope: Envelope) -> Published:
+        if any(one.id == envelope.id for one in self.there):
+            return Published(Reception.DUPLICATE)
+        return super().take(envelope)
+
+
+class Reverses(Wrong):
+    async def publish(self, *envelopes: Any) -> Any:
+        if len(envelopes) == 1 and isinstance(envelopes[0], list):
+            return [self.take(one) for one in reversed(envelopes[0])][::-1]
+        return await super().publish(*envelopes)
+
+
+class SaysTooLittle(Wrong):
+    async def publish(self, *envelopes: Any) -> Any:
+        said = await super().publish(*envelopes)
+        return said[:1] if len(envelopes) == 1 and isinstance(envelopes[0], list) else said
+
+
+class TakesDuplicatesForNew(Wrong):
+    def take(self, envelope: Envelope) -> Published:
+        self.there.append(envelope)
+        return ACKED
+
+
+WRONG = {
+    AcksWithoutSending: "what_is_acked_has_arrived",
+    AcksWhenAway: "a_broker_that_is_away_is_told_and_nothing_is_lost",
+    GivesUpWhenAway: "a_broker_that_is_away_is_told_and_nothing_is_lost",
+    LosesTheMissing: "what_nothing_takes_is_told_and_keeps_no_other",
+    DropsHeaders: "what_arrives_is_whole",
+    MistakesBytesForText: "what_arrives_is_whole",
+    GivesNewIds: "a_message_that_comes_again_is_taken_again_or_recognised",
+    ForgetsTheSource: "another_source_may_use_the_same_id",
+    Reverses: "the_order_within_a_call_is_kept",
+    SaysTooLittle: "what_is_acked_has_arrived",
+    TakesDuplicatesForNew: "a_message_that_comes_again_is_taken_again_or_recognised",
+}
+
+
+@pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
+async def test_a_wrong_publisher_is_caught(kind: type[Wrong]) -> None:
+    with pytest.raises(AssertionError):
+        await CASES[WRONG[kind]](kind())
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_the_broker_of_the_wrong_ones_is_right_by_itself(name: str) -> None:
+    await CASES[name](Wrong())

@@ -1,0 +1,223 @@
+"""What relays meet: they are killed, told to stop, and see rows that commit late; nothing is lost or out of order."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe.messaging import Message
+from retrysafe.messaging.publishers.memory import MemoryPublisher
+from retrysafe.types import Envelope, Published, Reception
+from tests.faults.helpers import environment, until
+from tests.messaging.children import Ledger, taken
+from tests.messaging.test_operating import Place
+from tests.messaging.test_operating import place as place
+
+ACKED = Published(Reception.ACKED)
+
+
+class Spy(MemoryPublisher):
+    """Looks into the database while it publishes, and may fail then."""
+
+    def __init__(self, place: Place, error: BaseException | None = None) -> None:
+        super().__init__()
+        self.place, self.error = place, error
+        self.there: list[int] = []
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        self.there.append(self.place.sql("SELECT count(*) FROM retrysafe_outbox")[0][0])
+        super().publish(envelopes)
+        if self.error is not None:
+            raise self.error
+        return [ACKED] * len(envelopes)
+
+
+@pytest.mark.fault(8)
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("hold", [None, "lease"])
+def test_a_message_is_marked_after_it_was_published(hold: Any, keep: bool, place: Place) -> None:
+    place.write(Message("a", 1, key="A"))
+    spy = Spy(place)
+    assert place.relay(spy, hold=hold, keep=keep).run_once().left == 1
+    assert spy.there == [1], "others still see it while it is published"
+    assert place.sql("SELECT count(*) FROM retrysafe_outbox")[0][0] == 0
+    assert place.sql("SELECT count(*) FROM retrysafe_outbox_published")[0][0] == keep
+
+
+class Died(BaseException):
+    """The end of a relay."""
+
+
+@pytest.mark.fault(7)
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("hold", [None, "lease"])
+def test_published_and_not_marked_it_goes_out_again_under_the_same_id(hold: Any, keep: bool, place: Place) -> None:
+    (id_,) = place.write(Message("a", 1, key="A"))
+    first = Spy(place, Died())
+    with pytest.raises(Died):
+        place.relay(first, hold=hold, keep=keep).run_once()
+    second = MemoryPublisher()
+    until(lambda: place.relay(second, hold=hold, keep=keep).run_once().left)
+    assert [one.id for one in first.published + second.published] == [id_, id_]
+    assert first.published == second.published
+
+
+@pytest.mark.fault(35)
+def test_a_row_that_commits_late_is_not_passed_over(place: Place) -> None:
+    """Its number was drawn first, and is lower than those that have left."""
+    if place.kind == "sqlite":
+        with closing(place.open()) as early:
+            early.execute("BEGIN IMMEDIATE")
+            place.outbox.add(early, "a", "first", key="A")
+            early.commit()
+        assert place.relay().run_once().left == 1  # writers are serial: no number is drawn before another commits
+        return
+    publisher = MemoryPublisher()
+    with closing(place.open()) as early:
+        if place.kind == "mysql":
+            early.begin()
+        late = place.outbox.add(early, "a", "drawn first", key="A")
+        (other,) = place.write(Message("b", "drawn second", key="B"))
+        assert place.relay(publisher).run_once().left == 1
+        early.commit()
+    assert place.relay(publisher).run_once().left == 1
+    assert [one.id for one in publisher.published] == [other, late.id]
+
+
+# ---------------------------------------------------------------- killed
+
+
+class Relays:
+    """Relay processes on a place, killed and started again."""
+
+    def __init__(self, place: Place, ledger: Path, hold: str, options: dict[str, bool], seed: int) -> None:
+        self._arguments = [place.url, str(ledger), hold, json.dumps(options)]
+        self._chance = random.Random(seed)
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.killed = 0
+
+    def tend(self, count: int, *, suicidal: bool) -> None:
+        """Bury those who died, and let there be so many again."""
+        for process in [one for one in self._running if one.poll() is not None]:
+            assert process.returncode == -signal.SIGKILL, process.returncode
+            self.killed += 1
+            self._running.remove(process)
+        while len(self._running) < count:
+            mode = "suicidal" if suicidal else "steady"
+            command = [sys.executable, "-m", "tests.messaging.children", *self._arguments]
+            seed = str(self._chance.randrange(1 << 30))
+            self._running.append(subprocess.Popen([*command, seed, mode], env=environment()))
+
+    def kill_one(self) -> None:
+        """SIGKILL whoever comes first."""
+        self._running[0].send_signal(signal.SIGKILL)
+
+    def end(self) -> None:
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+
+def first_arrivals(found: list[tuple[str, str, str, int]]) -> dict[tuple[str, str], list[int]]:
+    """The sequences of each key in the order in which they arrived for the first time."""
+    order: dict[tuple[str, str], list[int]] = {}
+    for _, topic, key, sequence in found:
+        of_key = order.setdefault((topic, key), [])
+        if sequence not in of_key:
+            of_key.append(sequence)
+    return order
+
+
+@pytest.fixture
+def seed() -> int:
+    return int(os.environ.get("RETRYSAFE_SEED", "0")) or random.randrange(1 << 30)
+
+
+@pytest.mark.fault(7, 8)
+@pytest.mark.parametrize(
+    ("hold", "options"),
+    [
+        ("transaction", {"keep": False, "async": False}),
+        ("lease", {"keep": True, "async": False}),
+        ("transaction", {"keep": True, "async": True}),
+        ("lease", {"keep": False, "async": True}),
+    ],
+    ids=["transaction", "lease-keep", "transaction-keep-async", "lease-async"],
+)
+def test_relays_are_killed_in_loops(
+    hold: str, options: dict[str, bool], place: Place, tmp_path: Path, seed: int
+) -> None:
+    """Nothing is lost, and of each key everything arrives in order, whatever arrives twice."""
+    if place.kind == "sqlite" and hold == "transaction":
+        hold = "lease"  # SQLite has no other
+    keys, each = 8, 12
+    sequences = {str(key): 0 for key in range(keys)}
+    chance = random.Random(seed)
+    messages = []
+    for _ in range(keys * each):
+        key = chance.choice([key for key, count in sequences.items() if count < each])
+        sequences[key] += 1
+        messages.append(Message("orders", key, key=key, sequence=sequences[key]))
+    ids: list[str] = []
+    ledger = tmp_path / "ledger.db"
+    Ledger(str(ledger))
+    relays = Relays(place, ledger, hold, options, seed)
+
+    def arrived() -> set[str]:
+        relays.tend(2, suicidal=relays.killed < 3)
+        return {one[0] for one in taken(str(ledger))}
+
+    def nothing_left() -> bool:
+        relays.tend(2, suicidal=False)
+        return bool(place.sql("SELECT count(*) FROM retrysafe_outbox")[0][0] == 0)
+
+    try:
+        for start in range(0, len(messages), 24):
+            ids += place.write(*messages[start : start + 24])
+            relays.tend(2, suicidal=True)
+            until(lambda wanted=len(ids): len(arrived()) >= wanted // 2, 60)
+        until(nothing_left, 90)
+    finally:
+        relays.end()
+    found = taken(str(ledger))
+    assert {one[0] for one in found} == set(ids)
+    assert first_arrivals(found) == {("orders", key): list(range(1, each + 1)) for key in sequences}
+    assert place.sql("SELECT count(*) FROM retrysafe_outbox_dead")[0][0] == 0
+    kept = place.sql("SELECT count(*), count(DISTINCT message_id) FROM retrysafe_outbox_published")[0]
+    assert tuple(kept) == ((len(ids), len(ids)) if options["keep"] else (0, 0))
+    assert relays.killed
+
+
+# ---------------------------------------------------------------- told to stop
+
+
+@pytest.mark.fault(86)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Place, tmp_path: Path) -> None:
+    """What it has under way leaves once and is marked; the rest is left whole."""
+    ids = place.write(*(Message("orders", n, key="A", sequence=n) for n in range(1, 4)))
+    ledger = str(tmp_path / "ledger.db")
+    command = [sys.executable, "-m", "retrysafe", "relay", "--store", place.url, "--batch", "1"]
+    command += ["--publisher", "tests.messaging.children:ledger"]
+    with subprocess.Popen(
+        command, env={**environment(), "LEDGER": ledger, "SLOW": "1"}, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until(Path(f"{ledger}.begun").exists)
+        process.send_signal(number)
+        Path(f"{ledger}.go").touch()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert [one[0] for one in taken(ledger)] == ids[:1]
+    assert [row[0] for row in place.sql("SELECT message_id FROM retrysafe_outbox ORDER BY id")] == ids[1:]
+    assert place.sql("SELECT name FROM retrysafe_outbox_relays") in ([], ())
+    assert place.relay().run_once().left == 2
