@@ -21,7 +21,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio"]
 EACH = 3
 """How many relays, and how many inboxes."""
-PATIENCE = 60.0
+PATIENCE = 30.0
 """Seconds in which something must be applied."""
 
 
