@@ -31,9 +31,7 @@ BREAKS = [
         FILE,
         "(d.holder IS NULL OR d.held_until < :now)",
         "d.holder IS NULL",
-        killed_by=(
-            f"{SQLITE}::test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not",
-        ),
+        killed_by=(f"{SQLITE}::test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not",),
         rows=(9, 50),
     ),
     Break(
@@ -41,9 +39,7 @@ BREAKS = [
         FILE,
         "[(time.time() + self._hold, self._queue, self._name)]",
         '[(time.time(), self._queue, "")]',
-        killed_by=(
-            f"{SQLITE}::test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not",
-        ),
+        killed_by=(f"{SQLITE}::test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not",),
         rows=(57,),
     ),
     Break(
