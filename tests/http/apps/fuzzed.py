@@ -7,10 +7,11 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, HTTPException
+from fastapi import FastAPI, Header, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.applications import Starlette
-from starlette.responses import StreamingResponse
+from starlette.responses import JSONResponse, StreamingResponse
 
 from retrysafe import Boundary, current
 from retrysafe.demo import api, lanes
@@ -31,6 +32,11 @@ class Order(BaseModel):
 def application(ledger: str) -> FastAPI:
     """The application alone; without a transaction around it, it writes into the file ``ledger``."""
     app = FastAPI()
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse(request: Request, error: RequestValidationError) -> JSONResponse:
+        """FastAPI's own answer repeats the body, and fails with 500 when that is bytes which are no UTF-8."""
+        return JSONResponse({"detail": [problem["msg"] for problem in error.errors()]}, 422)
 
     def write() -> str:
         line, claim = secrets.token_hex(8), current()
