@@ -91,36 +91,6 @@ OCCURRENCES: dict[str, Meaning] = {
     "swept": Meaning(INFO, "a sweeper has removed what was forgotten", ("removed", "archived", "seconds")),
     "sweep_failed": Meaning(WARNING, "a sweeper could not go on; it tries again", ("error",)),
     "relay_failed": Meaning(WARNING, "a relay could not go on; it tries again", ("error",)),
-    "relayed": Meaning(
-        DEBUG,
-        "a relay has published messages: how many, and seconds since the oldest of them was written",
-        ("messages", "lag", "seconds"),
-    ),
-    "publish_delayed": Meaning(
-        INFO, "a message was not taken; it is tried again, and its lane waits with it", ("topic", "attempts", "error")
-    ),
-    "parked": Meaning(ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")),
-    "dead_lettered": Meaning(
-        ERROR, "a message was given up: it is among the dead letters", ("topic", "attempts", "error")
-    ),
-    "backlog": Meaning(
-        DEBUG,
-        "how an outbox stands: messages that wait, those that are due, seconds since the oldest were written, relays",
-        ("messages", "oldest", "due", "oldest_due", "dead", "relays"),
-    ),
-    "backlog_stalled": Meaning(
-        ERROR, "messages are due for too long: nobody relays them, or not fast enough", ("due", "oldest_due", "relays")
-    ),
-    "topic_paused": Meaning(WARNING, "an operator has paused a topic: nothing of it leaves", ("topic", "actor")),
-    "topic_resumed": Meaning(WARNING, "an operator lets a topic go on", ("topic", "actor")),
-    "redriven": Meaning(
-        WARNING, "an operator lets dead letters leave again", ("messages", "actor", "reason")
-    ),
-    "messages_trimmed": Meaning(
-        ERROR,
-        "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
-        ("stream", "group", "messages"),
-    ),
     "message_again": Meaning(
         INFO,
         "a message was not settled and comes again: it failed, met a gap, or another consumer is handling it",
@@ -149,6 +119,34 @@ OCCURRENCES: dict[str, Meaning] = {
         WARNING,
         "a message was handled that is older than the window: if it was handled before, that is forgotten",
         ("topic",),
+    ),
+    "relayed": Meaning(
+        DEBUG,
+        "a relay has published messages: how many, and seconds since the oldest of them was written",
+        ("messages", "lag", "seconds"),
+    ),
+    "publish_delayed": Meaning(
+        INFO, "a message was not taken; it is tried again, and its lane waits with it", ("topic", "attempts", "error")
+    ),
+    "parked": Meaning(ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")),
+    "dead_lettered": Meaning(
+        ERROR, "a message was given up: it is among the dead letters", ("topic", "attempts", "error")
+    ),
+    "backlog": Meaning(
+        DEBUG,
+        "how an outbox stands: messages that wait, those that are due, seconds since the oldest were written, relays",
+        ("messages", "oldest", "due", "oldest_due", "dead", "relays"),
+    ),
+    "backlog_stalled": Meaning(
+        ERROR, "messages are due for too long: nobody relays them, or not fast enough", ("due", "oldest_due", "relays")
+    ),
+    "topic_paused": Meaning(WARNING, "an operator has paused a topic: nothing of it leaves", ("topic", "actor")),
+    "topic_resumed": Meaning(WARNING, "an operator lets a topic go on", ("topic", "actor")),
+    "redriven": Meaning(WARNING, "an operator lets dead letters leave again", ("messages", "actor", "reason")),
+    "messages_trimmed": Meaning(
+        ERROR,
+        "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
+        ("stream", "group", "messages"),
     ),
     "restarted": Meaning(INFO, "the database wanted the whole transaction again", ("restarts",)),
     "renewal_failed": Meaning(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),

@@ -30,6 +30,7 @@ from retrysafe.types import (
     Micros,
     Page,
     Partition,
+    Place,
     Published,
     Queued,
     Record,
@@ -290,6 +291,64 @@ class OutboxStore(Protocol):
         ...
 
 
+class InboxStore(Protocol):
+    """What to ask about messages that arrive. Every method is pure."""
+
+    def begun(self, arrival: Arrival) -> Ask[None]:
+        """Note that an attempt begins."""
+        ...
+
+    def ended(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
+        """Note that an attempt has ended by an error; ``counted``: that it began is noted already."""
+        ...
+
+    def withdrawn(self, arrival: Arrival) -> Ask[None]:
+        """Note that an attempt which was to begin did not."""
+        ...
+
+    def counts(self, arrival: Arrival) -> Ask[Counts]:
+        """The attempts so far, and whether it lies in the dead letters."""
+        ...
+
+    def cleared(self, arrival: Arrival) -> Ask[None]:
+        """Forget the attempts at a message that is settled."""
+        ...
+
+    def bury(self, arrival: Arrival, counts: Counts, error: str) -> list[Ask[None]]:
+        """Keep a message as a dead letter, or keep why a dead letter died again; its attempts go with it."""
+        ...
+
+    def letters(
+        self, chosen: Chosen, *, boundary: str | None = None, after: Place | None = None, limit: int, marked: bool
+    ) -> Ask[list[InboxLetter]]:
+        """Dead letters, the oldest first, after a place; ``marked``: only those that are to be handled again."""
+        ...
+
+    def mark(self, identity: bytes) -> Ask[bool]:
+        """Ask that a dead letter be handled again; False when it is not there any more."""
+        ...
+
+    def take(self, identity: bytes) -> Ask[bool]:
+        """Begin to handle a marked dead letter: one consumer alone gets True, and a crash leaves it unmarked."""
+        ...
+
+    def remove(self, identity: bytes) -> Ask[None]:
+        """Forget a dead letter."""
+        ...
+
+    def advance(self, key: bytes, sequence: int, *, strict: bool) -> Ask[bool]:
+        """Move an entity on to a sequence, if it is newer, or, strictly, the next one; False if it is not."""
+        ...
+
+    def introduce(self, key: bytes, boundary: str, consumer: str, entity: str, sequence: int) -> Ask[bool]:
+        """Note the first sequence of an entity; False when there is one already."""
+        ...
+
+    def applied(self, key: bytes) -> Ask[int | None]:
+        """The last sequence of an entity, whatever the transaction's snapshot."""
+        ...
+
+
 class OperableOutbox(OutboxStore, Protocol):
     """What people and monitors ask beside that. Every method is pure."""
 
@@ -351,63 +410,6 @@ class OperableOutbox(OutboxStore, Protocol):
 
     def unpark(self, numbers: Sequence[int]) -> Ask[int]:
         """Let parked lanes go on with the message that they wait for; return how many were parked."""
-
-
-class InboxStore(Protocol):
-    """What to ask about messages that arrive. Every method is pure."""
-
-    def begun(self, arrival: Arrival) -> Ask[None]:
-        """Note that an attempt begins."""
-        ...
-
-    def ended(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
-        """Note that an attempt has ended by an error; ``counted``: that it began is noted already."""
-        ...
-
-    def withdrawn(self, arrival: Arrival) -> Ask[None]:
-        """Note that an attempt which was to begin did not."""
-        ...
-
-    def counts(self, arrival: Arrival) -> Ask[Counts]:
-        """The attempts so far, and whether it lies in the dead letters."""
-        ...
-
-    def cleared(self, arrival: Arrival) -> Ask[None]:
-        """Forget the attempts at a message that is settled."""
-        ...
-
-    def bury(self, arrival: Arrival, counts: Counts, error: str) -> list[Ask[None]]:
-        """Keep a message as a dead letter, or keep why a dead letter died again; its attempts go with it."""
-        ...
-
-    def letters(
-        self, boundary: str, consumer: str | None, identities: Sequence[bytes] = (), *, limit: int, marked: bool = False
-    ) -> Ask[list[InboxLetter]]:
-        """Dead letters, the oldest first; ``marked``: those that are to be handled again."""
-        ...
-
-    def mark(self, identity: bytes) -> Ask[bool]:
-        """Ask that a dead letter be handled again; False when it is not there any more."""
-        ...
-
-    def take(self, identity: bytes) -> Ask[bool]:
-        """Begin to handle a marked dead letter: one consumer alone gets True, and a crash leaves it unmarked."""
-        ...
-
-    def remove(self, identity: bytes) -> Ask[None]:
-        """Forget a dead letter."""
-        ...
-
-    def advance(self, key: bytes, sequence: int, *, strict: bool) -> Ask[bool]:
-        """Move an entity on to a sequence, if it is newer, or, strictly, the next one; False if it is not."""
-        ...
-
-    def introduce(self, key: bytes, boundary: str, consumer: str, entity: str, sequence: int) -> Ask[bool]:
-        """Note the first sequence of an entity; False when there is one already."""
-        ...
-
-    def applied(self, key: bytes) -> Ask[int | None]:
-        """The last sequence of an entity, whatever the transaction's snapshot."""
         ...
 
 

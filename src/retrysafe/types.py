@@ -393,15 +393,17 @@ class Arrival(NamedTuple):
 
 
 class InboxLetter(NamedTuple):
-    """A message that was given up: attempts begun and ended, the last error, and whether it is to be handled again.
-
-    ``died`` and ``now`` are of the store's clock.
-    """
+    """A message that a consumer has given up; ``marked``: it is to be handled again."""
 
     arrival: Arrival
-    started: int
-    finished: int
-    error: str
-    died: Micros
+    letter: DeadLetter
     marked: bool
-    now: Micros
+
+    @property
+    def place(self) -> Place:
+        """Where it stands among the others."""
+        return self.letter.died, self.arrival.identity
+
+
+Place = tuple[Micros, bytes]
+"""Where a consumer's dead letter stands: when it died, and its identity."""

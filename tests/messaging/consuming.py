@@ -1,4 +1,4 @@
-"""A consumer process for tests that kill it: handles the messages 0…N, as a broker that forgets nothing hands them out."""
+"""A consumer process for tests that kill it: handles the messages 0…N, of which its broker forgets none."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from retrysafe.messaging.attempts import Attempt
 from retrysafe.ports import Occurrence
 from retrysafe.programs import inboxing
 from retrysafe.programs.drivers import ask, run
-from retrysafe.types import DeadLetter, Delivery
+from retrysafe.types import Chosen, Delivery, InboxLetter
 from tests.stores.ageing import mysql_connection
 
 KINDS = ("sqlite", "postgresql", "mysql")
@@ -86,10 +86,9 @@ class World:
 
                 yield query
 
-    def letters(self, inbox: Inbox) -> list[DeadLetter]:
+    def letters(self, inbox: Inbox) -> list[InboxLetter]:
         found = inbox._letters
-        steps = ask(found.inbox.letters(inbox.boundary.name, None, limit=100))
-        return found.run(steps)
+        return found.run(ask(found.inbox.letters(Chosen(), boundary=inbox.boundary.name, limit=100)))
 
     def mark(self, inbox: Inbox) -> None:
         for letter in self.letters(inbox):

@@ -161,7 +161,7 @@ def test_a_handler_that_commits_by_itself_loses_no_message_silently(world: World
     words = became(handle.handle_many([delivery(n, n) for n in range(1, 4)]))
     assert "duplicate" not in words
     assert words.count("dead") == 3  # unknown: a person finds out which of them were applied
-    assert all("OutcomeUnknown" in letter.error for letter in world.letters(inbox))
+    assert all("OutcomeUnknown" in letter.letter.error for letter in world.letters(inbox))
     assert world.applied() == ["1", "2", "3"]  # the driver commits by itself what comes after
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.core.identifiers import milliseconds_of, uuid7
 from retrysafe.messaging import Became, Handled, Inbox, Received, SequenceGap
+from retrysafe.webhooks import Event, Receiver
 from tests.boundary.shops import Shop
 from tests.messaging.inboxes import World, envelope
+from tests.webhooks.providers import NOW, STANDARD
 
 SETTLED = (Became.HANDLED, Became.DUPLICATE, Became.DEAD, Became.PASSED)
 
@@ -83,7 +86,7 @@ def test_one_id_with_another_payload_is_a_dead_letter_of_its_own(world: World) -
     assert became(handler.handle(envelope(1, payload=b'{"n":2}')), handler.handle(envelope(1))) == ["dead", "duplicate"]
     [letter] = world.letters(inbox)
     assert (letter.arrival.envelope.payload, world.applied()) == (b'{"n":2}', ["1"])
-    assert "KeyReused" in letter.error
+    assert "KeyReused" in letter.letter.error
 
 
 def test_without_the_digest_another_payload_is_a_duplicate(world: World) -> None:
@@ -143,7 +146,7 @@ def test_a_failing_message_is_tried_so_often_and_then_kept_with_its_last_error(w
     assert (len(calls), world.applied()) == (3, [])
     assert [one.again for one in tried[:2]] == [pytest.approx(0.75, abs=0.26), pytest.approx(1.5, abs=0.51)]
     [letter] = world.letters(inbox)
-    assert (letter.started, letter.finished, letter.error) == (3, 3, "ValueError: no 3")
+    assert (letter.letter.started, letter.letter.finished, letter.letter.error) == (3, 3, "ValueError: no 3")
     assert world.names().count("message_dead") == 3
 
 
@@ -173,7 +176,7 @@ def test_a_duplicate_of_a_dead_message_does_not_change_its_letter(world: World) 
     handle.handle(envelope(1))
     [before] = world.letters(inbox)
     assert became(*(handle.handle(envelope(1), redelivered=again) for again in (False, True))) == ["dead", "dead"]
-    assert world.letters(inbox)[0]._replace(now=0) == before._replace(now=0)
+    assert world.letters(inbox)[0].letter._replace(now=0) == before.letter._replace(now=0)
 
 
 @pytest.mark.fault(53)
@@ -189,7 +192,11 @@ def test_a_message_whose_every_attempt_ended_with_its_process_is_given_up_untrie
     world.age_attempts()
     assert became(handle.handle(attempt)) == ["dead"]
     [letter] = world.letters(inbox)
-    assert (calls, letter.started - letter.finished > 1, "end of its consumer" in letter.error) == ([], True, True)
+    assert (
+        calls,
+        letter.letter.started - letter.letter.finished > 1,
+        "end of its consumer" in letter.letter.error,
+    ) == ([], True, True)
     assert became(handle.handle(attempt, redelivered=False)) == ["dead"]
 
 
@@ -267,7 +274,7 @@ def test_an_external_effect_in_doubt_waits_for_a_person(world: World) -> None:
     inbox = world.inbox(effects="external")
     handle = inbox.handler("mail")(lambda message: 1 / 0)
     assert became(handle.handle(envelope(1)), handle.handle(envelope(1))) == ["failed", "dead"]
-    assert "OutcomeUnknown" in world.letters(inbox)[0].error
+    assert "OutcomeUnknown" in world.letters(inbox)[0].letter.error
 
 
 # ---------------------------------------------------------------- redrive
@@ -367,3 +374,34 @@ def test_a_gap_error_names_the_last_one_applied(world: World) -> None:
 
     handle.handle(envelope(1))
     assert found == [7]
+
+
+# ---------------------------------------------------------------- beside webhooks
+
+
+def test_a_webhook_and_the_queue_retry_of_its_event_share_a_key(world: World) -> None:
+    inbox = world.inbox()
+    receiver = Receiver(inbox.boundary, STANDARD.receiver_scheme(), clock=lambda: NOW)
+
+    @receiver.otherwise
+    def paid(event: Event[Any]) -> None:
+        world.apply(event.tx, event.id)
+
+    @inbox.handler("webhook retries")
+    def retry(message: Received[Any]) -> None:
+        receiver.handle(Event.load(message.data))
+
+    def queued(id: str, message: str) -> Handled:
+        event = receiver.verify(*_wire(id))
+        assert isinstance(event, Event)
+        return retry.handle(envelope(message, payload=json.dumps(event.dump()).encode()))
+
+    assert receiver.receive(*_wire("e1")).status < 300
+    assert became(queued("e1", "m1"), queued("e2", "m2"), queued("e2", "m3")) == ["handled"] * 3
+    assert receiver.receive(*_wire("e2")).status < 300
+    assert world.applied() == ["e1", "e2"]
+
+
+def _wire(id: str) -> tuple[Any, bytes]:
+    delivered = STANDARD.deliver(id)
+    return delivered.headers, delivered.body

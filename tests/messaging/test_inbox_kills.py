@@ -61,5 +61,5 @@ def test_a_message_that_kills_its_consumers_ends_alone_in_the_dead_letters(make:
     assert killed_or_done(consumer(world, make, 20, poison=3), 100)
     assert sorted(map(int, world.applied())) == [n for n in range(20) if n != 3]
     [letter] = world.letters(inbox)
-    assert (letter.arrival.envelope.id, letter.started - letter.finished >= 2) == ("3", True)
+    assert (letter.arrival.envelope.id, letter.letter.started - letter.letter.finished >= 2) == ("3", True)
     assert KEYS < 10  # the poison has messages behind it in its lane

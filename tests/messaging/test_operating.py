@@ -226,8 +226,9 @@ def test_what_dies_again_is_not_redriven_for_ever(place: Place) -> None:
     place.relay(refusing("a")).run_once()
     with place.operator() as operator:
         letters = list(operator.dead())
-        place.sql("UPDATE retrysafe_outbox_dead SET died = died + 3600000000 WHERE finished = 1 AND message_id = "
-                  f"'{ids[4]}'")
+        place.sql(
+            f"UPDATE retrysafe_outbox_dead SET died = died + 3600000000 WHERE finished = 1 AND message_id = '{ids[4]}'"
+        )
         assert [one.envelope.id for one in letters] == ids
         assert operator.redrive() == 4, "the last one died after this began"
 
@@ -293,8 +294,10 @@ def test_what_is_kept_is_archived_and_removed_when_it_is_old(place: Place, tmp_p
     archive = tmp_path / "sent.jsonl"
     sweeper = OutboxSweeper(place.url, older_than="1h", batch=10, archive=JsonLines(archive, line=line), observers=())
     assert sweeper.run_once().removed == 0
-    place.sql("UPDATE retrysafe_outbox_published SET published = published - 7200000000 WHERE id <= "
-              "(SELECT m FROM (SELECT max(id) - 5 AS m FROM retrysafe_outbox_published) AS x)")
+    place.sql(
+        "UPDATE retrysafe_outbox_published SET published = published - 7200000000 WHERE id <= "
+        "(SELECT m FROM (SELECT max(id) - 5 AS m FROM retrysafe_outbox_published) AS x)"
+    )
     assert sweeper.run_once()[:2] == (20, 20)
     lines = [json.loads(one) for one in archive.read_text().splitlines()]
     assert sorted(one["id"] for one in lines) == sorted(ids[:20])

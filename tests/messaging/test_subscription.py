@@ -21,7 +21,7 @@ ONE = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - it may come true in another process or thread
             await asyncio.sleep(0.005)
 
 

@@ -8,10 +8,23 @@ import sys
 from collections.abc import Sequence
 
 import retrysafe
-from retrysafe.cli import conformance, demo, describe, gateway, keys, migrate, outbox, relay, requests, status, sweep
+from retrysafe.cli import (
+    conformance,
+    demo,
+    describe,
+    gateway,
+    inbox,
+    keys,
+    migrate,
+    outbox,
+    relay,
+    requests,
+    status,
+    sweep,
+)
 from retrysafe.errors import RetrysafeError
 
-VERBS = (conformance, demo, describe, gateway, keys, migrate, outbox, relay, requests, status, sweep)
+VERBS = (conformance, demo, describe, gateway, inbox, keys, migrate, outbox, relay, requests, status, sweep)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

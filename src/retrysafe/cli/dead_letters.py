@@ -90,7 +90,7 @@ def _row(one: Mapping[str, Any]) -> list[str]:
     return [one["id"], one["topic"], one["key"] or "-", one["type"], standing, duration(one["age"]), short]
 
 
-def show_groups(groups: Mapping[tuple[str, ...], int], *, json: bool) -> None:
+def show_groups(groups: Mapping[tuple[str, str, str], int], *, json: bool) -> None:
     """Print how many there are of each kind."""
     names = ("topic", "type", "error")
     if json:
@@ -109,7 +109,7 @@ def show_one(letters: Iterable[DeadLetter], name: str, *, payload: bool, json: b
     return 1
 
 
-def confirmed(groups: Mapping[tuple[str, ...], int], options: argparse.Namespace) -> bool:
+def confirmed(groups: Mapping[tuple[str, str, str], int], options: argparse.Namespace) -> bool:
     """Say how many are meant, of which kinds, and ask; the answer is no where only that was asked for."""
     total = sum(groups.values())
     if not options.json and total:

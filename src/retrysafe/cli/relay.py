@@ -121,7 +121,9 @@ def _log(options: argparse.Namespace) -> None:
     import logging
 
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if options.json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(
+        JsonFormatter() if options.json else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    )
     log = logging.getLogger("retrysafe")
     log.addHandler(handler)
     log.setLevel(logging.INFO)

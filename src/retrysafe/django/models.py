@@ -148,3 +148,69 @@ class OutboxRelay(models.Model):
 
     def __str__(self) -> str:
         return str(self.name)
+
+
+class InboxTrouble(models.Model):
+    """The attempts at a message that could not be handled at once."""
+
+    key_hash: Any = models.BinaryField(primary_key=True, max_length=32)
+    consumer: Any = models.TextField()
+    started: Any = models.IntegerField()
+    finished: Any = models.IntegerField()
+    error: Any = models.TextField()
+    updated: Any = models.BigIntegerField()
+
+    class Meta:
+        db_table = "retrysafe_inbox_troubles"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.consumer}: {self.error}"
+
+
+class InboxDeadLetter(models.Model):
+    """A message that a consumer has given up. ``retrysafe inbox dead redrive`` has it handled again."""
+
+    key_hash: Any = models.BinaryField(primary_key=True, max_length=32)
+    record_key: Any = models.BinaryField(max_length=32)
+    boundary: Any = models.TextField()
+    consumer: Any = models.TextField()
+    message_id: Any = models.TextField()
+    topic: Any = models.TextField()
+    message_key: Any = models.TextField(null=True)
+    message_type: Any = models.TextField()
+    source: Any = models.TextField()
+    sequence: Any = models.BigIntegerField(null=True)
+    headers: Any = models.TextField()
+    payload: Any = models.BinaryField()
+    media_type: Any = models.TextField()
+    started: Any = models.IntegerField()
+    finished: Any = models.IntegerField()
+    error: Any = models.TextField()
+    died: Any = models.BigIntegerField()
+    redrive: Any = models.BigIntegerField(null=True)
+
+    class Meta:
+        db_table = "retrysafe_inbox_dead"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.consumer} {self.message_id}"
+
+
+class InboxSequence(models.Model):
+    """The last sequence of an entity that a consumer has applied."""
+
+    key_hash: Any = models.BinaryField(primary_key=True, max_length=32)
+    boundary: Any = models.TextField()
+    consumer: Any = models.TextField()
+    entity: Any = models.TextField()
+    sequence: Any = models.BigIntegerField()
+    updated: Any = models.BigIntegerField()
+
+    class Meta:
+        db_table = "retrysafe_inbox_sequences"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.consumer} {self.entity}: {self.sequence}"

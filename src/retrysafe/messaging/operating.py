@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-from retrysafe import connect
 from retrysafe.core.durations import seconds as seconds_of
+from retrysafe.messaging.operators import PAGE, Operating
 from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.reporting import Reporter
-from retrysafe.observers import LoggingObserver, Observers
-from retrysafe.operating import connected, user
-from retrysafe.ports import Observer, Steps
-from retrysafe.programs.drivers import arun, ask, run
+from retrysafe.ports import Observer
+from retrysafe.programs.drivers import ask
 from retrysafe.programs.relaying import Standing, redrive, standing
 from retrysafe.types import Chosen, DeadLetter, Duration
 
-R = TypeVar("R")
-PAGE = 200
 ANY = Chosen()
 
 
-class OutboxOperator:
+class OutboxOperator(Operating):
     """Looks after the outboxes of a database, by hand or from a monitor.
 
     Arguments:
@@ -35,12 +28,9 @@ class OutboxOperator:
     """
 
     def __init__(self, store: Any, *, actor: str | None = None, observers: Iterable[Observer] | None = None) -> None:
-        self._backend = connected(store)
-        self._backend.users += 1
+        super().__init__(store, actor=actor, observers=observers)
         self._outbox, self._store = outbox_of(self._backend)
-        self._runner = None if self._backend.serves_sync else asyncio.Runner()
-        self._reporter = Reporter(Observers((LoggingObserver(),) if observers is None else observers))
-        self.actor = actor or f"{user()}@{socket.gethostname()}"
+        self._reporter = Reporter(self._observers)
 
     # ------------------------------------------------------------ looking
 
@@ -93,39 +83,3 @@ class OutboxOperator:
         if done:
             self._reporter.operated("redriven", messages=done, actor=self.actor, reason=reason)
         return done
-
-    # ------------------------------------------------------------ how
-
-    def _do(self, steps: Steps[R], *, own: bool = False) -> R:
-        if self._runner is not None:
-            return self._runner.run(self._ado(steps, own=own))
-        client = self._backend.client()
-        self._backend.check(client)
-        if not own:
-            return run(steps, client)
-        with client.transaction() as opened:
-            return run(steps, opened.execute)
-
-    async def _ado(self, steps: Steps[R], *, own: bool) -> R:
-        client = self._backend.aclient()
-        await self._backend.acheck(client)
-        if not own:
-            return await arun(steps, client)
-        async with client.transaction() as opened:
-            return await arun(steps, opened.execute)
-
-    def close(self) -> None:
-        """Close the connections, if nobody else uses them."""
-        last = connect.leave(self._backend)
-        if self._runner is not None:
-            with self._runner:
-                if last:
-                    self._runner.run(self._backend.aclose())
-        elif last:
-            self._backend.close()
-
-    def __enter__(self) -> OutboxOperator:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()

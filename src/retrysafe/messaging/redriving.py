@@ -11,7 +11,7 @@ from retrysafe.ports import Ask
 from retrysafe.programs import inboxing
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.inboxing import End
-from retrysafe.types import InboxLetter
+from retrysafe.types import Chosen, DeadLetter, InboxLetter
 
 
 def redrive(setting: Settings, letters: Letters, limit: int) -> list[Handled]:
@@ -62,14 +62,16 @@ async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -
 
 
 def _marked(setting: Settings, letters: Letters, limit: int) -> Ask[list[InboxLetter]]:
-    return letters.inbox.letters(setting.boundary.name, setting.consumer, limit=limit, marked=True)
+    return letters.inbox.letters(
+        Chosen(consumer=setting.consumer), boundary=setting.boundary.name, limit=limit, marked=True
+    )
 
 
 def _attempt(setting: Settings, letter: InboxLetter) -> Attempt:
-    return Attempt(setting, letter.arrival.envelope, late=is_late(letter, setting.boundary.window))
+    return Attempt(setting, letter.arrival.envelope, late=is_late(letter.letter, setting.boundary.window))
 
 
-def is_late(letter: InboxLetter, window: float) -> bool:
+def is_late(letter: DeadLetter, window: float) -> bool:
     """Whether the record of a dead letter is forgotten: had it been handled meanwhile, nobody would know."""
     return (letter.now - letter.died) / 1e6 > window
 

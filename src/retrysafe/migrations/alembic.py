@@ -23,6 +23,9 @@ from retrysafe.errors import ConfigurationError
 
 TABLES = frozenset(
     {
+        "retrysafe_inbox_dead",
+        "retrysafe_inbox_sequences",
+        "retrysafe_inbox_troubles",
         "retrysafe_outbox",
         "retrysafe_outbox_buckets",
         "retrysafe_outbox_dead",

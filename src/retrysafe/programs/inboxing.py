@@ -89,7 +89,9 @@ def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: End) -> Steps
         yield from ask(inbox.mark(arrival.identity))
         return Handled(end.became, end.again, end.error)
     if end.became in ENDED or end.became is Became.DEAD:
-        return (yield from bury(inbox, arrival, Counts(letter.started + 1, letter.finished + 1), end.error))
+        return (
+            yield from bury(inbox, arrival, Counts(letter.letter.started + 1, letter.letter.finished + 1), end.error)
+        )
     yield from ask(inbox.remove(arrival.identity))
     return Handled(end.became)
 

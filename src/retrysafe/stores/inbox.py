@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from retrysafe.core.identifiers import milliseconds_of
 from retrysafe.core.inboxing import Counts
 from retrysafe.ports import Ask, Rows
+from retrysafe.stores.chosen import conditions
 from retrysafe.stores.sql import SqlStore
-from retrysafe.types import Arrival, Envelope, InboxLetter
+from retrysafe.types import Arrival, Chosen, DeadLetter, Envelope, InboxLetter, Place
 
 TROUBLES, DEAD, SEQUENCES = "retrysafe_inbox_troubles", "retrysafe_inbox_dead", "retrysafe_inbox_sequences"
 LONGEST_ERROR = 4000
@@ -100,26 +102,43 @@ class SqlInbox:
         return [self._write(sql, params), self.cleared(arrival)]
 
     def letters(
-        self, boundary: str, consumer: str | None, identities: Sequence[bytes] = (), *, limit: int, marked: bool = False
+        self,
+        chosen: Chosen,
+        *,
+        boundary: str | None = None,
+        after: Place | None = None,
+        limit: int,
+        marked: bool = False,
     ) -> Ask[list[InboxLetter]]:
-        """Dead letters, the oldest first; ``marked``: those that are to be handled again."""
+        """Dead letters, the oldest first, after a place; ``marked``: only those that are to be handled again."""
         p = self._store.p
-        params: dict[str, Any] = {"boundary": boundary, "limit": limit}
-        conditions = [f"d.boundary = {p('boundary')}"]
-        if consumer is not None:
-            params["consumer"] = consumer
-            conditions.append(f"d.consumer = {p('operation', 'consumer')}")
-        if identities:
-            params |= {f"key{i}": identity for i, identity in enumerate(identities)}
-            conditions.append(f"d.key_hash IN ({', '.join(p('key', f'key{i}') for i in range(len(identities)))})")
+        where, params = conditions(self._store, chosen)
+        params["limit"] = limit
+        if boundary is not None:
+            params["boundary"] = boundary
+            where += f" AND d.boundary = {p('boundary')}"
+        if after is not None:
+            params["died"], params["key"] = after
+            died = p("token", "died")
+            where += f" AND (d.died > {died} OR (d.died = {died} AND d.key_hash > {p('key')}))"
         if marked:
-            conditions.append("d.redrive IS NOT NULL")
+            where += " AND d.redrive IS NOT NULL"
         columns = ", ".join(f"d.{name}" for name in _READ)
         sql = (
-            f"SELECT {columns}, t.now FROM {DEAD} AS d, {self._store.clock} WHERE {' AND '.join(conditions)} "
+            f"SELECT {columns}, t.now FROM {DEAD} AS d, {self._store.clock} WHERE 1 = 1{where} "
             f"ORDER BY d.died, d.key_hash LIMIT {p('limit')}"
         )
         return Ask(self._store.query(sql, params, writes=False), lambda answer: [_letter(row) for row in answer.rows])
+
+    def groups(self, chosen: Chosen) -> Ask[dict[tuple[str, str, str], int]]:
+        """How many dead letters are chosen, by topic, type and error."""
+        where, params = conditions(self._store, chosen)
+        sql = (
+            f"SELECT d.topic, d.message_type, d.error, count(*) FROM {DEAD} AS d WHERE 1 = 1{where} "
+            "GROUP BY d.topic, d.message_type, d.error ORDER BY 4 DESC, 1, 2, 3"
+        )
+        found = self._store.query(sql, params, writes=False)
+        return Ask(found, lambda answer: {(row[0], row[1], row[2]): int(row[3]) for row in answer.rows})
 
     def mark(self, identity: bytes) -> Ask[bool]:
         """Ask that a dead letter be handled again; False when it is not there any more."""
@@ -215,10 +234,19 @@ def _letter(row: Sequence[Any]) -> InboxLetter:
     )
     identity, record_key = bytes(fields["key_hash"]), bytes(fields["record_key"])
     arrival = Arrival(identity, record_key, fields["boundary"], fields["consumer"], envelope)
-    died, redrive = int(fields["died"]), fields["redrive"]
-    return InboxLetter(
-        arrival, int(fields["started"]), int(fields["finished"]), fields["error"], died, redrive is not None, int(now)
+    died, written = int(fields["died"]), milliseconds_of(envelope.id)
+    letter = DeadLetter(
+        number=0,
+        envelope=envelope,
+        started=int(fields["started"]),
+        finished=int(fields["finished"]),
+        error=fields["error"],
+        created=died if written is None else written * 1000,
+        died=died,
+        now=int(now),
+        consumer=fields["consumer"],
     )
+    return InboxLetter(arrival, letter, fields["redrive"] is not None)
 
 
 def _counts(answer: Rows) -> Counts:

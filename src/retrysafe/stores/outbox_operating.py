@@ -7,6 +7,7 @@ from typing import Any
 
 from retrysafe.core.lanes import BUCKETS
 from retrysafe.ports import Ask, Rows
+from retrysafe.stores.chosen import conditions
 from retrysafe.stores.outbox import _COLUMNS, _WRITTEN, FOREVER, TABLE, SqlOutbox, envelope_in
 from retrysafe.stores.sql import SqlStore
 from retrysafe.types import Backlog, Chosen, DeadLetter, Envelope, RelaySeen
@@ -104,7 +105,7 @@ class OperableSqlOutbox(SqlOutbox):
 
     def letters(self, chosen: Chosen, after: int, limit: int) -> Ask[list[DeadLetter]]:
         """Dead letters, and the heads of parked lanes, in the order of their numbers."""
-        where, params = self._chosen(chosen)
+        where, params = conditions(self._store, chosen)
         sql = (
             f"SELECT {', '.join(f'd.{name}' for name in _LETTER)}, t.now FROM {self._letters}, {self._store.clock} "
             f"WHERE d.id > {self._store.p('token', 'after')}{where} ORDER BY d.id LIMIT {self._store.p('limit')}"
@@ -113,7 +114,7 @@ class OperableSqlOutbox(SqlOutbox):
 
     def count(self, chosen: Chosen) -> Ask[dict[tuple[str, str, str], int]]:
         """How many dead letters are chosen, by topic, type and error."""
-        where, params = self._chosen(chosen)
+        where, params = conditions(self._store, chosen)
         sql = (
             f"SELECT d.topic, d.message_type, d.error, count(*) FROM {self._letters} WHERE 1 = 1{where} "
             "GROUP BY d.topic, d.message_type, d.error ORDER BY 4 DESC, 1, 2, 3"
@@ -142,22 +143,6 @@ class OperableSqlOutbox(SqlOutbox):
         where, params = self._numbers(numbers)
         sql = f"DELETE FROM {TABLE}_troubles WHERE {where} AND not_before >= {FOREVER}"
         return Ask(self._store.query(sql, params), lambda answer: answer.affected)
-
-    def _chosen(self, chosen: Chosen) -> tuple[str, dict[str, Any]]:
-        params: dict[str, Any] = {f"id{i}": one for i, one in enumerate(chosen.ids)}
-        p = self._store.p
-        conditions = []
-        if chosen.ids:
-            conditions.append(f"d.message_id IN ({', '.join(p('operation', name) for name in params)})")
-        for column, name in (("topic", "topic"), ("message_key", "key"), ("message_type", "type")):
-            if (value := getattr(chosen, name)) is not None:
-                conditions.append(f"d.{column} = {p('operation', f'of_{name}')}")
-                params[f"of_{name}"] = value
-        if chosen.error is not None:
-            escaped = chosen.error.replace("!", "!!").replace("%", "!%").replace("_", "!_")
-            conditions.append(f"d.error LIKE {p('operation', 'said')} ESCAPE '!'")
-            params["said"] = f"%{escaped}%"
-        return "".join(f" AND {condition}" for condition in conditions), params
 
     def _numbers(self, numbers: Sequence[int]) -> tuple[str, dict[str, Any]]:
         params = {f"id{i}": number for i, number in enumerate(numbers)}

@@ -126,7 +126,7 @@ async def what_is_acked_has_arrived(publishing: Publishing) -> None:
 async def what_arrives_is_whole(publishing: Publishing) -> None:
     envelopes = [
         publishing.envelope(1, key=None, sequence=None),
-        publishing.envelope(2, key="ключ, \"quoted\" 100%", sequence=2**40, source="https://shop.example/a?b#c"),
+        publishing.envelope(2, key='ключ, "quoted" 100%', sequence=2**40, source="https://shop.example/a?b#c"),
         publishing.envelope(3, payload=bytes(range(256)), media_type="application/avro"),
         publishing.envelope(4, payload=b"", headers={"tenant": "ü ß", "traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}),
         publishing.envelope(5, payload=b"x" * 200_000, type="orders.placed.v2"),

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
-from aio_pika.exceptions import AMQPError, DeliveryError, PublishError
+from aio_pika.exceptions import DeliveryError, PublishError
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of

@@ -144,9 +144,7 @@ class WebhookPublisher:
         at_once: how many requests one endpoint gets at the same time, at most.
     """
 
-    def __init__(
-        self, sender: Sender, endpoints: Endpoints, *, patience: Duration = "1s", at_once: int = 10
-    ) -> None:
+    def __init__(self, sender: Sender, endpoints: Endpoints, *, patience: Duration = "1s", at_once: int = 10) -> None:
         _check(sender)
         self._sender = sender
         self._desk: _Desk[Future[Delivery]] = _Desk(endpoints, patience, at_once)
@@ -156,9 +154,7 @@ class WebhookPublisher:
         """Send them at the same time."""
         known = [self._desk.begin(envelope, self._start) for envelope in envelopes]
         waited = [
-            self._desk.under_way[one.source, one.id]
-            for one, said in zip(envelopes, known, strict=True)
-            if said is None
+            self._desk.under_way[one.source, one.id] for one, said in zip(envelopes, known, strict=True) if said is None
         ]
         wait(waited, self._desk.patience)
         return [said or self._desk.said(one) for one, said in zip(envelopes, known, strict=True)]
@@ -185,9 +181,7 @@ class AsyncWebhookPublisher:
         """Send them at the same time."""
         known = [self._desk.begin(envelope, self._start) for envelope in envelopes]
         waited = [
-            self._desk.under_way[one.source, one.id]
-            for one, said in zip(envelopes, known, strict=True)
-            if said is None
+            self._desk.under_way[one.source, one.id] for one, said in zip(envelopes, known, strict=True) if said is None
         ]
         if waited:
             await asyncio.wait(waited, timeout=self._desk.patience)

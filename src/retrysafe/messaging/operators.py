@@ -1,0 +1,65 @@
+"""What who looks after messages by hand needs: a database asked in its colour, an actor, observers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from retrysafe import connect
+from retrysafe.observers import LoggingObserver, Observers
+from retrysafe.operating import connected, user
+from retrysafe.ports import Observer, Steps
+from retrysafe.programs.drivers import arun, run
+
+R = TypeVar("R")
+PAGE = 200
+
+
+class Operating:
+    """Connections to a database of messages, for a person or a monitor."""
+
+    def __init__(self, store: Any, *, actor: str | None = None, observers: Iterable[Observer] | None = None) -> None:
+        self._backend = connected(store)
+        self._backend.users += 1
+        self._runner = None if self._backend.serves_sync else asyncio.Runner()
+        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
+        self.actor = actor or f"{user()}@{socket.gethostname()}"
+
+    # ------------------------------------------------------------ how
+
+    def _do(self, steps: Steps[R], *, own: bool = False) -> R:
+        if self._runner is not None:
+            return self._runner.run(self._ado(steps, own=own))
+        client = self._backend.client()
+        self._backend.check(client)
+        if not own:
+            return run(steps, client)
+        with client.transaction() as opened:
+            return run(steps, opened.execute)
+
+    async def _ado(self, steps: Steps[R], *, own: bool) -> R:
+        client = self._backend.aclient()
+        await self._backend.acheck(client)
+        if not own:
+            return await arun(steps, client)
+        async with client.transaction() as opened:
+            return await arun(steps, opened.execute)
+
+    def close(self) -> None:
+        """Close the connections, if nobody else uses them."""
+        last = connect.leave(self._backend)
+        if self._runner is not None:
+            with self._runner:
+                if last:
+                    self._runner.run(self._backend.aclose())
+        elif last:
+            self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

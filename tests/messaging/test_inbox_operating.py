@@ -1,0 +1,76 @@
+"""Dead letters of inboxes, looked after by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from retrysafe.cli import main
+from retrysafe.messaging import Became, Received
+from retrysafe.messaging.inbox_operating import InboxOperator
+from retrysafe.types import Chosen
+from tests.messaging.inboxes import World, envelope
+
+
+def test_dead_letters_are_listed_shown_and_redriven_by_the_command_line(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inbox = world.inbox()
+    name = f"stock-{inbox.boundary.name}"  # a server is shared with tests before
+    fail = [True]
+
+    @inbox.handler(name, attempts=1)
+    def handle(message: Received[Any]) -> None:
+        if fail:
+            raise ValueError("no such\ngoods")
+        world.apply(message.tx, message.envelope.id)
+
+    for n in range(3):
+        handle.handle(envelope(n, "b" if n == 2 else "a"))
+    fail.clear()
+
+    def cli(*words: str) -> tuple[int, list[Any]]:
+        code = main(["inbox", *words, "--store", world.url, "--json"])
+        return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    code, found = cli("status")
+    [mine] = [one for one in found if one["consumer"] == name]
+    assert (code, mine["dead"], mine["marked"]) == (1, 3, 0)
+    code, found = cli("dead", "list", "--consumer", name)
+    assert [(one["id"], one["error"], one["attempts"]) for one in found] == [
+        (str(n), "ValueError: no such", 1) for n in range(3)
+    ]
+    assert cli("dead", "list", "--consumer", name, "--groups")[1][0]["messages"] == 3
+    assert cli("dead", "show", "1", "--consumer", name, "--payload")[1][0]["payload"] == '{"n":1}'
+    assert cli("dead", "show", "9", "--consumer", name)[0] == 1
+    chosen = ("dead", "redrive", "--consumer", name, "--key", "a")
+    assert cli(*chosen, "--dry-run") == (0, [{"chosen": 2, "redriven": 0}])
+    assert handle.handle_marked() == []
+    assert main(["inbox", "dead", "redrive", "--store", world.url]) == 2
+    capsys.readouterr()
+    assert cli(*chosen, "--yes") == (0, [{"chosen": 2, "redriven": 2}])
+    assert [one.became for one in handle.handle_marked()] == [Became.HANDLED] * 2
+    assert world.applied() == ["0", "1"]
+    assert [one["id"] for one in cli("dead", "list", "--consumer", name)[1]] == ["2"]
+    with InboxOperator(world.url, observers=()) as operator:
+        assert operator.redrive(Chosen(consumer=name), limit=0) == 0
+
+
+def test_old_notes_are_forgotten(world: World) -> None:
+    inbox = world.inbox()
+    handle = inbox.handler("stock")(lambda message: inbox.apply_if_newer(message.tx, "sku", 1) and 1 / 0)
+    handle.handle(envelope(1), redelivered=False)
+    with world.connected() as look:
+
+        def notes() -> int:
+            return int(look("SELECT count(*) FROM retrysafe_inbox_troubles")[0][0])
+
+        before = notes()
+        with InboxOperator(world.url, observers=()) as operator:
+            operator.forget("300d")
+            assert notes() == before
+            world.age_attempts(400 * 86400)
+            assert operator.forget("300d") >= 1
+        assert notes() < before

@@ -1,0 +1,164 @@
+"""Breaks of the inbox: handlers, batches, subscriptions, sequences."""
+
+from __future__ import annotations
+
+from tests.proving.breaks import Break
+
+INBOX = "tests/messaging/test_inbox.py"
+BATCHES = "tests/messaging/test_batches.py"
+PLAN = "tests/core/test_batching.py"
+SUBSCRIPTION = "tests/messaging/test_subscription.py"
+KILLS = "tests/messaging/test_inbox_kills.py"
+
+BREAKS = [
+    Break(
+        "an inbox does not look at the payload of a message it knows",
+        "messaging/attempts.py",
+        'fingerprint_of(content) if setting.digest else b"")',
+        'b"")',
+        killed_by=(f"{INBOX}::test_one_id_with_another_payload_is_a_dead_letter_of_its_own[sqlite]",),
+        rows=(50,),
+    ),
+    Break(
+        "the sources of messages are no part of their keys",
+        "messaging/attempts.py",
+        'keys.key_of(f"{len(source)}:{source}{message_id}")',
+        "keys.key_of(source + message_id)",
+        killed_by=(f"{INBOX}::test_messages_of_two_sources_may_have_one_id[sqlite]",),
+        rows=(50,),
+    ),
+    Break(
+        "a failing message is tried for ever",
+        "core/inboxing.py",
+        "    if counts.finished >= most:\n        return None\n",
+        "",
+        killed_by=(
+            f"{INBOX}::test_a_failing_message_is_tried_so_often_and_then_kept_with_its_last_error[sqlite]",
+            f"{INBOX}::test_strict_sequences_wait_for_what_is_missing_and_are_parked_if_it_does_not_come[sqlite]",
+        ),
+        rows=(53,),
+    ),
+    Break(
+        "a message that kills its consumers is tried for ever",
+        "core/inboxing.py",
+        "    if counts.started - counts.finished < trials.crashes:\n",
+        "    if counts.started >= 0:\n",
+        killed_by=(
+            f"{INBOX}::test_a_message_whose_every_attempt_ended_with_its_process_is_given_up_untried[sqlite]",
+            f"{KILLS}::test_a_message_that_kills_its_consumers_ends_alone_in_the_dead_letters[sqlite-batch_handler]",
+        ),
+        rows=(53,),
+    ),
+    Break(
+        "deliveries of one message that come together are taken for crashes",
+        "core/inboxing.py",
+        "    return max(0.0, trials.grace - counts.age)\n",
+        "    return 0.0\n",
+        killed_by=(f"{INBOX}::test_duplicates_that_come_together_are_not_taken_for_crashes[sqlite]",),
+        rows=(50,),
+    ),
+    Break(
+        "a delivery that finds its message being handled counts as a crash",
+        "programs/inboxing.py",
+        "inbox.withdrawn(arrival) if end.became in UNCOUNTED else inbox.cleared(arrival)",
+        "inbox.begun(arrival) if end.became in UNCOUNTED else inbox.cleared(arrival)",
+        killed_by=(
+            f"{INBOX}::test_a_message_that_another_consumer_handles_comes_again_and_counts_no_attempt[postgresql]",
+            f"{INBOX}::test_what_is_interrupted_is_no_crash[sqlite]",
+        ),
+        rows=(50, 53),
+    ),
+    Break(
+        "a duplicate of a dead message overwrites why it died",
+        "programs/inboxing.py",
+        "        if end.before and counts.dead:\n",
+        "        if end.before and not counts.dead:\n",
+        killed_by=(f"{INBOX}::test_a_duplicate_of_a_dead_message_does_not_change_its_letter[sqlite]",),
+        rows=(53,),
+    ),
+    Break(
+        "the key of a dead letter stays failed when it is redriven",
+        "programs/inboxing.py",
+        "    if record is not None and record.state is State.FAILED:\n",
+        "    if record is None:\n",
+        killed_by=(f"{INBOX}::test_a_dead_letter_is_handled_again_once_and_stays_when_it_fails[sqlite]",),
+        rows=(59,),
+    ),
+    Break(
+        "a message from before the window is not told to be late",
+        "messaging/attempts.py",
+        "    return written is not None and time.time() - written / 1000 > window\n",
+        "    return False\n",
+        killed_by=(f"{INBOX}::test_what_comes_after_the_window_is_told_to_be_late[sqlite]",),
+        rows=(59,),
+    ),
+    Break(
+        "a strict sequence goes over a gap",
+        "stores/inbox.py",
+        "fits = f\"sequence = {p('token', 'sequence')} - 1\" if strict else f\"sequence < {p('token', 'sequence')}\"",
+        "fits = f\"sequence < {p('token', 'sequence')}\"",
+        killed_by=(
+            f"{INBOX}::test_strict_sequences_wait_for_what_is_missing_and_are_parked_if_it_does_not_come[sqlite]",
+        ),
+        rows=(55,),
+    ),
+    Break(
+        "an older sequence is applied over a newer one",
+        "stores/inbox.py",
+        "else f\"sequence < {p('token', 'sequence')}\"",
+        "else f\"sequence <> {p('token', 'sequence')}\"",
+        killed_by=(f"{INBOX}::test_the_latest_wins[sqlite]",),
+        rows=(55,),
+    ),
+    Break(
+        "what follows a failing message in its lane is applied before it",
+        "core/batching.py",
+        "        pause = waiting.get(lanes[place])\n",
+        "        pause = None\n",
+        killed_by=(
+            f"{PLAN}::test_all_but_the_poison_and_what_follows_it_in_its_lane_is_applied_once_in_order[True]",
+            f"{BATCHES}::test_poison_ends_alone_in_the_dead_letters_and_holds_its_own_lane_only[sqlite-batch_handler]",
+        ),
+        rows=(53,),
+    ),
+    Break(
+        "a batch waits for whoever handles one of its messages",
+        "stores/postgresql.py",
+        'before, "gate, t WHERE gate.open")',
+        'before, "gate, t WHERE true OR gate.open")',
+        killed_by=(f"{BATCHES}::test_a_batch_waits_for_nobody_who_handles_one_of_its_messages[postgresql]",),
+        rows=(50,),
+    ),
+    Break(
+        "a batch that its handler has committed in the middle is completed",
+        "stores/sql.py",
+        'first, stamp = held[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""',
+        'first, stamp = held[0], ""',
+        killed_by=(f"{BATCHES}::test_a_handler_that_commits_by_itself_loses_no_message_silently[postgresql]",),
+        rows=(4,),
+    ),
+    Break(
+        "a window shorter than the broker redelivers is taken",
+        "messaging/subscription.py",
+        "    elif boundary.window < redelivers:\n",
+        "    elif boundary.window < 0:\n",
+        killed_by=(f"{SUBSCRIPTION}::test_a_window_shorter_than_the_broker_redelivers_is_refused[sqlite]",),
+        rows=(56,),
+    ),
+    Break(
+        "a lane goes on while its first message waits to be tried again",
+        "messaging/laning.py",
+        "            if lane in stopped:\n                continue\n            if one.again is None:\n",
+        "            if True:\n",
+        killed_by=(f"{SUBSCRIPTION}::test_a_failing_message_holds_its_own_lane_and_no_other[sqlite]",),
+        rows=(53,),
+    ),
+    Break(
+        "a stop does not wait for what is being handled to be acked",
+        "messaging/subscription.py",
+        "        await asyncio.gather(*handling)\n        self._acking.set()\n        await acking\n",
+        "",
+        killed_by=(f"{SUBSCRIPTION}::test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back[sqlite]",),
+        rows=(86,),
+    ),
+]
