@@ -46,13 +46,17 @@ def test(node: str) -> Cover:
     return Cover("test", f"tests/{node}")
 
 
-OUTBOX = "the outbox"
+RELAYED = "messaging/test_relay.py::"
 INBOX = "the inbox"
 STREAMS = "streams"
 BATCH = "batch"
 STEPS = "steps and recovery points"
 
 DESCRIBE = check("`retrysafe describe`", "reference/commands.md#retrysafe-describe")
+OUTBOX = feature("`Outbox.add`", "how-to/outbox.md")
+RELAY = feature("`Relay`", "how-to/relay.md")
+DEAD_LETTERS = feature("`retrysafe outbox dead`", "how-to/relay.md#dead-letters")
+SAME_ID = test("messaging/test_relay_faults.py::test_published_and_not_marked_it_goes_out_again_under_the_same_id")
 STATUS = check("`retrysafe status`", "reference/commands.md#retrysafe-status")
 CONFORMANCE = check("`retrysafe conformance http`", "how-to/check-my-server.md")
 BOUNDARY = "reference/api.md#boundary"
@@ -452,20 +456,38 @@ CONSUMING = (
 )
 
 PUBLISHING = (
-    Line("P1", "The outbox row is in the transaction of the state's change", (), OUTBOX),
-    Line("P2", "Rows are never changed", (), OUTBOX),
-    Line("P3", "Whether they were published stands apart", (), OUTBOX),
-    Line("P4", "The relay may publish twice", (), OUTBOX),
-    Line("P5", "The relay retries with back-off", (), OUTBOX),
-    Line("P6", "Errors of publishing are kept", (), OUTBOX),
-    Line("P7", "Lag is a metric of its own", (), OUTBOX),
-    Line("P8", "Change data capture only when polling is stable", (), OUTBOX),
-    Line("P9", "Payloads have versions", (), OUTBOX),
+    Line(
+        "P1",
+        "The outbox row is in the transaction of the state's change",
+        (OUTBOX, test("messaging/test_outbox.py::test_a_message_goes_with_the_work_that_is_rolled_back")),
+    ),
+    Line("P2", "Rows are never changed", (OUTBOX,)),
+    Line("P3", "Whether they were published stands apart", (RELAY, test(f"{RELAYED}test_what_has_left_can_be_kept"))),
+    Line(
+        "P4",
+        "The relay may publish twice",
+        (page("when a message leaves twice", "how-to/relay.md#when-a-message-leaves-twice"), SAME_ID),
+    ),
+    Line("P5", "The relay retries with back-off", (RELAY, test(f"{RELAYED}test_a_message_waits_and_its_lane_with_it"))),
+    Line(
+        "P6",
+        "Errors of publishing are kept",
+        (DEAD_LETTERS, test("messaging/test_operating.py::test_dead_letters_are_found_and_redriven")),
+    ),
+    Line(
+        "P7",
+        "Lag is a metric of its own",
+        (
+            page("metrics", "reference/occurrences.md#metrics"),
+            test("messaging/test_operating.py::test_events_tell_what_left_and_what_did_not"),
+        ),
+    ),
+    Line("P8", "Change data capture only when polling is stable", (), "change data capture"),
+    Line("P9", "Payloads have versions", (OUTBOX, test("messaging/test_outbox.py::test_every_attribute_is_written"))),
     Line(
         "P10",
         "Every event has a stable id",
-        (feature("`key_for(…)`", "how-to/call-an-external-api.md"), SAME_KEYS),
-        f"for what a guarded operation sends by itself; {OUTBOX} is missing",
+        (feature("`key_for(…)`", "how-to/call-an-external-api.md"), SAME_KEYS, OUTBOX, SAME_ID),
     ),
 )
 
@@ -535,8 +557,8 @@ OPERATION = (
     Line(
         "O6",
         "Lag of the outbox, growth of the inbox",
-        (STATUS,),
-        f"`status` counts records; {OUTBOX} and {INBOX} are missing",
+        (STATUS, check("`retrysafe outbox status`", "reference/commands.md#retrysafe-outbox")),
+        f"for the outbox; {INBOX} is missing",
     ),
     Line("O7", "Conflicts of keys raise an alert", (ALERTS, test("observing/test_metrics.py::test_a_mismatch"))),
     Line(

@@ -78,7 +78,8 @@ async def rabbitmq(url: str = "") -> AsyncIterator[Rabbit]:
         made.look = partial(queue.get, fail=False, no_ack=True)
         yield made
         await made.publisher.aclose()
-        await queue.delete(if_unused=False, if_empty=False)
+    async with await aio_pika.connect(url) as connection:  # the first one may have been cut
+        await (await connection.channel()).queue_delete(made.topic)
     await asyncio.to_thread(made.road.close)
 
 
@@ -230,7 +231,7 @@ async def webhook(*, sync: bool) -> AsyncIterator[Endpoint]:
         made.publisher = WebhookPublisher(sender, endpoints, patience="10s", at_once=50)
         yield made
         await asyncio.to_thread(made.publisher.close)
-        client.close()
+        await asyncio.to_thread(client.close)
     else:
         async with httpx.AsyncClient() as aclient:
             asender = AsyncSender(aclient, attempts=1, timeout="5s", observers=())

@@ -339,7 +339,7 @@ def test_a_publisher_that_says_too_little_has_said_nothing(hold: Any, place: Pla
 
 @pytest.mark.parametrize("hold", [None, "lease"])
 def test_what_is_postponed_costs_no_attempt(hold: Any, place: Place) -> None:
-    (id_,) = place.write(Message("a", 1, key="A"))
+    place.write(Message("a", 1, key="A"))
     publisher = Judging(lambda one: Published(Reception.POSTPONED, "busy"))
     relay = place.relay(publisher, hold=hold, attempts=2)
     for _ in range(5):

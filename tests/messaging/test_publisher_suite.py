@@ -15,7 +15,6 @@ from tests.messaging.publishings import PUBLISHINGS
 ACKED = Published(Reception.ACKED)
 
 
-@pytest.mark.fault(51)
 class TestOurs(PublisherSuite):
     @pytest.fixture(params=PUBLISHINGS)
     async def publishing(self, request: pytest.FixtureRequest) -> AsyncIterator[Publishing]:

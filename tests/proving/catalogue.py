@@ -26,7 +26,7 @@ class Fault(NamedTuple):
     """Why no break takes the defence out, where none can: the test has then been seen to fail in another way."""
 
 
-OUTBOX = "there is no outbox"
+TRANSACTIONS = "there is no publisher that uses a broker's transactions"
 INBOX = "there is no inbox"
 STEPS = "there are no steps and recovery points"
 BROKERS = "there is no consumer of a broker's messages"
@@ -47,8 +47,8 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
             "the derived key, a probe, or *unknown* decides; the work is never run again blindly",
         ),
         Fault(6, "completed, and the response is lost", "the retry gets the stored result, byte by byte"),
-        Fault(7, "a message is published and not marked as such", "it goes out again under the same id", OUTBOX),
-        Fault(8, "a message is marked and not published", "cannot be: marking comes after publishing", OUTBOX),
+        Fault(7, "a message is published and not marked as such", "it goes out again under the same id"),
+        Fault(8, "a message is marked and not published", "cannot be: marking comes after publishing"),
         Fault(9, "a message's work is committed, its acknowledgement lost", "redelivery only acknowledges", INBOX),
         Fault(10, "a crash between a step and its recovery point", "resumed there, under the step's own key", STEPS),
         Fault(11, "a crash in a compensation", "the compensation is resumed", STEPS),
@@ -108,7 +108,7 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
         Fault(
             35,
             "numbers are committed in another order than they were drawn",
-            "records are paged by their key's hash, never by a highest number",
+            "records are paged by their key's hash, a relay takes what is there: never by a highest number",
         ),
     ),
     "Redis": (
@@ -151,9 +151,9 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
     ),
     "Brokers": (
         Fault(50, "a message is delivered again", "it is acknowledged, and nothing runs", INBOX),
-        Fault(51, "a publisher's confirmation is lost", "the message goes out again under the same id", OUTBOX),
+        Fault(51, "a publisher's confirmation is lost", "the message goes out again under the same id"),
         Fault(52, "partitions move in the middle of a handler", "the old consumer is fenced", BROKERS),
-        Fault(53, "a message can never be handled", "bounded attempts, then a dead letter", BROKERS),
+        Fault(53, "a message can never be handled, or published", "bounded attempts, then a dead letter"),
         Fault(54, "everything is rejected at once", "back-off, then a pause of the consumer", BROKERS),
         Fault(55, "a new leader repeats and reorders", "ids are recognised, sequences kept per key", BROKERS),
         Fault(56, "a broker forgets what it has seen", "the inbox remembers longer", INBOX),
@@ -162,7 +162,7 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
             "a lease, or the time for which a broker hides a message, is shorter than the handler",
             "a heartbeat renews the lease, and who lost it is fenced; there is no consumer of messages yet",
         ),
-        Fault(58, "a broker's transaction commits late", "the producer is initialised anew", OUTBOX),
+        Fault(58, "a broker's transaction commits late", "the producer is initialised anew", TRANSACTIONS),
         Fault(59, "a dead letter comes back after the window", "it is flagged as late", BROKERS),
     ),
     "Clocks": (
@@ -216,7 +216,7 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
             "a loop of crashes",
             "leased: every attempt is counted before its effect; a transactional attempt leaves nothing, by design",
         ),
-        Fault(86, "SIGTERM meets a relay", "it finishes its batch or leaves it whole", OUTBOX),
+        Fault(86, "SIGTERM meets a relay", "it finishes its batch or leaves it whole"),
         Fault(87, "a process forks", "the child opens connections and heartbeats of its own"),
         Fault(88, "many threads", "no two share a connection"),
         Fault(89, "cancellation, at every await", "the record is in a valid state, and no key is left locked"),

@@ -1,7 +1,7 @@
 """`retrysafe outbox`: how the outbox stands; topics paused and resumed; dead letters seen and redriven; what is kept.
 
-Exit code: 0 if it was done, and for `status` if messages leave; 1 if nothing was changed, or messages are due for longer
-than --alarm; 2 if the command could not be carried out as asked.
+Exit code: 0 if it was done, and for `status` if messages leave; 1 if nothing was changed, or messages are due for
+longer than --alarm; 2 if the command could not be carried out as asked.
 """
 
 from __future__ import annotations

@@ -4,13 +4,17 @@ from retrysafe.core.inboxing import Became, Handled
 from retrysafe.messaging.errors import MessageDead, MessageRefused, MessageUnreadable, SequenceGap
 from retrysafe.messaging.handler import Handler
 from retrysafe.messaging.inbox import Inbox
+from retrysafe.messaging.operating import OutboxOperator
 from retrysafe.messaging.outbox import Message, Outbox
 from retrysafe.messaging.received import Received
+from retrysafe.messaging.relay import Relay, Relayed
+from retrysafe.messaging.retention import OutboxSweeper
 from retrysafe.messaging.subscription import Subscription
-from retrysafe.types import Envelope
+from retrysafe.types import Chosen, Envelope, Published, Reception
 
 __all__ = [
     "Became",
+    "Chosen",
     "Envelope",
     "Handled",
     "Handler",
@@ -20,7 +24,13 @@ __all__ = [
     "MessageRefused",
     "MessageUnreadable",
     "Outbox",
+    "OutboxOperator",
+    "OutboxSweeper",
+    "Published",
     "Received",
+    "Reception",
+    "Relay",
+    "Relayed",
     "SequenceGap",
     "Subscription",
 ]

@@ -1,4 +1,4 @@
-"""What people and monitors ask of an outbox in SQL: what waits, who relays, dead letters, paused topics, what is kept."""
+"""What people and monitors ask of an outbox in SQL: what waits, who relays, dead letters, topics, what is kept."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class OperableSqlOutbox(SqlOutbox):
 
     def relays(self) -> Ask[list[RelaySeen]]:
         """The relays that have said they are there, and not that they go."""
-        sql = f"SELECT r.name, r.hold, r.since, r.seen, t.now FROM {TABLE}_relays AS r, {self._store.clock} ORDER BY r.name"
+        columns = "r.name, r.hold, r.since, r.seen, t.now"
+        sql = f"SELECT {columns} FROM {TABLE}_relays AS r, {self._store.clock} ORDER BY r.name"
         return Ask(self._store.query(sql, {}, writes=False), _relays)
 
     def beat(self, name: str, hold: str) -> Ask[None]:
@@ -150,7 +151,7 @@ class OperableSqlOutbox(SqlOutbox):
 
 
 class SqlPublished:
-    """Messages that have left and are kept, as a sweeper takes them: those that left longer ago than ``age`` seconds."""
+    """Messages that left longer ago than ``age`` seconds and are kept, as a sweeper takes them."""
 
     def __init__(self, store: SqlStore, age: float) -> None:
         self._store, self._age = store, round(age * 1e6)

@@ -2,7 +2,8 @@
 
 `assert_once`, `concurrently` and `redelivered` make the retries, duplicates and redeliveries that production makes;
 `Clock` lets time pass in every store; `crash_points` crashes an operation at every step. `StoreSuite` puts a store of
-your own to everything that ours must pass, `PublisherSuite` a publisher. With retrysafe installed, pytest has them as fixtures.
+your own to everything that ours must pass, `PublisherSuite` a publisher. With retrysafe installed, pytest has them as
+fixtures.
 """
 
 from __future__ import annotations

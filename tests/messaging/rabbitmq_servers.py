@@ -1,0 +1,67 @@
+"""A RabbitMQ of a test's own, to be killed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+from tests.faults.helpers import ROOT
+
+
+class RabbitMQServer:
+    """One node on free ports, run by scripts/services in a directory of its own."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="retrysafe-rabbitmq-", ignore_cleanup_errors=True)
+        self.port = _three_free_ports()
+        self._environment = {
+            **os.environ,
+            "RETRYSAFE_SCRATCH": self._directory.name,
+            "RETRYSAFE_RABBITMQ_PORT": str(self.port),
+        }
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        self._services("start")
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut would."""
+        self._services("kill")
+
+    def close(self) -> None:
+        """Kill it, and remove its directory."""
+        if (Path(self._directory.name) / "rabbitmq" / "process.json").exists():
+            self.kill()
+        self._directory.cleanup()
+
+    def _services(self, verb: str) -> None:
+        command = [sys.executable, str(ROOT / "scripts" / "services"), verb, "rabbitmq"]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def _three_free_ports() -> int:
+    """The first of three in a row that are free: the broker, Erlang's port mapper, and its distribution."""
+    while True:
+        with closing(socket.create_server(("127.0.0.1", 0))) as first:
+            port: int = first.getsockname()[1]
+            if all(_is_free(port + beside) for beside in (1, 2)):
+                return port
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except (OSError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,248 @@
+"""Relays and publishers on brokers that go away, lose connections at every frame, and run out of disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe.messaging import Message
+from retrysafe.messaging.relay import Relay
+from retrysafe.types import Envelope, Published, Reception
+from tests.conftest import require
+from tests.faults.helpers import auntil
+from tests.messaging.publishings import OnARoad, Rabbit, rabbitmq, redis_streams, webhook
+from tests.messaging.rabbitmq_servers import RabbitMQServer
+from tests.messaging.test_operating import Place
+
+MOST_FRAMES = 200
+# aio-pika closes a connection that is lost in a task which its __del__ makes, as may be too late
+pytestmark = pytest.mark.filterwarnings("ignore:.*Connection.close.*:pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Place:
+    return Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
+
+
+def relay_of(outbox: Place, publisher: Any) -> Relay:
+    options: dict[str, Any] = {"pause": "10ms", "longest_pause": "20ms", "attempts": 1000}
+    return outbox.relay(publisher, **options)
+
+
+async def relayed(relay: Relay, outbox: Place) -> None:
+    """Relay until nothing is left."""
+    async with asyncio.timeout(60):
+        while outbox.sql("SELECT 1 FROM retrysafe_outbox LIMIT 1"):
+            await (
+                relay.arun_once()
+                if asyncio.iscoroutinefunction(relay._publisher.publish)
+                else asyncio.to_thread(relay.run_once)
+            )
+
+
+def check(outbox: Place, arrived: Sequence[Envelope], ids: Sequence[str]) -> None:
+    """Nothing is lost, and each key is in order, whatever arrived twice."""
+    assert {one.id for one in arrived} == set(ids)
+    for key in {one.key for one in arrived}:
+        firsts = list(dict.fromkeys(one.id for one in arrived if one.key == key))
+        assert firsts == [one for one in ids if one in set(firsts)]
+
+
+@asynccontextmanager
+async def road_to(kind: str) -> AsyncIterator[OnARoad]:
+    if kind != "webhook":
+        require(kind)
+    made = {"rabbitmq": rabbitmq, "redis": lambda: redis_streams(sync=False), "webhook": lambda: webhook(sync=False)}
+    async with made[kind]() as publishing:  # type: ignore[operator]
+        yield publishing
+
+
+@pytest.mark.fault(51)
+@pytest.mark.parametrize("moment", ["frame lost", "after the frame"])
+@pytest.mark.parametrize("kind", ["rabbitmq", "redis", "webhook"])
+async def test_the_connection_is_cut_at_every_frame(kind: str, moment: Any, outbox: Place) -> None:
+    """Of both directions: a message is lost on its way, or its confirmation."""
+    async with road_to(kind) as publishing:
+        ids: list[str] = []
+        arrived: list[Envelope] = []
+        relay = relay_of(outbox, publishing.publisher)
+        road = publishing.road
+        step = {"rabbitmq": 2}.get(kind, 1)
+        for k in range(1, MOST_FRAMES, step):
+            ids += outbox.write(*(Message(publishing.topic, n, key="AB"[n % 2]) for n in range(3)))
+            road.moment, road.cut_at, road.seen = moment, k, 0
+            await relayed(relay, outbox)
+            uncut = road.cut_at is not None
+            road.cut_at = None
+            if uncut:
+                break
+            if kind == "rabbitmq":
+                await publishing.publisher.aclose()  # the handshake has frames too
+        else:
+            pytest.fail("there were more frames than that")
+        assert k > 5
+        arrived += await publishing.arrived()
+        check(outbox, arrived, ids)
+
+
+@pytest.mark.fault(51)
+async def test_a_confirm_that_is_lost_is_not_believed(outbox: Place) -> None:
+    """The broker has the message, and its word is lost: it goes out again, under the same id."""
+    require("redis")
+    async with redis_streams(sync=False) as publishing:
+        await publishing.publish(publishing.envelope(0))
+        publishing.road.moment, publishing.road.cut_at, publishing.road.seen = "frame lost", 2, 0
+        said = await publishing.publish(publishing.envelope(1))
+        assert [one.reception for one in said] == [Reception.UNKNOWN]
+        assert [one.id for one in await publishing.arrived()] == [publishing.envelope(n).id for n in (0, 1)]
+        assert [one.reception for one in await publishing.publish(publishing.envelope(1))] == [Reception.DUPLICATE]
+
+
+async def test_a_slow_subscriber_keeps_only_its_own_messages(outbox: Place) -> None:
+    """It takes its time for every answer; the other topics go on, and its message is not sent twice meanwhile."""
+    import threading
+
+    import httpx
+
+    from retrysafe.messaging.publishers.webhook import AsyncWebhookPublisher
+    from retrysafe.webhooks.delivering import Endpoint as Signing
+    from retrysafe.webhooks.sender import AsyncSender
+    from tests.messaging.publishings import SECRET, Answers, http_endpoint
+
+    slow, quick = Answers(), Answers()
+    slow.gate = threading.Event()
+    with http_endpoint(slow) as at_slow, http_endpoint(quick) as at_quick:
+        async with httpx.AsyncClient() as client:
+            endpoints = {
+                "slow": Signing(f"http://127.0.0.1:{at_slow}/", SECRET),
+                "quick": Signing(f"http://127.0.0.1:{at_quick}/", SECRET),
+            }
+            sender = AsyncSender(client, attempts=1, timeout="30s", observers=())
+            publisher = AsyncWebhookPublisher(sender, endpoints, patience="10ms", at_once=2)
+            messages = [Message(topic, n, key=str(n)) for n in range(6) for topic in endpoints]
+            outbox.write(*messages)
+            relay = outbox.relay(publisher, pause="10ms", longest_pause="20ms", attempts=2)
+            async with relay:
+                await auntil(lambda: len(quick.arrived) == 6)
+                await auntil(lambda: slow.waiting == 2)
+                assert slow.arrived == []
+                outbox.write(Message("quick", "more", key="0"))
+                await auntil(lambda: len(quick.arrived) == 7)
+                assert slow.waiting == 2, "no more than at_once, and none twice"
+                slow.gate.set()
+                await auntil(lambda: not outbox.sql("SELECT 1 FROM retrysafe_outbox"))
+            await publisher.aclose()
+    assert sorted(one.key or "" for one in slow.arrived) == [str(n) for n in range(6)]
+    assert slow.waiting == 6
+    assert outbox.sql("SELECT count(*) FROM retrysafe_outbox_dead") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("status", "reception"),
+    [(200, "acked"), (410, "fatal"), (500, "retryable"), (404, "retryable"), (429, "retryable"), (302, "retryable")],
+)
+async def test_an_endpoints_answer_is_judged(status: int, reception: str) -> None:
+    async with webhook(sync=False) as publishing:
+        publishing.answers.statuses.append(status)
+        publishing.answers.headers = {"Retry-After": "120"} if status == 429 else {}
+        (said,) = await publishing.publish(publishing.envelope(1))
+        assert said.reception == reception
+        assert (said.pause >= 120) == (status == 429)
+        (unknown,) = await publishing.publish(publishing.envelope(2, headers={"not a name": "x"}))
+        assert unknown.reception is Reception.FATAL
+
+
+# ---------------------------------------------------------------- a broker of our own
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RabbitMQServer]:
+    require("rabbitmq")
+    server = RabbitMQServer()
+    yield server
+    server.close()
+
+
+def control(broker: RabbitMQServer, *words: str) -> None:
+    """An operator's command."""
+    home = Path(broker._directory.name) / "rabbitmq"
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "ERL_EPMD_PORT": str(broker.port + 1),
+        "RABBITMQ_NODENAME": f"retrysafe{broker.port}@localhost",
+    }
+    command = ["/usr/lib/rabbitmq/bin/rabbitmqctl", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.fault(51)
+async def test_a_broker_is_stopped_under_load_and_comes_back(broker: RabbitMQServer, outbox: Place) -> None:
+    """While it is away messages wait; when it is back they leave, each key in order.
+
+    It is stopped, not killed: RabbitMQ 3.10 forgets a quorum queue that was declared minutes before a SIGKILL.
+    """
+    async with rabbitmq(broker.url) as publishing:
+        await publishing.publisher.aclose()
+        ids: list[str] = []
+
+        def write() -> None:
+            ids.extend(outbox.write(*(Message(publishing.topic, n, key=str(n % 5)) for n in range(40))))
+
+        async with relay_of(outbox, publishing.publisher):
+            write()
+            await auntil(lambda: len(outbox.sql("SELECT 1 FROM retrysafe_outbox")) < 40)
+            await asyncio.to_thread(broker._services, "stop")
+            write()
+            await auntil(lambda: outbox.sql("SELECT 1 FROM retrysafe_outbox_troubles WHERE finished > 2"))
+            await asyncio.to_thread(broker.start)
+            write()
+            await auntil(lambda: not outbox.sql("SELECT 1 FROM retrysafe_outbox"), 60)
+        check(outbox, await drained(broker, publishing), ids)
+
+
+async def drained(broker: RabbitMQServer, publishing: Rabbit) -> Sequence[Envelope]:
+    """What arrived, over a connection that was made after it all."""
+    import aio_pika
+
+    async with await aio_pika.connect(broker.url) as connection:
+        queue = await (await connection.channel()).get_queue(publishing.topic)
+
+        async def look() -> Any:
+            return await queue.get(fail=False, no_ack=True)
+
+        publishing.look = look
+        return await publishing.arrived()
+
+
+async def test_a_broker_without_disk_takes_nothing_and_nobody_hangs(broker: RabbitMQServer) -> None:
+    """It lets publishers wait, without a word: the publisher says after its time that nobody can tell."""
+    async with rabbitmq(broker.url) as publishing:
+        publishing.publisher._timeout = 0.5
+        before = [publishing.envelope(n) for n in range(3)]
+        await publishing.publish_until_taken(*before)
+        await asyncio.to_thread(control, broker, "set_disk_free_limit", str(10**15))
+        try:
+            waiting = [publishing.envelope(n) for n in range(3, 6)]
+            said: list[Published] = []
+
+            async def is_told() -> bool:
+                said[:] = await publishing.publish(*waiting)
+                return {one.reception for one in said} <= {Reception.UNKNOWN, Reception.RETRYABLE}
+
+            async with asyncio.timeout(30):
+                while not await is_told():  # the alarm comes a moment after the command
+                    waiting = [one._replace(id=f"{one.id}'") for one in waiting]
+                    before += waiting
+        finally:
+            await asyncio.to_thread(control, broker, "set_disk_free_limit", "50MB")
+        await publishing.publish_until_taken(*waiting)
+        assert {one.id for one in waiting} <= {one.id for one in await drained(broker, publishing)}

@@ -1,0 +1,97 @@
+"""What the outbox and its relays rely on."""
+
+from __future__ import annotations
+
+from tests.proving.breaks import Break
+
+FAULTS, OPERATING = "tests/messaging/test_relay_faults.py::", "tests/messaging/test_operating.py::"
+BROKERS = "tests/messaging/test_broker_faults.py::"
+
+BREAKS: list[Break] = [
+    Break(
+        "a message gets another id each time it is published",
+        "messaging/draining.py",
+        "return [queued.envelope for queued in wave]",
+        "return [queued.envelope._replace(id=str(random.random())) for queued in wave]",
+        (f"{FAULTS}test_published_and_not_marked_it_goes_out_again_under_the_same_id[sqlite-lease-False]",),
+        rows=(7,),
+    ),
+    Break(
+        "a message is marked as published before it is",
+        "messaging/draining.py",
+        "            _conclude(setting, client, claim, flow.judge(wave, published_by(publisher, wave)), total)",
+        "            taken = [Published(Reception.ACKED)] * len(wave)\n"
+        "            _conclude(setting, client, claim, flow.judge(wave, taken), total)\n"
+        "            published_by(publisher, wave)",
+        (
+            f"{FAULTS}test_a_message_is_marked_after_it_was_published[sqlite-lease-False]",
+            f"{FAULTS}test_published_and_not_marked_it_goes_out_again_under_the_same_id[sqlite-lease-False]",
+        ),
+        rows=(8,),
+    ),
+    Break(
+        "a relay reads on from the highest number it has seen",
+        "stores/outbox.py",
+        'return Ask(self._store.query(sql, {"bucket": number, "limit": limit}, writes=False), _queue)',
+        "seen: Any = globals().setdefault('_seen', [0])\n\n"
+        "        def after(answer: Rows) -> list[Queued]:\n"
+        "            found = [one for one in _queue(answer) if one.id > seen[0]]\n"
+        "            seen[0] = max([seen[0], *(one.id for one in found)])\n"
+        "            return found\n\n"
+        '        return Ask(self._store.query(sql, {"bucket": number, "limit": limit}, writes=False), after)',
+        (f"{FAULTS}test_a_row_that_commits_late_is_not_passed_over[postgresql]",),
+        rows=(35,),
+    ),
+    Break(
+        "a message that nobody confirmed is taken for published",
+        "core/relaying.py",
+        "if reception in (Reception.ACKED, Reception.DUPLICATE):",
+        "if reception in (Reception.ACKED, Reception.DUPLICATE, Reception.UNKNOWN):",
+        (f"{BROKERS}test_the_connection_is_cut_at_every_frame[rabbitmq-frame lost]",),
+        rows=(51,),
+    ),
+    Break(
+        "a message that nobody takes is tried for ever",
+        "core/relaying.py",
+        "queued.finished + 1 >= rules.attempts",
+        "queued.finished + 1 >= 1 << 60",
+        (f"{OPERATING}test_a_poisoned_head_is_given_up_and_burns_no_others_attempts[sqlite-None]",),
+        rows=(53,),
+    ),
+    Break(
+        "SIGTERM ends a relay in the middle of its batch",
+        "cli/relay.py",
+        "signal.signal(number, lambda *_: relay.stop())",
+        "signal.signal(number, signal.SIG_DFL)",
+        (f"{FAULTS}test_a_relay_that_is_told_to_stop_finishes_its_batch[sqlite-15]",),
+        rows=(86,),
+    ),
+    Break(
+        "a publisher that says too little is believed",
+        "core/relaying.py",
+        "    if len(published) == len(wave):",
+        "    if True:",
+        (f"{OPERATING}test_a_publisher_that_says_too_little_has_said_nothing[sqlite-None]",),
+    ),
+    Break(
+        "buckets that were removed with all rows stay away",
+        "programs/relaying.py",
+        "    if len(there) < BUCKETS:",
+        "    if len(there) < 0:",
+        (f"{OPERATING}test_a_relay_makes_the_buckets_that_somebody_has_removed[sqlite]",),
+    ),
+    Break(
+        "two who redrive at once redrive the same letters",
+        "stores/outbox_operating.py",
+        'locked = " FOR UPDATE" if self.locks_rows else ""',
+        'locked = ""',
+        (f"{OPERATING}test_two_who_redrive_at_once_redrive_each_letter_once[postgresql]",),
+    ),
+    Break(
+        "writing wakes no relay",
+        "messaging/waking.py",
+        "        bell.nudge()",
+        "        bell",
+        (f"{OPERATING}test_who_writes_wakes_the_relay_in_a_thread[sqlite]",),
+    ),
+]
