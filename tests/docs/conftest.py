@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
@@ -57,9 +58,33 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def redis_url(monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of the test Redis, also as REDIS_URL."""
     require("redis")
+    import redis
+
     url = os.environ["RETRYSAFE_TEST_REDIS"]
     monkeypatch.setenv("REDIS_URL", url)
+    with redis.Redis.from_url(url) as client:
+        for name in client.scan_iter("docs:*"):
+            client.delete(name)
     return url
+
+
+@pytest.fixture
+def rabbitmq_url(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of the test RabbitMQ, also as RABBITMQ_URL; the queues of the pages are not there."""
+    require("rabbitmq")
+    url = os.environ["RETRYSAFE_TEST_RABBITMQ"]
+    monkeypatch.setenv("RABBITMQ_URL", url)
+    asyncio.run(_without_queues(url))
+    return url
+
+
+async def _without_queues(url: str) -> None:
+    import aio_pika
+
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        for queue in ("docs-mail", *(f"docs-orders.{number}" for number in range(4))):
+            await channel.queue_delete(queue)
 
 
 @pytest.fixture

@@ -38,6 +38,13 @@ class RabbitMQServer:
         """SIGKILL, as a power cut would."""
         self._services("kill")
 
+    def stop(self) -> None:
+        """Let it end in order. Of a node that is killed, RabbitMQ 3.10 now and then elects no leader for a quorum queue.
+
+        See https://github.com/rabbitmq/rabbitmq-server/issues/10070; nobody is handed anything of such a queue.
+        """
+        self._services("stop")
+
     def close(self) -> None:
         """Kill it, and remove its directory."""
         if (Path(self._directory.name) / "rabbitmq" / "process.json").exists():

@@ -17,6 +17,10 @@ class _Kept(NamedTuple):
     delivery: Delivery
 
 
+def _place(kept: _Kept) -> int:
+    return kept.place
+
+
 class Shelf:
     """Deliveries in the order in which they came, each until it is settled. Instants are seconds of any one clock.
 
@@ -71,7 +75,7 @@ class Shelf:
         kept = self._out.pop(delivery.tag, None)
         if kept is None:
             return False
-        insort(self._waiting, kept)
+        insort(self._waiting, kept._replace(delivery=kept.delivery._replace(redelivered=True)), key=_place)
         self._resting[kept.lane] = max(until, self._resting.get(kept.lane, until))
         return True
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 import aio_pika
+from aiormq.abc import FieldTable
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partitions_of
@@ -39,10 +40,11 @@ async def declare(
     Raises `aio_pika.exceptions.ChannelPreconditionFailed` when a queue is there with other arguments: what a queue is
     cannot be changed. Give it another name, or delete it when it is empty.
     """
-    ordering = {"x-single-active-consumer": True} if ordered else {}
+    arguments: FieldTable = {"x-queue-type": "quorum", "x-delivery-limit": NEVER}
+    if ordered:
+        arguments["x-single-active-consumer"] = True
     async with asyncio.timeout(seconds_of(within, "within")), await aio_pika.connect(url) as connection:
         channel = await connection.channel()
         for topic in [topics] if isinstance(topics, str) else topics:
             for queue in partitions_of(topic, partitions):
-                arguments = {"x-queue-type": "quorum", "x-delivery-limit": NEVER, **ordering}
                 await channel.declare_queue(queue, durable=True, arguments=arguments)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from retrysafe.testing.ageing import age
     from retrysafe.testing.asserting import aassert_once, assert_once
     from retrysafe.testing.clock import Clock
+    from retrysafe.testing.consumers import ConsumerBench, ConsumerFeatures, ConsumerSuite
     from retrysafe.testing.crashing import crash_points
     from retrysafe.testing.duplicates import Outcome, aconcurrently, concurrently
     from retrysafe.testing.harness import AsyncHarness, Harness, SyncHarness
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncHarness",
     "Clock",
+    "ConsumerBench",
+    "ConsumerFeatures",
+    "ConsumerSuite",
     "Harness",
     "Outcome",
     "PublisherFeatures",
@@ -45,6 +49,9 @@ __all__ = [
 _HOMES = {
     "AsyncHarness": "harness",
     "Clock": "clock",
+    "ConsumerBench": "consumers",
+    "ConsumerFeatures": "consumers",
+    "ConsumerSuite": "consumers",
     "Harness": "harness",
     "Outcome": "duplicates",
     "PublisherFeatures": "publishers",

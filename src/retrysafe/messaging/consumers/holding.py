@@ -15,6 +15,7 @@ import redis.asyncio
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
+from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.outcomes import Answered
 from retrysafe.doors import enter, leave
 from retrysafe.errors import InProgress, LeaseLost
@@ -23,8 +24,6 @@ from retrysafe.types import Duration
 _NAME = "retrysafe.partitions"
 _TICK = 0.5
 """Seconds between two looks at who else is there."""
-_PRESENT = 5000
-"""Milliseconds for which a consumer counts that has not been seen since."""
 _COUNT = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -61,6 +60,10 @@ class _Holding:
             return None
         return self.claim.token
 
+    def is_over(self) -> bool:
+        """Whether the stream was held, and is not for certain any more; or could not be asked for."""
+        return self._settled.is_set() and self.token() is None
+
     async def end(self) -> None:
         """Give the lease back, or end without it."""
         self._leave.set()
@@ -95,6 +98,7 @@ class Holdings:
     ) -> None:
         self._client, self._streams, self._group = client, streams, group
         self._leases = Boundary(_NAME, store=store, lease=lease, observers=())
+        self._present = round(seconds_of(lease, "lease") * 1000)
         self._me = secrets.token_hex(8)
         self._held: dict[str, _Holding] = {}
         self._next = 0.0
@@ -110,21 +114,27 @@ class Holdings:
         """Another consumer has it, as a higher token shows."""
         self.leaving.add(stream)
 
-    async def tend(self, idle: Iterable[str]) -> list[str]:
-        """Take streams up to a fair share, leave those beyond it that are ``idle``; return those no longer held."""
-        gone = [stream for stream, holding in self._held.items() if stream in idle or holding.token() is None]
-        for stream in gone:
-            await self._held.pop(stream).end()
+    def lost(self) -> list[str]:
+        """Those whose leases have ended without our doing, until they are left."""
+        return [stream for stream, holding in self._held.items() if holding.is_over()]
+
+    async def leave(self, streams: Iterable[str]) -> None:
+        """Let others have these."""
+        for stream in set(streams):
+            if stream in self._held:
+                await self._held.pop(stream).end()
             self.leaving.discard(stream)
+
+    async def share(self) -> None:
+        """Take streams up to a fair share of them, and choose what to leave beyond it."""
         now = asyncio.get_running_loop().time()
         if now >= self._next:
             await self._share()
             self._next = now + _TICK
-        return gone
 
     async def _share(self) -> None:
         """Find out what the share is; take what is missing, choose what to leave."""
-        present: int = await self._client.eval(_COUNT, 1, self._meeting(), self._me, _PRESENT)
+        present: int = await self._client.eval(_COUNT, 1, self._meeting(), self._me, self._present)
         share = math.ceil(len(self._streams) / max(1, present))
         kept = [stream for stream in self._held if stream not in self.leaving]
         self.leaving.update(kept[share:])

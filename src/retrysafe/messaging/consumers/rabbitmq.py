@@ -20,15 +20,14 @@ from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partitions_of
 from retrysafe.core.shelf import Shelf
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.cloudevents import received
-from retrysafe.messaging.publishers.rabbitmq import PREFIX
+from retrysafe.messaging.amqp import envelope_from
+from retrysafe.messaging.consumers.uncut import Uncut
 from retrysafe.types import Delivery, Duration, Envelope
 
 _LOST = (AMQPError, OSError, TimeoutError)
 _LOOK = 1.0
 """Seconds after which a wait looks whether the broker has cancelled a subscription, of which nobody is woken."""
 _MOST_UNCONFIRMED = 65535
-_UNDERSCORED = "cloudEvents_"
 
 
 class Tag(NamedTuple):
@@ -80,6 +79,7 @@ class RabbitMQConsumer:
         self._connections = itertools.count()
         self._connection: AbstractConnection | None = None
         self._wire: Wire | None = None
+        self._opening = Uncut(self._open)
         self._generation = -1
         self._tags: set[str] = set()
 
@@ -98,7 +98,7 @@ class RabbitMQConsumer:
         deadline = loop.time() + wait
         while True:
             if not self._is_open():
-                await self._open()
+                await self._opening()
             now = loop.time()
             self._arrived.clear()
             if taken := self._shelf.take(most, now):
@@ -134,6 +134,7 @@ class RabbitMQConsumer:
 
     async def aclose(self) -> None:
         """Hang up; what is not settled is the broker's again."""
+        await self._opening.aclose()
         await self._hang_up()
 
     # ------------------------------------------------------------ the connection
@@ -202,7 +203,6 @@ def queues_of(topics: str | Iterable[str], partitions: int | None, only: Iterabl
 
 
 def _envelope(message: DeliveredMessage, queue: str) -> Envelope:
-    """The envelope in the headers; what they lack is taken from the properties of the message."""
     properties = message.header.properties
     own = {
         "id": properties.message_id,
@@ -210,11 +210,7 @@ def _envelope(message: DeliveredMessage, queue: str) -> Envelope:
         "source": properties.app_id,
         "datacontenttype": properties.content_type,
     }
-    given = {name: value for name, value in own.items() if value}
-    for name, field in (properties.headers or {}).items():
-        if name.startswith((PREFIX, _UNDERSCORED)):
-            given[name[len(PREFIX) :]] = field.decode(errors="replace") if isinstance(field, bytes) else str(field)
-    return received(given, message.body, queue)
+    return envelope_from(properties.headers or {}, own, message.body, queue)
 
 
 def _is_cancelled() -> bool:

@@ -14,12 +14,13 @@ from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partitions_of
 from retrysafe.core.shelf import Shelf
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.cloudevents import received
 from retrysafe.messaging.consumers.holding import Holdings
-from retrysafe.messaging.publishers.redis_streams import PAYLOAD, stream_of
+from retrysafe.messaging.consumers.uncut import Uncut
+from retrysafe.messaging.publishers.redis_streams import stream_of
+from retrysafe.messaging.redis_entries import envelope_in
 from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.ports import Observer
-from retrysafe.types import Delivery, Duration, Envelope
+from retrysafe.types import Delivery, Duration
 
 _LOOK = 1.0
 """Seconds a wait for new entries lasts at most: shorter than the time limit of a client."""
@@ -137,6 +138,7 @@ class RedisStreamsConsumer:
         self._holdings = Holdings(client, list(self._streams), group, client if leases is None else leases, lease)
         self._read: defaultdict[str, _Stream] = defaultdict(_Stream)
         self._shelf = Shelf()
+        self._filling, self._more = Uncut(self._fill), False
         self._owed: defaultdict[str, list[bytes]] = defaultdict(list)
 
     @property
@@ -153,11 +155,11 @@ class RedisStreamsConsumer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
-            await self._look_after_streams()
+            self._forget(self._holdings.lost())
             if taken := self._shelf.take(most, loop.time(), self._holdings.leaving):
                 return taken
-            await self._settle_owed()
-            if not await self._fill():
+            await self._filling()
+            if not self._more:
                 now = loop.time()
                 if now >= deadline:
                     return []
@@ -183,20 +185,29 @@ class RedisStreamsConsumer:
 
     async def aclose(self) -> None:
         """Hang up; what is not settled is taken by whoever gets the streams."""
+        await self._filling.aclose()
         await self._holdings.aclose()
         await self._client.aclose()
 
     # ------------------------------------------------------------ streams
 
-    async def _look_after_streams(self) -> None:
-        """Take and leave streams; what was not settled of those that are gone is their next owner's."""
-        idle = [stream for stream in self._holdings.leaving if not self._shelf.out(stream)]
-        for stream in await self._holdings.tend(idle):
+    def _forget(self, streams: Iterable[str]) -> None:
+        """What was not settled of streams that are gone is their next owner's."""
+        for stream in streams:
             self._shelf.forget(stream)
             self._read.pop(stream, None)
 
-    async def _fill(self) -> bool:
-        """Read what there is room for; whether there may be more to hand out than before."""
+    async def _fill(self) -> None:
+        """Take and leave streams, and read what there is room for."""
+        gone = [stream for stream in self._holdings.leaving if not self._shelf.out(stream)] + self._holdings.lost()
+        self._forget(gone)
+        await self._holdings.leave(gone)
+        await self._holdings.share()
+        await self._settle_owed()
+        self._more = await self._read_on()
+
+    async def _read_on(self) -> bool:
+        """Whether there may be more to hand out than before."""
         pipeline = self._client.pipeline(transaction=False)
         asked: list[str] = []
         for stream, token in self._holdings.tokens().items():
@@ -244,7 +255,7 @@ class RedisStreamsConsumer:
             entry = _Entry(stream, number)
             if not (again and self._shelf.has(entry)):
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
-                self._shelf.put(Delivery(_envelope(fields, self._streams[stream]), entry, stream, again))
+                self._shelf.put(Delivery(envelope_in(fields, self._streams[stream]), entry, stream, again))
 
     async def _rest(self, seconds: float) -> None:
         """Wait until something new may be there."""
@@ -267,9 +278,3 @@ class RedisStreamsConsumer:
         for stream, tags in owed.items():
             told = set(tags)
             self._owed[stream] = [tag for tag in self._owed[stream] if tag not in told]
-
-
-def _envelope(fields: dict[bytes, bytes], place: str) -> Envelope:
-    payload = fields.pop(PAYLOAD.encode(), b"")
-    given = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items()}
-    return received(given, payload, place)

@@ -12,11 +12,10 @@ from aio_pika.exceptions import DeliveryError, PublishError
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of
+from retrysafe.messaging.amqp import PREFIX
 from retrysafe.messaging.cloudevents import attributes
 from retrysafe.types import Duration, Envelope, Published, Reception
 
-PREFIX = "cloudEvents:"
-"""Of the headers, as in the AMQP binding of CloudEvents 1.0.2, section 3.1.3."""
 _ACKED = Published(Reception.ACKED)
 
 

@@ -11,9 +11,9 @@ import redis.asyncio
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of
 from retrysafe.messaging.cloudevents import attributes
+from retrysafe.messaging.redis_entries import PAYLOAD
 from retrysafe.types import Duration, Envelope, Published, Reception
 
-PAYLOAD = "data"
 _ACKED, _DUPLICATE = Published(Reception.ACKED), Published(Reception.DUPLICATE)
 _SCRIPT = """
 if redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[1]) then

@@ -1,0 +1,144 @@
+"""The shelf of a consumer: places are kept, lanes rest alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrysafe.core.lanes import lane, partition, partitions_of
+from retrysafe.core.shelf import Shelf
+from retrysafe.errors import ConfigurationError
+from retrysafe.types import Delivery, Envelope
+
+
+def delivery(number: int, key: str = "A", queue: str = "orders") -> Delivery:
+    envelope = Envelope(f"id-{number}", "orders", key, "placed.v1", "/shop", None, {}, b"", "text/plain")
+    return Delivery(envelope, number, queue)
+
+
+def shelf_with(*deliveries: Delivery) -> Shelf:
+    shelf = Shelf()
+    for one in deliveries:
+        shelf.put(one)
+    return shelf
+
+
+def tags(deliveries: list[Delivery]) -> list[int]:
+    return [one.tag for one in deliveries]
+
+
+def test_what_came_is_handed_out_in_its_order_and_no_more_than_asked_for() -> None:
+    shelf = shelf_with(*map(delivery, range(5)))
+    assert tags(shelf.take(2, 0.0)) == [0, 1]
+    assert tags(shelf.take(9, 0.0)) == [2, 3, 4]
+    assert shelf.take(9, 0.0) == []
+
+
+def test_what_is_given_back_returns_to_its_place_when_its_lane_has_rested() -> None:
+    shelf = shelf_with(delivery(0), delivery(1, "B"), delivery(2), delivery(3))
+    first, other, third = shelf.take(3, 0.0)
+    assert shelf.give_back(third, 5.0)
+    assert shelf.give_back(first, 3.0)
+    assert shelf.wakes() == 5.0
+    assert shelf.take(9, 4.9) == [], "the whole lane rests for the longest of them"
+    again = shelf.take(9, 5.0)
+    assert tags(again) == [0, 2, 3]
+    assert [one.redelivered for one in again] == [True, True, False]
+    assert shelf.settle(other)
+
+
+def test_other_lanes_pass_by_one_that_rests() -> None:
+    shelf = shelf_with(delivery(0), delivery(1), delivery(2, "B"))
+    (first,) = shelf.take(1, 0.0)
+    shelf.give_back(first, 10.0)
+    assert tags(shelf.take(9, 1.0)) == [2]
+    assert shelf.wakes() == 10.0
+
+
+def test_a_lane_that_nothing_waits_for_wakes_nobody() -> None:
+    shelf = shelf_with(delivery(0))
+    (first,) = shelf.take(1, 0.0)
+    shelf.give_back(first, 10.0)
+    shelf.take(1, 10.0)
+    assert shelf.wakes() is None
+
+
+def test_what_is_not_out_can_neither_be_settled_nor_given_back() -> None:
+    shelf = shelf_with(delivery(0))
+    assert not shelf.settle(delivery(0)), "it was not handed out"
+    (first,) = shelf.take(1, 0.0)
+    assert shelf.settle(first)
+    assert not shelf.settle(first)
+    assert not shelf.give_back(first, 1.0)
+    assert shelf.take(1, 2.0) == []
+
+
+def test_a_partition_that_is_left_hands_out_nothing_and_is_forgotten_alone() -> None:
+    shelf = shelf_with(
+        delivery(0, "A", "q.0"), delivery(1, "B", "q.1"), delivery(2, "A", "q.0"), delivery(3, "B", "q.1")
+    )
+    out = shelf.take(2, 0.0)
+    assert tags(out) == [0, 1]
+    assert (shelf.held("q.0"), shelf.out("q.0")) == (2, 1)
+    assert tags(shelf.take(9, 0.0, leaving={"q.0"})) == [3]
+    shelf.forget("q.0")
+    assert (shelf.held("q.0"), shelf.out("q.0"), shelf.held("q.1")) == (0, 0, 2)
+    assert not shelf.has(0)
+    assert not shelf.has(2)
+    assert shelf.has(1)
+    assert not shelf.settle(out[0])
+    assert shelf.settle(out[1])
+    assert (shelf.held("q.1"), shelf.has(1)) == (1, False)
+
+
+def test_clearing_leaves_nothing() -> None:
+    shelf = shelf_with(delivery(0), delivery(1))
+    (first,) = shelf.take(1, 0.0)
+    shelf.clear()
+    assert not shelf.settle(first)
+    assert shelf.take(9, 0.0) == []
+    assert (shelf.held("orders"), shelf.has(0)) == (0, False)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 3)), max_size=30), st.randoms())
+def test_no_message_is_ever_handed_out_before_one_of_its_lane_that_waits(
+    script: list[tuple[str, int]], chance: object
+) -> None:
+    """Whatever is taken, settled and given back: per lane, first appearances are in order, and nothing is lost."""
+    shelf, now = Shelf(), 0.0
+    out: list[Delivery] = []
+    seen: dict[str, list[int]] = {}
+    settled: set[int] = set()
+    for number, (key, action) in enumerate(script):
+        shelf.put(delivery(number, key))
+        now += 1.0
+        for one in shelf.take(action, now):
+            out.append(one)
+            seen.setdefault(str(one.envelope.key), []).append(one.tag)
+        if out and action == 3:
+            back = chance.randrange(len(out))  # type: ignore[attr-defined]
+            lane_of = out[back].envelope.key
+            for one in [one for one in out if one.envelope.key == lane_of]:
+                shelf.give_back(one, now + 2.0)
+            out = [one for one in out if one.envelope.key != lane_of]
+        elif out:
+            one = out.pop(0)
+            assert shelf.settle(one)
+            settled.add(one.tag)
+    rest = {one.tag for one in shelf.take(len(script), now + 100.0)} | {one.tag for one in out}
+    assert rest | settled == set(range(len(script)))
+    for key, numbers in seen.items():
+        first = [number for at, number in enumerate(numbers) if number not in numbers[:at]]
+        assert first == sorted(first), key
+
+
+def test_a_lane_has_one_partition() -> None:
+    assert partition("orders", "A", "1", None) == "orders"
+    assert partition("orders", "A", "1", 4) == partition("orders", "A", "2", 4)
+    assert partition("orders", "A", "1", 4) == f"orders.{lane('orders', 'A', '1') % 4}"
+    assert {partition("orders", None, str(number), 4) for number in range(99)} == set(partitions_of("orders", 4))
+    assert partitions_of("orders", None) == ["orders"]
+    assert partitions_of("orders", 2) == ["orders.0", "orders.1"]
+    with pytest.raises(ConfigurationError, match="partitions=0"):
+        partitions_of("orders", 0)

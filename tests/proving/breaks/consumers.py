@@ -1,0 +1,76 @@
+"""Breaks of consumers: what keeps messages from being lost, overtaken, or taken by who no longer holds them."""
+
+from __future__ import annotations
+
+from tests.proving.breaks import Break
+
+SHELF = "tests/core/test_shelf.py::"
+SUITE = "tests/messaging/test_consumers.py::TestConsumers::test_consumer_conformance"
+FAULTS = "tests/messaging/test_consumer_faults.py::"
+FASTSTREAM = "tests/messaging/test_faststream.py::"
+
+BREAKS = [
+    Break(
+        "what follows a message that was given back overtakes it",
+        "core/shelf.py",
+        "stays = kept.lane in self._resting or kept.delivery.partition in leaving",
+        "stays = kept.delivery.partition in leaving",
+        killed_by=(
+            f"{SHELF}test_other_lanes_pass_by_one_that_rests",
+            f"{SUITE}[rabbitmq-what_follows_a_message_that_was_given_back_stays_behind_it]",
+            f"{SUITE}[redis-what_follows_a_message_that_was_given_back_stays_behind_it]",
+        ),
+        rows=(54,),
+    ),
+    Break(
+        "a consumer that has lost its stream goes on taking entries",
+        "messaging/consumers/redis_streams.py",
+        "if owner and tonumber(owner) > tonumber(ARGV[1]) then return {'fenced'} end",
+        "",
+        killed_by=(f"{FAULTS}test_who_has_lost_a_stream_takes_nothing_from_it[redis]",),
+        rows=(52,),
+    ),
+    Break(
+        "entries whose answer was lost are passed by",
+        "messaging/consumers/redis_streams.py",
+        "if read ~= ARGV[6] then return {'missed'} end",
+        "",
+        killed_by=(f"{FAULTS}test_entries_whose_answer_was_lost_are_handed_out[redis]",),
+        rows=(50,),
+    ),
+    Break(
+        "a subscription that the broker has ended is not missed",
+        "messaging/consumers/rabbitmq.py",
+        "not wire.is_closed and self._tags <= set(wire.consumers)",
+        "not wire.is_closed",
+        killed_by=(f"{FAULTS}test_a_queue_that_is_deleted_and_made_again_is_consumed_again[rabbitmq]",),
+    ),
+    Break(
+        "a caller that is cancelled takes the reading with it",
+        "messaging/consumers/uncut.py",
+        "await asyncio.shield(running)",
+        "await running",
+        killed_by=(f"{SUITE}[redis-a_receive_that_is_cancelled_loses_nothing]",),
+    ),
+    Break(
+        "FastStream acks what is not committed",
+        "messaging/faststream.py",
+        "        token = _work.set(work)\n",
+        "        token = _work.set(work)\n        await msg.ack()\n",
+        killed_by=(
+            f"{FASTSTREAM}test_what_was_not_committed_is_not_acked[rabbitmq]",
+            f"{FASTSTREAM}test_what_was_not_committed_is_not_acked[redis]",
+        ),
+        rows=(50,),
+    ),
+    Break(
+        "FastStream starts with an ack policy that loses messages",
+        "messaging/faststream.py",
+        "if subscriber.ack_policy not in _SAFE:",
+        "if False:",
+        killed_by=(
+            f"{FASTSTREAM}test_a_broker_does_not_start_with_an_ack_policy_that_loses_messages[ack_first]",
+            f"{FASTSTREAM}test_a_broker_does_not_start_with_an_ack_policy_that_loses_messages[None]",
+        ),
+    ),
+]

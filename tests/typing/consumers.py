@@ -1,0 +1,33 @@
+"""Consumers as users write them, for type checkers only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis.asyncio
+
+from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
+from retrysafe.messaging.consumers.redis_streams import RedisStreamsConsumer
+from retrysafe.messaging.faststream import InboxMiddleware
+from retrysafe.messaging.inbox import Inbox
+from retrysafe.messaging.rabbitmq import declare
+from retrysafe.messaging.subscription import Subscription
+from retrysafe.ports import Consumer
+from retrysafe.testing import ConsumerBench, ConsumerFeatures
+
+
+async def consume(client: redis.asyncio.Redis, inbox: Inbox, broker: Any, bench: ConsumerBench) -> None:
+    await declare("amqp://host/", ["orders", "refunds"], partitions=4, ordered=True, within="5s")
+    rabbitmq: Consumer = RabbitMQConsumer("amqp://host/", "orders", partitions=4, only=[0, 1], redelivers="3d")
+    streams: Consumer = RedisStreamsConsumer(client, "orders", group="stock", lease="15s", leases="sqlite:///leases.db")
+
+    @inbox.handler("stock")
+    async def reserve(message: Any) -> None:
+        """A handler."""
+
+    await Subscription(rabbitmq, reserve).arun_forever()
+    for delivery in await streams.receive(10, 1.0):
+        await streams.give_back(delivery, 0.5)
+    InboxMiddleware(inbox, "stock", attempts=3).install(broker)
+    features: ConsumerFeatures = bench.features
+    print(features.exclusive, features.durable)
