@@ -45,8 +45,8 @@ BREAKS = [
     Break(
         "a consumer of a SQLite file gives back what another one has",
         FILE,
-        "not_before = ? WHERE id = ? AND holder = ?",
-        "not_before = ? WHERE id = ? AND ? <> ''",
+        "giver = ? WHERE id = ? AND holder = ?",
+        "giver = ? WHERE id = ? AND ? <> ''",
         killed_by=(f"{SQLITE}::test_a_consumer_that_was_taken_for_dead_cannot_give_back_what_another_one_has",),
         rows=(57,),
     ),

@@ -43,6 +43,7 @@ CREATE TABLE IF NOT EXISTS deliveries (
     attributes TEXT NOT NULL,
     payload BLOB NOT NULL,
     not_before REAL NOT NULL DEFAULT 0,
+    giver TEXT,
     holder TEXT,
     held_until REAL NOT NULL DEFAULT 0,
     handed INTEGER NOT NULL DEFAULT 0
@@ -208,9 +209,9 @@ class SqliteConsumer:
             self._owed.difference_update(owed)
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Let it, and with it its lane, wait; unless another consumer has it by now."""
-        sql = "UPDATE deliveries SET holder = NULL, not_before = ? WHERE id = ? AND holder = ?"
-        await self._change(sql, [(time.time() + delay, delivery.tag, self._name)])
+        """Let it, and with it its lane, wait while this consumer is there; unless another one has it by now."""
+        sql = "UPDATE deliveries SET not_before = ?, holder = NULL, giver = ? WHERE id = ? AND holder = ?"
+        await self._change(sql, [(time.time() + delay, self._name, delivery.tag, self._name)])
 
     async def _release(self, deliveries: Sequence[Delivery]) -> None:
         rows = [(delivery.tag, self._name) for delivery in deliveries]
@@ -225,7 +226,7 @@ class SqliteConsumer:
                 await self._renewing
             self._renewing = None
         with suppress(sqlite3.Error):
-            sql = "UPDATE deliveries SET holder = NULL WHERE queue = ? AND holder = ?"
+            sql = "UPDATE deliveries SET holder = NULL, not_before = 0 WHERE queue = ? AND ? IN (holder, giver)"
             await self._change(sql, [(self._queue, self._name)])
         self._file.close()
 
@@ -234,7 +235,7 @@ class SqliteConsumer:
         now = time.time()
         given = {"queue": self._queue, "now": now, "me": self._name, "most": most}
         rows = file.execute(_TAKEN, given).fetchall()
-        sql = "UPDATE deliveries SET holder = ?, held_until = ?, handed = handed + 1 WHERE id = ?"
+        sql = "UPDATE deliveries SET holder = ?, giver = NULL, held_until = ?, handed = handed + 1 WHERE id = ?"
         file.executemany(sql, [(self._name, now + self._hold, row[0]) for row in rows])
         return [
             Delivery(envelope_of(json.loads(given_as), payload), number, self._queue, handed > 0)
