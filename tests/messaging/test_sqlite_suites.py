@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
@@ -51,8 +52,7 @@ class Bench:
 
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Bench]:
-    with_number = folder / f"broker-{len(list(folder.iterdir()))}.db"
-    yield Bench(with_number)
+    yield Bench(folder / f"{secrets.token_hex(4)}.db")
 
 
 class TestConsumers(ConsumerSuite):
