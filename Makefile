@@ -7,11 +7,11 @@ SERVICES := scripts/services
 TYPED := src $(wildcard tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check prove soak breaks mutate bench fuzz kills services clean
+.PHONY: help venv demo shop test check prove soak breaks mutate bench fuzz kills pipeline services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo 'ARGS="..." is handed on by demo, test, prove, soak, breaks, mutate, bench, fuzz and kills.'
+	@echo 'ARGS="..." is handed on by demo, test, prove, soak, breaks, mutate, bench, fuzz, kills, shop and pipeline.'
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,9 @@ venv: $(VENV)/.dev-stamp ## Make .venv with all that development needs
 
 demo: $(VENV)/.demo-stamp ## Run the demonstration
 	$(BIN)/retrysafe demo $(ARGS)
+
+shop: $(VENV)/.dev-stamp ## Run the example shop (ARGS: --faults, --broker URL)
+	$(BIN)/python -m examples.shop $(ARGS)
 
 # A service that cannot be installed (exit code 3) only skips its tests, unless RETRYSAFE_REQUIRE_SERVICES is set.
 START_SERVICES = $(SERVICES) start || { code=$$?; [ $$code -eq 3 ] && [ -z "$$RETRYSAFE_REQUIRE_SERVICES" ]; } \
@@ -93,6 +96,12 @@ kills: $(VENV)/.dev-stamp ## Send 10,000 requests while a worker is killed every
 	$(START_SERVICES); \
 	eval "$$($(SERVICES) env)"; \
 	$(BIN)/python -m tests.http.killing $(ARGS)
+
+pipeline: $(VENV)/.dev-stamp ## Send 100,000 orders through RabbitMQ, then Redis Streams, while relays and inboxes are killed
+	@trap '$(SERVICES) stop' EXIT; \
+	$(START_SERVICES); \
+	eval "$$($(SERVICES) env)"; \
+	$(BIN)/python -m tests.pipeline $(ARGS)
 
 services: ## Start the services, and print the variables that lead the tests to them
 	@$(SERVICES) start; code=$$?; $(SERVICES) env; exit $$code

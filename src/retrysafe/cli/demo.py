@@ -3,7 +3,9 @@
 Three APIs, each with four uvicorn workers, charge a mock bank for clients that retry, while answers are lost, workers
 are killed and stopped, and requests come twice, by one schedule made from the seed. Then the bank's ledger is
 compared with what was intended.
-Exit code: 0 if retrysafe charged nothing twice, lost nothing and altered nothing; 1 if it did; 2 if the
+With --pipeline the orders of a shop follow: order, outbox, relays, a broker, inboxes, stock and mails, in processes
+that are killed by the same seed, while messages come twice; then tables and mailbox are compared with the orders.
+Exit code: 0 if retrysafe charged and applied nothing twice, lost nothing and altered nothing; 1 if it did; 2 if the
 demo could not be run.
 """
 
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_PAYMENTS = 120
+DEFAULT_ORDERS = 120
 MOST_COMPLAINTS = 5
 
 
@@ -52,6 +55,14 @@ def add_to(verbs: Any) -> None:
         action="store_true",
         help="workers that take payments from a queue and call a guarded function, instead of an API",
     )
+    parser.add_argument(
+        "--pipeline",
+        action="store_true",
+        help="also send orders through outbox, relays, a broker (a SQLite file) and inboxes",
+    )
+    parser.add_argument(
+        "--orders", metavar="N", type=int, help=f"how many, with --pipeline (default: {DEFAULT_ORDERS})"
+    )
     parser.add_argument("--store", metavar="URL", help="where retrysafe keeps its records (default: a new SQLite file)")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the audit to FILE")
     parser.add_argument(
@@ -80,20 +91,35 @@ def _run(options: argparse.Namespace) -> int:
     from retrysafe.demo.run import run as run_demo
     from retrysafe.demo.view import choose
 
-    payments = _payments(options)
+    payments, orders = _payments(options), _orders(options)
     seed = secrets.randbelow(100_000) if options.seed is None else options.seed
     bank = "with" if not options.bank_without_keys else "without"
     again = "" if options.seed is not None else f" (--seed {seed} runs it again)"
     form = _form(functions=options.functions)
     lanes = "3 APIs of 4 uvicorn workers" if form is Form.HTTP else "3 lanes of 4 workers"
     print(f"{len(payments)} payments, {lanes}, a bank {bank} idempotency keys, seed {seed}{again}", flush=True)
-    asked = Options(seed, payments, not options.bank_without_keys, options.store, options.keep, form)
+    if orders:
+        print(
+            f"then {orders} orders through outbox, 2 relays, a broker, and 2 inboxes each of stock and mail", flush=True
+        )
+    asked = Options(seed, payments, not options.bank_without_keys, options.store, options.keep, form, orders)
     findings = run_demo(asked, choose(plain=options.plain))
     for complaint in findings.complaints[:MOST_COMPLAINTS]:
         print(f"retrysafe demo: not scheduled: {complaint}", file=sys.stderr)
     if options.json is not None:
         write_json(findings, options.json)
     return findings.exit_code
+
+
+def _orders(options: argparse.Namespace) -> int:
+    from retrysafe.demo.payments import InputError
+
+    if options.orders is not None and not options.pipeline:
+        raise InputError("--orders goes with --pipeline")
+    wanted = DEFAULT_ORDERS if options.orders is None else options.orders
+    if wanted < 1:
+        raise InputError(f"--orders {wanted}: at least one order is needed")
+    return wanted if options.pipeline else 0
 
 
 def _form(*, functions: bool) -> Any:

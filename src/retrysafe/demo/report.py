@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from retrysafe.demo.audit import Count
 from retrysafe.demo.lanes import Lane
+from retrysafe.demo.pipeline.audit import PipelineCount
 from retrysafe.demo.posts import Form
 from retrysafe.demo.processes import DemoError
 
@@ -24,16 +25,20 @@ class Findings(NamedTuple):
     seconds: float
     complaints: Sequence[str] = ()
     form: Form = Form.HTTP
+    pipeline: PipelineCount | None = None
 
     @property
     def exit_code(self) -> int:
-        """0 when retrysafe has charged nothing twice, lost nothing and altered nothing; else 1."""
-        return 0 if self.counts[Lane.RETRYSAFE].kept else 1
+        """0 when retrysafe has charged and applied nothing twice, lost nothing and altered nothing; else 1."""
+        pipeline_kept = self.pipeline is None or self.pipeline.kept
+        return 0 if self.counts[Lane.RETRYSAFE].kept and pipeline_kept else 1
 
 
 def write_json(findings: Findings, path: Path) -> None:
     """Write the findings as JSON."""
     lanes = {lane.value: count._asdict() for lane, count in findings.counts.items()}
+    if findings.pipeline is not None:
+        lanes["pipeline"] = findings.pipeline._asdict()
     found = {"seed": findings.seed, "form": findings.form, "lanes": lanes}
     try:
         path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -43,7 +48,16 @@ def write_json(findings: Findings, path: Path) -> None:
 
 def table(findings: Findings) -> list[str]:
     """The audit as lines of text."""
-    rows = [("lane", *COLUMNS), *((lane.value, *map(str, count)) for lane, count in findings.counts.items())]
+    return _aligned([("lane", *COLUMNS), *((lane.value, *map(str, count)) for lane, count in findings.counts.items())])
+
+
+def pipeline_table(count: PipelineCount) -> list[str]:
+    """The audit of the pipeline as lines of text."""
+    names = [name.replace("_", " ") for name in count._fields]
+    return _aligned([("lane", *names), ("pipeline", *map(str, count))])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -71,3 +85,12 @@ def verdict(findings: Findings) -> str:
         why = "a bank without keys leaves that doubt to a look at its books"
         return f"{text} retrysafe charged none twice, and held back {doubt}: {why}."
     return f"{text} retrysafe charged every one of {guarded.intents} exactly once."
+
+
+def pipeline_verdict(count: PipelineCount) -> str:
+    """The audit of the pipeline in a sentence."""
+    stood = f"with {count.kills} processes killed and {count.duplicates} messages doubled on their way"
+    if count.kept:
+        return f"The pipeline applied every one of {count.orders} orders once, in order, and mailed it once, {stood}."
+    broken = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in count.breaches().items())
+    return f"The pipeline BROKE ITS PROMISE: {broken}, {stood}."

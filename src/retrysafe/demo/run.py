@@ -17,6 +17,8 @@ from retrysafe.demo.audit import audit, charged_in_doubt, read_ledger
 from retrysafe.demo.lane_run import LaneRun
 from retrysafe.demo.lanes import Lane, Setting
 from retrysafe.demo.payments import Payment
+from retrysafe.demo.pipeline.running import Pipeline
+from retrysafe.demo.pipeline.running import run as run_pipeline
 from retrysafe.demo.posts import Form
 from retrysafe.demo.processes import DemoError
 from retrysafe.demo.report import Findings
@@ -36,6 +38,8 @@ class Options(NamedTuple):
     store: str | None = None
     keep: Path | None = None
     form: Form = Form.HTTP
+    orders: int = 0
+    """How many orders go through the pipeline; none: there is none."""
 
     @property
     def deadline(self) -> float:
@@ -49,7 +53,8 @@ def run(options: Options, view: View) -> Findings:
         raise DemoError("the demo stops and kills processes by POSIX signals, which this system does not have")
     began = time.monotonic()
     with _terminable(), ExitStack() as stack:
-        lanes = _lanes(options, _folder(options, stack), stack)
+        folder = _folder(options, stack)
+        lanes = _lanes(options, folder, stack)
         for lane in lanes:
             lane.open()
         with view:
@@ -58,7 +63,16 @@ def run(options: Options, view: View) -> Findings:
                 lane.close()
             findings = _audited(options, lanes, began)
             view.conclude(findings)
-    return findings
+        return _with_pipeline(options, folder / "pipeline", view, findings) if options.orders else findings
+
+
+def _with_pipeline(options: Options, folder: Path, view: View, findings: Findings) -> Findings:
+    """The fourth lane, when the others are over: it needs neither their bank nor their processors."""
+    pipeline = Pipeline(options.seed, options.orders, folder)
+    count = run_pipeline(pipeline, view.follow)
+    view.conclude_pipeline(count)
+    complaints = [*findings.complaints, *pipeline.complaints]
+    return findings._replace(pipeline=count, complaints=complaints)
 
 
 def _folder(options: Options, stack: ExitStack) -> Path:

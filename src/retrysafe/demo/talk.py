@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 
 class Say(StrEnum):
-    """What a worker tells while it works; the first and the last are of no attempt."""
+    """What a worker tells while it works; READY, KILLED and COPIED are of no attempt."""
 
     READY = "ready"
     REACHED = "reached"
@@ -26,6 +26,7 @@ class Say(StrEnum):
     FENCED = "fenced"
     ENDED = "ended"
     KILLED = "killed"
+    COPIED = "copied"
 
 
 class How(StrEnum):

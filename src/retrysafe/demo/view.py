@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from retrysafe.demo.lane_run import LaneRun
 from retrysafe.demo.lanes import Lane
-from retrysafe.demo.report import COLUMNS, Findings, table, verdict
+from retrysafe.demo.pipeline.audit import PipelineCount
+from retrysafe.demo.pipeline.running import Pipeline
+from retrysafe.demo.report import COLUMNS, Findings, pipeline_table, pipeline_verdict, table, verdict
 
 EVERY = 3.0
 """Seconds between two plain progress lines of a lane."""
@@ -36,6 +39,14 @@ class View(Protocol):
         """Show what the audit found."""
         ...
 
+    def follow(self, pipeline: Pipeline) -> None:
+        """Show how far the pipeline is."""
+        ...
+
+    def conclude_pipeline(self, count: PipelineCount) -> None:
+        """Show what the audit of the pipeline found."""
+        ...
+
 
 def choose(*, plain: bool = False) -> View:
     """The live view where standard output is a terminal and rich is installed, else plain lines."""
@@ -47,10 +58,34 @@ def choose(*, plain: bool = False) -> View:
     return PlainView()
 
 
-class PlainView:
+class Following:
+    """Follows the pipeline in plain lines: it is over in seconds."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    def follow(self, pipeline: Pipeline) -> None:
+        """Print a line, if it is time."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + EVERY
+        taken, applied, mailed = pipeline.progress()
+        counted = f"{pipeline.kills} kills, {pipeline.duplicates} duplicates"
+        print(f"pipeline   {taken} orders, {applied} applied, {mailed} mailed  ({counted})", flush=True)
+
+    def conclude_pipeline(self, count: PipelineCount) -> None:
+        """Print the audit."""
+        print("\nAudit of the pipeline's tables and of the mailbox:")
+        print("\n".join(pipeline_table(count)))
+        print(f"\n{pipeline_verdict(count)}", flush=True)
+
+
+class PlainView(Following):
     """A progress line per lane every few seconds, and the audit as text."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._next = 0.0
         self._last: dict[Lane, str] = {}
 
@@ -81,13 +116,14 @@ class PlainView:
         print(f"\n{verdict(findings)}", flush=True)
 
 
-class RichView:
+class RichView(Following):
     """Three lanes side by side, redrawn several times a second."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.live import Live
 
+        super().__init__()
         self._console = Console()
         self._live = Live(console=self._console, refresh_per_second=8, transient=False)
 

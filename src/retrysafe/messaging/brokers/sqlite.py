@@ -1,0 +1,272 @@
+"""Queues in a SQLite file: a broker for the processes of one machine, with nothing to install.
+
+A message is copied into every queue that is bound to its topic, and stays there until a consumer settles it. What a
+consumer holds and does not renew, because it was killed, is handed out again. Messages of one lane are with one
+consumer at a time, in their order, so any number of consumers may share a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from retrysafe.core.durations import seconds as seconds_of
+from retrysafe.core.lanes import lane
+from retrysafe.core.polling import Polls
+from retrysafe.finish import finish
+from retrysafe.locks import ProcessLock
+from retrysafe.messaging.cloudevents import attributes, envelope_of
+from retrysafe.types import Delivery, Duration, Envelope, Published, Reception
+
+T = TypeVar("T")
+
+BUSY = 10.0
+"""The longest wait for another process that writes, in seconds."""
+POLLS = Polls(shortest=0.005, longest=0.1)
+_TABLES = """
+CREATE TABLE IF NOT EXISTS bindings (
+    topic TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    PRIMARY KEY (topic, queue)
+);
+CREATE TABLE IF NOT EXISTS deliveries (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue TEXT NOT NULL,
+    lane INTEGER NOT NULL,
+    attributes TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    not_before REAL NOT NULL DEFAULT 0,
+    giver TEXT,
+    holder TEXT,
+    held_until REAL NOT NULL DEFAULT 0,
+    handed INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX IF NOT EXISTS deliveries_lane ON deliveries (queue, lane, id);
+"""
+_TAKEN = """
+SELECT d.id, d.attributes, d.payload, d.handed FROM deliveries AS d
+WHERE d.queue = :queue AND d.not_before <= :now AND (d.holder IS NULL OR d.held_until < :now)
+AND NOT EXISTS (
+    SELECT 1 FROM deliveries AS e
+    WHERE e.queue = d.queue AND e.lane = d.lane AND e.id < d.id
+    AND (e.not_before > :now OR (e.holder <> :me AND e.held_until >= :now))
+)
+ORDER BY d.id LIMIT :most
+"""
+"""What may be handed out: of a lane nothing behind a message that waits, or that another consumer has."""
+_SETTLED = "DELETE FROM deliveries WHERE id = ?"
+
+
+class _File:
+    """The file of a broker; a connection for each process, since SQLite's do not survive a fork."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._owner = 0
+        self._turn = ProcessLock()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that has the file to itself."""
+        with self._turn:
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None or self._owner != os.getpid():
+            self._connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+            self._owner = os.getpid()
+            self._connection.execute("PRAGMA synchronous = FULL")
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection; the next use opens another one."""
+        if self._connection is not None and self._owner == os.getpid():
+            self._connection.close()
+        self._connection = None
+
+
+def declare(path: str | os.PathLike[str], queues: Iterable[tuple[str, str]]) -> None:
+    """Make the file of a broker, if it is missing, and bind topics to queues: pairs of topic and queue."""
+    connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(_TABLES)
+        connection.executemany("INSERT OR IGNORE INTO bindings (topic, queue) VALUES (?, ?)", list(queues))
+    finally:
+        connection.close()
+
+
+class SqlitePublisher:
+    """Copies messages into the queues that are bound to their topics; a message without one is tried again.
+
+    Arguments:
+        path: of the file, made by `declare`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = _File(path)
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        """Publish them in one transaction."""
+        try:
+            with self._file.transaction() as file:
+                published = [self._one(file, envelope) for envelope in envelopes]
+        except sqlite3.OperationalError as error:
+            reception = Reception.RETRYABLE if "locked" in str(error) else Reception.UNKNOWN
+            return [Published(reception, str(error))] * len(envelopes)
+        return published
+
+    def _one(self, file: sqlite3.Connection, envelope: Envelope) -> Published:
+        queues = file.execute("SELECT queue FROM bindings WHERE topic = ?", [envelope.topic]).fetchall()
+        if not queues:
+            return Published(Reception.RETRYABLE, f"no queue takes {envelope.topic!r}")
+        of = lane(envelope.topic, envelope.key, envelope.id)
+        row = (of, json.dumps(attributes(envelope)), envelope.payload)
+        sql = "INSERT INTO deliveries (queue, lane, attributes, payload) VALUES (?, ?, ?, ?)"
+        file.executemany(sql, [(queue, *row) for (queue,) in queues])
+        return Published(Reception.ACKED)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class AsyncSqlitePublisher:
+    """The same for async code; the file is written in a thread."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._publisher = SqlitePublisher(path)
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        """Publish them in one transaction."""
+        return await asyncio.to_thread(self._publisher.publish, envelopes)
+
+    async def aclose(self) -> None:
+        """Close the file."""
+        self._publisher.close()
+
+
+class SqliteConsumer:
+    """Takes the messages of a queue.
+
+    Arguments:
+        path: of the file, made by `declare`.
+        queue: which one.
+        hold: how long after its last sign of life a consumer still has what it was handed; it gives one every third
+            of that time.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], queue: str, *, hold: Duration = "30s") -> None:
+        self._file, self._queue = _File(path), queue
+        self._hold = seconds_of(hold, "hold")
+        self._name = f"{os.getpid()} {secrets.token_hex(4)}"
+        self._owed: set[tuple[int]] = set()
+        self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def redelivers(self) -> float | None:
+        """Nobody can tell: a message stays until it is settled."""
+        return None
+
+    async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+        """Up to so many messages, oldest first; waits so many seconds for the first one."""
+        if self._renewing is None:
+            self._renewing = asyncio.create_task(self._renew(), name="retrysafe-sqlite-consumer")
+        polls, deadline = POLLS, time.monotonic() + wait
+        while True:
+            found, cancelled = await self._done(lambda file: self._take(file, most))
+            if cancelled is not None:
+                await self._release(found)  # nobody would ever settle them
+                raise cancelled
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            polls, rest = polls.empty(0.5)
+            await asyncio.sleep(min(rest, left))
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Remove them; what cannot be removed now is removed before more is taken."""
+        self._owed |= {(delivery.tag,) for delivery in deliveries}
+        owed = list(self._owed)
+        with suppress(sqlite3.OperationalError):
+            await self._change(_SETTLED, owed)
+            self._owed.difference_update(owed)
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Let it, and with it its lane, wait while this consumer is there; unless another one has it by now."""
+        sql = "UPDATE deliveries SET not_before = ?, holder = NULL, giver = ? WHERE id = ? AND holder = ?"
+        await self._change(sql, [(time.time() + delay, self._name, delivery.tag, self._name)])
+
+    async def _release(self, deliveries: Sequence[Delivery]) -> None:
+        rows = [(delivery.tag, self._name) for delivery in deliveries]
+        sql = "UPDATE deliveries SET holder = NULL WHERE id = ? AND holder = ?"
+        await self._change(sql, rows)
+
+    async def aclose(self) -> None:
+        """Give everything back, and close the file."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._renewing
+            self._renewing = None
+        with suppress(sqlite3.Error):
+            sql = "UPDATE deliveries SET holder = NULL, not_before = 0 WHERE queue = ? AND ? IN (holder, giver)"
+            await self._change(sql, [(self._queue, self._name)])
+        self._file.close()
+
+    def _take(self, file: sqlite3.Connection, most: int) -> list[Delivery]:
+        file.executemany(_SETTLED, list(self._owed)).close()
+        now = time.time()
+        given = {"queue": self._queue, "now": now, "me": self._name, "most": most}
+        rows = file.execute(_TAKEN, given).fetchall()
+        sql = "UPDATE deliveries SET holder = ?, giver = NULL, held_until = ?, handed = handed + 1 WHERE id = ?"
+        file.executemany(sql, [(self._name, now + self._hold, row[0]) for row in rows])
+        return [
+            Delivery(envelope_of(json.loads(given_as), payload), number, self._queue, handed > 0)
+            for number, given_as, payload, handed in rows
+        ]
+
+    async def _renew(self) -> None:
+        sql = "UPDATE deliveries SET held_until = ? WHERE queue = ? AND holder = ?"
+        while True:
+            await asyncio.sleep(self._hold / 3)
+            with suppress(sqlite3.OperationalError):  # in time for the next one
+                await self._change(sql, [(time.time() + self._hold, self._queue, self._name)])
+
+    async def _change(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Perform a statement for each row, to the end, whoever is cancelled meanwhile.
+
+        Cursors do not leave the thread: one that is disposed of in another resets the statement that both share.
+        """
+
+        def change(file: sqlite3.Connection) -> None:
+            file.executemany(sql, rows).close()
+
+        _, cancelled = await self._done(change)
+        if cancelled is not None:
+            raise cancelled
+
+    async def _done(self, work: Callable[[sqlite3.Connection], T]) -> tuple[T, asyncio.CancelledError | None]:
+        """Work in a transaction, in a thread: a file that others write is waited for."""
+
+        def do() -> T:
+            with self._file.transaction() as file:
+                return work(file)
+
+        return await finish(asyncio.to_thread(do))

@@ -1,0 +1,90 @@
+"""The shop of the examples, as its readers run it, on every broker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import aio_pika
+import pytest
+import redis
+
+from tests.conftest import require
+from tests.docs.pages import ROOT
+
+ORDERS = 60
+ALL_IS_WELL = """\
+    60 orders
+    60 reserved
+    60 reserved for different orders
+     0 reserved out of order
+"""
+
+
+def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "examples.shop", "--orders", str(ORDERS), "--folder", str(folder), *arguments]
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+    environment = {**os.environ, **paths, **variables}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=150, check=False)
+
+
+def all_is_well(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(ALL_IS_WELL)
+    assert "    60 mails\n    60 orders with a mail\n" in done.stdout
+
+
+def test_every_order_is_reserved_and_mailed_once_while_processes_are_killed(tmp_path: Path) -> None:
+    done = run(tmp_path / "shop", "--faults")
+    all_is_well(done)
+    assert int(done.stdout.splitlines()[-1].split()[0]) > 0, done.stdout
+    again = run(tmp_path / "shop")
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+
+
+@pytest.fixture
+def name() -> str:
+    """What is ours at a broker that others use too."""
+    return f"shop-{uuid4().hex}"
+
+
+@pytest.fixture
+def streams(name: str) -> Iterator[str]:
+    require("redis")
+    url = os.environ["RETRYSAFE_TEST_REDIS"]
+    yield url
+    with redis.Redis.from_url(url) as client:
+        keys = list(client.scan_iter(match=f"{name}:*", count=1000))
+        assert keys
+        client.delete(*keys)
+
+
+@pytest.fixture
+def rabbitmq(name: str) -> Iterator[str]:
+    require("rabbitmq")
+    url = os.environ["RETRYSAFE_TEST_RABBITMQ"]
+    yield url
+
+    async def remove() -> None:
+        async with await aio_pika.connect(url) as connection:
+            channel = await connection.channel()
+            for service in ("inventory", "mail"):
+                for number in range(4):
+                    await channel.queue_delete(f"{name}.{service}.{number}")
+            await channel.exchange_delete(name)
+
+    asyncio.run(remove())
+
+
+def test_on_redis_streams(tmp_path: Path, streams: str, name: str) -> None:
+    all_is_well(run(tmp_path / "shop", "--broker", streams, SHOP_NAME=name))
+
+
+def test_on_rabbitmq(tmp_path: Path, rabbitmq: str, name: str) -> None:
+    all_is_well(run(tmp_path / "shop", "--broker", rabbitmq, SHOP_NAME=name))

@@ -1,0 +1,169 @@
+"""A SQLite file as a broker: nothing is lost with a consumer, and a lane is with one consumer at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from retrysafe.messaging.brokers import sqlite
+from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
+from retrysafe.types import Delivery, Envelope, Reception
+
+
+def message(number: int, key: str | None, topic: str = "orders") -> Envelope:
+    return Envelope(f"m{number}", topic, key, "orders.v1", "/shop", number, {"x": "y"}, b"{}", "application/json")
+
+
+def names(deliveries: Sequence[Delivery]) -> list[str]:
+    return [delivery.envelope.id for delivery in deliveries]
+
+
+def received_and_died(file: Path) -> int:
+    """How many messages a consumer received before its process was killed."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.write(writing, b"%d" % len(asyncio.run(SqliteConsumer(file, "stock", hold=0.2).receive(1, 0))))
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as said:
+        return int(said.read())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "broker.db"
+    declare(path, [("orders", "stock"), ("orders", "mail")])
+    declare(path, [("orders", "stock")])  # again is harmless
+    return path
+
+
+@pytest_asyncio.fixture
+async def two(file: Path) -> AsyncIterator[tuple[SqliteConsumer, SqliteConsumer]]:
+    consumers = SqliteConsumer(file, "stock"), SqliteConsumer(file, "stock")
+    yield consumers
+    for consumer in consumers:
+        await consumer.aclose()
+
+
+async def test_every_bound_queue_has_the_message_as_it_was_until_it_is_settled(file: Path) -> None:
+    publisher = AsyncSqlitePublisher(file)
+    assert [one.reception for one in await publisher.publish([message(1, "a")])] == [Reception.ACKED]
+    await publisher.aclose()
+    for queue in ("stock", "mail"):
+        consumer = SqliteConsumer(file, queue)
+        (delivery,) = await consumer.receive(10, 0)
+        assert delivery.envelope == message(1, "a")
+        assert not delivery.redelivered
+        await consumer.ack([delivery])
+        assert await consumer.receive(10, 0) == []
+        await consumer.aclose()
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("SELECT count(*) FROM deliveries").fetchone() == (0,)
+
+
+def test_what_no_queue_takes_is_tried_again(file: Path) -> None:
+    publisher = SqlitePublisher(file)
+    first, second = publisher.publish([message(1, None, "unbound"), message(2, None)])
+    publisher.close()
+    assert first.reception is Reception.RETRYABLE
+    assert second.reception is Reception.ACKED
+
+
+def test_a_file_that_is_no_broker_takes_nothing(tmp_path: Path) -> None:
+    (published,) = SqlitePublisher(tmp_path / "empty.db").publish([message(1, None)])
+    assert published.reception is Reception.UNKNOWN
+
+
+async def test_a_lane_is_with_one_consumer_in_its_order(file: Path, two: tuple[SqliteConsumer, SqliteConsumer]) -> None:
+    SqlitePublisher(file).publish([message(number, "ab"[number % 2]) for number in range(6)])
+    one, other = two
+    held = await one.receive(1, 0)
+    assert names(held) == ["m0"]
+    assert names(await other.receive(10, 0)) == ["m1", "m3", "m5"]
+    assert names(await one.receive(1, 0)) == ["m2"]
+    await one.aclose()
+    assert names(await other.receive(10, 0)) == ["m0", "m2", "m4"]
+
+
+async def test_a_message_that_waits_holds_its_lane_and_no_other(
+    file: Path, two: tuple[SqliteConsumer, SqliteConsumer]
+) -> None:
+    SqlitePublisher(file).publish([message(0, "a"), message(1, "a"), message(2, "b")])
+    one, other = two
+    (first,) = await one.receive(1, 0)
+    await one.give_back(first, 3600)
+    assert names(await other.receive(10, 0)) == ["m2"]
+    assert await one.receive(10, 0) == []
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("UPDATE deliveries SET not_before = 0")  # the hour is over
+    again = await one.receive(10, 0)
+    assert names(again) == ["m0", "m1"]
+    assert [delivery.redelivered for delivery in again] == [True, False]
+
+
+async def test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not(file: Path) -> None:
+    SqlitePublisher(file).publish([message(0, "a")])
+    assert received_and_died(file) == 1
+    living, other = SqliteConsumer(file, "stock", hold=0.2), SqliteConsumer(file, "stock", hold=0.2)
+    assert names(await living.receive(1, 30)) == ["m0"]
+    assert await other.receive(1, 1.0) == []
+    await living.aclose()
+    assert names(await other.receive(1, 30)) == ["m0"]
+    await other.aclose()
+
+
+async def test_a_consumer_that_was_taken_for_dead_cannot_give_back_what_another_one_has(
+    file: Path, two: tuple[SqliteConsumer, SqliteConsumer]
+) -> None:
+    SqlitePublisher(file).publish([message(0, "a")])
+    one, other = two
+    (late,) = await one.receive(1, 0)
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("UPDATE deliveries SET held_until = 0")
+    (again,) = await other.receive(1, 0)
+    await one.give_back(late, 0)
+    assert await one.receive(1, 0) == []
+    await other.ack([again])
+
+
+async def test_a_receive_that_is_cancelled_keeps_nothing(
+    file: Path, two: tuple[SqliteConsumer, SqliteConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    SqlitePublisher(file).publish([message(0, "a")])
+    loop, taken = asyncio.get_running_loop(), asyncio.Event()
+    take = one._take
+
+    def cancelled_meanwhile(connection: sqlite3.Connection, most: int) -> list[Delivery]:
+        found = take(connection, most)
+        loop.call_soon_threadsafe(receiving.cancel)
+        loop.call_soon_threadsafe(taken.set)
+        asyncio.run_coroutine_threadsafe(taken.wait(), loop).result(30)
+        return found
+
+    monkeypatch.setattr(one, "_take", cancelled_meanwhile)
+    receiving = asyncio.ensure_future(one.receive(1, 0))
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    assert names(await other.receive(1, 0)) == ["m0"]
+
+
+async def test_a_file_that_stays_locked_is_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "BUSY", 0.0)
+    publisher = SqlitePublisher(file)
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        (published,) = publisher.publish([message(0, "a")])
+    assert published.reception is Reception.RETRYABLE
+    publisher.close()

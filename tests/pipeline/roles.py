@@ -1,0 +1,62 @@
+"""The two kinds of processes that are killed: a relay, and a consumer with its inbox."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from retrysafe import Boundary
+from retrysafe.messaging import Inbox, Received, Subscription
+from retrysafe.messaging.relay import Relay
+from tests.pipeline.brokers import broker
+
+
+def relay(database: str, kind: str, where: str, topic: str) -> None:
+    """Publish what is in the outbox."""
+
+    async def work() -> None:
+        publisher = broker(kind, where, topic).publisher()
+        working = Relay(database, publisher)
+        _on_sigterm(working.stop)
+        await working.arun_forever()
+        await publisher.aclose()
+
+    asyncio.run(work())
+
+
+def inventory(database: str, kind: str, where: str, topic: str) -> None:
+    """Take what was ordered from the stock."""
+    store = database.replace("postgresql://", "postgresql+asyncpg://")
+    boundary = Boundary("inventory", store=store, effects="transactional")
+    inbox = Inbox(boundary)
+
+    @inbox.handler("inventory")
+    async def reserve(message: Received[Any]) -> None:
+        order, tx = message.data, message.tx
+        taking = "UPDATE stock SET on_hand = on_hand - $1 WHERE sku = $2"
+        await tx.execute(taking, order["quantity"], order["sku"])
+        noting = "INSERT INTO applied (order_id, customer, number) VALUES ($1, $2, $3)"
+        await tx.execute(noting, order["id"], message.envelope.key, message.envelope.sequence)
+
+    async def work() -> None:
+        subscription = Subscription(broker(kind, where, topic).consumer(), reserve)
+        _on_sigterm(subscription.stop)
+        await subscription.arun_forever()
+        await boundary.aclose()
+
+    asyncio.run(work())
+
+
+ROLES: dict[str, Callable[[str, str, str, str], None]] = {"relay": relay, "inventory": inventory}
+
+
+def begin(role: str, *arguments: str) -> None:
+    """Work in a role, in a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who watches
+    ROLES[role](*arguments)
+
+
+def _on_sigterm(stop: Callable[[], Any]) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)

@@ -1,0 +1,154 @@
+"""A run: the six processes, who kills them, and the wait for the end."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+
+from tests.pipeline import books, roles
+from tests.pipeline.books import Audit
+from tests.pipeline.brokers import broker
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio"]
+EACH = 3
+"""How many relays, and how many inboxes."""
+PATIENCE = 30.0
+"""Seconds in which something must be applied."""
+
+
+@dataclass
+class Run:
+    """What is asked for, and what happened."""
+
+    kind: str
+    where: str
+    database: str
+    orders: int
+    every: float
+    """Seconds between two kills."""
+    seed: int
+    tell: Callable[[str], None] = print
+    kills: dict[str, int] = field(default_factory=lambda: {"relay": 0, "inventory": 0})
+    seconds: float = 0.0
+    left: int = 0
+
+    @property
+    def topic(self) -> str:
+        """One of its own, since others use the broker too."""
+        return f"orders-{self.database.rpartition('/')[2]}"
+
+    def __str__(self) -> str:
+        killed = f"{self.kills['relay']} relays and {self.kills['inventory']} inboxes killed"
+        return (
+            f"{self.kind}: {self.orders} orders in {self.seconds:.0f} s ({self.orders / self.seconds:.0f}/s), {killed}"
+        )
+
+
+class Six:
+    """Three relays and three inboxes; one that is killed is replaced."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._places: list[tuple[str, ForkServerProcess]] = []
+
+    def __enter__(self) -> Six:
+        _CONTEXT.set_forkserver_preload(PRELOADED)
+        for role in ("relay", "inventory"):
+            self._places += [(role, self._start(role)) for _ in range(EACH)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _, process in self._places:
+            process.kill()
+            process.join()
+
+    def _start(self, role: str) -> ForkServerProcess:
+        run = self._run
+        process = _CONTEXT.Process(
+            target=roles.begin, args=(role, run.database, run.kind, run.where, run.topic), daemon=True
+        )
+        process.start()
+        return process
+
+    def check(self) -> None:
+        """Nobody ends by himself."""
+        for role, process in self._places:
+            assert process.exitcode is None, f"a process of {role} ended by itself: {process.exitcode}"
+
+    def kill_one(self, chance: random.Random) -> None:
+        """SIGKILL one of the six, and replace it."""
+        place = chance.randrange(len(self._places))
+        role, process = self._places[place]
+        process.kill()
+        process.join()
+        self._run.kills[role] += 1
+        self._places[place] = (role, self._start(role))
+
+    def end(self) -> None:
+        """Let all of them end as they should: when they have finished what they have begun."""
+        for _, process in self._places:
+            process.terminate()
+        for name, process in self._places:
+            process.join(30)
+            well = (0, -signal.SIGTERM)  # one that has only just begun is ended by the signal
+            assert process.exitcode in well, f"{name} did not end as it should: {process.exitcode}"
+
+
+async def perform(run: Run) -> Audit:
+    """The whole: orders, kills, the end of the work, and the audit."""
+    at = broker(run.kind, run.where, run.topic)
+    await at.prepare()
+    began, chance = time.monotonic(), random.Random(f"kills {run.seed}")
+    try:
+        with Six(run) as six:
+            orders = (run.database, run.topic, run.orders, run.seed, stop := threading.Event())
+            taking = asyncio.ensure_future(asyncio.to_thread(books.take_orders, *orders))
+            killing = asyncio.ensure_future(_kill(six, run, chance))
+            try:
+                await _until_applied(six, run, killing)
+            finally:
+                stop.set()
+                await taking
+                killing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await killing
+            await asyncio.to_thread(six.end)
+        run.seconds = time.monotonic() - began
+        run.left = await at.left()
+    finally:
+        await at.remove()
+    return books.audit(run.database)
+
+
+async def _kill(six: Six, run: Run, chance: random.Random) -> None:
+    while True:
+        await asyncio.sleep(chance.uniform(0.5, 1.5) * run.every)
+        six.check()
+        await asyncio.to_thread(six.kill_one, chance)
+
+
+async def _until_applied(six: Six, run: Run, killing: asyncio.Future[None]) -> None:
+    """Wait until there is nothing to apply any more, or nothing was applied for a long time: the audit will tell."""
+    last, since, told = -1, time.monotonic(), 0.0
+    while True:
+        applied, waiting = await asyncio.to_thread(books.progress, run.database)
+        now = time.monotonic()
+        if applied >= run.orders and not waiting:
+            return
+        if applied > last:
+            last, since = applied, now
+        if now - since > PATIENCE or killing.done():
+            return
+        if now - told > 10:
+            told = now
+            run.tell(f"  {applied} applied, {waiting} in the outbox, {sum(run.kills.values())} kills")
+        await asyncio.sleep(0.2)  # between two looks at the tables

@@ -1,0 +1,66 @@
+"""Orders through outbox, three relays, a broker and three inboxes, while all six are killed. Counted in the tables.
+
+The long run, 100,000 orders on RabbitMQ and on Redis Streams, is ``make pipeline``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Event
+
+import psycopg
+import pytest
+
+from tests.conftest import require
+from tests.pipeline import books
+from tests.pipeline.books import Audit, audit, database, take_orders
+from tests.pipeline.brokers import address
+from tests.pipeline.running import Run, perform
+
+ORDERS = 1_500
+INSERT = "INSERT INTO applied (order_id, customer, number)"
+
+
+@pytest.mark.fault(7, 9, 50)
+@pytest.mark.parametrize("kind", ["rabbitmq", "redis"])
+async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: str, tmp_path: Path) -> None:
+    require("postgresql")
+    require(kind)
+    with database(os.environ["RETRYSAFE_TEST_POSTGRESQL"]) as url:
+        run = Run(kind, address(kind, tmp_path), url, ORDERS, every=0.3, seed=1)
+        found = await perform(run)
+    assert found.kept(ORDERS), found
+    assert run.left == 0
+    assert min(run.kills.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "breach"),
+    [
+        ("SELECT 1", {}),
+        ("DELETE FROM applied WHERE order_id = 'order-3'", {"lost": 1, "applied": 9}),
+        (f"{INSERT} SELECT order_id, customer, number FROM applied LIMIT 1", {"twice": 1, "applied": 11}),
+        ("UPDATE applied SET customer = 'one', number = 100 - n", {"out_of_order": 9}),
+        ("UPDATE stock SET on_hand = on_hand - 1 WHERE sku = 7", {"stock_wrong": 1}),
+        ("DELETE FROM orders WHERE id = 'order-3'", {"orders": 9, "stock_wrong": 1}),
+    ],
+)
+def test_the_audit_finds_what_is_wrong(postgresql: str, sql: str, breach: dict[str, int]) -> None:
+    with database(postgresql) as url:
+        take_orders(url, "orders", 10, 1, Event())
+        with psycopg.connect(url) as connection:
+            connection.execute(b"DELETE FROM retrysafe_outbox")
+            connection.execute(f"{INSERT} SELECT id, customer, number FROM orders".encode())
+            connection.execute(
+                b"UPDATE stock SET on_hand = on_hand - coalesce("
+                b"(SELECT sum(quantity) FROM orders WHERE orders.sku = stock.sku), 0)"
+            )
+            connection.execute(sql.encode())
+        assert audit(url) == Audit(10, 10, 0, 0, 0, 0, 0, 0)._replace(**breach)
+
+
+def test_what_waits_in_the_outbox_is_counted(postgresql: str) -> None:
+    with database(postgresql) as url:
+        take_orders(url, "orders", books.AT_ONCE + 1, 1, Event())
+        assert audit(url).waiting == books.AT_ONCE + 1

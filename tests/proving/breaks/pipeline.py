@@ -1,0 +1,84 @@
+"""Breaks of the SQLite file as a broker, and of what the whole pipeline is proved by."""
+
+from __future__ import annotations
+
+from tests.proving.breaks import Break
+
+SQLITE = "tests/messaging/test_sqlite_broker.py"
+DEMO = "tests/demo/test_pipeline.py"
+PROOF = "tests/pipeline/test_pipeline.py::test_every_order_is_applied_once_and_in_order_whoever_is_killed"
+FILE = "messaging/brokers/sqlite.py"
+
+BREAKS = [
+    Break(
+        "a lane of a SQLite file is with several consumers",
+        FILE,
+        "e.not_before > :now OR (e.holder <> :me AND e.held_until >= :now)",
+        "e.not_before > :now",
+        killed_by=(f"{SQLITE}::test_a_lane_is_with_one_consumer_in_its_order",),
+        rows=(55,),
+    ),
+    Break(
+        "what waits in a SQLite file is overtaken",
+        FILE,
+        "e.not_before > :now OR (e.holder",
+        "(e.holder",
+        killed_by=(f"{SQLITE}::test_a_message_that_waits_holds_its_lane_and_no_other",),
+        rows=(55,),
+    ),
+    Break(
+        "what a dead consumer held in a SQLite file is held for ever",
+        FILE,
+        "(d.holder IS NULL OR d.held_until < :now)",
+        "d.holder IS NULL",
+        killed_by=(f"{SQLITE}::test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not",),
+        rows=(9, 50),
+    ),
+    Break(
+        "a consumer of a SQLite file gives no sign of life",
+        FILE,
+        "[(time.time() + self._hold, self._queue, self._name)]",
+        '[(time.time(), self._queue, "")]',
+        killed_by=(f"{SQLITE}::test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not",),
+        rows=(57,),
+    ),
+    Break(
+        "a consumer of a SQLite file gives back what another one has",
+        FILE,
+        "giver = ? WHERE id = ? AND holder = ?",
+        "giver = ? WHERE id = ? AND ? <> ''",
+        killed_by=(f"{SQLITE}::test_a_consumer_that_was_taken_for_dead_cannot_give_back_what_another_one_has",),
+        rows=(57,),
+    ),
+    Break(
+        "a receive from a SQLite file that is cancelled keeps what it took",
+        FILE,
+        "await self._release(found)  # nobody would ever settle them",
+        "pass",
+        killed_by=(f"{SQLITE}::test_a_receive_that_is_cancelled_keeps_nothing",),
+    ),
+    Break(
+        "a message that no queue takes counts as published",
+        FILE,
+        'Published(Reception.RETRYABLE, f"no queue takes {envelope.topic!r}")',
+        "Published(Reception.ACKED)",
+        killed_by=(f"{SQLITE}::test_what_no_queue_takes_is_tried_again",),
+    ),
+    Break(
+        "mails of one message have different keys",
+        "demo/pipeline/shop.py",
+        'message.claim.key_for("mailbox")',
+        "os.urandom(8).hex()",
+        killed_by=(f"{DEMO}::test_nothing_is_lost_or_applied_twice_while_all_of_them_die",),
+        rows=(9,),
+    ),
+    Break(
+        "messages are acknowledged when they are received",
+        "messaging/subscription.py",
+        "        for delivery in deliveries:\n            ready = self._lanes.add(delivery)",
+        "        self._settled += deliveries\n        self._acking.set()\n"
+        "        for delivery in deliveries:\n            ready = self._lanes.add(delivery)",
+        killed_by=(f"{PROOF}[rabbitmq]",),
+        rows=(9,),
+    ),
+]
