@@ -38,6 +38,7 @@ class Run:
     seed: int
     tell: Callable[[str], None] = print
     kills: dict[str, int] = field(default_factory=lambda: {"relay": 0, "inventory": 0})
+    applied: int = 0
     seconds: float = 0.0
     left: int = 0
 
@@ -130,10 +131,13 @@ async def perform(run: Run) -> Audit:
 
 
 async def _kill(six: Six, run: Run, chance: random.Random) -> None:
+    last = -1
     while True:
         await asyncio.sleep(chance.uniform(0.5, 1.5) * run.every)
         six.check()
-        await asyncio.to_thread(six.kill_one, chance)
+        if run.applied > last:  # else a slow machine would do nothing but start processes
+            last = run.applied
+            await asyncio.to_thread(six.kill_one, chance)
 
 
 async def _until_applied(six: Six, run: Run, killing: asyncio.Future[None]) -> None:
@@ -141,7 +145,7 @@ async def _until_applied(six: Six, run: Run, killing: asyncio.Future[None]) -> N
     last, since, told = -1, time.monotonic(), 0.0
     while True:
         applied, waiting = await asyncio.to_thread(books.progress, run.database)
-        now = time.monotonic()
+        now, run.applied = time.monotonic(), applied
         if applied >= run.orders and not waiting:
             return
         if applied > last:
