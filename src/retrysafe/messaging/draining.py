@@ -173,7 +173,7 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, publisher:
             _conclude(setting, client, claim, killers, total)
         if queue:
             with client.transaction() as opened:
-                run(begin(setting.store, setting.outbox, queue), opened.execute)
+                queue = run(begin(setting.store, setting.outbox, queue), opened.execute)
         flow = Flow(queue, setting.rules)
         for wave in flow:
             claim.ensure_held()
@@ -203,7 +203,7 @@ async def _adrain_leased(
                 await _aconclude(setting, client, claim, killers, total)
             if queue:
                 async with client.transaction() as opened:
-                    await arun(begin(setting.store, setting.outbox, queue), opened.execute)
+                    queue = await arun(begin(setting.store, setting.outbox, queue), opened.execute)
             flow = Flow(queue, setting.rules)
             for wave in flow:
                 claim.ensure_held()

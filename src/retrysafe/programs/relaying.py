@@ -39,11 +39,12 @@ def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool) -> Steps[None
         yield from each(outbox.bury(death))
 
 
-def begin(store: TransactionalStore, outbox: OutboxStore, queue: Sequence[Queued]) -> Steps[None]:
-    """Write down, in a transaction of its own, that attempts to publish begin."""
+def begin(store: TransactionalStore, outbox: OutboxStore, queue: Sequence[Queued]) -> Steps[list[Queued]]:
+    """Write down, in a transaction of its own, that attempts to publish begin; return the queue as it then is."""
     yield from ask(store.begin())
     yield from each(outbox.begun(queue))
     yield from ask(store.commit())
+    return [queued._replace(noted=True) for queued in queue]
 
 
 def conclude_fenced(
