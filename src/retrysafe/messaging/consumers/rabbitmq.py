@@ -18,6 +18,7 @@ from aiormq.abc import DeliveredMessage
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partitions_of
+from retrysafe.core.outstanding import Outstanding
 from retrysafe.core.shelf import Shelf
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.amqp import envelope_from
@@ -83,6 +84,7 @@ class RabbitMQConsumer:
         self._opening = Uncut(self._open)
         self._generation = -1
         self._tags: set[str] = set()
+        self._outstanding = Outstanding()
 
     @property
     def redelivers(self) -> float | None:
@@ -120,9 +122,11 @@ class RabbitMQConsumer:
             return
         try:
             async with asyncio.timeout(self._timeout):
-                for number in ours[:-1]:
-                    await wire.basic_ack(number, wait=False)
-                await wire.basic_ack(ours[-1])
+                upto, others = self._outstanding.settle(ours)
+                for number in others:
+                    await wire.basic_ack(number, wait=upto is None and number == others[-1])
+                if upto is not None:
+                    await wire.basic_ack(upto, multiple=True)
         except (*_LOST, asyncio.CancelledError) as error:
             await self._hang_up()
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
@@ -170,6 +174,7 @@ class RabbitMQConsumer:
     async def _take_in(self, generation: int, queue: str, message: DeliveredMessage) -> None:
         if generation == self._generation and message.delivery_tag is not None:
             tag = Tag(generation, message.delivery_tag)
+            self._outstanding.arrive(tag.number)
             self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
             self._arrived.set()
 
@@ -181,6 +186,7 @@ class RabbitMQConsumer:
         self._generation = -1
         self._tags.clear()
         self._shelf.clear()
+        self._outstanding = Outstanding()
         if connection is not None:
             with suppress(*_LOST):
                 async with asyncio.timeout(self._timeout):
