@@ -16,13 +16,15 @@ from retrysafe.types import Duration, Envelope, Published, Reception
 
 _ACKED, _DUPLICATE = Published(Reception.ACKED), Published(Reception.DUPLICATE)
 _SCRIPT = """
-if redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[1]) then
-    redis.call('XADD', KEYS[1], unpack(ARGV, 2))
-    return 1
+if redis.call('EXISTS', KEYS[2]) == 1 then
+    return 0
 end
-return 0
+redis.call('XADD', KEYS[1], unpack(ARGV, 2))
+redis.call('SET', KEYS[2], '', 'PX', ARGV[1])
+return 1
 """
-"""Redis before 8.6 has no idempotent XADD. The mark and the entry are in one script, so both are there or neither."""
+"""Redis before 8.6 has no idempotent XADD. A script is not rolled back where it fails, so the mark comes after the entry:
+a mark without an entry would have the message taken for a duplicate, and lost."""
 
 
 def stream_of(prefix: str, partition: str) -> str:
