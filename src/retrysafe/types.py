@@ -347,7 +347,8 @@ class Reception(StrEnum):
 
     Acked: it has it, as safely as it was asked to. Duplicate: it had it. Retryable: it does not have it. Fatal: it will
     never take it. Unknown: nobody can tell, so it is sent again under the same id. Postponed: it was not tried, or an
-    attempt is still under way; that costs no attempt.
+    attempt is still under way; that costs no attempt. Unavailable: the broker as a whole cannot be reached or takes
+    nothing, which says nothing about this message; that costs no attempt either, and the relay rests.
     """
 
     ACKED = "acked"
@@ -356,6 +357,7 @@ class Reception(StrEnum):
     FATAL = "fatal"
     UNKNOWN = "unknown"
     POSTPONED = "postponed"
+    UNAVAILABLE = "unavailable"
 
 
 class Published(NamedTuple):

@@ -50,14 +50,22 @@ class _Commands:
         return 2, tagged, f"{tagged}:seen:{envelope.source}:{envelope.id}", *arguments
 
 
+_LOST = (redis.ConnectionError, redis.TimeoutError)
+_UNABLE = ("OOM", "MISCONF", "READONLY", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
+"""What a server says that takes nothing from anybody: it is full, cannot save, or is not the one that writes."""
+_IN_NO_STATE = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError, redis.exceptions.ClusterDownError)
+
+
 def _judged(answers: Sequence[Any]) -> list[Published]:
     return [_one(answer) for answer in answers]
 
 
 def _one(answer: Any) -> Published:
     if isinstance(answer, redis.RedisError):
-        lost = isinstance(answer, redis.ConnectionError | redis.TimeoutError)
-        return Published(Reception.UNKNOWN if lost else Reception.RETRYABLE, str(answer))
+        if isinstance(answer, _LOST):
+            return Published(Reception.UNKNOWN, str(answer))
+        unable = isinstance(answer, _IN_NO_STATE) or str(answer).startswith(_UNABLE)
+        return Published(Reception.UNAVAILABLE if unable else Reception.RETRYABLE, str(answer))
     return _ACKED if answer == 1 else _DUPLICATE
 
 
@@ -94,7 +102,17 @@ class RedisStreamsPublisher:
         try:
             return _judged(pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
+            if isinstance(error, _LOST) and not self._is_there():
+                return [Published(Reception.UNAVAILABLE, str(error))] * len(envelopes)
             return [_one(error)] * len(envelopes)
+
+    def _is_there(self) -> bool:
+        """Whether it was the connection that was lost, or the server."""
+        try:
+            self._client.ping()
+        except _LOST:
+            return False
+        return True
 
     def close(self) -> None:
         """Hang up."""
@@ -123,7 +141,17 @@ class AsyncRedisStreamsPublisher:
         try:
             return _judged(await pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
+            if isinstance(error, _LOST) and not await self._is_there():
+                return [Published(Reception.UNAVAILABLE, str(error))] * len(envelopes)
             return [_one(error)] * len(envelopes)
+
+    async def _is_there(self) -> bool:
+        """Whether it was the connection that was lost, or the server."""
+        try:
+            await self._client.ping()
+        except _LOST:
+            return False
+        return True
 
     async def aclose(self) -> None:
         """Hang up."""
