@@ -22,8 +22,8 @@ T = TypeVar("T")
 Kind = Literal["before", "after", "mid-message", "delayed", "set aside", "half-open", "duplicate"]
 """What befalls a message. It is not forwarded and its connection ends ("before"); it is forwarded and then its
 connection ends ("after"); half of it is forwarded and its connection is reset; it and all that follows it in its
-direction are kept until `Proxy.go`; it alone is kept until then; from it on everything is swallowed in both directions, while the connection stays
-open; it is forwarded twice, and the first of the two replies is dropped."""
+direction are kept until `Proxy.go`; it alone is kept until then; from it on everything is swallowed in both directions,
+while the connection stays open; it is forwarded twice, and the first of the two replies is dropped."""
 
 _OPPOSITE: dict[Direction, Direction] = {">": "<", "<": ">"}
 
