@@ -22,6 +22,7 @@ from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.messaging.attending import Attendance
 from retrysafe.messaging.draining import Setting, Sum, adrain, drain
 from retrysafe.messaging.errors import BrokerUnavailable
+from retrysafe.messaging.low_water import LowWater
 from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.reporting import Reporter
 from retrysafe.messaging.waking import woken
@@ -117,7 +118,8 @@ class Relay:
         self._lease = seconds_of(lease, "lease")
         backoff = Backoff(seconds_of(pause, "pause"), seconds_of(longest_pause, "longest_pause"))
         rules = Rules(attempts=attempts, crashes=crashes, backoff=backoff, on_dead=OnDead(on_dead))
-        self._setting = Setting(cast("TransactionalStore", sql), outbox, None, rules, batch, keep)
+        self._low = LowWater(outbox)
+        self._setting = Setting(cast("TransactionalStore", sql), outbox, None, rules, batch, keep, self._low)
         self._reporter = Reporter(Observers(observing))
         self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(alarm, "alarm"))
         self._polls = Polls()
@@ -141,7 +143,7 @@ class Relay:
         with self._working(self._opened()) as (setting, client):
             self._backend.check(client)
             total = Sum()
-            while self._round(setting, client, total):
+            while self._round(setting, client, total) or self._low.reset():
                 pass
         return Relayed(total.left, total.delayed, total.dead)
 
@@ -150,7 +152,7 @@ class Relay:
         async with self._aworking(self._aopened()) as (setting, client):
             await self._backend.acheck(client)
             total = Sum()
-            while await self._around(setting, client, total):
+            while await self._around(setting, client, total) or self._low.reset():
                 pass
         return Relayed(total.left, total.delayed, total.dead)
 
@@ -158,7 +160,7 @@ class Relay:
         """Go once over the buckets; whether anything left."""
         before = total.left
         self._attend(client)
-        for number in _shuffled(run(ask(setting.outbox.waiting()), client)):
+        for number in _shuffled(run(ask(setting.outbox.waiting(self._low.mark)), client)):
             if self._bell.rung:
                 return False
             began = time.monotonic()
@@ -172,7 +174,7 @@ class Relay:
 
         before = total.left
         await self._aattend(client)
-        numbers = iter(_shuffled(await arun(ask(setting.outbox.waiting()), client)))
+        numbers = iter(_shuffled(await arun(ask(setting.outbox.waiting(self._low.mark)), client)))
 
         async def work() -> None:
             for number in numbers:
@@ -199,10 +201,14 @@ class Relay:
     def _attend(self, client: Client) -> None:
         if self._attendance.is_due():
             run(self._attendance.steps(), client)
+        if self._low.is_due():
+            run(self._low.steps(), client)
 
     async def _aattend(self, client: AsyncClient) -> None:
         if self._attendance.is_due():
             await arun(self._attendance.steps(), client)
+        if self._low.is_due():
+            await arun(self._low.steps(), client)
 
     # ------------------------------------------------------------ connections
 
@@ -226,6 +232,7 @@ class Relay:
     def _working(self, client: Client) -> Iterator[tuple[Setting, Client]]:
         """Connections, and leases where they are wanted, for as long as a run lasts."""
         leases = self._leasing()
+        self._low.reset()
         try:
             with woken(self._backend, self._bell):
                 yield self._setting._replace(leases=leases), client
@@ -239,6 +246,7 @@ class Relay:
     @asynccontextmanager
     async def _aworking(self, client: AsyncClient) -> AsyncIterator[tuple[Setting, AsyncClient]]:
         leases = self._leasing()
+        self._low.reset()
         try:
             with woken(self._backend, self._bell):
                 yield self._setting._replace(leases=leases), client
