@@ -21,8 +21,8 @@ class BrokerUnavailable(RetrysafeError):
     """The broker cannot be reached, or takes nothing from anybody, so the relay stopped for now.
 
     Every message that has not left is where it was, and none has lost an attempt by it. Some may have reached the
-    broker all the same; they leave again, under the same ids. Relays that run try again by themselves; see to the broker
-    and its URL.
+    broker all the same; they leave again, under the same ids. Relays that run try again by themselves; see to the
+    broker and its URL.
     """
 
     retry_same_key = True

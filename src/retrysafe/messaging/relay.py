@@ -215,8 +215,8 @@ class Relay:
     def _opened(self) -> Client:
         if iscoroutinefunction(self._publisher.publish):
             raise ConfigurationError(
-                "publisher= is for async code: relay with arun_once, arun_forever or async with, or give the publisher's "
-                "sync twin, if it has one."
+                "publisher= is for async code: relay with arun_once, arun_forever or async with, or give the "
+                "publisher's sync twin, if it has one."
             )
         return self._backend.another()
 

@@ -190,8 +190,8 @@ class SqlOutbox:
         return self._write(f"DELETE FROM {table} WHERE {where}", ids)
 
     def _ids(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
-        params: dict[str, Any] = {f"id{i}": queued.id for i, queued in enumerate(queue)}
-        return f"id IN ({', '.join(self._store.p('token', name) for name in params)})", params
+        among, params = self._store.among("token", "id", [queued.id for queued in queue])
+        return f"id {among}", params
 
     def _write(self, sql: str, params: Mapping[str, Any]) -> Ask[None]:
         return Ask(self._store.query(sql, params), _nothing)
