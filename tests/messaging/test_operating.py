@@ -25,6 +25,7 @@ from retrysafe.messaging.relay import Relay, Relayed
 from retrysafe.messaging.retention import OutboxSweeper, line
 from retrysafe.ports import Ask
 from retrysafe.programs.drivers import run
+from retrysafe.stores.outbox import FOREVER
 from retrysafe.types import Chosen, Envelope, Published, Reception
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, Told, auntil, until
@@ -421,8 +422,6 @@ def test_a_broker_that_is_away_costs_no_attempt(hold: Any, place: Place) -> None
 def test_a_relay_that_was_stalled_begins_nothing(place: Place) -> None:
     """It read a bucket, slept, and wakes when another one has parked the lane: the lane stays parked."""
     place.write(Message("a", 1, key="A"))
-    refusing_all = Judging(lambda one: Published(Reception.FATAL, "no"))
-    other = place.relay(refusing_all, hold="lease", on_dead="park")
     relay = place.relay(hold="lease")
     outbox = relay._setting.outbox
     due = outbox.due
@@ -432,8 +431,11 @@ def test_a_relay_that_was_stalled_begins_nothing(place: Place) -> None:
 
         def parsed(answer: Any) -> Any:
             outbox.due = due  # type: ignore[method-assign]
-            place.sql("UPDATE retrysafe_records SET lease_until = 1 WHERE state = 'running'")
-            assert other.run_once().delayed == 1
+            place.sql("UPDATE retrysafe_records SET attempt = 'another', token = token + 1 WHERE state = 'running'")
+            place.sql(
+                "INSERT INTO retrysafe_outbox_troubles (id, bucket, lane, started, finished, not_before, error) "
+                f"SELECT id, bucket, lane, 1, 1, {FOREVER}, 'no' FROM retrysafe_outbox"
+            )
             return ask.parse(answer)
 
         return Ask(ask.request, parsed)
