@@ -22,6 +22,7 @@ from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.messaging.attending import Attendance
 from retrysafe.messaging.draining import Setting, Sum, adrain, drain
 from retrysafe.messaging.errors import BrokerUnavailable
+from retrysafe.messaging.listening import address, alistening, listening
 from retrysafe.messaging.low_water import LowWater
 from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.reporting import Reporter
@@ -78,6 +79,8 @@ class Relay:
             with each, and of the last. The wait is a random time below them.
         on_dead: what then becomes of its lane: "skip" goes on with the next message, "park" waits for a person.
         alarm: how long a message may be due before "backlog_stalled" is told.
+        listen: the URL of the PostgreSQL server, to hear on a connection of its own when an ``Outbox(notify=True)`` of
+            another process has written: not through a pooler that lends connections by transaction. Needs psycopg.
         observers: told of what happens; by default a `LoggingObserver`.
     """
 
@@ -97,6 +100,7 @@ class Relay:
         longest_pause: Duration = "5m",
         on_dead: Literal["skip", "park"] = "skip",
         alarm: Duration = "1m",
+        listen: str | None = None,
         observers: Iterable[Observer] | None = None,
     ) -> None:
         if not 1 <= batch <= MOST or min(attempts, crashes) < 1 or not 1 <= at_once <= MOST_AT_ONCE:
@@ -105,6 +109,7 @@ class Relay:
                 "crashes= numbers from 1."
             )
         self._backend = connect.connect(store)
+        self._listen = address(listen)
         self._publisher: Any = publisher
         self._at_once = at_once
         outbox, sql = outbox_of(self._backend)
@@ -234,7 +239,7 @@ class Relay:
         leases = self._leasing()
         self._low.reset()
         try:
-            with woken(self._backend, self._bell):
+            with woken(self._backend, self._bell), listening(self._listen, self._bell.nudge):
                 yield self._setting._replace(leases=leases), client
             with suppress(StoreUnavailable):
                 run(self._attendance.farewell(), client)
@@ -249,7 +254,8 @@ class Relay:
         self._low.reset()
         try:
             with woken(self._backend, self._bell):
-                yield self._setting._replace(leases=leases), client
+                async with alistening(self._listen, self._bell.nudge):
+                    yield self._setting._replace(leases=leases), client
             with suppress(StoreUnavailable):
                 await arun(self._attendance.farewell(), client)
         finally:

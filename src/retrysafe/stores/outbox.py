@@ -58,6 +58,11 @@ class SqlOutbox:
             rows.append(f"({placed}, {self._store.NOW})")
         return self._write(f"INSERT INTO {TABLE} ({', '.join(_WRITTEN)}, created) VALUES {', '.join(rows)}", params)
 
+    def notify(self) -> Ask[None] | None:
+        """Tell relays of other processes that there is something; None where the database cannot."""
+        sql = self._store.NOTIFY
+        return None if sql is None else self._write(sql, {})
+
     # ------------------------------------------------------------ taking
 
     def oldest(self) -> Ask[int | None]:
