@@ -319,6 +319,18 @@ class Chosen(NamedTuple):
     consumer: str | None = None
 
 
+class Look(NamedTuple):
+    """A look at all messages: the lowest number, or None, and which transactions have ended and begun.
+
+    All transactions with numbers below ``ended`` have ended; all that had drawn the number of a message, and hold the
+    lock of its key, have numbers below ``begun``. Both are 0 where a database does not tell.
+    """
+
+    oldest: int | None
+    ended: int
+    begun: int
+
+
 class Backlog(NamedTuple):
     """What waits in an outbox, of one topic: all of it, and of that what is due, as is nothing that is delayed.
 

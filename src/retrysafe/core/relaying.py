@@ -101,7 +101,7 @@ LONGEST_PAUSE = 30 * 86400.0
 
 
 def _bounded(pause: float) -> float:
-    return min(max(pause, 0.0), LONGEST_PAUSE) if pause == pause else 0.0  # noqa: PLR0124 - not a number
+    return min(max(pause, 0.0), LONGEST_PAUSE) if pause == pause else 0.0
 
 
 def judge(wave: Sequence[Queued], published: Sequence[Published], rules: Rules, chances: Iterable[float]) -> Verdict:

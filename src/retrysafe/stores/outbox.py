@@ -11,7 +11,7 @@ from retrysafe.core.relaying import Death, Delay
 from retrysafe.ports import Ask, Rows
 from retrysafe.stores.sql import TABLE as RECORDS
 from retrysafe.stores.sql import SqlStore
-from retrysafe.types import Envelope, Held, Queued
+from retrysafe.types import Envelope, Held, Look, Queued
 
 TABLE = "retrysafe_outbox"
 AT_ONCE = 200
@@ -65,10 +65,10 @@ class SqlOutbox:
 
     # ------------------------------------------------------------ taking
 
-    def oldest(self) -> Ask[int | None]:
-        """The lowest number of all messages; None: there is none."""
-        sql = f"SELECT min(o.id) FROM {TABLE} AS o"
-        return Ask(self._store.query(sql, {}, writes=False), _number)
+    def look(self) -> Ask[Look]:
+        """The lowest number of all messages, and which transactions may still write a lower one."""
+        sql = f"SELECT min(o.id), {self._store.TRANSACTIONS} FROM {TABLE} AS o"
+        return Ask(self._store.query(sql, {}, writes=False), _look)
 
     def waiting(self, low: int = 0) -> Ask[list[int]]:
         """The buckets that hold messages with numbers from ``low`` on."""
@@ -239,9 +239,9 @@ def envelope_in(fields: Mapping[str, Any]) -> Envelope:
     )
 
 
-def _number(answer: Rows) -> int | None:
-    (found,) = answer.rows[0]
-    return None if found is None else int(found)
+def _look(answer: Rows) -> Look:
+    oldest, ended, begun = answer.rows[0]
+    return Look(None if oldest is None else int(oldest), int(ended), int(begun))
 
 
 def _any(answer: Rows) -> bool:

@@ -231,6 +231,8 @@ class PostgresqlStore(SqlStore):
         empty = Query(f"TRUNCATE {partition.quoted}", {})
         return [Ask(empty, _count), Ask(Copy(partition, None, spool), _count)]
 
+    TRANSACTIONS = "txid_snapshot_xmin(txid_current_snapshot()), txid_current()"
+
     ISOLATION = "SELECT current_setting('transaction_isolation')"
 
 

@@ -362,6 +362,9 @@ class SqlStore:
         """Roll back."""
         return _control("rollback", "ROLLBACK")
 
+    TRANSACTIONS: ClassVar[str] = "0, 0"
+    """Below which number all transactions have ended, and one that is higher than those of all that have begun."""
+
     ISOLATION: ClassVar[str | None] = None
     """A query for the isolation level of the current transaction, where it decides what a waiter can see."""
 
