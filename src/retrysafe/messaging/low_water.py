@@ -2,8 +2,8 @@
 
 A snapshot that is held open keeps every message that was removed in the indexes, and each look at a bucket reads over
 all of them. So relays read from a low-water mark on. A number that was drawn early can be committed late, so the mark
-is no cursor: it is the oldest message of a full look, at which every transaction that had begun by then has ended
-since. Else the next message of its key, which can be written from the moment of that commit on, would overtake it. Every
+is no cursor: it is the oldest message of a full look, and it is used when every transaction has ended that had begun by
+then. Else the next message of its key, which can be written from the moment of that commit on, would overtake it. Every
 full look takes the mark back to what it finds. Where a database does not tell about transactions, there is no mark.
 """
 
