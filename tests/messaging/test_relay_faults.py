@@ -98,7 +98,7 @@ def test_a_row_that_commits_late_is_not_passed_over(place: Place) -> None:
 
 @pytest.mark.fault(35)
 @pytest.mark.parametrize("hold", [None, "lease"])
-def test_a_row_that_commits_after_its_relay_has_read_on_is_found_by_the_next_full_look(hold: Any, place: Place) -> None:
+def test_a_row_that_commits_below_the_mark_is_found_by_the_next_full_look(hold: Any, place: Place) -> None:
     """The mark from which relays read is above it: three full looks of a minute each have not seen it."""
     if place.kind == "sqlite":
         return  # no number is drawn before another one commits

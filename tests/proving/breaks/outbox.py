@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.proving.breaks import Break
 
 FAULTS, OPERATING = "tests/messaging/test_relay_faults.py::", "tests/messaging/test_operating.py::"
+NOTIFYING = "tests/messaging/test_notifying.py::"
 BROKERS = "tests/messaging/test_broker_faults.py::"
 
 BREAKS: list[Break] = [
@@ -79,6 +80,43 @@ BREAKS: list[Break] = [
         "    if len(there) < BUCKETS:",
         "    if len(there) < 0:",
         (f"{OPERATING}test_a_relay_makes_the_buckets_that_somebody_has_removed[sqlite]",),
+    ),
+    Break(
+        "who redrives dead letters locks none",
+        "stores/outbox_operating.py",
+        'sql = f"SELECT id FROM {TABLE}_dead WHERE {where}{locked}"',
+        'sql = f"SELECT id FROM {TABLE}_dead WHERE {where}"',
+        (f"{OPERATING}test_who_redrives_waits_for_another_who_is_at_it[postgresql]",),
+    ),
+    Break(
+        "a relay looks from its low-water mark on for ever",
+        "messaging/low_water.py",
+        "self.mark, self._oldest = min(self._oldest, oldest), oldest",
+        "self.mark, self._oldest = max(self.mark, self._oldest), max(self._oldest, oldest)",
+        (f"{FAULTS}test_a_row_that_commits_below_the_mark_is_found_by_the_next_full_look[postgresql-None]",),
+        rows=(35,),
+    ),
+    Break(
+        "the low-water mark is above what waits",
+        "messaging/low_water.py",
+        "oldest = yield from ask(self._outbox.oldest())",
+        "oldest = yield from ask(self._outbox.oldest())\n        oldest = above",
+        (f"{FAULTS}test_what_waits_is_never_below_the_mark[postgresql-None]",),
+        rows=(35,),
+    ),
+    Break(
+        "a relay that listens hears nothing",
+        "messaging/listening.py",
+        "while connection.pgconn.notifies() is not None:\n                    self._heard()",
+        "while connection.pgconn.notifies() is not None:\n                    pass",
+        (f"{NOTIFYING}test_a_relay_in_a_thread_hears_of_another_process",),
+    ),
+    Break(
+        "a relay that listens again does not look at what it missed",
+        "messaging/listening.py",
+        'connection.execute(f"LISTEN {CHANNEL}")\n        self._heard()',
+        'connection.execute(f"LISTEN {CHANNEL}")',
+        (f"{NOTIFYING}test_a_listener_that_is_cut_off_comes_back_and_looks",),
     ),
     Break(
         "writing wakes no relay",
