@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +27,9 @@ from retrysafe.messaging.relay import Relay, Relayed
 from retrysafe.messaging.retention import OutboxSweeper, line
 from retrysafe.ports import Ask
 from retrysafe.programs.drivers import run
+from retrysafe.programs.relaying import redrive
 from retrysafe.stores.outbox import FOREVER
+from retrysafe.stores.outbox_operating import OperableSqlOutbox
 from retrysafe.types import Chosen, Envelope, Published, Reception
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, Told, auntil, until
@@ -250,6 +254,49 @@ def test_two_who_redrive_at_once_redrive_each_letter_once(place: Place) -> None:
     assert place.sql("SELECT count(*), count(DISTINCT message_id) FROM retrysafe_outbox")[0][:2] == (120, 120)
 
 
+WAITS = {
+    "postgresql": "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%outbox_dead%'",
+    "mysql": "SELECT 1 FROM information_schema.processlist WHERE info LIKE 'SELECT id FROM retrysafe_outbox_dead%'",
+}
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
+def test_who_redrives_waits_for_another_who_is_at_it(place: Place) -> None:
+    """One has copied the letters and not removed them yet: the other must not copy them too."""
+    place.write(*(Message("a", n, key=str(n)) for n in range(3)))
+    assert place.relay(refusing("a")).run_once().dead == 3
+    backend = connect(place.url)
+    store: Any = backend.store
+    copied, go = threading.Event(), threading.Event()
+
+    def first() -> int:
+        with backend.client().transaction() as opened:
+
+            def execute(request: Any) -> Any:
+                answer = opened.execute(request)
+                if request.sql.startswith("INSERT INTO"):
+                    copied.set()
+                    assert go.wait(DEADLINE)
+                return answer
+
+            with place.operator() as operator:
+                letters = list(operator.dead())
+            return run(redrive(store, OperableSqlOutbox(store), letters), execute)
+
+    def second() -> int:
+        with place.operator() as operator:
+            return operator.redrive()
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(first)
+        assert copied.wait(DEADLINE)
+        other = pool.submit(second)
+        until(lambda: other.done() or place.sql(WAITS[place.kind]))
+        go.set()
+        assert (one.result(DEADLINE), other.result(DEADLINE)) == (3, 0)
+    assert place.sql("SELECT count(*), count(DISTINCT message_id) FROM retrysafe_outbox")[0][:2] == (3, 3)
+
+
 def test_a_parked_lane_goes_on_where_it_was(place: Place) -> None:
     ids = place.write(Message("a", 1, key="A"), Message("a", 2, key="A"))
     place.relay(refusing("a"), on_dead="park").run_once()
@@ -462,6 +509,24 @@ async def test_a_publisher_of_the_other_colour_is_refused(place: Place) -> None:
     with pytest.raises(ConfigurationError, match="is for async code"), place.relay(other):
         pass
     assert sync.published == other.published == []
+
+
+def test_the_command_spreads_a_topic_over_partitions(tmp_path: Path) -> None:
+    import redis
+
+    require("redis")
+    place = Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
+    place.write(*(Message("a", n, key=str(n)) for n in range(20)))
+    prefix = f"tests:{secrets.token_hex(6)}:"
+    broker = os.environ["RETRYSAFE_TEST_REDIS"]
+    options = ["--broker", broker, "--prefix", prefix, "--partitions", "2", "--once", "--store", place.url]
+    assert main(["relay", *options]) == 0
+    with redis.Redis.from_url(broker) as client:
+        lengths = [client.xlen(f"{prefix}{{a.{number}}}") for number in range(2)]
+        for key in client.scan_iter(f"{prefix}*"):
+            client.delete(key)
+    assert all(lengths)
+    assert sum(lengths) == 20
 
 
 # ---------------------------------------------------------------- beside an application

@@ -41,9 +41,7 @@ def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool) -> Steps[None
         yield from each(outbox.bury(death))
 
 
-def begin_fenced(
-    store: TransactionalStore, outbox: OutboxStore, held: Held, queue: Sequence[Queued]
-) -> Steps[bool]:
+def begin_fenced(store: TransactionalStore, outbox: OutboxStore, held: Held, queue: Sequence[Queued]) -> Steps[bool]:
     """Write down, in a transaction of its own, that attempts to publish begin; False if the lease is not ours any more.
 
     Without the fence, a relay that was stalled would write what it has read long ago over what others have since: the

@@ -23,6 +23,13 @@ BREAKS = [
         rows=(9, 50),
     ),
     Break(
+        "a queue that does not answer keeps a consumer from all",
+        "messaging/consumers/rabbitmq.py",
+        "        if not done:\n            raise TimeoutError(",
+        "        if len(done) < len(tasks):\n            raise TimeoutError(",
+        killed_by=(f"{FAULTS}test_a_queue_that_does_not_answer_keeps_no_other_one_waiting[rabbitmq]",),
+    ),
+    Break(
         "what follows a message that was given back overtakes it",
         "core/shelf.py",
         "stays = kept.lane in self._resting or kept.delivery.partition in leaving",
