@@ -277,7 +277,7 @@ class Queued(NamedTuple):
     """A message as it lies in an outbox: its place in the order, its lane, and the attempts to publish it.
 
     ``started`` counts the attempts that were begun, ``finished`` those that came to an end: what is missing died.
-    ``now`` is the store's time when it was read.
+    ``noted``: the store keeps a note of them. ``now`` is the store's time when it was read.
     """
 
     id: int
@@ -287,6 +287,7 @@ class Queued(NamedTuple):
     finished: int
     envelope: Envelope
     now: Micros = 0
+    noted: bool = True
 
 
 class DeadLetter(NamedTuple):

@@ -490,6 +490,7 @@ def test_a_relay_that_was_stalled_begins_nothing(place: Place) -> None:
     outbox.due = stalled  # type: ignore[method-assign]
     with pytest.raises(LeaseLost):
         relay.run_once()
+    place.sql("DELETE FROM retrysafe_records WHERE attempt = 'another'")
     assert place.sql("SELECT finished, error FROM retrysafe_outbox_troubles") == [(1, "no")]
     with place.operator() as operator:
         assert [one.parked for one in operator.dead()] == [True]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
@@ -22,6 +22,8 @@ from retrysafe.ports import AsyncClient, AsyncPublisher, Client, OutboxStore, Pu
 from retrysafe.programs.drivers import arun, ask, run
 from retrysafe.programs.relaying import begin_fenced, conclude, conclude_fenced, take
 from retrysafe.types import Envelope, Published, Queued, Reception
+
+R = TypeVar("R")
 
 
 class Setting(NamedTuple):
@@ -185,7 +187,7 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, publisher:
         if killers.dead:
             _conclude(setting, client, claim, killers, total)
         if queue:
-            _fenced(client, begin_fenced(setting.store, setting.outbox, claim._required_hold(), queue))
+            queue = _fenced(client, begin_fenced(setting.store, setting.outbox, claim._required_hold(), queue))
         flow = Flow(queue, setting.rules)
         for wave in flow:
             claim.ensure_held()
@@ -199,11 +201,12 @@ def _conclude(setting: Setting, client: Client, claim: Claim, verdict: Verdict, 
     total.add(verdict)
 
 
-def _fenced(client: Client, steps: Steps[bool]) -> None:
+def _fenced(client: Client, steps: Steps[R | None]) -> R:
     with client.transaction() as opened:
         ours = run(steps, opened.execute)
     if not ours:
         raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
+    return ours
 
 
 async def _adrain_leased(
@@ -220,7 +223,7 @@ async def _adrain_leased(
                 await _aconclude(setting, client, claim, killers, total)
             if queue:
                 held = claim._required_hold()
-                await _afenced(client, begin_fenced(setting.store, setting.outbox, held, queue))
+                queue = await _afenced(client, begin_fenced(setting.store, setting.outbox, held, queue))
             flow = Flow(queue, setting.rules)
             for wave in flow:
                 claim.ensure_held()
@@ -234,8 +237,9 @@ async def _aconclude(setting: Setting, client: AsyncClient, claim: Claim, verdic
     total.add(verdict)
 
 
-async def _afenced(client: AsyncClient, steps: Steps[bool]) -> None:
+async def _afenced(client: AsyncClient, steps: Steps[R | None]) -> R:
     async with client.transaction() as opened:
         ours = await arun(steps, opened.execute)
     if not ours:
         raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
+    return ours

@@ -105,7 +105,7 @@ class SqlOutbox:
             "AND d.id <= o.id AND d.not_before > t.now"
         )
         sql = (
-            f"SELECT {columns}, coalesce(w.started, 0), coalesce(w.finished, 0), t.now "
+            f"SELECT {columns}, coalesce(w.started, 0), coalesce(w.finished, 0), t.now, w.id "
             f"FROM {TABLE} AS o LEFT JOIN {TABLE}_troubles AS w ON w.id = o.id, {clock} "
             f"WHERE o.bucket = {p('bucket')} AND o.id >= {p('token', 'low')} AND NOT EXISTS ({blocked}) "
             f"AND NOT EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = o.topic) "
@@ -133,7 +133,8 @@ class SqlOutbox:
         if keep:
             asks.append(self._copied("published", queue, {"published": self._store.NOW}))
         asks.append(self._deleted(TABLE, queue))
-        return [*asks, self._deleted(f"{TABLE}_troubles", queue)]
+        noted = [queued for queued in queue if queued.noted]
+        return [*asks, self._deleted(f"{TABLE}_troubles", noted)] if noted else asks
 
     def delay(self, delay: Delay) -> list[Ask[None]]:
         """Let a message, and with it its lane, wait."""
@@ -217,10 +218,10 @@ def _queue(answer: Rows) -> list[Queued]:
 
 def _queued(row: Sequence[Any]) -> Queued:
     fields: dict[str, Any] = dict(zip(_COLUMNS, row, strict=False))
-    started, finished, now = row[len(_COLUMNS) :]
+    started, finished, now, note = row[len(_COLUMNS) :]
     envelope = envelope_in(fields)
     place = int(fields["id"]), int(fields["lane"]), int(fields["created"])
-    return Queued(*place, int(started), int(finished), envelope, int(now))
+    return Queued(*place, int(started), int(finished), envelope, int(now), note is not None)
 
 
 def envelope_in(fields: Mapping[str, Any]) -> Envelope:
