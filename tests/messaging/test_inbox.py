@@ -14,7 +14,7 @@ from retrysafe.core.identifiers import milliseconds_of, uuid7
 from retrysafe.messaging import Became, Handled, Inbox, Received, SequenceGap
 from retrysafe.webhooks import Event, Receiver
 from tests.boundary.shops import Shop
-from tests.messaging.inboxes import World, envelope
+from tests.messaging.inboxes import World, delivery, envelope
 from tests.webhooks.providers import NOW, STANDARD
 
 SETTLED = (Became.HANDLED, Became.DUPLICATE, Became.DEAD, Became.PASSED)
@@ -165,6 +165,62 @@ def test_a_permanent_failure_and_an_unreadable_payload_are_given_up_at_once(worl
     tried = [handle.handle(one) for one in (envelope(1), envelope(2), bad, envelope(1), envelope(2), bad)]
     assert became(*tried) == ["dead"] * 6
     assert len(world.letters(inbox)) == 3
+
+
+ODD: dict[str, dict[str, str]] = {
+    "a NUL in the error": {},
+    "half a character in the error": {},
+    "a NUL in its id": {"id": "a\0b"},
+    "a NUL in its key": {"key": "a\0b"},
+    "half a character in its key": {"key": "a\ud83d"},
+    "half a character in its id": {"id": "a\ud83d"},
+    "a NUL in its source": {"source": "/\0"},
+    "a long topic": {"topic": "t" * 300},
+    "a long media type": {"media_type": "m" * 300},
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.fault(53)
+def test_a_message_and_an_error_that_no_database_can_keep_as_they_are_end_in_the_dead_letters(
+    odd: str, world: World
+) -> None:
+    inbox = world.inbox()
+    failing = [True]
+    error = {"a NUL in the error": "plain \0", "half a character in the error": "plain \ud83d"}.get(odd, "plain")
+
+    @inbox.handler("stock", attempts=2)
+    def handle(message: Received[Any]) -> None:
+        world.apply(message.tx, "once")
+        if failing:
+            raise ValueError(error)
+
+    message = envelope("1")._replace(**ODD[odd])
+    assert became(*(handle.handle(message) for _ in range(3))) == ["failed", "dead", "dead"]
+    (letter,) = world.letters(inbox)
+    assert letter.letter.error.startswith("ValueError: plain")
+    failing.clear()
+    world.mark(inbox)
+    assert became(*handle.handle_marked()) == ["handled"]
+    assert became(handle.handle(message)) == ["duplicate"]
+    assert (world.applied(), world.letters(inbox)) == (["once"], [])
+
+
+@pytest.mark.parametrize("make", ["handler", "batch_handler", "set_handler"])
+async def test_a_handler_that_is_cancelled_by_itself_has_failed(make: str, world: World) -> None:
+    inbox = world.inbox()
+
+    async def gives_up(message: Any) -> None:
+        inner = asyncio.ensure_future(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    handle = getattr(inbox, make)("stock", attempts=2, pause="1ms")(gives_up)
+    for expected in ("failed", "dead"):
+        found = await handle.ahandle_many([delivery(1), delivery(2, "other")])
+        assert became(*found) == [expected, expected]
+    assert {one.letter.error.partition(":")[0] for one in world.letters(inbox)} == {"RuntimeError"}
+    await world.boundaries[-1].aclose()
 
 
 def test_a_duplicate_of_a_dead_message_does_not_change_its_letter(world: World) -> None:

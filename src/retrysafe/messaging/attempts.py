@@ -14,6 +14,7 @@ from retrysafe.core import keys
 from retrysafe.core.fingerprint import UNCHECKED, of_parts
 from retrysafe.core.identifiers import milliseconds_of
 from retrysafe.core.inboxing import KILLS, Became, Counts, Trials, crash_pause
+from retrysafe.core.legible import legible
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,
@@ -85,6 +86,7 @@ class Attempt:
     """One delivery of one message."""
 
     def __init__(self, setting: Settings, envelope: Envelope, *, late: bool = False) -> None:
+        envelope = _legible(envelope)
         self.identity = identify(setting, envelope)
         self.arrival = arrival_of(setting, envelope, self.identity)
         self.raised: BaseException | None = None
@@ -112,7 +114,7 @@ class Attempt:
             claim.not_executed()
             raise ConfigurationError(f"The handler {self._setting.consumer!r} is a coroutine function: use ahandle().")
         try:
-            refuse_unfinished(claim, self._setting.function.function(self._given(claim)))
+            refuse_unfinished(claim, self._setting.function.call(self._given(claim)))
         except BaseException as error:
             self.raised = error
             raise
@@ -125,7 +127,7 @@ class Attempt:
         if self._given_up(claim):
             return
         try:
-            refuse_unfinished(claim, await self._setting.function.function(self._given(claim)), ran=True)
+            refuse_unfinished(claim, await self._setting.function.acall(self._given(claim)), ran=True)
         except BaseException as error:
             self.raised = error
             raise
@@ -240,4 +242,11 @@ def error_text(error: BaseException) -> str:
     text = "(its text could not be read)"
     with suppress(Exception):
         text = error.detail if isinstance(error, RetrysafeError) and error.detail else str(error)
-    return f"{type(error).__name__}: {text.partition(chr(10))[0]}"
+    return legible(f"{type(error).__name__}: {text.partition(chr(10))[0]}")
+
+
+def _legible(envelope: Envelope) -> Envelope:
+    """The message with attributes that can be kept: one that cannot would never become a dead letter."""
+    texts = ((name, text) for name, text in zip(envelope._fields, envelope, strict=True) if isinstance(text, str))
+    changed = {name: kept for name, text in texts if (kept := legible(text)) is not text and kept != text}
+    return envelope._replace(**changed) if changed else envelope

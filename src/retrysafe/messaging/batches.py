@@ -102,7 +102,7 @@ class BatchHandler(Handler[P, R]):
             try:
                 with self._claims(batch) as claims:
                     for group in progress.groups(self.setting, claims):
-                        refuse_unfinished(claims, self.setting.function.function(group))  # type: ignore[arg-type]
+                        refuse_unfinished(claims, self.setting.function.call(group))  # type: ignore[arg-type]
                     progress.at = None
                 return progress.handled()
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
@@ -121,7 +121,7 @@ class BatchHandler(Handler[P, R]):
             try:
                 async with self._claims(batch) as claims:
                     for group in progress.groups(self.setting, claims):
-                        refuse_unfinished(claims, await self.setting.function.function(group), ran=True)  # type: ignore[arg-type]
+                        refuse_unfinished(claims, await self.setting.function.acall(group), ran=True)  # type: ignore[arg-type]
                     progress.at = None
                 return progress.handled()
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own

@@ -20,6 +20,7 @@ from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partitions_of
 from retrysafe.core.shelf import Shelf
 from retrysafe.errors import ConfigurationError
+from retrysafe.finish import is_cancelled
 from retrysafe.messaging.amqp import envelope_from
 from retrysafe.messaging.consumers.uncut import Uncut
 from retrysafe.types import Delivery, Duration, Envelope
@@ -123,9 +124,9 @@ class RabbitMQConsumer:
                 for number in ours[:-1]:
                     await wire.basic_ack(number, wait=False)
                 await wire.basic_ack(ours[-1])
-        except (*_LOST, asyncio.CancelledError) as error:
+        except (*_LOST, asyncio.CancelledError) as error:  # of a frame's future, when a channel is closed
             await self._hang_up()
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
@@ -212,9 +213,3 @@ def _envelope(message: DeliveredMessage, queue: str) -> Envelope:
         "datacontenttype": properties.content_type,
     }
     return envelope_from(properties.headers or {}, own, message.body, queue)
-
-
-def _is_cancelled() -> bool:
-    """Whether the task itself is cancelled, and not the future of a frame, as happens when a channel is closed."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
