@@ -66,7 +66,10 @@ class Subscription:
     # ------------------------------------------------------------ running
 
     async def arun_forever(self) -> None:
-        """Handle messages until `stop` is called; a broker or database that fails is tried again."""
+        """Handle messages until `stop` is called; a broker or database that fails is tried again.
+
+        Raises `ConfigurationError` when the handler cannot be run as its boundary is set up: no message ever could.
+        """
         run = _Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
         try:
             await run.work(self._workers, self._receive(run), self._redrives())
@@ -138,6 +141,8 @@ class Subscription:
         while not self._bell.rung:
             try:
                 await self._handler.ahandle_marked()
+            except ConfigurationError:
+                raise
             except RetrysafeError as error:
                 self._handler.notice("consumer_failed", error=str(error).partition("\n")[0])
             await asyncio.sleep(self._redrive)
@@ -232,8 +237,8 @@ class _Run:
     async def _handled(self, portion: Portion) -> list[Handled]:
         try:
             return await self._handler.ahandle_many(portion.deliveries)
-        except Exception as error:  # what it is no message's fault: a database that does not answer, a wrong schema
-            if not self._forever:
+        except Exception as error:  # what is no message's fault: a database that does not answer, a wrong schema
+            if not self._forever or isinstance(error, ConfigurationError):
                 raise
             self.failed(error)
             return [Handled(Became.BUSY, pause(1.0), str(error))] * len(portion.deliveries)
