@@ -241,6 +241,47 @@ async def test_nothing_is_ever_sent_back_to_a_queue(broker: AnyBench) -> None:
 
 
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+async def test_a_queue_that_does_not_answer_keeps_no_other_one_waiting(broker: AnyBench) -> None:
+    """As one whose nodes are away: what is in it comes when it answers, without a new connection."""
+    trial = Trial(broker)
+    broker.options["timeout"] = "500ms"
+    await trial.published(*"ABCDEFGHIJKLMNOPQRST")
+    async with trial.consumer() as consumer:
+        proxy = broker.proxies[consumer]
+        proxy.arm_on("set aside", ">", lambda frame: method_of(frame) == (60, 20))
+        first = await trial.take(consumer, 10)
+        await consumer.ack(first)
+        silent = {f"{broker.topic}.{number}" for number in range(4)}
+        async with asyncio.timeout(DEADLINE):
+            silent -= {found.partition for found in first}
+            while found := await consumer.receive(20, 0.3):
+                await consumer.ack(found)
+                silent -= {one.partition for one in found}
+                first += found
+        assert len(silent) == 1
+        connections = proxy.connections
+        proxy.go()
+        rest = await trial.take(consumer, 20 - len(first))
+        assert {one.partition for one in rest} == silent
+        await consumer.ack(rest)
+        assert proxy.connections == connections
+    async with trial.consumer() as later:
+        await trial.nothing(later)
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+async def test_queues_of_which_none_answers_are_an_error(broker: AnyBench) -> None:
+    trial = Trial(broker)
+    broker.options |= {"timeout": "500ms", "only": [1]}
+    await trial.published("A")
+    async with trial.consumer() as consumer:
+        broker.proxies[consumer].arm_on("set aside", ">", lambda frame: method_of(frame) == (60, 20))
+        with pytest.raises(TimeoutError, match="none of 1 queues"):
+            await consumer.receive(1, 5.0)
+        await consumer.receive(1, 0.0)
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 async def test_a_queue_that_is_deleted_and_made_again_is_consumed_again(broker: AnyBench) -> None:
     import aio_pika
     from aio_pika.exceptions import AMQPError

@@ -58,6 +58,13 @@ def add_to(verbs: Any) -> None:
         "--on-dead", choices=["skip", "park"], default="skip", help="what its lane does then (default: skip)"
     )
     parser.add_argument("--alarm", metavar="TIME", default="1m", help="how long a message may be due (default: 1m)")
+    parser.add_argument(
+        "--listen",
+        metavar="URL",
+        nargs="?",
+        const="",
+        help="hear at once what Outbox(notify=True) has written elsewhere: PostgreSQL, by default that of --store",
+    )
     parser.add_argument("--once", action="store_true", help="end when nothing more is due")
     parser.set_defaults(run=run)
 
@@ -80,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
         longest_pause=options.longest_pause,
         on_dead=options.on_dead,
         alarm=options.alarm,
+        listen=store if options.listen == "" else options.listen,
     )
     if inspect.iscoroutinefunction(publisher.publish):
         done = asyncio.run(_arelay(relay, publisher, once=options.once))

@@ -17,6 +17,7 @@ from retrysafe.claim import Claim
 from retrysafe.core.outcomes import Answered
 from retrysafe.core.relaying import Death, Rules, Verdict, crashed, judge, waves
 from retrysafe.errors import InProgress, LeaseLost
+from retrysafe.messaging.low_water import LowWater
 from retrysafe.ports import AsyncClient, AsyncPublisher, Client, OutboxStore, Publisher, TransactionalStore
 from retrysafe.programs.drivers import arun, ask, run
 from retrysafe.programs.relaying import begin, conclude, conclude_fenced, take
@@ -33,6 +34,7 @@ class Setting(NamedTuple):
     rules: Rules
     batch: int
     keep: bool
+    low: LowWater
 
 
 class Flow:
@@ -132,8 +134,9 @@ def drain(setting: Setting, client: Client, publisher: Publisher, number: int) -
         return _drain_leased(setting, setting.leases, client, publisher, number)
     total = Sum()
     with client.transaction() as opened:
-        queue = run(take(setting.store, setting.outbox, number, setting.batch), opened.execute)
+        queue = run(take(setting.store, setting.outbox, number, setting.batch, setting.low.mark), opened.execute)
         if queue:
+            setting.low.took(queue)
             flow = Flow(queue, setting.rules)
             for wave in flow:
                 verdict = flow.judge(wave, published_by(publisher, wave))
@@ -149,8 +152,9 @@ async def adrain(setting: Setting, client: AsyncClient, publisher: AsyncPublishe
         return await _adrain_leased(setting, setting.leases, client, publisher, number)
     total = Sum()
     async with client.transaction() as opened:
-        queue = await arun(take(setting.store, setting.outbox, number, setting.batch), opened.execute)
+        queue = await arun(take(setting.store, setting.outbox, number, setting.batch, setting.low.mark), opened.execute)
         if queue:
+            setting.low.took(queue)
             flow = Flow(queue, setting.rules)
             for wave in flow:
                 verdict = flow.judge(wave, await apublished_by(publisher, wave))
@@ -167,7 +171,8 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, publisher:
     total = Sum()
     with suppress(InProgress), leases.claim(f"bucket {number}") as claim:
         claim.answered(Answered.UNEXECUTED, None)  # the bucket is free again, however this ends
-        due = run(ask(setting.outbox.due(number, setting.batch)), client)
+        due = run(ask(setting.outbox.due(number, setting.batch, setting.low.mark)), client)
+        setting.low.took(due)
         queue, killers = sifted(due, setting.rules)
         if killers.dead:
             _conclude(setting, client, claim, killers, total)
@@ -197,7 +202,8 @@ async def _adrain_leased(
     with suppress(InProgress):
         async with leases.claim(f"bucket {number}") as claim:
             claim.answered(Answered.UNEXECUTED, None)
-            due = await arun(ask(setting.outbox.due(number, setting.batch)), client)
+            due = await arun(ask(setting.outbox.due(number, setting.batch, setting.low.mark)), client)
+            setting.low.took(due)
             queue, killers = sifted(due, setting.rules)
             if killers.dead:
                 await _aconclude(setting, client, claim, killers, total)

@@ -13,6 +13,7 @@ from retrysafe.core import keys
 from retrysafe.core.identifiers import ENTROPY, uuid7
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.errors import MessageRefused
+from retrysafe.messaging.notifying import Notifier
 from retrysafe.messaging.payloads import encode
 from retrysafe.messaging.tracing import trace_headers
 from retrysafe.messaging.waking import wake
@@ -48,19 +49,22 @@ class Outbox:
         source: who speaks, a URI reference such as "/shop/orders" (CloudEvents ``source``); with a message's id
             it identifies the message everywhere.
         largest: bytes of a payload over which a message is refused.
+        notify: tell relays of other processes that listen (``Relay(listen=…)``; PostgreSQL only): beside your
+            transaction, from a thread or a task, with one small transaction for all that is written in a moment.
 
     Rows are written once and never changed. A `Relay` publishes them, each at least once, under one id; messages of
     one topic and key in the order in which they were written. That is the order of your changes only if each
     writer holds the lock of what ``key`` names (its row, its version) before it adds the message.
     """
 
-    def __init__(self, store: Any, *, source: str, largest: int = LARGEST) -> None:
+    def __init__(self, store: Any, *, source: str, largest: int = LARGEST, notify: bool = False) -> None:
         if not source:
             raise ConfigurationError('source= is empty: name who speaks, as in source="/shop/orders".')
         self.source = keys.check_name(source, "source")
         self._largest = largest
         self._backend = connect.connect(store)
         self._outbox, _ = outbox_of(self._backend)
+        self._notifier = Notifier(self._backend, self._outbox.notify()) if notify else None
 
     # ------------------------------------------------------------ messages
 
@@ -126,12 +130,27 @@ class Outbox:
     def wake(self) -> None:
         """Wake the relays of this process, as after your commit: what you added leaves at once.
 
+        With ``notify=True`` those of other processes too; in async code that is `awake`.
         They look for it from the moment it was added, every millisecond at first and then ever more rarely, up to
         once a second: this is for transactions that go on for long after they have added a message.
         """
-        wake(self._backend)
+        self._tell()
+
+    async def awake(self) -> None:
+        """`wake` in async code; it waits for nothing."""
+        self._atell()
 
     # ------------------------------------------------------------ how
+
+    def _tell(self) -> None:
+        wake(self._backend)
+        if self._notifier is not None:
+            self._notifier.tell()
+
+    def _atell(self) -> None:
+        wake(self._backend)
+        if self._notifier is not None:
+            self._notifier.atell()
 
     def _write(self, tx: Any, envelopes: list[Envelope]) -> None:
         execute = connect.join(self._backend, tx).execute
@@ -142,7 +161,7 @@ class Outbox:
     def _checked(self, execute: Executor, envelopes: list[Envelope]) -> None:
         self._backend.check(execute)
         run(each(self._outbox.add(envelopes)), execute)
-        wake(self._backend)
+        self._tell()
 
     async def _awrite(self, tx: Any, envelopes: list[Envelope]) -> None:
         execute = connect.join(self._backend, tx).aexecute
@@ -153,7 +172,7 @@ class Outbox:
     async def _achecked(self, execute: AsyncExecutor, envelopes: list[Envelope]) -> None:
         await self._backend.acheck(execute)
         await arun(each(self._outbox.add(envelopes)), execute)
-        wake(self._backend)
+        self._atell()
 
     def _envelope(self, message: Message) -> Envelope:
         payload, media_type = encode(message.payload, message.media_type)

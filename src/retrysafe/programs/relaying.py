@@ -18,7 +18,9 @@ def each(asks: Iterable[Ask[None]]) -> Steps[None]:
         yield from ask(request)
 
 
-def take(store: TransactionalStore, outbox: OutboxStore, number: int, limit: int) -> Steps[list[Queued] | None]:
+def take(
+    store: TransactionalStore, outbox: OutboxStore, number: int, limit: int, low: int
+) -> Steps[list[Queued] | None]:
     """Begin a transaction that holds a bucket, and return what of it is due; None, and no transaction, if another does.
 
     What is due is read after the bucket is held: an earlier look would show what its last holder has published since.
@@ -27,7 +29,7 @@ def take(store: TransactionalStore, outbox: OutboxStore, number: int, limit: int
     if not (yield from ask(outbox.hold(number))):
         yield from ask(store.rollback())
         return None
-    return (yield from ask(outbox.due(number, limit)))
+    return (yield from ask(outbox.due(number, limit, low)))
 
 
 def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool) -> Steps[None]:

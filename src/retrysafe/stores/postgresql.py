@@ -29,6 +29,10 @@ _LOCK = (
 )
 
 
+CHANNEL = "retrysafe_outbox"
+"""On which relays listen. Channels are the database's: relays of another schema only look once more than they must."""
+
+
 class PostgresqlStore(SqlStore):
     """Records in a PostgreSQL table (13 or later).
 
@@ -56,6 +60,7 @@ class PostgresqlStore(SqlStore):
         ),
         quotas="but for claims at the same moment, which do not see each other: as many may be let through too many",
     )
+    NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
     NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
     CASTS: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("key", "fingerprint", "result", "quota", "payload"), "bytea"),

@@ -106,6 +106,8 @@ class SqlStore:
     SKIP_LOCKED: ClassVar[str] = ""
     CLAIMS_MANY: ClassVar[bool] = True
     """Whether keys can be claimed many at once without waiting for others."""
+    NOTIFY: ClassVar[str | None] = None
+    """A statement that tells who listens for it that the outbox was written to."""
     LOCKS_ROWS: ClassVar[bool] = True
     """Whether a row can be held for a transaction while others write; else one writer holds all."""
 

@@ -33,9 +33,10 @@ _MOST_UNCONFIRMED = 65535
 
 
 class Tag(NamedTuple):
-    """A delivery of one connection: a later connection knows nothing of it."""
+    """A delivery of one connection: a later connection knows nothing of it. Each queue numbers its own."""
 
     connection: int
+    queue: str
     number: int
 
 
@@ -80,10 +81,11 @@ class RabbitMQConsumer:
         self._arrived = asyncio.Event()
         self._connections = itertools.count()
         self._connection: AbstractConnection | None = None
-        self._wire: Wire | None = None
+        self._wires: dict[str, Wire] = {}
+        self._tags: dict[str, str] = {}
+        self._subscribing: set[asyncio.Task[None]] = set()
         self._opening = Uncut(self._open)
         self._generation = -1
-        self._tags: set[str] = set()
 
     @property
     def redelivers(self) -> float | None:
@@ -115,16 +117,15 @@ class RabbitMQConsumer:
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Tell the broker that these are settled. What cannot be told is delivered again, which is harmless."""
-        wire = self._wire
-        ours = [delivery.tag.number for delivery in deliveries if self._shelf.settle(delivery)]
-        if wire is None or not ours:
+        wires = self._wires
+        ours = [delivery for delivery in deliveries if self._shelf.settle(delivery)]
+        if not ours:
             return
         try:
             async with asyncio.timeout(self._timeout):
-                for number in ours[:-1]:
-                    await wire.basic_ack(number, wait=False)
-                await wire.basic_ack(ours[-1])
-        except (*_LOST, asyncio.CancelledError) as error:  # of a frame's future, when a channel is closed
+                for delivery in ours:
+                    await wires[delivery.tag.queue].basic_ack(delivery.tag.number, wait=delivery is ours[-1])
+        except (*_LOST, asyncio.CancelledError) as error:  # of a frame\'s future, when a channel is closed
             await self._hang_up()
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
@@ -143,8 +144,11 @@ class RabbitMQConsumer:
 
     def _is_open(self) -> bool:
         """Whether messages can come: a queue that was deleted takes its subscription with it, and tells only so."""
-        wire = self._wire
-        return wire is not None and not wire.is_closed and self._tags <= set(wire.consumers)
+        return (
+            bool(self._tags)
+            and not any(wire.is_closed for wire in self._wires.values())
+            and all(tag in self._wires[queue].consumers for queue, tag in self._tags.items())
+        )
 
     async def _open(self) -> None:
         await self._hang_up()
@@ -152,25 +156,47 @@ class RabbitMQConsumer:
         try:
             async with asyncio.timeout(self._timeout):
                 self._connection = await aio_pika.connect(self._url)
-                channel = self._connection.channel()
-                await channel.initialize()
-                await channel.set_qos(self._prefetch)
-                channel.close_callbacks.add(self._wake)
-                self._wire = cast(Wire, await channel.get_underlay_channel())
-                for queue in random.sample(self._queues, len(self._queues)):
-                    await self._subscribe(self._wire, queue)
+            await self._subscribe_to_all(self._connection)
         except BaseException:
             await self._hang_up()
             raise
 
-    async def _subscribe(self, wire: Wire, queue: str) -> None:
+    async def _subscribe_to_all(self, connection: AbstractConnection) -> None:
+        """Wait for the queues that answer; one that has no leader just now is consumed as soon as it has one."""
+        tasks = {
+            asyncio.create_task(self._subscribe(connection, queue), name=f"retrysafe-consume {queue}")
+            for queue in random.sample(self._queues, len(self._queues))
+        }
+        self._subscribing = tasks
+        done, _ = await asyncio.wait(tasks, timeout=self._timeout, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+        if not done:
+            raise TimeoutError(f"RabbitMQ has answered for none of {len(tasks)} queues in {self._timeout} seconds.")
+        for task in tasks - done:
+            task.add_done_callback(self._subscribed_late)
+
+    async def _subscribe(self, connection: AbstractConnection, queue: str) -> None:
+        """In a channel of its own: the broker answers what is asked in one channel in turn."""
+        channel = connection.channel()
+        await channel.initialize()
+        await channel.set_qos(self._prefetch)
+        channel.close_callbacks.add(self._wake)
+        wire = cast(Wire, await channel.get_underlay_channel())
+        self._wires[queue] = wire
         answer = await wire.basic_consume(queue, partial(self._take_in, self._generation, queue))
         if answer.consumer_tag is not None:
-            self._tags.add(answer.consumer_tag)
+            self._tags[queue] = answer.consumer_tag
+
+    def _subscribed_late(self, task: asyncio.Task[None]) -> None:
+        """A failure closes its channel, and so the next `receive` connects again; here it is only taken note of."""
+        if not task.cancelled():
+            task.exception()
+        self._wake()
 
     async def _take_in(self, generation: int, queue: str, message: DeliveredMessage) -> None:
         if generation == self._generation and message.delivery_tag is not None:
-            tag = Tag(generation, message.delivery_tag)
+            tag = Tag(generation, queue, message.delivery_tag)
             self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
             self._arrived.set()
 
@@ -178,10 +204,14 @@ class RabbitMQConsumer:
         self._arrived.set()
 
     async def _hang_up(self) -> None:
-        connection, self._connection, self._wire = self._connection, None, None
+        connection, self._connection = self._connection, None
         self._generation = -1
-        self._tags.clear()
+        self._wires, self._tags = {}, {}
         self._shelf.clear()
+        subscribing, self._subscribing = self._subscribing, set()
+        for task in subscribing:
+            task.cancel()
+        await asyncio.gather(*subscribing, return_exceptions=True)
         if connection is not None:
             with suppress(*_LOST):
                 async with asyncio.timeout(self._timeout):
