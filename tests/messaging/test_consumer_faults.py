@@ -240,6 +240,28 @@ async def test_nothing_is_ever_sent_back_to_a_queue(broker: AnyBench) -> None:
     assert not methods & {(60, 90), (60, 110), (60, 120)}, "reject, recover, nack"
 
 
+@pytest.mark.fault(54)
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+async def test_connections_that_end_at_once_are_made_ever_more_slowly(
+    broker: AnyBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the client library cannot decode the first message of a queue, and hangs up."""
+    rests: list[int] = []
+
+    class Noting:
+        def delay(self, attempt: int, chance: float) -> float:
+            rests.append(attempt)
+            return 0.0
+
+    monkeypatch.setattr("retrysafe.messaging.consumers.rabbitmq._AGAIN", Noting())
+    trial = Trial(broker)
+    async with trial.consumer() as consumer:
+        for _ in range(5):
+            await trial.nothing(consumer)
+            await consumer._connection.close()  # type: ignore[attr-defined]
+    assert rests == [0, 1, 2]
+
+
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 async def test_a_queue_that_does_not_answer_keeps_no_other_one_waiting(broker: AnyBench) -> None:
     """As one whose nodes are away: what is in it comes when it answers, without a new connection."""

@@ -35,7 +35,8 @@ class Subscription:
     Arguments:
         consumer: where messages come from; the subscription hangs up for it when it ends.
         handler: what `Inbox.handler` or `Inbox.batch_handler` made.
-        lanes: how many messages, or batches, are handled at once; by default 16, and 2 for batches.
+        lanes: how many messages, or batches, are handled at once; by default 16, and 2 for batches. Plain functions run
+            in the threads of the loop's default executor, whose number (CPUs + 4, if none was set) bounds them too.
         in_flight: how many received messages are in memory at most; a lane that fails for long may fill that.
         redrive: how often it looks for dead letters that are to be handled again.
 
