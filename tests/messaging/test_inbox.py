@@ -379,12 +379,29 @@ def test_the_latest_wins(world: World) -> None:
 
     @inbox.handler("stock")
     def handle(message: Received[Any]) -> None:
-        if inbox.apply_if_newer(message.tx, "sku", message.data["n"]):
+        if inbox.apply_if_newer(message.tx, "sku \0 \ud83d", message.data["n"]):
             world.apply(message.tx, message.data["n"])
 
     for id, n in enumerate((3, 1, 5, 4, 5, 6)):
         assert became(handle.handle(envelope(id, payload=b'{"n":%d}' % n))) == ["handled"]
     assert world.applied() == ["3", "5", "6"]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("sequence", [None, "5", True, 10**18, -(2**63)])
+def test_what_is_no_sequence_is_refused_and_never_taken_for_an_old_one(
+    sequence: Any, strict: bool, world: World
+) -> None:
+    inbox = world.inbox()
+
+    @inbox.handler("stock", attempts=1)
+    def handle(message: Received[Any]) -> None:
+        if inbox.apply_if_newer(message.tx, "sku \0", sequence, strict=strict):
+            world.apply(message.tx, "applied")
+
+    assert became(handle.handle(envelope(1))) == ["dead"]
+    assert "whole number" in world.letters(inbox)[0].letter.error
+    assert world.applied() == []
 
 
 @pytest.mark.fault(55)
