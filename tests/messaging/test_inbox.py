@@ -161,10 +161,11 @@ def test_a_permanent_failure_and_an_unreadable_payload_are_given_up_at_once(worl
         else:
             raise KeyError("x")
 
-    bad = envelope(3, payload=b"{")
-    tried = [handle.handle(one) for one in (envelope(1), envelope(2), bad, envelope(1), envelope(2), bad)]
-    assert became(*tried) == ["dead"] * 6
-    assert len(world.letters(inbox)) == 3
+    bad, nan = envelope(3, payload=b"{"), envelope(4, payload=b'{"n":NaN}')
+    for _ in range(2):
+        assert became(*(handle.handle(one) for one in (envelope(1), envelope(2), bad, nan))) == ["dead"] * 4
+        errors = {one.letter.envelope.id: one.letter.error.split(":")[0] for one in world.letters(inbox)}
+        assert errors == dict(zip("1234", ("KeyError", "LookupError", *["MessageUnreadable"] * 2), strict=True))
 
 
 ODD: dict[str, dict[str, str]] = {

@@ -91,7 +91,8 @@ class Attempt:
         self.arrival = arrival_of(setting, envelope, self.identity)
         self.raised: BaseException | None = None
         """What the handler raised: the claim's errors are judged, the handler's are its own."""
-        self.failed_for_good = False
+        self.failure: Exception | None = None
+        """What the handler declared its failure to be, for good."""
         self.counted = False
         """Whether it is noted that the attempt begins."""
         self.late = late or is_late(envelope, setting.boundary.window)
@@ -119,7 +120,7 @@ class Attempt:
             self.raised = error
             raise
         finally:
-            self.failed_for_good = claim._said.failure is not None
+            self.failure = claim._said.failure
         claim.result = HANDLED
 
     async def awork(self, claim: Claim) -> None:
@@ -132,14 +133,14 @@ class Attempt:
             self.raised = error
             raise
         finally:
-            self.failed_for_good = claim._said.failure is not None
+            self.failure = claim._said.failure
         claim.result = HANDLED
 
     def _given_up(self, claim: Claim) -> bool:
         """Give up, instead of trying it, a message of which every consumer dies: in its claim, when nobody has it."""
         if self._doomed:
-            self.failed_for_good = True
-            claim.fail(MessageDead(KILLS))
+            self.failure = MessageDead(KILLS)
+            claim.fail(self.failure)
         return self._doomed
 
     def _given(self, claim: Claim) -> Any:
@@ -171,8 +172,8 @@ class Attempt:
         """What became of it when the claim was left without an error."""
         if claim.replayed:
             return End(Became.DUPLICATE)
-        if self.failed_for_good:
-            return End(Became.DEAD, KILLS if self._doomed else "The handler declared that it failed for good.")
+        if self.failure is not None:
+            return End(Became.DEAD, KILLS if self._doomed else error_text(self.failure))
         return End(Became.HANDLED if self.identity.key else Became.PASSED)
 
     def failed(self, error: Exception) -> End:
@@ -182,7 +183,7 @@ class Attempt:
         text = error_text(error)
         if isinstance(error, SequenceGap):
             return End(Became.GAP, text)
-        if isinstance(error, MessageUnreadable) or self.failed_for_good or self._is_permanent(error):
+        if isinstance(error, MessageUnreadable) or self.failure is not None or self._is_permanent(error):
             return End(Became.DEAD, text)
         return End(Became.FAILED, text)
 
