@@ -53,6 +53,29 @@ async def test_the_write_and_the_record_commit_together_on_every_store(shop: Sho
     assert (became(*again), shop.rows()) == (["handled", "duplicate", "duplicate"], ["1"])
 
 
+@pytest.mark.parametrize("make", ["handler", "set_handler"])
+async def test_sequences_and_batches_work_in_the_transactions_of_every_store(make: str, shop: Shop) -> None:
+    inbox = Inbox(shop.boundary(effects="transactional", observers=()))
+    entity = f"{make} {shop.goods}"
+
+    def reserve(messages: Any) -> None:
+        for message in messages if isinstance(messages, list) else [messages]:
+            if inbox.apply_if_newer(message.tx, entity, message.data["n"], strict=True):
+                shop.execute(message.tx, f"INSERT INTO {shop.goods} VALUES ('{message.data['n']}')")
+
+    async def areserve(messages: Any) -> None:
+        for message in messages if isinstance(messages, list) else [messages]:
+            if await inbox.aapply_if_newer(message.tx, entity, message.data["n"], strict=True):
+                await shop.insert(message.tx, str(message.data["n"]))
+
+    handler: Any = getattr(inbox, make)("inventory")(reserve if shop.sync else areserve)
+    found = await handler.ahandle_many([delivery(n, "k", b'{"n":%d}' % n) for n in (1, 3, 2)])
+    last = "handled" if make == "handler" else "behind"
+    assert (became(*found), shop.rows()) == (["handled", "gap", last], ["1", "2"] if last == "handled" else ["1"])
+    found = await handler.ahandle_many([delivery(n, "k", b'{"n":%d}' % n) for n in (2, 3, 1)])
+    assert (became(*found)[1:], shop.rows()) == (["handled", "duplicate"], ["1", "2", "3"])
+
+
 def test_two_consumers_each_handle_a_message_and_one_name_is_given_once(world: World) -> None:
     inbox = world.inbox()
 

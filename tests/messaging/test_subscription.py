@@ -270,7 +270,24 @@ async def test_a_handler_that_can_never_run_ends_its_subscription(world: World) 
     with pytest.raises(ConfigurationError, match="async code only"):
         async with asyncio.timeout(30):
             await Subscription(Recording(broker), handle).arun_forever()
-    assert broker.depth() == 1
+    assert (broker.depth(), "consumer_failed" in world.names()) == (1, True)
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_subscription_outlives_a_look_for_dead_letters_that_fails(world: World) -> None:
+    inbox = world.inbox()
+    handle = inbox.handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))
+    broker = MemoryBroker()
+    handle.handle(envelope(2, payload=b"{"))
+    world.mark(inbox)
+    with world.connected() as perform:
+        perform("UPDATE retrysafe_inbox_dead SET headers = 'no JSON'")
+    async with Subscription(Recording(broker), handle, redrive="10ms"):
+        await until(lambda: "consumer_failed" in world.names())
+        broker.put([envelope(1)])
+        await until(lambda: not broker.depth())
+    assert world.applied() == ["1"]
     await world.boundaries[-1].aclose()
 
 

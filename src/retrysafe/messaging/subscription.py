@@ -11,10 +11,11 @@ from retrysafe.bell import Bell
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.inboxing import Became, Handled
 from retrysafe.core.polling import Polls
-from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.attempts import pause
 from retrysafe.messaging.handler import Handler
 from retrysafe.messaging.laning import Lanes, Portion
+from retrysafe.messaging.redelivery import check_retention
 from retrysafe.ports import Consumer
 from retrysafe.types import Delivery, Duration
 
@@ -73,7 +74,7 @@ class Subscription:
         """
         run = _Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
         try:
-            await run.work(self._workers, self._receive(run), self._redrives())
+            await run.work(self._workers, self._receive(run), self._redrives(run))
         finally:
             await self._consumer.aclose()
 
@@ -138,14 +139,14 @@ class Subscription:
             if room and not deliveries:
                 return
 
-    async def _redrives(self) -> None:
+    async def _redrives(self, run: _Run) -> None:
         while not self._bell.rung:
             try:
                 await self._handler.ahandle_marked()
             except ConfigurationError:
                 raise
-            except RetrysafeError as error:
-                self._handler.notice("consumer_failed", error=str(error).partition("\n")[0])
+            except Exception as error:  # noqa: BLE001 - a database that fails, in whatever way, is asked again
+                run.failed(error)
             await asyncio.sleep(self._redrive)
 
 
@@ -239,9 +240,11 @@ class _Run:
         try:
             return await self._handler.ahandle_many(portion.deliveries)
         except Exception as error:  # what is no message's fault: a database that does not answer, a wrong schema
-            if not self._forever or isinstance(error, ConfigurationError):
+            if not self._forever:
                 raise
             self.failed(error)
+            if isinstance(error, ConfigurationError):
+                raise
             return [Handled(Became.BUSY, pause(1.0), str(error))] * len(portion.deliveries)
 
     async def _conclude(self, portion: Portion, handled: list[Handled]) -> None:
@@ -295,16 +298,3 @@ async def _first_failure(receiving: asyncio.Future[None], others: tuple[asyncio.
         receiving.result()
     finally:
         receiving.cancel()
-
-
-def check_retention(consumer: Consumer, handler: Handler[..., Any]) -> None:
-    """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten."""
-    boundary, redelivers = handler.setting.boundary, consumer.redelivers
-    if redelivers is None:
-        handler.notice("retention_unknown", window=boundary.window)
-    elif boundary.window < redelivers:
-        raise ConfigurationError(
-            f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand out a "
-            f"message again for {redelivers / 3600:g} h: it would be handled twice. Make the window longer, or let the "
-            "broker keep messages for a shorter time."
-        )
