@@ -8,6 +8,7 @@ from typing import Any
 
 import redis
 import redis.asyncio
+from redis.exceptions import ClusterDownError, OutOfMemoryError, ReadOnlyError
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of
@@ -109,7 +110,7 @@ def _judged(calls: Sequence[_Call], answers: Sequence[Any]) -> list[Published]:
 _LOST = (redis.ConnectionError, redis.TimeoutError)
 _UNABLE = ("OOM", "MISCONF", "READONLY", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
 """What a server says first that takes nothing from anybody: it is full, cannot save, or is not the one that writes."""
-_UNABLE_ERRORS = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError, redis.exceptions.ClusterDownError)
+_UNABLE_ERRORS = (OutOfMemoryError, ReadOnlyError, ClusterDownError)
 
 
 def _one(answer: Any) -> Published:
