@@ -164,8 +164,8 @@ class Inbox:
             )
         if isinstance(sequence, bool) or not isinstance(sequence, int) or abs(sequence) >= _BEYOND:
             raise ConfigurationError(
-                f"sequence= is {sequence!r}, and must be a whole number of up to 18 digits: a message whose writer gave "
-                "it none cannot be put in order."
+                f"sequence= is {sequence!r}, and must be a whole number of up to 18 digits: a message whose writer "
+                "gave it none cannot be put in order."
             )
         inbox = Letters(self.boundary.backend).inbox
         key = self.boundary.lookup(key_of(entity), operation=f"{name} sequence")
