@@ -27,6 +27,7 @@ from retrysafe.types import (
     Finding,
     Held,
     InboxLetter,
+    Look,
     Micros,
     Page,
     Partition,
@@ -254,8 +255,8 @@ class OutboxStore(Protocol):
         """Write messages, in this order."""
         ...
 
-    def waiting(self) -> Ask[list[int]]:
-        """The buckets that hold messages."""
+    def waiting(self, low: int = 0) -> Ask[list[int]]:
+        """The buckets that hold messages with numbers from ``low`` on."""
         ...
 
     def hold(self, number: int) -> Ask[bool]:
@@ -266,8 +267,15 @@ class OutboxStore(Protocol):
         """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""
         ...
 
-    def due(self, number: int, limit: int) -> Ask[list[Queued]]:
-        """The oldest messages of a bucket that may leave: none behind one that waits, none of a paused topic."""
+    def look(self) -> Ask[Look]:
+        """The lowest number of all messages, and which transactions may still write a lower one."""
+        ...
+
+    def due(self, number: int, limit: int, low: int = 0) -> Ask[list[Queued]]:
+        """The oldest messages of a bucket that may leave: none behind one that waits, none of a paused topic.
+
+        Those with numbers below ``low`` are not read.
+        """
         ...
 
     def begun(self, queue: Sequence[Queued]) -> list[Ask[None]]:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from retrysafe.messaging import Message
+from retrysafe.messaging.draining import Sum
 from retrysafe.messaging.publishers.memory import MemoryPublisher
 from retrysafe.types import Envelope, Published, Reception
 from tests.faults.helpers import environment, until
@@ -93,6 +94,59 @@ def test_a_row_that_commits_late_is_not_passed_over(place: Place) -> None:
         early.commit()
     assert place.relay(publisher).run_once().left == 1
     assert [one.id for one in publisher.published] == [other, late.id]
+
+
+@pytest.mark.fault(35)
+@pytest.mark.parametrize("hold", [None, "lease"])
+def test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key(hold: Any, place: Place) -> None:
+    """Who waits for the lock of a key adds the next message the moment the first one is committed."""
+    if place.kind == "sqlite":
+        return  # no number is drawn before another one commits
+    clock, publisher = [0.0], MemoryPublisher()
+    relay = place.relay(publisher, hold=hold)
+    relay._low._clock = lambda: clock[0]
+    with closing(place.open()) as early, relay._working(relay._opened()) as (setting, client):
+        if place.kind == "mysql":
+            early.begin()
+        late = place.outbox.add(early, "a", "drawn first", key="A")
+        for _ in range(4):
+            place.write(Message("a", 1, key="B"), Message("a", 2, key="C"))
+            clock[0] += 60.0
+            while relay._round(setting, client, Sum()):
+                pass
+        with closing(early.cursor()) as cursor:
+            cursor.execute(f"SELECT id FROM retrysafe_outbox WHERE message_id = '{late.id}'")
+            number = cursor.fetchone()[0]
+        assert relay._low.mark <= number
+        early.commit()
+        (last,) = place.write(Message("a", 3, key="A"))
+
+        def has_moved() -> bool:
+            while relay._round(setting, client, Sum()):
+                pass
+            clock[0] += 60.0
+            return relay._low.mark > number or place.kind == "mysql"
+
+        until(has_moved)
+    assert [one.id for one in publisher.published if one.id in (late.id, last)] == [late.id, last]
+
+
+@pytest.mark.parametrize("hold", [None, "lease"])
+def test_what_waits_is_never_below_the_mark(hold: Any, place: Place) -> None:
+    """It is seen by every full look; when its time has come, it leaves without waiting for the next one."""
+    clock, publisher = [0.0], MemoryPublisher()
+    relay = place.relay(publisher, hold=hold)
+    relay._low._clock = lambda: clock[0]
+    with place.operator() as operator, relay._working(relay._opened()) as (setting, client):
+        operator.pause("later")
+        (paused,) = place.write(Message("later", 1, key="A"))
+        for _ in range(3):
+            place.write(Message("a", 1, key="B"))
+            clock[0] += 60.0
+            assert relay._round(setting, client, Sum())
+        operator.resume("later")
+        assert relay._round(setting, client, Sum())
+    assert publisher.published[-1].id == paused
 
 
 # ---------------------------------------------------------------- killed

@@ -12,7 +12,9 @@ from retrysafe.backend import Backend
 from retrysafe.core import keys
 from retrysafe.core.identifiers import ENTROPY, uuid7
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging import checking
 from retrysafe.messaging.errors import MessageRefused
+from retrysafe.messaging.notifying import Notifier
 from retrysafe.messaging.payloads import encode
 from retrysafe.messaging.tracing import trace_headers
 from retrysafe.messaging.waking import wake
@@ -48,19 +50,22 @@ class Outbox:
         source: who speaks, a URI reference such as "/shop/orders" (CloudEvents ``source``); with a message's id
             it identifies the message everywhere.
         largest: bytes of a payload over which a message is refused.
+        notify: tell relays of other processes that listen (``Relay(listen=…)``; PostgreSQL only): beside your
+            transaction, from a thread or a task, with one small transaction for all that is written in a moment.
 
     Rows are written once and never changed. A `Relay` publishes them, each at least once, under one id; messages of
     one topic and key in the order in which they were written. That is the order of your changes only if each
     writer holds the lock of what ``key`` names (its row, its version) before it adds the message.
     """
 
-    def __init__(self, store: Any, *, source: str, largest: int = LARGEST) -> None:
+    def __init__(self, store: Any, *, source: str, largest: int = LARGEST, notify: bool = False) -> None:
         if not source:
             raise ConfigurationError('source= is empty: name who speaks, as in source="/shop/orders".')
         self.source = keys.check_name(source, "source")
         self._largest = largest
         self._backend = connect.connect(store)
         self._outbox, _ = outbox_of(self._backend)
+        self._notifier = Notifier(self._backend, self._outbox.notify()) if notify else None
 
     # ------------------------------------------------------------ messages
 
@@ -79,13 +84,14 @@ class Outbox:
         """Write a message in the caller's transaction, and return it as it will leave.
 
         tx: a connection or session in a transaction, as ``Boundary.claim(tx=…)`` takes it, or ``claim.tx``.
-        topic: where it goes, 1 to 255 characters.
+        topic: where it goes, 1 to 255 bytes.
         payload: bytes, or what becomes JSON.
         key: what it is about (CloudEvents ``subject``), such as an order's id; messages of one topic and key keep
             their order, and those without a key have none.
         type: what happened, with its major version; by default the topic and ".v1".
         sequence: the version of what ``key`` names, for consumers that apply only what is newer.
-        headers: more attributes, text; those of the current trace are added.
+        headers: more attributes, text without control characters, up to 32 KiB in all; those of the current trace
+            are added.
         media_type: of the payload; by default JSON, and for bytes "application/octet-stream".
 
         Raises `MessageRefused` for what cannot be sent, `ConfigurationError` for a tx that cannot be used.
@@ -126,12 +132,27 @@ class Outbox:
     def wake(self) -> None:
         """Wake the relays of this process, as after your commit: what you added leaves at once.
 
+        With ``notify=True`` those of other processes too; in async code that is `awake`.
         They look for it from the moment it was added, every millisecond at first and then ever more rarely, up to
         once a second: this is for transactions that go on for long after they have added a message.
         """
-        wake(self._backend)
+        self._tell()
+
+    async def awake(self) -> None:
+        """`wake` in async code; it waits for nothing."""
+        self._atell()
 
     # ------------------------------------------------------------ how
+
+    def _tell(self) -> None:
+        wake(self._backend)
+        if self._notifier is not None:
+            self._notifier.tell()
+
+    def _atell(self) -> None:
+        wake(self._backend)
+        if self._notifier is not None:
+            self._notifier.atell()
 
     def _write(self, tx: Any, envelopes: list[Envelope]) -> None:
         execute = connect.join(self._backend, tx).execute
@@ -142,7 +163,7 @@ class Outbox:
     def _checked(self, execute: Executor, envelopes: list[Envelope]) -> None:
         self._backend.check(execute)
         run(each(self._outbox.add(envelopes)), execute)
-        wake(self._backend)
+        self._tell()
 
     async def _awrite(self, tx: Any, envelopes: list[Envelope]) -> None:
         execute = connect.join(self._backend, tx).aexecute
@@ -153,7 +174,7 @@ class Outbox:
     async def _achecked(self, execute: AsyncExecutor, envelopes: list[Envelope]) -> None:
         await self._backend.acheck(execute)
         await arun(each(self._outbox.add(envelopes)), execute)
-        wake(self._backend)
+        self._atell()
 
     def _envelope(self, message: Message) -> Envelope:
         payload, media_type = encode(message.payload, message.media_type)
@@ -161,14 +182,14 @@ class Outbox:
             raise MessageRefused(f"payload= has {len(payload)} bytes; at most {self._largest} are taken (largest=).")
         return Envelope(
             id=uuid7(time.time_ns() // 1_000_000, os.urandom(ENTROPY)),
-            topic=_name(message.topic, "topic"),
+            topic=checking.name(message.topic, "topic"),
             key=None if message.key is None else keys.parse(message.key),
-            type=_name(message.type or f"{message.topic}.v1", "type"),
+            type=checking.name(message.type or f"{message.topic}.v1", "type"),
             source=self.source,
-            sequence=message.sequence,
-            headers=_headers({**trace_headers(), **message.headers}),
+            sequence=checking.sequence(message.sequence),
+            headers=checking.headers({**trace_headers(), **message.headers}),
             payload=payload,
-            media_type=media_type,
+            media_type=checking.name(media_type, "media_type"),
         )
 
 
@@ -180,19 +201,3 @@ def outbox_of(backend: Backend) -> tuple[OperableSqlOutbox, SqlStore]:
             "an outbox is in SQLite, PostgreSQL, MySQL or MariaDB."
         )
     return OperableSqlOutbox(backend.store), backend.store
-
-
-def _name(text: str, argument: str) -> str:
-    if not text:
-        raise MessageRefused(f"{argument}= is empty.")
-    try:
-        return keys.check_name(text, argument)
-    except ConfigurationError as error:
-        raise MessageRefused(error.detail) from error
-
-
-def _headers(headers: Mapping[Any, Any]) -> Mapping[str, str]:
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise MessageRefused(f"headers= maps text to text; {name!r} has {value!r}.")
-    return headers

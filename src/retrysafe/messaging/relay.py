@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from retrysafe import connect
@@ -20,6 +21,9 @@ from retrysafe.core.relaying import OnDead, Rules
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.messaging.attending import Attendance
 from retrysafe.messaging.draining import Setting, Sum, adrain, drain
+from retrysafe.messaging.errors import BrokerUnavailable
+from retrysafe.messaging.listening import address, alistening, listening
+from retrysafe.messaging.low_water import LowWater
 from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.reporting import Reporter
 from retrysafe.messaging.waking import woken
@@ -75,6 +79,8 @@ class Relay:
             with each, and of the last. The wait is a random time below them.
         on_dead: what then becomes of its lane: "skip" goes on with the next message, "park" waits for a person.
         alarm: how long a message may be due before "backlog_stalled" is told.
+        listen: the URL of the PostgreSQL server, to hear on a connection of its own when an ``Outbox(notify=True)`` of
+            another process has written: not through a pooler that lends connections by transaction. Needs psycopg.
         observers: told of what happens; by default a `LoggingObserver`.
     """
 
@@ -94,6 +100,7 @@ class Relay:
         longest_pause: Duration = "5m",
         on_dead: Literal["skip", "park"] = "skip",
         alarm: Duration = "1m",
+        listen: str | None = None,
         observers: Iterable[Observer] | None = None,
     ) -> None:
         if not 1 <= batch <= MOST or min(attempts, crashes) < 1 or not 1 <= at_once <= MOST_AT_ONCE:
@@ -102,6 +109,7 @@ class Relay:
                 "crashes= numbers from 1."
             )
         self._backend = connect.connect(store)
+        self._listen = address(listen)
         self._publisher: Any = publisher
         self._at_once = at_once
         outbox, sql = outbox_of(self._backend)
@@ -112,10 +120,11 @@ class Relay:
             )
         observing = (LoggingObserver(),) if observers is None else tuple(observers)
         self._leases = store if hold == "lease" else None
-        self._lease = lease
+        self._lease = seconds_of(lease, "lease")
         backoff = Backoff(seconds_of(pause, "pause"), seconds_of(longest_pause, "longest_pause"))
         rules = Rules(attempts=attempts, crashes=crashes, backoff=backoff, on_dead=OnDead(on_dead))
-        self._setting = Setting(cast("TransactionalStore", sql), outbox, None, rules, batch, keep)
+        self._low = LowWater(outbox)
+        self._setting = Setting(cast("TransactionalStore", sql), outbox, None, rules, batch, keep, self._low)
         self._reporter = Reporter(Observers(observing))
         self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(alarm, "alarm"))
         self._polls = Polls()
@@ -131,11 +140,15 @@ class Relay:
     # ------------------------------------------------------------ one run
 
     def run_once(self) -> Relayed:
-        """Publish until nothing more is due; raise if the store fails."""
+        """Publish until nothing more is due.
+
+        Raises `StoreUnavailable` if the store fails, and `BrokerUnavailable` if the publisher says that its broker is
+        not there: what had left until then has left.
+        """
         with self._working(self._opened()) as (setting, client):
             self._backend.check(client)
             total = Sum()
-            while self._round(setting, client, total):
+            while self._round(setting, client, total) or self._low.reset():
                 pass
         return Relayed(total.left, total.delayed, total.dead)
 
@@ -144,7 +157,7 @@ class Relay:
         async with self._aworking(self._aopened()) as (setting, client):
             await self._backend.acheck(client)
             total = Sum()
-            while await self._around(setting, client, total):
+            while await self._around(setting, client, total) or self._low.reset():
                 pass
         return Relayed(total.left, total.delayed, total.dead)
 
@@ -152,7 +165,7 @@ class Relay:
         """Go once over the buckets; whether anything left."""
         before = total.left
         self._attend(client)
-        for number in _shuffled(run(ask(setting.outbox.waiting()), client)):
+        for number in _shuffled(run(ask(setting.outbox.waiting(self._low.mark)), client)):
             if self._bell.rung:
                 return False
             began = time.monotonic()
@@ -166,7 +179,7 @@ class Relay:
 
         before = total.left
         await self._aattend(client)
-        numbers = iter(_shuffled(await arun(ask(setting.outbox.waiting()), client)))
+        numbers = iter(_shuffled(await arun(ask(setting.outbox.waiting(self._low.mark)), client)))
 
         async def work() -> None:
             for number in numbers:
@@ -185,31 +198,48 @@ class Relay:
         for verdict in done.verdicts:
             self._reporter.concluded(verdict, time.monotonic() - began)
         total.include(done)
+        if done.away:
+            raise BrokerUnavailable(done.away)
 
     # ------------------------------------------------------------ being seen
 
     def _attend(self, client: Client) -> None:
         if self._attendance.is_due():
             run(self._attendance.steps(), client)
+        if self._low.is_due():
+            run(self._low.steps(), client)
 
     async def _aattend(self, client: AsyncClient) -> None:
         if self._attendance.is_due():
             await arun(self._attendance.steps(), client)
+        if self._low.is_due():
+            await arun(self._low.steps(), client)
 
     # ------------------------------------------------------------ connections
 
     def _opened(self) -> Client:
+        if iscoroutinefunction(self._publisher.publish):
+            raise ConfigurationError(
+                "publisher= is for async code: relay with arun_once, arun_forever or async with, or give the "
+                "publisher's sync twin, if it has one."
+            )
         return self._backend.another()
 
     def _aopened(self) -> AsyncClient:
+        if not iscoroutinefunction(self._publisher.publish):
+            raise ConfigurationError(
+                "publisher= is for sync code: relay with run_once, run_forever or with, or give the publisher's async "
+                "twin. Nothing was published."
+            )
         return self._backend.aanother()
 
     @contextmanager
     def _working(self, client: Client) -> Iterator[tuple[Setting, Client]]:
         """Connections, and leases where they are wanted, for as long as a run lasts."""
         leases = self._leasing()
+        self._low.reset()
         try:
-            with woken(self._backend, self._bell):
+            with woken(self._backend, self._bell), listening(self._listen, self._bell.nudge):
                 yield self._setting._replace(leases=leases), client
             with suppress(StoreUnavailable):
                 run(self._attendance.farewell(), client)
@@ -221,9 +251,11 @@ class Relay:
     @asynccontextmanager
     async def _aworking(self, client: AsyncClient) -> AsyncIterator[tuple[Setting, AsyncClient]]:
         leases = self._leasing()
+        self._low.reset()
         try:
             with woken(self._backend, self._bell):
-                yield self._setting._replace(leases=leases), client
+                async with alistening(self._listen, self._bell.nudge):
+                    yield self._setting._replace(leases=leases), client
             with suppress(StoreUnavailable):
                 await arun(self._attendance.farewell(), client)
         finally:
@@ -295,6 +327,7 @@ class Relay:
         self.stop()
         if self._thread is not None:
             self._thread.join()
+        self._bell = Bell()  # run_once is not to be ended by a stop that was obeyed
 
     async def __aenter__(self) -> Relay:
         import asyncio
@@ -307,6 +340,7 @@ class Relay:
         self.stop()
         if self._task is not None:
             await self._task
+        self._bell = Bell()
 
 
 def _shuffled(buckets: list[int]) -> list[int]:

@@ -18,7 +18,9 @@ def each(asks: Iterable[Ask[None]]) -> Steps[None]:
         yield from ask(request)
 
 
-def take(store: TransactionalStore, outbox: OutboxStore, number: int, limit: int) -> Steps[list[Queued] | None]:
+def take(
+    store: TransactionalStore, outbox: OutboxStore, number: int, limit: int, low: int
+) -> Steps[list[Queued] | None]:
     """Begin a transaction that holds a bucket, and return what of it is due; None, and no transaction, if another does.
 
     What is due is read after the bucket is held: an earlier look would show what its last holder has published since.
@@ -27,7 +29,7 @@ def take(store: TransactionalStore, outbox: OutboxStore, number: int, limit: int
     if not (yield from ask(outbox.hold(number))):
         yield from ask(store.rollback())
         return None
-    return (yield from ask(outbox.due(number, limit)))
+    return (yield from ask(outbox.due(number, limit, low)))
 
 
 def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool) -> Steps[None]:
@@ -39,9 +41,20 @@ def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool) -> Steps[None
         yield from each(outbox.bury(death))
 
 
-def begin(store: TransactionalStore, outbox: OutboxStore, queue: Sequence[Queued]) -> Steps[list[Queued]]:
-    """Write down, in a transaction of its own, that attempts to publish begin; return the queue as it then is."""
+def begin_fenced(
+    store: TransactionalStore, outbox: OutboxStore, held: Held, queue: Sequence[Queued]
+) -> Steps[list[Queued] | None]:
+    """Write down, in a transaction of its own, that attempts to publish begin; return the queue as it then is.
+
+    None if the lease is not ours any more.
+
+    Without the fence, a relay that was stalled would write what it has read long ago over what others have since: the
+    pause of a lane, the place where it is parked, its attempts.
+    """
     yield from ask(store.begin())
+    if not (yield from ask(outbox.fence(held))):
+        yield from ask(store.rollback())
+        return None
     yield from each(outbox.begun(queue))
     yield from ask(store.commit())
     return [queued._replace(noted=True) for queued in queue]

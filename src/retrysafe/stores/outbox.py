@@ -11,7 +11,7 @@ from retrysafe.core.relaying import Death, Delay
 from retrysafe.ports import Ask, Rows
 from retrysafe.stores.sql import TABLE as RECORDS
 from retrysafe.stores.sql import SqlStore
-from retrysafe.types import Envelope, Held, Queued
+from retrysafe.types import Envelope, Held, Look, Queued
 
 TABLE = "retrysafe_outbox"
 AT_ONCE = 200
@@ -58,15 +58,27 @@ class SqlOutbox:
             rows.append(f"({placed}, {self._store.NOW})")
         return self._write(f"INSERT INTO {TABLE} ({', '.join(_WRITTEN)}, created) VALUES {', '.join(rows)}", params)
 
+    def notify(self) -> Ask[None] | None:
+        """Tell relays of other processes that there is something; None where the database cannot."""
+        sql = self._store.NOTIFY
+        return None if sql is None else self._write(sql, {})
+
     # ------------------------------------------------------------ taking
 
-    def waiting(self) -> Ask[list[int]]:
-        """The buckets that hold messages."""
+    def look(self) -> Ask[Look]:
+        """The lowest number of all messages, and which transactions may still write a lower one."""
+        sql = f"SELECT min(o.id), {self._store.TRANSACTIONS} FROM {TABLE} AS o"
+        return Ask(self._store.query(sql, {}, writes=False), _look)
+
+    def waiting(self, low: int = 0) -> Ask[list[int]]:
+        """The buckets that hold messages with numbers from ``low`` on."""
         sql = (
             f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE EXISTS "
-            f"(SELECT 1 FROM {TABLE} AS o WHERE o.bucket = b.bucket)"
+            f"(SELECT 1 FROM {TABLE} AS o WHERE o.bucket = b.bucket AND o.id >= {self._store.p('token', 'low')})"
         )
-        return Ask(self._store.query(sql, {}, writes=False), lambda answer: [int(row[0]) for row in answer.rows])
+        return Ask(
+            self._store.query(sql, {"low": low}, writes=False), lambda answer: [int(row[0]) for row in answer.rows]
+        )
 
     def hold(self, number: int) -> Ask[bool]:
         """Hold a bucket to the end of the transaction, unless another one does."""
@@ -84,8 +96,8 @@ class SqlOutbox:
         )
         return Ask(self._store.query(sql, {"key": held.key, "attempt": held.attempt, "token": held.token}), _any)
 
-    def due(self, number: int, limit: int) -> Ask[list[Queued]]:
-        """The oldest messages of a bucket that may leave: none behind one that waits, none of a paused topic."""
+    def due(self, number: int, limit: int, low: int = 0) -> Ask[list[Queued]]:
+        """The oldest messages of a bucket from ``low`` on that may leave: none behind one that waits."""
         p, clock = self._store.p, self._store.clock
         columns = ", ".join(f"o.{name}" for name in _COLUMNS)
         blocked = (
@@ -95,11 +107,11 @@ class SqlOutbox:
         sql = (
             f"SELECT {columns}, coalesce(w.started, 0), coalesce(w.finished, 0), t.now, w.id "
             f"FROM {TABLE} AS o LEFT JOIN {TABLE}_troubles AS w ON w.id = o.id, {clock} "
-            f"WHERE o.bucket = {p('bucket')} AND NOT EXISTS ({blocked}) "
+            f"WHERE o.bucket = {p('bucket')} AND o.id >= {p('token', 'low')} AND NOT EXISTS ({blocked}) "
             f"AND NOT EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = o.topic) "
             f"ORDER BY o.id LIMIT {p('limit')}"
         )
-        return Ask(self._store.query(sql, {"bucket": number, "limit": limit}, writes=False), _queue)
+        return Ask(self._store.query(sql, {"bucket": number, "limit": limit, "low": low}, writes=False), _queue)
 
     # ------------------------------------------------------------ concluding
 
@@ -226,6 +238,11 @@ def envelope_in(fields: Mapping[str, Any]) -> Envelope:
         payload=bytes(fields["payload"]),
         media_type=fields["media_type"],
     )
+
+
+def _look(answer: Rows) -> Look:
+    oldest, ended, begun = answer.rows[0]
+    return Look(None if oldest is None else int(oldest), int(ended), int(begun))
 
 
 def _any(answer: Rows) -> bool:

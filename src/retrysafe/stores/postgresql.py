@@ -30,6 +30,10 @@ _LOCK = (
 )
 
 
+CHANNEL = "retrysafe_outbox"
+"""On which relays listen. Channels are the database's: relays of another schema only look once more than they must."""
+
+
 class PostgresqlStore(SqlStore):
     """Records in a PostgreSQL table (13 or later).
 
@@ -57,6 +61,7 @@ class PostgresqlStore(SqlStore):
         ),
         quotas="but for claims at the same moment, which do not see each other: as many may be let through too many",
     )
+    NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
     NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
     CASTS: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("key", "fingerprint", "result", "quota", "payload"), "bytea"),
@@ -225,6 +230,8 @@ class PostgresqlStore(SqlStore):
         """
         empty = Query(f"TRUNCATE {partition.quoted}", {})
         return [Ask(empty, _count), Ask(Copy(partition, None, spool), _count)]
+
+    TRANSACTIONS = "txid_snapshot_xmin(txid_current_snapshot()), txid_current()"
 
     ISOLATION = "SELECT current_setting('transaction_isolation')"
 

@@ -106,6 +106,8 @@ class SqlStore:
     SKIP_LOCKED: ClassVar[str] = ""
     CLAIMS_MANY: ClassVar[bool] = True
     """Whether keys can be claimed many at once without waiting for others."""
+    NOTIFY: ClassVar[str | None] = None
+    """A statement that tells who listens for it that the outbox was written to."""
     LOCKS_ROWS: ClassVar[bool] = True
     """Whether a row can be held for a transaction while others write; else one writer holds all."""
 
@@ -359,6 +361,9 @@ class SqlStore:
     def rollback(self) -> Ask[None]:
         """Roll back."""
         return _control("rollback", "ROLLBACK")
+
+    TRANSACTIONS: ClassVar[str] = "0, 0"
+    """Below which number all transactions have ended, and one that is higher than those of all that have begun."""
 
     ISOLATION: ClassVar[str | None] = None
     """A query for the isolation level of the current transaction, where it decides what a waiter can see."""

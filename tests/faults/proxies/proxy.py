@@ -19,11 +19,11 @@ from tests.faults.proxies.framing import Direction, Framing, Messages
 
 T = TypeVar("T")
 
-Kind = Literal["before", "after", "mid-message", "delayed", "half-open", "duplicate"]
+Kind = Literal["before", "after", "mid-message", "delayed", "set aside", "half-open", "duplicate"]
 """What befalls a message. It is not forwarded and its connection ends ("before"); it is forwarded and then its
 connection ends ("after"); half of it is forwarded and its connection is reset; it and all that follows it in its
-direction are kept until `Proxy.go`; from it on everything is swallowed in both directions, while the connection stays
-open; it is forwarded twice, and the first of the two replies is dropped."""
+direction are kept until `Proxy.go`; it alone is kept until then; from it on everything is swallowed in both directions,
+while the connection stays open; it is forwarded twice, and the first of the two replies is dropped."""
 
 _OPPOSITE: dict[Direction, Direction] = {">": "<", "<": ">"}
 
@@ -228,6 +228,7 @@ class _Link:
         self._from: dict[Direction, Any] = {}
         """The connection from which messages of a direction come."""
         self._held: dict[Direction, deque[tuple[bytes, bool]]] = {}
+        self._aside: list[tuple[Direction, bytes]] = []
         self._dropping = 0
         self._ending = False
         self.swallowing = False
@@ -270,6 +271,9 @@ class _Link:
         elif kind == "delayed":
             self._held[direction] = deque([(message, establishing)])
             self._proxy.holding.set()
+        elif kind == "set aside":
+            self._aside.append((direction, message))
+            self._proxy.holding.set()
         elif kind != "before":
             self._forward(direction, message[: (len(message) + 1) // 2] if kind == "mid-message" else message)
         if kind == "duplicate":
@@ -287,6 +291,8 @@ class _Link:
 
     def go(self) -> None:
         """Forward what was held; what was held first has met its fault already."""
+        while self._aside:
+            self._forward(*self._aside.pop(0))
         for direction in list(self._held):
             held = self._held.pop(direction)
             self._forward(direction, held.popleft()[0])

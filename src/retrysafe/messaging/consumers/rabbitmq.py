@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, cast
@@ -16,11 +17,13 @@ from aio_pika.exceptions import AMQPError
 from aiormq import Channel as Wire
 from aiormq.abc import DeliveredMessage
 
+from retrysafe.core.backoff import Backoff
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partitions_of
 from retrysafe.core.outstanding import Outstanding
 from retrysafe.core.shelf import Shelf
 from retrysafe.errors import ConfigurationError
+from retrysafe.finish import is_cancelled
 from retrysafe.messaging.amqp import envelope_from
 from retrysafe.messaging.consumers.uncut import Uncut
 from retrysafe.types import Delivery, Duration, Envelope
@@ -30,12 +33,17 @@ _LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
 _LOOK = 1.0
 """Seconds after which a wait looks whether the broker has cancelled a subscription, of which nobody is woken."""
 _MOST_UNCONFIRMED = 65535
+_AGAIN = Backoff(base=0.05, cap=1.0)
+"""How it is connected again when connections end as soon as they are there, as by a message that cannot be decoded."""
+_LASTING = 5.0
+"""Seconds after which a connection has not ended at once."""
 
 
 class Tag(NamedTuple):
-    """A delivery of one connection: a later connection knows nothing of it."""
+    """A delivery of one connection: a later connection knows nothing of it. Each queue numbers its own."""
 
     connection: int
+    queue: str
     number: int
 
 
@@ -80,11 +88,13 @@ class RabbitMQConsumer:
         self._arrived = asyncio.Event()
         self._connections = itertools.count()
         self._connection: AbstractConnection | None = None
-        self._wire: Wire | None = None
+        self._wires: dict[str, Wire] = {}
+        self._tags: dict[str, str] = {}
+        self._subscribing: set[asyncio.Task[None]] = set()
         self._opening = Uncut(self._open)
         self._generation = -1
-        self._tags: set[str] = set()
-        self._outstanding = Outstanding()
+        self._opened, self._failures = -_LASTING, 0
+        self._outstanding: defaultdict[str, Outstanding] = defaultdict(Outstanding)
 
     @property
     def redelivers(self) -> float | None:
@@ -116,21 +126,31 @@ class RabbitMQConsumer:
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Tell the broker that these are settled. What cannot be told is delivered again, which is harmless."""
-        wire = self._wire
-        ours = [delivery.tag.number for delivery in deliveries if self._shelf.settle(delivery)]
-        if wire is None or not ours:
+        ours = [delivery.tag for delivery in deliveries if self._shelf.settle(delivery)]
+        if not ours:
             return
         try:
             async with asyncio.timeout(self._timeout):
-                upto, others = self._outstanding.settle(ours)
-                for number in others:
-                    await wire.basic_ack(number, wait=upto is None and number == others[-1])
-                if upto is not None:
-                    await wire.basic_ack(upto, multiple=True)
-        except (*_LOST, asyncio.CancelledError) as error:
+                *frames, last = self._acks(ours)
+                for wire, number, multiple in frames:
+                    await wire.basic_ack(number, multiple=multiple, wait=False)
+                wire, number, multiple = last
+                await wire.basic_ack(number, multiple=multiple)
+        except (*_LOST, asyncio.CancelledError) as error:  # of a frame's future, when a channel is closed
             await self._hang_up()
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
+
+    def _acks(self, tags: Iterable[Tag]) -> Iterator[tuple[Wire, int, bool]]:
+        """The frames that settle these: a channel, a number, and whether it stands for all below it."""
+        settled: defaultdict[str, list[int]] = defaultdict(list)
+        for tag in tags:
+            settled[tag.queue].append(tag.number)
+        for queue, numbers in settled.items():
+            upto, others = self._outstanding[queue].settle(numbers)
+            yield from ((self._wires[queue], number, False) for number in others)
+            if upto is not None:
+                yield self._wires[queue], upto, True
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
@@ -146,35 +166,69 @@ class RabbitMQConsumer:
 
     def _is_open(self) -> bool:
         """Whether messages can come: a queue that was deleted takes its subscription with it, and tells only so."""
-        wire = self._wire
-        return wire is not None and not wire.is_closed and self._tags <= set(wire.consumers)
+        return (
+            bool(self._tags)
+            and not any(wire.is_closed for wire in self._wires.values())
+            and all(tag in self._wires[queue].consumers for queue, tag in self._tags.items())
+        )
 
     async def _open(self) -> None:
         await self._hang_up()
+        await self._rest()
         self._generation = next(self._connections)
         try:
             async with asyncio.timeout(self._timeout):
                 self._connection = await aio_pika.connect(self._url)
-                channel = self._connection.channel()
-                await channel.initialize()
-                await channel.set_qos(self._prefetch)
-                channel.close_callbacks.add(self._wake)
-                self._wire = cast(Wire, await channel.get_underlay_channel())
-                for queue in random.sample(self._queues, len(self._queues)):
-                    await self._subscribe(self._wire, queue)
+            await self._subscribe_to_all(self._connection)
         except BaseException:
             await self._hang_up()
             raise
 
-    async def _subscribe(self, wire: Wire, queue: str) -> None:
+    async def _rest(self) -> None:
+        """Wait before connecting again, if the last connection did not last."""
+        loop = asyncio.get_running_loop()
+        self._failures = self._failures + 1 if loop.time() - self._opened < _LASTING else 0
+        if self._failures > 1:
+            await asyncio.sleep(_AGAIN.delay(self._failures - 2, 0.5 + random.random() / 2))
+        self._opened = loop.time()
+
+    async def _subscribe_to_all(self, connection: AbstractConnection) -> None:
+        """Wait for the queues that answer; one that has no leader just now is consumed as soon as it has one."""
+        tasks = {
+            asyncio.create_task(self._subscribe(connection, queue), name=f"retrysafe-consume {queue}")
+            for queue in random.sample(self._queues, len(self._queues))
+        }
+        self._subscribing = tasks
+        done, _ = await asyncio.wait(tasks, timeout=self._timeout, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+        if not done:
+            raise TimeoutError(f"RabbitMQ has answered for none of {len(tasks)} queues in {self._timeout} seconds.")
+        for task in tasks - done:
+            task.add_done_callback(self._subscribed_late)
+
+    async def _subscribe(self, connection: AbstractConnection, queue: str) -> None:
+        """In a channel of its own: the broker answers what is asked in one channel in turn."""
+        channel = connection.channel()
+        await channel.initialize()
+        await channel.set_qos(self._prefetch)
+        channel.close_callbacks.add(self._wake)
+        wire = cast(Wire, await channel.get_underlay_channel())
+        self._wires[queue] = wire
         answer = await wire.basic_consume(queue, partial(self._take_in, self._generation, queue))
         if answer.consumer_tag is not None:
-            self._tags.add(answer.consumer_tag)
+            self._tags[queue] = answer.consumer_tag
+
+    def _subscribed_late(self, task: asyncio.Task[None]) -> None:
+        """A failure closes its channel, and so the next `receive` connects again; here it is only taken note of."""
+        if not task.cancelled():
+            task.exception()
+        self._wake()
 
     async def _take_in(self, generation: int, queue: str, message: DeliveredMessage) -> None:
         if generation == self._generation and message.delivery_tag is not None:
-            tag = Tag(generation, message.delivery_tag)
-            self._outstanding.arrive(tag.number)
+            tag = Tag(generation, queue, message.delivery_tag)
+            self._outstanding[queue].arrive(tag.number)
             self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
             self._arrived.set()
 
@@ -182,11 +236,15 @@ class RabbitMQConsumer:
         self._arrived.set()
 
     async def _hang_up(self) -> None:
-        connection, self._connection, self._wire = self._connection, None, None
+        connection, self._connection = self._connection, None
         self._generation = -1
-        self._tags.clear()
+        self._wires, self._tags = {}, {}
         self._shelf.clear()
-        self._outstanding = Outstanding()
+        self._outstanding.clear()
+        subscribing, self._subscribing = self._subscribing, set()
+        for task in subscribing:
+            task.cancel()
+        await asyncio.gather(*subscribing, return_exceptions=True)
         if connection is not None:
             with suppress(*_LOST):
                 async with asyncio.timeout(self._timeout):
@@ -218,9 +276,3 @@ def _envelope(message: DeliveredMessage, queue: str) -> Envelope:
         "datacontenttype": properties.content_type,
     }
     return envelope_from(properties.headers or {}, own, message.body, queue)
-
-
-def _is_cancelled() -> bool:
-    """Whether the task itself is cancelled, and not the future of a frame, as happens when a channel is closed."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -55,7 +55,7 @@ class RabbitMQPublisher:
             async with self._opening:  # publish may be called while it is under way
                 wire = await self._opened()
         except Exception as error:  # noqa: BLE001 - aio-pika's have no common base; nothing has been published
-            return [Published(Reception.RETRYABLE, _said(error))] * len(envelopes)
+            return [Published(Reception.UNAVAILABLE, _said(error))] * len(envelopes)
         published = await asyncio.gather(*(self._one(wire, envelope) for envelope in envelopes))
         if wire is self._wire and any(one.reception is Reception.UNKNOWN for one in published):
             await self._hang_up()

@@ -8,6 +8,7 @@ from typing import Any
 
 import redis
 import redis.asyncio
+from redis.exceptions import ClusterDownError, OutOfMemoryError, ReadOnlyError
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of
@@ -106,13 +107,20 @@ def _judged(calls: Sequence[_Call], answers: Sequence[Any]) -> list[Published]:
     return [found[place] for place in range(len(found))]
 
 
+_LOST = (redis.ConnectionError, redis.TimeoutError)
+_UNABLE = ("OOM", "MISCONF", "READONLY", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
+"""What a server says first that takes nothing from anybody: it is full, cannot save, or is not the one that writes."""
+_UNABLE_ERRORS = (OutOfMemoryError, ReadOnlyError, ClusterDownError)
+
+
 def _one(answer: Any) -> Published:
-    if isinstance(answer, redis.RedisError):
-        lost = isinstance(answer, redis.ConnectionError | redis.TimeoutError)
-        return Published(Reception.UNKNOWN if lost else Reception.RETRYABLE, str(answer))
     if isinstance(answer, int):
         return _ACKED if answer == 1 else _DUPLICATE
-    return Published(Reception.RETRYABLE, answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer))
+    said = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+    if isinstance(answer, _LOST):
+        return Published(Reception.UNKNOWN, said)
+    unable = isinstance(answer, _UNABLE_ERRORS) or said.lstrip("-").startswith(_UNABLE)
+    return Published(Reception.UNAVAILABLE if unable else Reception.RETRYABLE, said)
 
 
 class RedisStreamsPublisher:
@@ -149,7 +157,17 @@ class RedisStreamsPublisher:
         try:
             return _judged(calls, pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
+            if isinstance(error, _LOST) and not self._is_there():
+                return [Published(Reception.UNAVAILABLE, str(error))] * len(envelopes)
             return [_one(error)] * len(envelopes)
+
+    def _is_there(self) -> bool:
+        """Whether it was the connection that was lost, or the server."""
+        try:
+            self._client.ping()
+        except redis.RedisError:
+            return False
+        return True
 
     def close(self) -> None:
         """Hang up."""
@@ -179,7 +197,17 @@ class AsyncRedisStreamsPublisher:
         try:
             return _judged(calls, await pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
+            if isinstance(error, _LOST) and not await self._is_there():
+                return [Published(Reception.UNAVAILABLE, str(error))] * len(envelopes)
             return [_one(error)] * len(envelopes)
+
+    async def _is_there(self) -> bool:
+        """Whether it was the connection that was lost, or the server."""
+        try:
+            await self._client.ping()
+        except redis.RedisError:
+            return False
+        return True
 
     async def aclose(self) -> None:
         """Hang up."""
