@@ -657,8 +657,8 @@ BREAKS = [
     Break(
         "a handler that leaves its work undone has handled the event",
         "webhooks/handling.py",
-        "refuse_unfinished(claim, await self.handler.function(self._given(self.handler, claim)), ran=True)",
-        "await self.handler.function(self._given(self.handler, claim))",
+        "refuse_unfinished(claim, await self.handler.acall(self._given(self.handler, claim)), ran=True)",
+        "await self.handler.acall(self._given(self.handler, claim))",
         killed_by=(f"{RECEIVER}::test_what_a_handler_leaves_undone_is_not_stored_as_handled[memory-async]",),
     ),
     Break(

@@ -140,7 +140,7 @@ BREAKS = [
     ),
     Break(
         "a window shorter than the broker redelivers is taken",
-        "messaging/subscription.py",
+        "messaging/redelivery.py",
         "    elif boundary.window < redelivers:\n",
         "    elif boundary.window < 0:\n",
         killed_by=(f"{SUBSCRIPTION}::test_a_window_shorter_than_the_broker_redelivers_is_refused[sqlite]",),
