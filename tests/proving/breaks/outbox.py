@@ -33,13 +33,13 @@ BREAKS: list[Break] = [
     Break(
         "a relay reads on from the highest number it has seen",
         "stores/outbox.py",
-        'return Ask(self._store.query(sql, {"bucket": number, "limit": limit}, writes=False), _queue)',
+        'return Ask(self._store.query(sql, {"bucket": number, "limit": limit, "low": low}, writes=False), _queue)',
         "seen: Any = globals().setdefault('_seen', [0])\n\n"
         "        def after(answer: Rows) -> list[Queued]:\n"
         "            found = [one for one in _queue(answer) if one.id > seen[0]]\n"
         "            seen[0] = max([seen[0], *(one.id for one in found)])\n"
         "            return found\n\n"
-        '        return Ask(self._store.query(sql, {"bucket": number, "limit": limit}, writes=False), after)',
+        '        return Ask(self._store.query(sql, {"bucket": number, "limit": limit, "low": low}, writes=False), after)',
         (f"{FAULTS}test_a_row_that_commits_late_is_not_passed_over[postgresql]",),
         rows=(35,),
     ),
