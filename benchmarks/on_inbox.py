@@ -156,20 +156,16 @@ class _Bench:
             workers = [asyncio.create_task(self.work_off(arrived)) for _ in range(self.way.workers)]
             await self.done.wait()
             seconds = time.perf_counter() - began
-            while not arrived.empty() or self.busy:
-                await asyncio.sleep(0.01)
+            await arrived.join()
             for worker in workers:
                 worker.cancel()
             return seconds
-
-    busy = 0
 
     async def work_off(self, arrived: asyncio.Queue[Any]) -> None:
         while True:
             messages = [await arrived.get()]
             while len(messages) < self.way.portion and not arrived.empty():
                 messages.append(arrived.get_nowait())
-            self.busy += 1
             numbers = [json.loads(message.body)["order"] for message in messages]
             async with self.pool.acquire() as connection, connection.transaction():
                 if self.way.make == "set_handler":
@@ -179,5 +175,5 @@ class _Bench:
                         await connection.execute(ONE, number)
             for message in messages:
                 await message.ack()
-            self.busy -= 1
+                arrived.task_done()
             self.count(numbers)

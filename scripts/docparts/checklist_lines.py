@@ -432,7 +432,7 @@ CONSUMING = (
         (
             INBOX,
             page('why not "exactly once"', "explanation/unknown-outcomes.md#why-not-exactly-once"),
-            test(f"{CONSUMED}test_a_storm_of_duplicates_is_applied_once[rabbitmq]"),
+            test(f"{CONSUMED}test_a_storm_of_duplicates_is_applied_once"),
         ),
     ),
     Line(

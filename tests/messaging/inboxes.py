@@ -46,7 +46,10 @@ class World:
         name = f"inbox-{secrets.token_hex(6)}"
         letters = terms.pop("letters", None)
         terms = {
-            "store": self.url, "effects": "transactional", "window": "7d", "observers": (self.told.append,),
+            "store": self.url,
+            "effects": "transactional",
+            "window": "7d",
+            "observers": (self.told.append,),
             **terms,
         }
         self.boundaries.append(Boundary(name, **terms))

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from retrysafe.core.backoff import Backoff
+from retrysafe.core.legible import legible
 from retrysafe.types import Published, Queued, Reception
 
 
@@ -85,7 +86,7 @@ MOST_SAID = 2000
 
 def told(error: str) -> str:
     """What was said, as every database takes it: without NUL and halves of characters, and not without end."""
-    return error[:MOST_SAID].replace("\0", " ").encode(errors="replace").decode()
+    return legible(error[:MOST_SAID])
 
 
 def answered(wave: Sequence[Queued], published: Sequence[Published]) -> Sequence[Published]:

@@ -91,7 +91,7 @@ class Attempt:
         self.arrival = arrival_of(setting, envelope, self.identity)
         self.raised: BaseException | None = None
         """What the handler raised: the claim's errors are judged, the handler's are its own."""
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         """What the handler declared its failure to be, for good."""
         self.counted = False
         """Whether it is noted that the attempt begins."""
@@ -139,8 +139,9 @@ class Attempt:
     def _given_up(self, claim: Claim) -> bool:
         """Give up, instead of trying it, a message of which every consumer dies: in its claim, when nobody has it."""
         if self._doomed:
-            self.failure = MessageDead(KILLS)
-            claim.fail(self.failure)
+            failure = MessageDead(KILLS)
+            self.failure = failure
+            claim.fail(failure)
         return self._doomed
 
     def _given(self, claim: Claim) -> Any:
@@ -249,5 +250,5 @@ def error_text(error: BaseException) -> str:
 def _legible(envelope: Envelope) -> Envelope:
     """The message with attributes that can be kept: one that cannot would never become a dead letter."""
     texts = ((name, text) for name, text in zip(envelope._fields, envelope, strict=True) if isinstance(text, str))
-    changed = {name: kept for name, text in texts if (kept := legible(text)) is not text and kept != text}
+    changed: dict[str, Any] = {name: kept for name, text in texts if (kept := legible(text)) != text}
     return envelope._replace(**changed) if changed else envelope

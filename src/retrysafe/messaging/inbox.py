@@ -162,10 +162,11 @@ class Inbox:
             raise ConfigurationError(
                 "apply_if_newer() outside a handler needs consumer=: each keeps its own sequences."
             )
-        if isinstance(sequence, bool) or not isinstance(sequence, int) or abs(sequence) >= _BEYOND:
+        given: Any = sequence
+        if isinstance(given, bool) or not isinstance(given, int) or abs(given) >= _BEYOND:
             raise ConfigurationError(
-                f"sequence= is {sequence!r}, and must be a whole number of up to 18 digits: a message whose writer gave "
-                "it none cannot be put in order."
+                f"sequence= is {given!r}, and must be a whole number of up to 18 digits: a message whose writer "
+                "gave it none cannot be put in order."
             )
         inbox = Letters(self.boundary.backend).inbox
         key = self.boundary.lookup(key_of(entity), operation=f"{name} sequence")
