@@ -140,7 +140,7 @@ def test_what_waits_is_never_below_the_mark(hold: Any, place: Place) -> None:
     with place.operator() as operator, relay._working(relay._opened()) as (setting, client):
         operator.pause("later")
         (paused,) = place.write(Message("later", 1, key="A"))
-        for _ in range(3):
+        for _ in range(6):
             place.write(Message("a", 1, key="B"))
             clock[0] += 60.0
             assert relay._round(setting, client, Sum())
