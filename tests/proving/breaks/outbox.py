@@ -39,7 +39,8 @@ BREAKS: list[Break] = [
         "            found = [one for one in _queue(answer) if one.id > seen[0]]\n"
         "            seen[0] = max([seen[0], *(one.id for one in found)])\n"
         "            return found\n\n"
-        '        return Ask(self._store.query(sql, {"bucket": number, "limit": limit, "low": low}, writes=False), after)',
+        '        params = {"bucket": number, "limit": limit, "low": low}\n'
+        "        return Ask(self._store.query(sql, params, writes=False), after)",
         (f"{FAULTS}test_a_row_that_commits_late_is_not_passed_over[postgresql]",),
         rows=(35,),
     ),
