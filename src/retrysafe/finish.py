@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+def is_cancelled() -> bool:
+    """Whether the task that asks is cancelled: another task, or a future that it awaits, may be what was."""
+    import asyncio
+
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def finish(work: Coroutine[Any, Any, R]) -> tuple[R, CancelledError | None]:
     """Run ``work`` to its end in a task of its own; return its result and the first cancellation, if any.
 

@@ -15,13 +15,14 @@ from retrysafe.claim import Claim
 from retrysafe.codec import JSONCodec
 from retrysafe.doors import enter, leave, refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError, RetryTransaction
-from retrysafe.finish import finish
+from retrysafe.finish import finish, is_cancelled
 from retrysafe.once import is_coroutine_function, is_generator_function
 
 R = TypeVar("R")
 
 CODEC = JSONCodec()
 """What stores the results, which are ours: a codec of the boundary's for those of its functions may not know them."""
+CANCELLED_WITHIN = "The handler was cancelled by itself, or by something that it waited for."
 
 
 class Function(NamedTuple):
@@ -30,6 +31,26 @@ class Function(NamedTuple):
     function: Callable[..., Any]
     parse: Callable[[Any], Any] | None
     is_async: bool
+
+    def call(self, given: Any) -> Any:
+        """Call a plain function; raises what it raises, but see `acall`."""
+        try:
+            return self.function(given)
+        except asyncio.CancelledError as error:
+            raise RuntimeError(CANCELLED_WITHIN) from error
+
+    async def acall(self, given: Any) -> Any:
+        """The same for a coroutine function.
+
+        A cancellation that did not come from outside is an error of the function's, as any other: it must not end
+        who waits for it.
+        """
+        try:
+            return await self.function(given)
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise RuntimeError(CANCELLED_WITHIN) from error
 
 
 def function_of(function: Callable[..., Any], parse: Callable[[Any], Any] | None) -> Function:

@@ -44,9 +44,16 @@ class World:
 
     def inbox(self, **terms: Any) -> Inbox:
         name = f"inbox-{secrets.token_hex(6)}"
-        terms = {"effects": "transactional", "window": "7d", "observers": (self.told.append,), **terms}
-        self.boundaries.append(Boundary(name, store=self.url, **terms))
-        return Inbox(self.boundaries[-1])
+        letters = terms.pop("letters", None)
+        terms = {
+            "store": self.url,
+            "effects": "transactional",
+            "window": "7d",
+            "observers": (self.told.append,),
+            **terms,
+        }
+        self.boundaries.append(Boundary(name, **terms))
+        return Inbox(self.boundaries[-1], letters=letters)
 
     def apply(self, tx: Any, value: object) -> None:
         """The business write: it counts how often it was made."""

@@ -185,6 +185,22 @@ async def test_coroutine_functions_handle_batches_too(world: World) -> None:
     await world.boundaries[-1].aclose()
 
 
+@BOTH
+def test_an_error_of_a_setting_that_a_message_runs_into_is_that_messages(make: str, world: World) -> None:
+    """Such as a payload that another boundary cannot fingerprint: the handler raised it, not its own boundary."""
+
+    def handle(messages: Any) -> None:
+        for message in messages if isinstance(messages, list) else [messages]:
+            world.apply(message.tx, message.envelope.id)
+            if message.envelope.id == "3":
+                raise ConfigurationError("payload= cannot be encoded")
+
+    inbox = world.inbox()
+    handler = getattr(inbox, make)("stock", attempts=1)(handle)
+    assert became(handler.handle_many([delivery(n, n) for n in range(5)])) == [*["handled"] * 3, "dead", "handled"]
+    assert world.applied() == ["0", "1", "2", "4"]
+
+
 def test_a_batch_needs_transactions(world: World) -> None:
     with pytest.raises(ConfigurationError, match='needs "transactional"'):
         world.inbox(effects="keyed").batch_handler("stock")

@@ -24,7 +24,7 @@ from tests.faults.proxies.framing_amqp import method_of
 from tests.faults.proxies.proxy import Fault, Kind
 from tests.faults.redis_servers import Server
 from tests.messaging.applying import applying
-from tests.messaging.brokers import RabbitMQBench, RedisBench, bench
+from tests.messaging.brokers import PARTITIONS, RabbitMQBench, RedisBench, bench
 from tests.messaging.rabbitmq_servers import RabbitMQServer
 from tests.proving.effort import chance_of, effort
 
@@ -51,6 +51,22 @@ async def consumed(consumer: Consumer, count: int, before: Sequence[int] = ()) -
                     return seen
                 seen += numbers(found)
                 await consumer.ack(found)
+
+
+def awaits(task: asyncio.Task[Any], function: str) -> bool:
+    """Whether a task waits in a coroutine function of that name."""
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        if getattr(awaited, "__name__", "") == function:
+            return True
+        awaited = getattr(awaited, "cr_await", None)
+    return False
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.005)
 
 
 def in_order(seen: Sequence[int]) -> bool:
@@ -224,6 +240,28 @@ async def test_nothing_is_ever_sent_back_to_a_queue(broker: AnyBench) -> None:
     assert not methods & {(60, 90), (60, 110), (60, 120)}, "reject, recover, nack"
 
 
+@pytest.mark.fault(54)
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+async def test_connections_that_end_at_once_are_made_ever_more_slowly(
+    broker: AnyBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the client library cannot decode the first message of a queue, and hangs up."""
+    rests: list[int] = []
+
+    class Noting:
+        def delay(self, attempt: int, chance: float) -> float:
+            rests.append(attempt)
+            return 0.0
+
+    monkeypatch.setattr("retrysafe.messaging.consumers.rabbitmq._AGAIN", Noting())
+    trial = Trial(broker)
+    async with trial.consumer() as consumer:
+        for _ in range(5):
+            await trial.nothing(consumer)
+            await consumer._connection.close()  # type: ignore[attr-defined]
+    assert rests == [0, 1, 2]
+
+
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 async def test_a_queue_that_does_not_answer_keeps_no_other_one_waiting(broker: AnyBench) -> None:
     """As one whose nodes are away: what is in it comes when it answers, without a new connection."""
@@ -332,6 +370,24 @@ async def test_entries_whose_answer_was_lost_are_handed_out(broker: AnyBench) ->
         await trial.published("A")
         assert await consumed(consumer, 3) == [0, 1, 2]
         assert proxy.hits
+
+
+@pytest.mark.parametrize("keys", [("A", "A"), tuple(range(40))])
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+async def test_an_ack_makes_room_at_once(broker: AnyBench, keys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether one stream is full or all of them are: no wait for new entries goes on for its whole time."""
+    monkeypatch.setattr("retrysafe.messaging.consumers.redis_streams._LOOK", 3600.0)
+    broker.options["prefetch"] = 1
+    trial = Trial(broker)
+    await trial.published(*map(str, keys))
+    async with trial.consumer() as consumer:
+        first = await trial.take(consumer, 1 if len(set(keys)) == 1 else PARTITIONS)
+        more = asyncio.create_task(consumer.receive(1, 3600.0))
+        await until(lambda: awaits(more, "_rest"))
+        await consumer.ack(first[:1])
+        async with asyncio.timeout(DEADLINE):
+            (next_one,) = await more
+    assert next_one.partition == first[0].partition
 
 
 @pytest.mark.fault(57)

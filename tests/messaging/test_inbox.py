@@ -14,7 +14,7 @@ from retrysafe.core.identifiers import milliseconds_of, uuid7
 from retrysafe.messaging import Became, Handled, Inbox, Received, SequenceGap
 from retrysafe.webhooks import Event, Receiver
 from tests.boundary.shops import Shop
-from tests.messaging.inboxes import World, envelope
+from tests.messaging.inboxes import World, delivery, envelope
 from tests.webhooks.providers import NOW, STANDARD
 
 SETTLED = (Became.HANDLED, Became.DUPLICATE, Became.DEAD, Became.PASSED)
@@ -51,6 +51,29 @@ async def test_the_write_and_the_record_commit_together_on_every_store(shop: Sho
     assert (became(first), shop.rows()) == (["failed"], [])
     again = [await handler.ahandle(envelope(1)) for _ in range(3)]
     assert (became(*again), shop.rows()) == (["handled", "duplicate", "duplicate"], ["1"])
+
+
+@pytest.mark.parametrize("make", ["handler", "set_handler"])
+async def test_sequences_and_batches_work_in_the_transactions_of_every_store(make: str, shop: Shop) -> None:
+    inbox = Inbox(shop.boundary(effects="transactional", observers=()))
+    entity = f"{make} {shop.goods}"
+
+    def reserve(messages: Any) -> None:
+        for message in messages if isinstance(messages, list) else [messages]:
+            if inbox.apply_if_newer(message.tx, entity, message.data["n"], strict=True):
+                shop.execute(message.tx, f"INSERT INTO {shop.goods} VALUES ('{message.data['n']}')")
+
+    async def areserve(messages: Any) -> None:
+        for message in messages if isinstance(messages, list) else [messages]:
+            if await inbox.aapply_if_newer(message.tx, entity, message.data["n"], strict=True):
+                await shop.insert(message.tx, str(message.data["n"]))
+
+    handler: Any = getattr(inbox, make)("inventory")(reserve if shop.sync else areserve)
+    found = await handler.ahandle_many([delivery(n, "k", b'{"n":%d}' % n) for n in (1, 3, 2)])
+    last = "handled" if make == "handler" else "behind"
+    assert (became(*found), shop.rows()) == (["handled", "gap", last], ["1", "2"] if last == "handled" else ["1"])
+    found = await handler.ahandle_many([delivery(n, "k", b'{"n":%d}' % n) for n in (2, 3, 1)])
+    assert (became(*found)[1:], shop.rows()) == (["handled", "duplicate"], ["1", "2", "3"])
 
 
 def test_two_consumers_each_handle_a_message_and_one_name_is_given_once(world: World) -> None:
@@ -161,10 +184,65 @@ def test_a_permanent_failure_and_an_unreadable_payload_are_given_up_at_once(worl
         else:
             raise KeyError("x")
 
-    bad = envelope(3, payload=b"{")
-    tried = [handle.handle(one) for one in (envelope(1), envelope(2), bad, envelope(1), envelope(2), bad)]
-    assert became(*tried) == ["dead"] * 6
-    assert len(world.letters(inbox)) == 3
+    bad, nan = envelope(3, payload=b"{"), envelope(4, payload=b'{"n":NaN}')
+    for _ in range(2):
+        assert became(*(handle.handle(one) for one in (envelope(1), envelope(2), bad, nan))) == ["dead"] * 4
+        errors = {one.letter.envelope.id: one.letter.error.split(":")[0] for one in world.letters(inbox)}
+        assert errors == dict(zip("1234", ("KeyError", "LookupError", *["MessageUnreadable"] * 2), strict=True))
+
+
+ODD: dict[str, dict[str, str]] = {
+    "a NUL in the error": {},
+    "half a character in the error": {},
+    "a NUL in its id": {"id": "a\0b"},
+    "a NUL in its key": {"key": "a\0b"},
+    "half a character in its key": {"key": "a\ud83d"},
+    "half a character in its id": {"id": "a\ud83d"},
+    "a NUL in its source": {"source": "/\0"},
+    "a long topic": {"topic": "t" * 300},
+    "a long media type": {"media_type": "m" * 300},
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.fault(53)
+def test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter(odd: str, world: World) -> None:
+    inbox = world.inbox()
+    failing = [True]
+    error = {"a NUL in the error": "plain \0", "half a character in the error": "plain \ud83d"}.get(odd, "plain")
+
+    @inbox.handler("stock", attempts=2)
+    def handle(message: Received[Any]) -> None:
+        world.apply(message.tx, "once")
+        if failing:
+            raise ValueError(error)
+
+    message = envelope("1")._replace(**ODD[odd])
+    assert became(*(handle.handle(message) for _ in range(3))) == ["failed", "dead", "dead"]
+    (letter,) = world.letters(inbox)
+    assert letter.letter.error.startswith("ValueError: plain")
+    failing.clear()
+    world.mark(inbox)
+    assert became(*handle.handle_marked()) == ["handled"]
+    assert became(handle.handle(message)) == ["duplicate"]
+    assert (world.applied(), world.letters(inbox)) == (["once"], [])
+
+
+@pytest.mark.parametrize("make", ["handler", "batch_handler", "set_handler"])
+async def test_a_handler_that_is_cancelled_by_itself_has_failed(make: str, world: World) -> None:
+    inbox = world.inbox()
+
+    async def gives_up(message: Any) -> None:
+        inner = asyncio.ensure_future(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    handle = getattr(inbox, make)("stock", attempts=2, pause="1ms")(gives_up)
+    for expected in ("failed", "dead"):
+        found = await handle.ahandle_many([delivery(1), delivery(2, "other")])
+        assert became(*found) == [expected, expected]
+    assert {one.letter.error.partition(":")[0] for one in world.letters(inbox)} == {"RuntimeError"}
+    await world.boundaries[-1].aclose()
 
 
 def test_a_duplicate_of_a_dead_message_does_not_change_its_letter(world: World) -> None:
@@ -323,12 +401,29 @@ def test_the_latest_wins(world: World) -> None:
 
     @inbox.handler("stock")
     def handle(message: Received[Any]) -> None:
-        if inbox.apply_if_newer(message.tx, "sku", message.data["n"]):
+        if inbox.apply_if_newer(message.tx, "sku \0 \ud83d", message.data["n"]):
             world.apply(message.tx, message.data["n"])
 
     for id, n in enumerate((3, 1, 5, 4, 5, 6)):
         assert became(handle.handle(envelope(id, payload=b'{"n":%d}' % n))) == ["handled"]
     assert world.applied() == ["3", "5", "6"]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("sequence", [None, "5", True, 10**18, -(2**63)])
+def test_what_is_no_sequence_is_refused_and_never_taken_for_an_old_one(
+    sequence: Any, strict: bool, world: World
+) -> None:
+    inbox = world.inbox()
+
+    @inbox.handler("stock", attempts=1)
+    def handle(message: Received[Any]) -> None:
+        if inbox.apply_if_newer(message.tx, "sku \0", sequence, strict=strict):
+            world.apply(message.tx, "applied")
+
+    assert became(handle.handle(envelope(1))) == ["dead"]
+    assert "whole number" in world.letters(inbox)[0].letter.error
+    assert world.applied() == []
 
 
 @pytest.mark.fault(55)

@@ -235,6 +235,63 @@ async def test_a_subscription_handles_marked_dead_letters_again(world: World) ->
 
 
 @ONE
+async def test_a_redrive_that_is_cut_short_stays_marked(world: World) -> None:
+    inbox = world.inbox()
+    begun = asyncio.Event()
+    failing = [True]
+
+    @inbox.handler("stock", attempts=1)
+    async def handle(message: Received[Any]) -> None:
+        world.apply(message.tx, message.envelope.id)
+        if failing:
+            raise ValueError("no")
+        if not begun.is_set():
+            begun.set()
+            await asyncio.sleep(60)
+
+    await handle.ahandle(envelope(1))
+    failing.clear()
+    world.mark(inbox)
+    async with Subscription(Recording(MemoryBroker()), handle, redrive="10ms"):
+        await begun.wait()
+    assert ([one.marked for one in world.letters(inbox)], world.applied()) == ([True], [])
+    assert [one.became for one in await handle.ahandle_marked()] == [Became.HANDLED]
+    assert (world.letters(inbox), world.applied()) == ([], ["1"])
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_handler_that_can_never_run_ends_its_subscription(world: World) -> None:
+    """Instead of a backlog that grows while everything seems to be alive."""
+    inbox = world.inbox(store="postgresql+asyncpg://nobody@localhost/none", letters=world.url)
+    handle = inbox.handler("stock")(lambda message: None)
+    broker = MemoryBroker()
+    broker.put([envelope(1)])
+    with pytest.raises(ConfigurationError, match="async code only"):
+        async with asyncio.timeout(30):
+            await Subscription(Recording(broker), handle).arun_forever()
+    assert (broker.depth(), "consumer_failed" in world.names()) == (1, True)
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_subscription_outlives_a_look_for_dead_letters_that_fails(world: World) -> None:
+    inbox = world.inbox()
+    handle = inbox.handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))
+    broker = MemoryBroker()
+    handle.handle(envelope(2, payload=b"{"))
+    world.mark(inbox)
+    with world.connected() as perform:
+        perform("UPDATE retrysafe_inbox_dead SET headers = 'no JSON'")
+    async with Subscription(Recording(broker), handle, redrive="10ms"):
+        await until(lambda: "consumer_failed" in world.names())
+        broker.put([envelope(1)])
+        await until(lambda: not broker.depth())
+    assert world.applied() == ["1"]
+    await world.boundaries[-1].aclose()
+
+
+@ONE
 async def test_what_no_message_is_to_blame_for_is_raised_by_one_run_and_survived_by_a_long_one(world: World) -> None:
     inbox = world.inbox()
     handle = inbox.handler("stock", attempts=1)(lambda message: world.apply(message.tx, message.envelope.id))

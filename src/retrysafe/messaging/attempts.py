@@ -14,6 +14,7 @@ from retrysafe.core import keys
 from retrysafe.core.fingerprint import UNCHECKED, of_parts
 from retrysafe.core.identifiers import milliseconds_of
 from retrysafe.core.inboxing import KILLS, Became, Counts, Trials, crash_pause
+from retrysafe.core.legible import legible
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,
@@ -85,11 +86,13 @@ class Attempt:
     """One delivery of one message."""
 
     def __init__(self, setting: Settings, envelope: Envelope, *, late: bool = False) -> None:
+        envelope = _legible(envelope)
         self.identity = identify(setting, envelope)
         self.arrival = arrival_of(setting, envelope, self.identity)
         self.raised: BaseException | None = None
         """What the handler raised: the claim's errors are judged, the handler's are its own."""
-        self.failed_for_good = False
+        self.failure: BaseException | None = None
+        """What the handler declared its failure to be, for good."""
         self.counted = False
         """Whether it is noted that the attempt begins."""
         self.late = late or is_late(envelope, setting.boundary.window)
@@ -112,12 +115,12 @@ class Attempt:
             claim.not_executed()
             raise ConfigurationError(f"The handler {self._setting.consumer!r} is a coroutine function: use ahandle().")
         try:
-            refuse_unfinished(claim, self._setting.function.function(self._given(claim)))
+            refuse_unfinished(claim, self._setting.function.call(self._given(claim)))
         except BaseException as error:
             self.raised = error
             raise
         finally:
-            self.failed_for_good = claim._said.failure is not None
+            self.failure = claim._said.failure
         claim.result = HANDLED
 
     async def awork(self, claim: Claim) -> None:
@@ -125,19 +128,20 @@ class Attempt:
         if self._given_up(claim):
             return
         try:
-            refuse_unfinished(claim, await self._setting.function.function(self._given(claim)), ran=True)
+            refuse_unfinished(claim, await self._setting.function.acall(self._given(claim)), ran=True)
         except BaseException as error:
             self.raised = error
             raise
         finally:
-            self.failed_for_good = claim._said.failure is not None
+            self.failure = claim._said.failure
         claim.result = HANDLED
 
     def _given_up(self, claim: Claim) -> bool:
         """Give up, instead of trying it, a message of which every consumer dies: in its claim, when nobody has it."""
         if self._doomed:
-            self.failed_for_good = True
-            claim.fail(MessageDead(KILLS))
+            failure = MessageDead(KILLS)
+            self.failure = failure
+            claim.fail(failure)
         return self._doomed
 
     def _given(self, claim: Claim) -> Any:
@@ -169,8 +173,8 @@ class Attempt:
         """What became of it when the claim was left without an error."""
         if claim.replayed:
             return End(Became.DUPLICATE)
-        if self.failed_for_good:
-            return End(Became.DEAD, KILLS if self._doomed else "The handler declared that it failed for good.")
+        if self.failure is not None:
+            return End(Became.DEAD, KILLS if self._doomed else error_text(self.failure))
         return End(Became.HANDLED if self.identity.key else Became.PASSED)
 
     def failed(self, error: Exception) -> End:
@@ -180,7 +184,7 @@ class Attempt:
         text = error_text(error)
         if isinstance(error, SequenceGap):
             return End(Became.GAP, text)
-        if isinstance(error, MessageUnreadable) or self.failed_for_good or self._is_permanent(error):
+        if isinstance(error, MessageUnreadable) or self.failure is not None or self._is_permanent(error):
             return End(Became.DEAD, text)
         return End(Became.FAILED, text)
 
@@ -240,4 +244,11 @@ def error_text(error: BaseException) -> str:
     text = "(its text could not be read)"
     with suppress(Exception):
         text = error.detail if isinstance(error, RetrysafeError) and error.detail else str(error)
-    return f"{type(error).__name__}: {text.partition(chr(10))[0]}"
+    return legible(f"{type(error).__name__}: {text.partition(chr(10))[0]}")
+
+
+def _legible(envelope: Envelope) -> Envelope:
+    """The message with attributes that can be kept: one that cannot would never become a dead letter."""
+    texts = ((name, text) for name, text in zip(envelope._fields, envelope, strict=True) if isinstance(text, str))
+    changed: dict[str, Any] = {name: kept for name, text in texts if (kept := legible(text)) != text}
+    return envelope._replace(**changed) if changed else envelope

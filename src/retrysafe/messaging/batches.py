@@ -14,7 +14,7 @@ from retrysafe.core.batching import Broken, Part, Plan, plan
 from retrysafe.core.decisions import Decision
 from retrysafe.core.inboxing import Became, Handled
 from retrysafe.core.lanes import lane
-from retrysafe.errors import ConfigurationError, OutcomeUnknown, RetrysafeError, RetryTransaction
+from retrysafe.errors import OutcomeUnknown, RetrysafeError, RetryTransaction
 from retrysafe.handling import CODEC, in_thread
 from retrysafe.messaging.attempts import HANDLED, Attempt, Settings
 from retrysafe.messaging.handler import Handler
@@ -102,7 +102,7 @@ class BatchHandler(Handler[P, R]):
             try:
                 with self._claims(batch) as claims:
                     for group in progress.groups(self.setting, claims):
-                        refuse_unfinished(claims, self.setting.function.function(group))  # type: ignore[arg-type]
+                        refuse_unfinished(claims, self.setting.function.call(group))  # type: ignore[arg-type]
                     progress.at = None
                 return progress.handled()
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
@@ -121,7 +121,7 @@ class BatchHandler(Handler[P, R]):
             try:
                 async with self._claims(batch) as claims:
                     for group in progress.groups(self.setting, claims):
-                        refuse_unfinished(claims, await self.setting.function.function(group), ran=True)  # type: ignore[arg-type]
+                        refuse_unfinished(claims, await self.setting.function.acall(group), ran=True)  # type: ignore[arg-type]
                     progress.at = None
                 return progress.handled()
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
@@ -196,8 +196,6 @@ class _Progress:
             return RESTART.delay(restarts, random.random()) if restarts < RESTARTS else Broken(None)
         ours = isinstance(error, RetrysafeError) and not isinstance(error, OutcomeUnknown)
         if ours and not self.working:
-            raise error
-        if isinstance(error, ConfigurationError) and self.at is None:
             raise error
         return Broken(self.at)
 

@@ -12,6 +12,7 @@ from retrysafe.core.backoff import Backoff
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.inboxing import Trials
 from retrysafe.core.keys import LONGEST, check_name, key_of
+from retrysafe.core.legible import legible
 from retrysafe.errors import ConfigurationError
 from retrysafe.handling import function_of
 from retrysafe.messaging.attempts import Settings
@@ -29,6 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MOST = 1000
 """How many messages may share a transaction: a statement names each of them."""
+_BEYOND = 10**18
 
 
 class Inbox:
@@ -160,9 +162,15 @@ class Inbox:
             raise ConfigurationError(
                 "apply_if_newer() outside a handler needs consumer=: each keeps its own sequences."
             )
+        given: Any = sequence
+        if isinstance(given, bool) or not isinstance(given, int) or abs(given) >= _BEYOND:
+            raise ConfigurationError(
+                f"sequence= is {given!r}, and must be a whole number of up to 18 digits: a message whose writer "
+                "gave it none cannot be put in order."
+            )
         inbox = Letters(self.boundary.backend).inbox
         key = self.boundary.lookup(key_of(entity), operation=f"{name} sequence")
-        names = (self.boundary.name, name, entity[:LONGEST])
+        names = (self.boundary.name, name, legible(entity[:LONGEST]))
         return inboxing.advance(inbox, key, names, sequence, first=first if strict else None)
 
     # ------------------------------------------------------------ small things

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from retrysafe.claim import Claim
 from retrysafe.errors import ConfigurationError
@@ -49,7 +49,11 @@ def data_of(envelope: Envelope, parse: Callable[[Any], Any] | None) -> Any:
     kind = envelope.media_type.partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
         try:
-            found = json.loads(envelope.payload)
+            found = json.loads(envelope.payload, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise MessageUnreadable(f"Its payload should be {kind}: {error}") from error
     return found if parse is None else parse(found)
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

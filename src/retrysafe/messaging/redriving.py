@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from retrysafe.core.inboxing import Handled
 from retrysafe.errors import RetrysafeError
+from retrysafe.finish import finish
 from retrysafe.handling import arun_claimed, run_claimed
 from retrysafe.messaging.attempts import Attempt, Settings
 from retrysafe.messaging.letters import Asking, Letters
@@ -30,16 +33,21 @@ def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handl
     """None: another consumer was first."""
     if not letters.run(ask(letters.inbox.take(letter.arrival.identity))):
         return None
+    try:
+        return _handled(setting, letters, letter)
+    except BaseException:  # nobody knows what became of it: it is to be handled still
+        with suppress(RetrysafeError):
+            letters.run(ask(letters.inbox.mark(letter.arrival.identity)))
+        raise
+
+
+def _handled(setting: Settings, letters: Letters, letter: InboxLetter) -> Handled:
     boundary, attempt = setting.boundary, _attempt(setting, letter)
     Asking(boundary.backend).run(inboxing.reopen(boundary.backend.store, letter.arrival.record_key))
     try:
         end = attempt.after(run_claimed(attempt.claim, attempt.work))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
-        try:
-            end = attempt.failed(error)
-        except RetrysafeError:
-            letters.run(ask(letters.inbox.mark(letter.arrival.identity)))
-            raise
+        end = attempt.failed(error)
     handled = letters.run(inboxing.conclude_redriven(letters.inbox, letter, end))
     return _told(setting, letter, end, handled)
 
@@ -47,16 +55,21 @@ def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handl
 async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handled | None:
     if not await letters.arun(ask(letters.inbox.take(letter.arrival.identity))):
         return None
+    try:
+        return await _ahandled(setting, letters, letter)
+    except BaseException:  # such as that its subscription has ended meanwhile
+        with suppress(RetrysafeError):
+            await finish(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))
+        raise
+
+
+async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) -> Handled:
     boundary, attempt = setting.boundary, _attempt(setting, letter)
     await Asking(boundary.backend).arun(inboxing.reopen(boundary.backend.store, letter.arrival.record_key))
     try:
         end = attempt.after(await arun_claimed(attempt.claim, boundary, attempt.awork))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
-        try:
-            end = attempt.failed(error)
-        except RetrysafeError:
-            await letters.arun(ask(letters.inbox.mark(letter.arrival.identity)))
-            raise
+        end = attempt.failed(error)
     handled = await letters.arun(inboxing.conclude_redriven(letters.inbox, letter, end))
     return _told(setting, letter, end, handled)
 

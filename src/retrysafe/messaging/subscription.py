@@ -11,10 +11,11 @@ from retrysafe.bell import Bell
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.inboxing import Became, Handled
 from retrysafe.core.polling import Polls
-from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.attempts import pause
 from retrysafe.messaging.handler import Handler
 from retrysafe.messaging.laning import Lanes, Portion
+from retrysafe.messaging.redelivery import check_retention
 from retrysafe.ports import Consumer
 from retrysafe.types import Delivery, Duration
 
@@ -35,7 +36,8 @@ class Subscription:
     Arguments:
         consumer: where messages come from; the subscription hangs up for it when it ends.
         handler: what `Inbox.handler` or `Inbox.batch_handler` made.
-        lanes: how many messages, or batches, are handled at once; by default 16, and 2 for batches.
+        lanes: how many messages, or batches, are handled at once; by default 16, and 2 for batches. Plain functions run
+            in the threads of the loop's default executor, whose number (CPUs + 4, if none was set) bounds them too.
         in_flight: how many received messages are in memory at most; a lane that fails for long may fill that.
         redrive: how often it looks for dead letters that are to be handled again.
 
@@ -66,10 +68,13 @@ class Subscription:
     # ------------------------------------------------------------ running
 
     async def arun_forever(self) -> None:
-        """Handle messages until `stop` is called; a broker or database that fails is tried again."""
+        """Handle messages until `stop` is called; a broker or database that fails is tried again.
+
+        Raises `ConfigurationError` when the handler cannot be run as its boundary is set up: no message ever could.
+        """
         run = _Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
         try:
-            await run.work(self._workers, self._receive(run), self._redrives())
+            await run.work(self._workers, self._receive(run), self._redrives(run))
         finally:
             await self._consumer.aclose()
 
@@ -134,12 +139,14 @@ class Subscription:
             if room and not deliveries:
                 return
 
-    async def _redrives(self) -> None:
+    async def _redrives(self, run: _Run) -> None:
         while not self._bell.rung:
             try:
                 await self._handler.ahandle_marked()
-            except RetrysafeError as error:
-                self._handler.notice("consumer_failed", error=str(error).partition("\n")[0])
+            except ConfigurationError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a database that fails, in whatever way, is asked again
+                run.failed(error)
             await asyncio.sleep(self._redrive)
 
 
@@ -232,10 +239,12 @@ class _Run:
     async def _handled(self, portion: Portion) -> list[Handled]:
         try:
             return await self._handler.ahandle_many(portion.deliveries)
-        except Exception as error:  # what it is no message's fault: a database that does not answer, a wrong schema
+        except Exception as error:  # what is no message's fault: a database that does not answer, a wrong schema
             if not self._forever:
                 raise
             self.failed(error)
+            if isinstance(error, ConfigurationError):
+                raise
             return [Handled(Became.BUSY, pause(1.0), str(error))] * len(portion.deliveries)
 
     async def _conclude(self, portion: Portion, handled: list[Handled]) -> None:
@@ -289,16 +298,3 @@ async def _first_failure(receiving: asyncio.Future[None], others: tuple[asyncio.
         receiving.result()
     finally:
         receiving.cancel()
-
-
-def check_retention(consumer: Consumer, handler: Handler[..., Any]) -> None:
-    """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten."""
-    boundary, redelivers = handler.setting.boundary, consumer.redelivers
-    if redelivers is None:
-        handler.notice("retention_unknown", window=boundary.window)
-    elif boundary.window < redelivers:
-        raise ConfigurationError(
-            f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand out a "
-            f"message again for {redelivers / 3600:g} h: it would be handled twice. Make the window longer, or let the "
-            "broker keep messages for a shorter time."
-        )

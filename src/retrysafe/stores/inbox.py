@@ -16,6 +16,8 @@ from retrysafe.types import Arrival, Chosen, DeadLetter, Envelope, InboxLetter, 
 TROUBLES, DEAD, SEQUENCES = "retrysafe_inbox_troubles", "retrysafe_inbox_dead", "retrysafe_inbox_sequences"
 LONGEST_ERROR = 4000
 """Characters that are kept of an error."""
+LONGEST_NAME = 255
+"""Characters that are kept of a topic or media type: what MySQL has room for."""
 
 _ENVELOPE = (
     *("message_id", "topic", "message_key", "message_type", "source", "sequence"),
@@ -211,8 +213,9 @@ def _letter_values(arrival: Arrival, counts: Counts, error: str) -> tuple[Any, .
     envelope = arrival.envelope
     return (
         *(arrival.identity, arrival.record_key, arrival.boundary, arrival.consumer),
-        *(envelope.id, envelope.topic, envelope.key, envelope.type, envelope.source, envelope.sequence),
-        *(json.dumps(dict(envelope.headers), separators=(",", ":")), envelope.payload, envelope.media_type),
+        *(envelope.id, envelope.topic[:LONGEST_NAME], envelope.key, envelope.type, envelope.source, envelope.sequence),
+        json.dumps(dict(envelope.headers), separators=(",", ":")),
+        *(envelope.payload, envelope.media_type[:LONGEST_NAME]),
         *(counts.started, counts.finished, error),
     )
 

@@ -81,7 +81,7 @@ class Handling:
         failed: BaseException | None = None
         with self._around():
             try:
-                refuse_unfinished(claim, handler.function(self._given(handler, claim)))
+                refuse_unfinished(claim, handler.call(self._given(handler, claim)))
             except BaseException as error:
                 failed = error
                 raise
@@ -93,7 +93,7 @@ class Handling:
             self._keep(claim)
             return
         try:
-            refuse_unfinished(claim, await self.handler.function(self._given(self.handler, claim)), ran=True)
+            refuse_unfinished(claim, await self.handler.acall(self._given(self.handler, claim)), ran=True)
         except BaseException as error:
             self.raised = error
             raise

@@ -92,4 +92,12 @@ BREAKS = [
             f"{FASTSTREAM}test_a_broker_does_not_start_with_an_ack_policy_that_loses_messages[None]",
         ),
     ),
+    Break(
+        "connections that end at once are made again at once",
+        "messaging/consumers/rabbitmq.py",
+        "        if self._failures > 1:\n",
+        "        if self._failures > 1000:\n",
+        killed_by=(f"{FAULTS}test_connections_that_end_at_once_are_made_ever_more_slowly[rabbitmq]",),
+        rows=(54,),
+    ),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.proving.breaks import Break
 
 INBOX = "tests/messaging/test_inbox.py"
+UNKEEPABLE = "test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter"
 BATCHES = "tests/messaging/test_batches.py"
 PLAN = "tests/core/test_batching.py"
 SUBSCRIPTION = "tests/messaging/test_subscription.py"
@@ -160,5 +161,42 @@ BREAKS = [
         "            if self._ending and not self._settled:\n",
         killed_by=(f"{SUBSCRIPTION}::test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back[sqlite]",),
         rows=(86,),
+    ),
+    Break(
+        "a message or an error that a database refuses is tried for ever",
+        "core/legible.py",
+        '    if "\\0" in text:\n',
+        "    return text\n    if text:\n",
+        killed_by=(
+            f"{INBOX}::{UNKEEPABLE}[sqlite-half a character in its id]",
+            f"{INBOX}::{UNKEEPABLE}[postgresql-a NUL in the error]",
+        ),
+        rows=(53,),
+    ),
+    Break(
+        "a handler that is cancelled by itself ends its consumer",
+        "handling.py",
+        "            if is_cancelled():\n                raise\n",
+        "            raise\n",
+        killed_by=(f"{INBOX}::test_a_handler_that_is_cancelled_by_itself_has_failed[sqlite-handler]",),
+        rows=(53,),
+    ),
+    Break(
+        "a redrive that is cut short is forgotten",
+        "messaging/redriving.py",
+        "await finish(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))",
+        "pass",
+        killed_by=(f"{SUBSCRIPTION}::test_a_redrive_that_is_cut_short_stays_marked[sqlite]",),
+        rows=(59,),
+    ),
+    Break(
+        "a set whose handler runs into a wrong setting is tried for ever",
+        "messaging/batches.py",
+        "        ours = isinstance(error, RetrysafeError) and not isinstance(error, OutcomeUnknown)\n",
+        "        ours = isinstance(error, RetrysafeError)\n        self.working = self.at is not None\n",
+        killed_by=(
+            f"{BATCHES}::test_an_error_of_a_setting_that_a_message_runs_into_is_that_messages[sqlite-set_handler]",
+        ),
+        rows=(53,),
     ),
 ]

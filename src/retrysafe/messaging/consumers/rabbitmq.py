@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, cast
@@ -16,10 +17,13 @@ from aio_pika.exceptions import AMQPError
 from aiormq import Channel as Wire
 from aiormq.abc import DeliveredMessage
 
+from retrysafe.core.backoff import Backoff
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partitions_of
+from retrysafe.core.outstanding import Outstanding
 from retrysafe.core.shelf import Shelf
 from retrysafe.errors import ConfigurationError
+from retrysafe.finish import is_cancelled
 from retrysafe.messaging.amqp import envelope_from
 from retrysafe.messaging.consumers.uncut import Uncut
 from retrysafe.types import Delivery, Duration, Envelope
@@ -29,6 +33,10 @@ _LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
 _LOOK = 1.0
 """Seconds after which a wait looks whether the broker has cancelled a subscription, of which nobody is woken."""
 _MOST_UNCONFIRMED = 65535
+_AGAIN = Backoff(base=0.05, cap=1.0)
+"""How it is connected again when connections end as soon as they are there, as by a message that cannot be decoded."""
+_LASTING = 5.0
+"""Seconds after which a connection has not ended at once."""
 
 
 class Tag(NamedTuple):
@@ -85,6 +93,8 @@ class RabbitMQConsumer:
         self._subscribing: set[asyncio.Task[None]] = set()
         self._opening = Uncut(self._open)
         self._generation = -1
+        self._opened, self._failures = -_LASTING, 0
+        self._outstanding: defaultdict[str, Outstanding] = defaultdict(Outstanding)
 
     @property
     def redelivers(self) -> float | None:
@@ -116,18 +126,31 @@ class RabbitMQConsumer:
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Tell the broker that these are settled. What cannot be told is delivered again, which is harmless."""
-        wires = self._wires
-        ours = [delivery for delivery in deliveries if self._shelf.settle(delivery)]
+        ours = [delivery.tag for delivery in deliveries if self._shelf.settle(delivery)]
         if not ours:
             return
         try:
             async with asyncio.timeout(self._timeout):
-                for delivery in ours:
-                    await wires[delivery.tag.queue].basic_ack(delivery.tag.number, wait=delivery is ours[-1])
-        except (*_LOST, asyncio.CancelledError) as error:
+                *frames, last = self._acks(ours)
+                for wire, number, multiple in frames:
+                    await wire.basic_ack(number, multiple=multiple, wait=False)
+                wire, number, multiple = last
+                await wire.basic_ack(number, multiple=multiple)
+        except (*_LOST, asyncio.CancelledError) as error:  # of a frame's future, when a channel is closed
             await self._hang_up()
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
+
+    def _acks(self, tags: Iterable[Tag]) -> Iterator[tuple[Wire, int, bool]]:
+        """The frames that settle these: a channel, a number, and whether it stands for all below it."""
+        settled: defaultdict[str, list[int]] = defaultdict(list)
+        for tag in tags:
+            settled[tag.queue].append(tag.number)
+        for queue, numbers in settled.items():
+            upto, others = self._outstanding[queue].settle(numbers)
+            yield from ((self._wires[queue], number, False) for number in others)
+            if upto is not None:
+                yield self._wires[queue], upto, True
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
@@ -151,6 +174,7 @@ class RabbitMQConsumer:
 
     async def _open(self) -> None:
         await self._hang_up()
+        await self._rest()
         self._generation = next(self._connections)
         try:
             async with asyncio.timeout(self._timeout):
@@ -159,6 +183,14 @@ class RabbitMQConsumer:
         except BaseException:
             await self._hang_up()
             raise
+
+    async def _rest(self) -> None:
+        """Wait before connecting again, if the last connection did not last."""
+        loop = asyncio.get_running_loop()
+        self._failures = self._failures + 1 if loop.time() - self._opened < _LASTING else 0
+        if self._failures > 1:
+            await asyncio.sleep(_AGAIN.delay(self._failures - 2, 0.5 + random.random() / 2))
+        self._opened = loop.time()
 
     async def _subscribe_to_all(self, connection: AbstractConnection) -> None:
         """Wait for the queues that answer; one that has no leader just now is consumed as soon as it has one."""
@@ -196,6 +228,7 @@ class RabbitMQConsumer:
     async def _take_in(self, generation: int, queue: str, message: DeliveredMessage) -> None:
         if generation == self._generation and message.delivery_tag is not None:
             tag = Tag(generation, queue, message.delivery_tag)
+            self._outstanding[queue].arrive(tag.number)
             self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
             self._arrived.set()
 
@@ -207,6 +240,7 @@ class RabbitMQConsumer:
         self._generation = -1
         self._wires, self._tags = {}, {}
         self._shelf.clear()
+        self._outstanding.clear()
         subscribing, self._subscribing = self._subscribing, set()
         for task in subscribing:
             task.cancel()
@@ -242,9 +276,3 @@ def _envelope(message: DeliveredMessage, queue: str) -> Envelope:
         "datacontenttype": properties.content_type,
     }
     return envelope_from(properties.headers or {}, own, message.body, queue)
-
-
-def _is_cancelled() -> bool:
-    """Whether the task itself is cancelled, and not the future of a frame, as happens when a channel is closed."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

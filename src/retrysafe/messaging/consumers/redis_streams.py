@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import redis
@@ -24,6 +25,8 @@ from retrysafe.types import Delivery, Duration
 
 _LOOK = 1.0
 """Seconds a wait for new entries lasts at most: shorter than the time limit of a client."""
+_BRIEF = 0.05
+"""Seconds for which a wait for new entries lasts while another stream waits for room, which any ack may make."""
 _BEGINNING = "0-0"
 _NAME = "retrysafe.consumer"
 _MEMBER = "retrysafe"
@@ -140,6 +143,7 @@ class RedisStreamsConsumer:
         self._shelf = Shelf()
         self._filling, self._more = Uncut(self._fill), False
         self._owed: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._moved = asyncio.Event()
 
     @property
     def redelivers(self) -> float | None:
@@ -158,6 +162,7 @@ class RedisStreamsConsumer:
             self._forget(self._holdings.lost())
             if taken := self._shelf.take(most, loop.time(), self._holdings.leaving):
                 return taken
+            self._moved.clear()
             await self._filling()
             if not self._more:
                 now = loop.time()
@@ -174,6 +179,7 @@ class RedisStreamsConsumer:
         for delivery in deliveries:
             self._shelf.settle(delivery)
             self._owed[delivery.partition].append(delivery.tag.id)
+        self._moved.set()
         try:
             await self._settle_owed()
         except redis.RedisError:
@@ -182,6 +188,7 @@ class RedisStreamsConsumer:
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
+        self._moved.set()
 
     async def aclose(self) -> None:
         """Hang up; what is not settled is taken by whoever gets the streams."""
@@ -258,11 +265,15 @@ class RedisStreamsConsumer:
                 self._shelf.put(Delivery(envelope_in(fields, self._streams[stream]), entry, stream, again))
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until something new may be there."""
-        waiting = [stream for stream in self._holdings.tokens() if self._shelf.held(stream) < self._prefetch]
+        """Wait until something new may be there, or room for it."""
+        held = self._holdings.tokens()
+        waiting = [stream for stream in held if self._shelf.held(stream) < self._prefetch]
         if not waiting or seconds < 0.001:
-            await asyncio.sleep(max(0.0, seconds))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), max(0.0, seconds))
             return
+        if any(self._shelf.out(stream) for stream in held if stream not in waiting):
+            seconds = min(seconds, _BRIEF)
         await self._client.xread({stream: self._read[stream].end for stream in waiting}, 1, max(1, int(seconds * 1000)))
 
     async def _settle_owed(self) -> None:

@@ -1,0 +1,17 @@
+"""Text that every database can keep, whatever it was received or raised with. Pure."""
+
+from __future__ import annotations
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def legible(text: str) -> str:
+    """The text with each NUL and each half of a surrogate pair replaced: PostgreSQL refuses the one, UTF-8 the other.
+
+    CloudEvents 1.0.2 has neither in an attribute ("Type System"), but nobody keeps others from sending them.
+    """
+    if "\0" in text:
+        text = text.replace("\0", REPLACEMENT)
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
