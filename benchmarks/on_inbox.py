@@ -173,7 +173,7 @@ class _Bench:
                 else:
                     for number in numbers:
                         await connection.execute(ONE, number)
+            self.count(numbers)
             for message in messages:
                 await message.ack()
                 arrived.task_done()
-            self.count(numbers)

@@ -85,7 +85,8 @@ def _sides(
 def _rabbitmq(meter: Meter) -> Iterator[Sides]:
     import aio_pika
 
-    from retrysafe.messaging.publishers.rabbitmq import PREFIX, RabbitMQPublisher
+    from retrysafe.messaging.amqp import PREFIX
+    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
 
     broker, topic = os.environ["RETRYSAFE_TEST_RABBITMQ"], f"bench-{secrets.token_hex(4)}"
     with database() as url, asyncio.Runner() as runner:
