@@ -167,8 +167,8 @@ BREAKS = [
         '    if "\\0" in text:\n',
         "    return text\n    if text:\n",
         killed_by=(
-            f"{INBOX}::test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter[sqlite-half a character in its id]",
-            f"{INBOX}::test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter[postgresql-a NUL in the error]",
+            f"{INBOX}::test_what_no_database_can_keep_as_it_is_becomes_a_letter[sqlite-half a character in its id]",
+            f"{INBOX}::test_what_no_database_can_keep_as_it_is_becomes_a_letter[postgresql-a NUL in the error]",
         ),
         rows=(53,),
     ),
