@@ -31,6 +31,8 @@ _GROUPS: tuple[tuple[str, str | None], ...] = (
     ("on_http_redis", "RETRYSAFE_TEST_REDIS"),
     ("on_gateway", None),
     ("on_relay", "RETRYSAFE_TEST_RABBITMQ"),
+    ("on_faststream_outbox", "RETRYSAFE_TEST_RABBITMQ"),
+    ("on_inbox", "RETRYSAFE_TEST_RABBITMQ"),
 )
 """Modules with rows, and the variable that leads to the service they need."""
 

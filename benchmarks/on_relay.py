@@ -23,7 +23,7 @@ from retrysafe.messaging import Message, Outbox, Relay
 from retrysafe.messaging.cloudevents import attributes
 from retrysafe.types import Envelope
 
-BACKLOG = 4000
+BACKLOG = 10_000
 WINDOW = 200
 """How many messages the raw client has under way."""
 

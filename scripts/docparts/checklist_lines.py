@@ -47,12 +47,15 @@ def test(node: str) -> Cover:
 
 
 RELAYED = "messaging/test_relay.py::"
-INBOX = "the inbox"
+HANDLED = "messaging/test_inbox.py::"
+CONSUMED = "messaging/test_consumer_faults.py::"
 STREAMS = "streams"
 BATCH = "batch"
 STEPS = "steps and recovery points"
 
 DESCRIBE = check("`retrysafe describe`", "reference/commands.md#retrysafe-describe")
+INBOX = feature("`Inbox.handler`", "how-to/inbox.md")
+NEWER = feature("`inbox.apply_if_newer`", "how-to/inbox.md#only-what-is-newer")
 OUTBOX = feature("`Outbox.add`", "how-to/outbox.md")
 RELAY = feature("`Relay`", "how-to/relay.md")
 DEAD_LETTERS = feature("`retrysafe outbox dead`", "how-to/relay.md#dead-letters")
@@ -385,7 +388,6 @@ CONCURRENCY = (
 )
 
 GUIDE = "a page on writing SQL that can be repeated"
-SEQUENCES = "a guard for sequence numbers"
 
 DATABASE = (
     Line("B1", "Constraints first", (page("schema", "reference/stores.md#postgresql-schema"), UNIQUE)),
@@ -396,7 +398,7 @@ DATABASE = (
         "No counters without deduplication",
         (TRANSACTION, test("faults/test_kills.py::test_killed_workers_charge_once_in_a_transaction")),
     ),
-    Line("B5", "The last sequence number applied is stored", (), SEQUENCES),
+    Line("B5", "The last sequence number applied is stored", (NEWER, test(f"{HANDLED}test_the_latest_wins"))),
     Line(
         "B6",
         "Writes are guarded by greater-than",
@@ -405,8 +407,9 @@ DATABASE = (
                 "the check and the write must be one",
                 "how-to/put-delete-and-etags.md#the-check-and-the-write-must-be-one",
             ),
+            NEWER,
+            test(f"{HANDLED}test_strict_sequences_wait_for_what_is_missing_and_are_parked_if_it_does_not_come"),
         ),
-        SEQUENCES,
     ),
     Line("B7", "Records are beside the state", (page("which store when", "explanation/which-store.md"), TRANSACTION)),
     Line(
@@ -426,32 +429,70 @@ CONSUMING = (
     Line(
         "M1",
         "At least once is assumed, whatever the broker says",
-        (page('why not "exactly once"', "explanation/unknown-outcomes.md#why-not-exactly-once"),),
-        f"a handler can be guarded by `once()` today; {INBOX} is missing",
+        (
+            INBOX,
+            page('why not "exactly once"', "explanation/unknown-outcomes.md#why-not-exactly-once"),
+            test(f"{CONSUMED}test_a_storm_of_duplicates_is_applied_once"),
+        ),
     ),
-    Line("M2", "Every consumer that writes has an inbox", (), INBOX),
-    Line("M3", "The id is inserted before any effect", (), INBOX),
-    Line("M4", "One transaction for id and effect", (), INBOX),
-    Line("M5", "The message id is unique", (), INBOX),
-    Line("M6", "It is settled how long the inbox remembers", (), INBOX),
+    Line(
+        "M2",
+        "Every consumer that writes has an inbox",
+        (INBOX, test(f"{HANDLED}test_two_consumers_each_handle_a_message_and_one_name_is_given_once")),
+        "nothing finds a consumer of yours that has none",
+    ),
+    Line(
+        "M3",
+        "The id is inserted before any effect",
+        (
+            INBOX,
+            test(f"{HANDLED}test_a_message_that_another_consumer_handles_comes_again_and_counts_no_attempt"),
+        ),
+    ),
+    Line(
+        "M4",
+        "One transaction for id and effect",
+        (INBOX, test(f"{HANDLED}test_the_write_and_the_record_commit_together_on_every_store")),
+    ),
+    Line(
+        "M5",
+        "The message id is unique",
+        (INBOX, test(f"{HANDLED}test_one_id_with_another_payload_is_a_dead_letter_of_its_own")),
+    ),
+    Line(
+        "M6",
+        "It is settled how long the inbox remembers",
+        (
+            check("a window shorter than the broker redelivers is refused", "how-to/inbox.md#a-subscription"),
+            test("messaging/test_subscription.py::test_a_window_shorter_than_the_broker_redelivers_is_refused"),
+        ),
+    ),
     Line(
         "M7",
         "A hit is logged as normal",
         (page("occurrences", "reference/occurrences.md"), test("observing/test_metrics.py::test_a_replay")),
-        f"for guarded functions and requests; {INBOX} is missing",
     ),
-    Line("M8", "A redelivery is no bug", (), INBOX),
+    Line(
+        "M8",
+        "A redelivery is no bug",
+        (INBOX, test("messaging/test_subscription.py::test_a_storm_of_duplicates_is_applied_once_and_in_order")),
+    ),
     Line(
         "M9",
         "The deduplication key of each type of event is documented",
-        (page("what makes two webhooks one event", "how-to/receive-webhooks.md#the-providers"),),
-        f"for webhooks; {INBOX} is missing",
+        (
+            page("its source and id, for each consumer apart", "how-to/inbox.md"),
+            page("what makes two webhooks one event", "how-to/receive-webhooks.md#the-providers"),
+            test(f"{HANDLED}test_messages_of_two_sources_may_have_one_id"),
+        ),
     ),
     Line(
         "M10",
         "A replay with duplicates is tested",
-        (test("webhooks/test_receiver.py::test_one_event_has_one_effect_however_it_is_delivered"),),
-        f"for webhooks; {INBOX} is missing",
+        (
+            test("pipeline/test_pipeline.py::test_every_order_is_applied_once_and_in_order_whoever_is_killed"),
+            test("webhooks/test_receiver.py::test_one_event_has_one_effect_however_it_is_delivered"),
+        ),
     ),
 )
 
@@ -540,7 +581,14 @@ OPERATION = (
         "A test retries from two clients",
         (RETRIED, CONFORMANCE, test("http/test_wsgi_servers.py::test_r1_many_at_once_run_once")),
     ),
-    Line("O3", "A test replays messages", (), INBOX),
+    Line(
+        "O3",
+        "A test replays messages",
+        (
+            feature("`MemoryBroker`", "how-to/inbox.md#a-subscription"),
+            test("messaging/test_subscription.py::test_a_storm_of_duplicates_is_applied_once_and_in_order"),
+        ),
+    ),
     Line(
         "O4",
         "Keys and decisions are logged",
@@ -557,8 +605,11 @@ OPERATION = (
     Line(
         "O6",
         "Lag of the outbox, growth of the inbox",
-        (STATUS, check("`retrysafe outbox status`", "reference/commands.md#retrysafe-outbox")),
-        f"for the outbox; {INBOX} is missing",
+        (
+            STATUS,
+            check("`retrysafe outbox status`", "reference/commands.md#retrysafe-outbox"),
+            check("`retrysafe inbox status`", "reference/commands.md#retrysafe-inbox"),
+        ),
     ),
     Line("O7", "Conflicts of keys raise an alert", (ALERTS, test("observing/test_metrics.py::test_a_mismatch"))),
     Line(

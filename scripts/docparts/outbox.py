@@ -1,9 +1,16 @@
-"""The outbox, its relay, its operator, and the publishers."""
+"""The outbox, its relay, its operator, and the publishers; the inbox, its handlers, and the consumers."""
 
 from __future__ import annotations
 
 from docparts.reference import reference
 from retrysafe import messaging
+from retrysafe.messaging import faststream
+from retrysafe.messaging import rabbitmq as topology
+from retrysafe.messaging.brokers import memory as memory_broker
+from retrysafe.messaging.brokers import sqlite
+from retrysafe.messaging.consumers import rabbitmq as from_rabbitmq
+from retrysafe.messaging.consumers import redis_streams as from_redis
+from retrysafe.messaging.inbox import Options
 from retrysafe.messaging.publishers import memory, rabbitmq, redis_streams, webhook
 
 NAMES = (
@@ -18,6 +25,26 @@ NAMES = (
     "Envelope",
     "Published",
     "Reception",
+)
+INBOX = (
+    "Inbox",
+    "Handler",
+    "BatchHandler",
+    "Received",
+    "Handled",
+    "Became",
+    "Subscription",
+    "InboxOperator",
+    "MessageDead",
+    "MessageUnreadable",
+    "SequenceGap",
+)
+CONSUMERS = (
+    from_rabbitmq.RabbitMQConsumer,
+    from_redis.RedisStreamsConsumer,
+    memory_broker.MemoryBroker,
+    sqlite.SqliteConsumer,
+    faststream.InboxMiddleware,
 )
 PUBLISHERS = (
     rabbitmq.RabbitMQPublisher,
@@ -38,4 +65,17 @@ def names() -> str:
 def publishers() -> str:
     """The publishers, each with its module."""
     found = [reference(kind.__name__, kind) for kind in PUBLISHERS]
+    return "\n".join(found).replace("\n## ", "\n### ").replace("## `", "### `", 1)
+
+
+def inbox() -> str:
+    """The inbox and what goes with it, but the consumers."""
+    found = [reference(name, getattr(messaging, name)) for name in INBOX]
+    return "\n".join([*found, reference("Options", Options)])
+
+
+def consumers() -> str:
+    """The consumers and what declares what they consume, each with its module."""
+    found = [reference(kind.__name__, kind) for kind in CONSUMERS]
+    found += [reference("rabbitmq.declare", topology.declare), reference("brokers.sqlite.declare", sqlite.declare)]
     return "\n".join(found).replace("\n## ", "\n### ").replace("## `", "### `", 1)

@@ -27,6 +27,7 @@ from retrysafe.types import (
     Finding,
     Held,
     InboxLetter,
+    Look,
     Micros,
     Page,
     Partition,
@@ -266,8 +267,8 @@ class OutboxStore(Protocol):
         """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""
         ...
 
-    def oldest(self) -> Ask[int | None]:
-        """The lowest number of all messages; None: there is none."""
+    def look(self) -> Ask[Look]:
+        """The lowest number of all messages, and which transactions may still write a lower one."""
         ...
 
     def due(self, number: int, limit: int, low: int = 0) -> Ask[list[Queued]]:

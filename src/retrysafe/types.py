@@ -277,7 +277,7 @@ class Queued(NamedTuple):
     """A message as it lies in an outbox: its place in the order, its lane, and the attempts to publish it.
 
     ``started`` counts the attempts that were begun, ``finished`` those that came to an end: what is missing died.
-    ``now`` is the store's time when it was read.
+    ``noted``: the store keeps a note of them. ``now`` is the store's time when it was read.
     """
 
     id: int
@@ -287,6 +287,7 @@ class Queued(NamedTuple):
     finished: int
     envelope: Envelope
     now: Micros = 0
+    noted: bool = True
 
 
 class DeadLetter(NamedTuple):
@@ -319,6 +320,18 @@ class Chosen(NamedTuple):
     consumer: str | None = None
 
 
+class Look(NamedTuple):
+    """A look at all messages: the lowest number, or None, and which transactions have ended and begun.
+
+    All transactions with numbers below ``ended`` have ended; all that had drawn the number of a message, and hold the
+    lock of its key, have numbers below ``begun``. Both are 0 where a database does not tell.
+    """
+
+    oldest: int | None
+    ended: int
+    begun: int
+
+
 class Backlog(NamedTuple):
     """What waits in an outbox, of one topic: all of it, and of that what is due, as is nothing that is delayed.
 
@@ -347,7 +360,8 @@ class Reception(StrEnum):
 
     Acked: it has it, as safely as it was asked to. Duplicate: it had it. Retryable: it does not have it. Fatal: it will
     never take it. Unknown: nobody can tell, so it is sent again under the same id. Postponed: it was not tried, or an
-    attempt is still under way; that costs no attempt.
+    attempt is still under way; that costs no attempt. Unavailable: the broker as a whole cannot be reached or takes
+    nothing, which says nothing about this message; that costs no attempt either, and the relay rests.
     """
 
     ACKED = "acked"
@@ -356,6 +370,7 @@ class Reception(StrEnum):
     FATAL = "fatal"
     UNKNOWN = "unknown"
     POSTPONED = "postponed"
+    UNAVAILABLE = "unavailable"
 
 
 class Published(NamedTuple):

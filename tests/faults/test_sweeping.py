@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from retrysafe import ConfigurationError, StoreUnavailable
-from retrysafe.archive import JsonLines, line
+from retrysafe.archive import JsonLines, line_of
 from retrysafe.connect import connect
 from retrysafe.programs.drivers import run
 from retrysafe.programs.sweeping import forgotten, remove, sweep
@@ -236,14 +236,14 @@ def test_a_torn_line_is_removed_before_the_next_is_written(sqlite_url: str, tmp_
     path = tmp_path / "archive.jsonl"
     archive = JsonLines(path)
     archive(records[:1])
-    for torn in ("{", line(records[1])[:-1], "x" * 200_000):
+    for torn in ("{", line_of(records[1])[:-1], "x" * 200_000):
         with path.open("a") as file:
             file.write(torn)
         archive(records[1:2])
-    assert path.read_text().splitlines() == [line(records[0]), *[line(records[1])] * 3]
+    assert path.read_text().splitlines() == [line_of(records[0]), *[line_of(records[1])] * 3]
     path.write_text('{"format":' + "x" * 200_000)
     archive(records[2:])
-    assert path.read_text() == line(records[2]) + "\n"
+    assert path.read_text() == line_of(records[2]) + "\n"
     assert path.stat().st_mode & 0o777 == 0o600 or os.name == "nt"
 
 
@@ -257,7 +257,7 @@ def test_only_an_archive_is_written_to(sqlite_url: str, tmp_path: Path, text: st
     path.write_text(text)
     if '{"format":'.startswith(text):
         JsonLines(path)(records)
-        assert path.read_text() == line(records[0]) + "\n"
+        assert path.read_text() == line_of(records[0]) + "\n"
     else:
         with pytest.raises(ConfigurationError, match="no archive"):
             JsonLines(path)(records)
@@ -283,7 +283,7 @@ def test_half_a_batch_is_taken_back_when_the_disk_is_full(
     with pytest.raises(OSError, match="No space"):
         archive([records[1]._replace(result=None)])
     monkeypatch.undo()
-    assert archive.path.read_text() == line(records[0]) + "\n"
+    assert archive.path.read_text() == line_of(records[0]) + "\n"
 
 
 def test_a_line_says_everything(sqlite_url: str) -> None:
@@ -291,12 +291,12 @@ def test_a_line_says_everything(sqlite_url: str) -> None:
     fill(sqlite_url, 1)
     (record,) = run(forgotten(backend.store, 10), backend.client())
     record = record._replace(key=b"\x01" * 32, fingerprint=b"\xff", created=1_700_000_000_000_001, scope="ü")
-    plain = json.loads(line(record))
+    plain = json.loads(line_of(record))
     assert plain.pop("key_hash") == "01" * 32
     assert (plain["fingerprint"], plain["created"], plain["scope"]) == ("/w==", "2023-11-14T22:13:20.000001Z", "ü")
     assert plain["result"] == {"body": "MQ==", "media_type": "application/json", "codec_version": 1}
     assert set(plain) - {"format"} == set(record._fields) - {"key", "now"}
-    assert json.loads(line(record._replace(result=None)))["result"] is None
+    assert json.loads(line_of(record._replace(result=None)))["result"] is None
 
 
 @pytest.mark.fault(81)

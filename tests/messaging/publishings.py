@@ -85,11 +85,12 @@ async def rabbitmq(url: str = "") -> AsyncIterator[Rabbit]:
 
 class Streams(OnARoad):
     features = PublisherFeatures(duplicates=True)
+    url: str
 
     async def arrived(self) -> Sequence[Envelope]:
         import redis.asyncio
 
-        async with redis.asyncio.Redis.from_url(os.environ["RETRYSAFE_TEST_REDIS"]) as client:
+        async with redis.asyncio.Redis.from_url(self.url) as client:
             found = []
             for _, fields in await client.xrange(f"tests:{{{self.topic}}}"):
                 payload = fields.pop(b"data")
@@ -98,14 +99,15 @@ class Streams(OnARoad):
 
 
 @asynccontextmanager
-async def redis_streams(*, sync: bool) -> AsyncIterator[Streams]:
+async def redis_streams(url: str = "", *, sync: bool) -> AsyncIterator[Streams]:
     import redis
     import redis.asyncio
 
     from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 
-    url = os.environ["RETRYSAFE_TEST_REDIS"]
+    url = url or os.environ["RETRYSAFE_TEST_REDIS"]
     made = Streams()
+    made.url = url
     made.topic = f"suite-{secrets.token_hex(6)}"
     made.road = road_to(url)
     by = by_road(made.road, url)

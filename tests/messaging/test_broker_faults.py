@@ -6,20 +6,22 @@ import asyncio
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retrysafe.messaging import Message
+from retrysafe.messaging import BrokerUnavailable, Message
 from retrysafe.messaging.relay import Relay
 from retrysafe.types import Envelope, Published, Reception
 from tests.conftest import require
-from tests.faults.helpers import auntil
+from tests.faults.helpers import Told, auntil
+from tests.faults.redis_servers import Server
 from tests.messaging.publishings import OnARoad, Rabbit, rabbitmq, redis_streams, webhook
 from tests.messaging.rabbitmq_servers import RabbitMQServer
 from tests.messaging.test_operating import Place
+from tests.proving.effort import chance_of, effort
 
 MOST_FRAMES = 200
 # aio-pika closes a connection that is lost in a task which its __del__ makes, as may be too late
@@ -31,8 +33,8 @@ def outbox(tmp_path: Path) -> Place:
     return Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
 
 
-def relay_of(outbox: Place, publisher: Any) -> Relay:
-    options: dict[str, Any] = {"pause": "10ms", "longest_pause": "20ms", "attempts": 1000}
+def relay_of(outbox: Place, publisher: Any, **other: Any) -> Relay:
+    options: dict[str, Any] = {"pause": "10ms", "longest_pause": "20ms", "attempts": 1_000_000, **other}
     return outbox.relay(publisher, **options)
 
 
@@ -40,11 +42,12 @@ async def relayed(relay: Relay, outbox: Place) -> None:
     """Relay until nothing is left."""
     async with asyncio.timeout(60):
         while outbox.sql("SELECT 1 FROM retrysafe_outbox LIMIT 1"):
-            await (
-                relay.arun_once()
-                if asyncio.iscoroutinefunction(relay._publisher.publish)
-                else asyncio.to_thread(relay.run_once)
-            )
+            with suppress(BrokerUnavailable):
+                await (
+                    relay.arun_once()
+                    if asyncio.iscoroutinefunction(relay._publisher.publish)
+                    else asyncio.to_thread(relay.run_once)
+                )
 
 
 def check(outbox: Place, arrived: Sequence[Envelope], ids: Sequence[str]) -> None:
@@ -65,17 +68,20 @@ async def road_to(kind: str) -> AsyncIterator[OnARoad]:
 
 
 @pytest.mark.fault(51)
+@pytest.mark.prove
 @pytest.mark.parametrize("moment", ["frame lost", "after the frame"])
 @pytest.mark.parametrize("kind", ["rabbitmq", "redis", "webhook"])
-async def test_the_connection_is_cut_at_every_frame(kind: str, moment: Any, outbox: Place) -> None:
-    """Of both directions: a message is lost on its way, or its confirmation."""
+async def test_the_connection_is_cut_at_every_frame(
+    kind: str, moment: Any, outbox: Place, request: pytest.FixtureRequest
+) -> None:
+    """Of both directions: a message is lost on its way, or its confirmation. `make prove` cuts at every one."""
     async with road_to(kind) as publishing:
         ids: list[str] = []
         arrived: list[Envelope] = []
         relay = relay_of(outbox, publishing.publisher)
         road = publishing.road
-        step = {"rabbitmq": 2}.get(kind, 1)
-        for k in range(1, MOST_FRAMES, step):
+        step = effort({"rabbitmq": 4, "redis": 2}.get(kind, 1), 1)
+        for k in range(chance_of(request.node.name).randint(1, step), MOST_FRAMES, step):
             ids += outbox.write(*(Message(publishing.topic, n, key="AB"[n % 2]) for n in range(3)))
             road.moment, road.cut_at, road.seen = moment, k, 0
             await relayed(relay, outbox)
@@ -133,7 +139,7 @@ async def test_a_slow_subscriber_keeps_only_its_own_messages(outbox: Place) -> N
                 await auntil(lambda: len(quick.arrived) == 6)
                 await auntil(lambda: slow.waiting == 2)
                 assert slow.arrived == []
-                outbox.write(Message("quick", "more", key="0"))
+                await asyncio.to_thread(outbox.write, Message("quick", "more", key="0"))  # the relay needs the loop
                 await auntil(lambda: len(quick.arrived) == 7)
                 assert slow.waiting == 2, "no more than at_once, and none twice"
                 slow.gate.set()
@@ -184,29 +190,72 @@ def control(broker: RabbitMQServer, *words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+class Mortal:
+    """A broker of our own that goes away: stopped in order, or killed where it survives that."""
+
+    def __init__(self, kind: str, rabbit: Any) -> None:
+        self.kind = kind
+        self.server: Any = rabbit if kind == "rabbitmq" else Server("--appendonly", "yes", "--appendfsync", "always")
+
+    def publishing(self) -> Any:
+        return rabbitmq(self.server.url) if self.kind == "rabbitmq" else redis_streams(self.server.url, sync=False)
+
+    def end(self) -> None:
+        """RabbitMQ 3.10 forgets a quorum queue that was declared minutes before a SIGKILL."""
+        (self.server.stop if self.kind == "rabbitmq" else self.server.kill)()
+
+    async def arrived(self, publishing: Any) -> Sequence[Envelope]:
+        if self.kind == "rabbitmq":
+            return await drained(self.server, publishing)
+        return await publishing.arrived()  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        if self.kind == "redis":
+            self.server.close()
+
+
+@pytest.fixture(params=["rabbitmq", "redis"])
+def mortal(request: pytest.FixtureRequest) -> Iterator[Mortal]:
+    require(request.param)
+    made = Mortal(request.param, request.getfixturevalue("broker") if request.param == "rabbitmq" else None)
+    yield made
+    made.close()
+
+
 @pytest.mark.fault(51)
-async def test_a_broker_is_stopped_under_load_and_comes_back(broker: RabbitMQServer, outbox: Place) -> None:
-    """While it is away messages wait; when it is back they leave, each key in order.
+@pytest.mark.prove
+async def test_a_broker_goes_away_under_load_and_comes_back(mortal: Mortal, outbox: Place) -> None:
+    """Messages are written all the while, and lose no attempt; they leave when it is back, each key in order.
 
-    It is stopped, not killed: RabbitMQ 3.10 forgets a quorum queue that was declared minutes before a SIGKILL.
+    `make prove`: for a minute.
     """
-    async with rabbitmq(broker.url) as publishing:
-        await publishing.publisher.aclose()
-        ids: list[str] = []
+    ids: list[str] = []
+    over = asyncio.Event()
 
-        def write() -> None:
-            ids.extend(outbox.write(*(Message(publishing.topic, n, key=str(n % 5)) for n in range(40))))
+    async def load(topic: str) -> None:
+        while not over.is_set():
+            messages = [Message(topic, n, key=str(n % 5)) for n in range(5)]
+            ids.extend(await asyncio.to_thread(outbox.write, *messages))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), 0.1)
 
-        async with relay_of(outbox, publishing.publisher):
-            write()
-            await auntil(lambda: len(outbox.sql("SELECT 1 FROM retrysafe_outbox")) < 40)
-            await asyncio.to_thread(broker._services, "stop")
-            write()
-            await auntil(lambda: outbox.sql("SELECT 1 FROM retrysafe_outbox_troubles WHERE finished > 2"))
-            await asyncio.to_thread(broker.start)
-            write()
-            await auntil(lambda: not outbox.sql("SELECT 1 FROM retrysafe_outbox"), 60)
-        check(outbox, await drained(broker, publishing), ids)
+    async with mortal.publishing() as publishing:
+        await publishing.publisher.aclose() if mortal.kind == "rabbitmq" else None
+        told = Told()
+        async with relay_of(outbox, publishing.publisher, attempts=5, observers=[told]):
+            loading = asyncio.create_task(load(publishing.topic))
+            await auntil(lambda: len(outbox.sql("SELECT 1 FROM retrysafe_outbox")) < len(ids))
+            await asyncio.to_thread(mortal.end)
+            await auntil(lambda: told.names["relay_failed"] > 6)
+            await asyncio.sleep(effort(0, 60))  # how long it is away is what this is about
+            await asyncio.to_thread(mortal.server.start)
+            written = len(ids)
+            await auntil(lambda: len(ids) > written + 20)
+            over.set()
+            await loading
+            await auntil(lambda: not outbox.sql("SELECT 1 FROM retrysafe_outbox"), 300)
+        assert outbox.sql("SELECT 1 FROM retrysafe_outbox_dead") == []
+        check(outbox, await mortal.arrived(publishing), ids)
 
 
 async def drained(broker: RabbitMQServer, publishing: Rabbit) -> Sequence[Envelope]:

@@ -206,7 +206,7 @@ ODD: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.fault(53)
-def test_what_no_database_can_keep_as_it_is_becomes_a_letter(odd: str, world: World) -> None:
+def test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter(odd: str, world: World) -> None:
     inbox = world.inbox()
     failing = [True]
     error = {"a NUL in the error": "plain \0", "half a character in the error": "plain \ud83d"}.get(odd, "plain")

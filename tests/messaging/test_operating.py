@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,17 +15,21 @@ from typing import Any
 
 import pytest
 
-from retrysafe import ConfigurationError
+from retrysafe import ConfigurationError, LeaseLost
 from retrysafe.archive import JsonLines
 from retrysafe.cli import main
 from retrysafe.connect import connect
 from retrysafe.core.polling import Polls
-from retrysafe.messaging import Message, Outbox
+from retrysafe.messaging import BrokerUnavailable, Message, Outbox
 from retrysafe.messaging.operating import OutboxOperator
 from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
 from retrysafe.messaging.relay import Relay, Relayed
 from retrysafe.messaging.retention import OutboxSweeper, line
+from retrysafe.ports import Ask
 from retrysafe.programs.drivers import run
+from retrysafe.programs.relaying import redrive
+from retrysafe.stores.outbox import FOREVER
+from retrysafe.stores.outbox_operating import OperableSqlOutbox
 from retrysafe.types import Chosen, Envelope, Published, Reception
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, Told, auntil, until
@@ -248,6 +254,49 @@ def test_two_who_redrive_at_once_redrive_each_letter_once(place: Place) -> None:
     assert place.sql("SELECT count(*), count(DISTINCT message_id) FROM retrysafe_outbox")[0][:2] == (120, 120)
 
 
+WAITS = {
+    "postgresql": "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%outbox_dead%'",
+    "mysql": "SELECT 1 FROM information_schema.processlist WHERE info LIKE 'SELECT id FROM retrysafe_outbox_dead%'",
+}
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
+def test_who_redrives_waits_for_another_who_is_at_it(place: Place) -> None:
+    """One has copied the letters and not removed them yet: the other must not copy them too."""
+    place.write(*(Message("a", n, key=str(n)) for n in range(3)))
+    assert place.relay(refusing("a")).run_once().dead == 3
+    backend = connect(place.url)
+    store: Any = backend.store
+    copied, go = threading.Event(), threading.Event()
+
+    def first() -> int:
+        with backend.client().transaction() as opened:
+
+            def execute(request: Any) -> Any:
+                answer = opened.execute(request)
+                if request.sql.startswith("INSERT INTO"):
+                    copied.set()
+                    assert go.wait(DEADLINE)
+                return answer
+
+            with place.operator() as operator:
+                letters = list(operator.dead())
+            return run(redrive(store, OperableSqlOutbox(store), letters), execute)
+
+    def second() -> int:
+        with place.operator() as operator:
+            return operator.redrive()
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(first)
+        assert copied.wait(DEADLINE)
+        other = pool.submit(second)
+        until(lambda: other.done() or place.sql(WAITS[place.kind]))
+        go.set()
+        assert (one.result(DEADLINE), other.result(DEADLINE)) == (3, 0)
+    assert place.sql("SELECT count(*), count(DISTINCT message_id) FROM retrysafe_outbox")[0][:2] == (3, 3)
+
+
 def test_a_parked_lane_goes_on_where_it_was(place: Place) -> None:
     ids = place.write(Message("a", 1, key="A"), Message("a", 2, key="A"))
     place.relay(refusing("a"), on_dead="park").run_once()
@@ -357,6 +406,130 @@ def test_a_broker_that_wants_to_be_left_alone_is(place: Place) -> None:
     assert (relay.run_once().delayed, relay.run_once().delayed) == (1, 0)
 
 
+class Answering(MemoryPublisher):
+    """Says the same, whatever it is given."""
+
+    def __init__(self, said: Any) -> None:
+        super().__init__()
+        self.said = said
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        self.published += envelopes
+        return self.said if isinstance(self.said, list) else [self.said] * len(envelopes)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        [None],
+        Published(Reception.RETRYABLE, "x", float("inf")),
+        Published(Reception.POSTPONED, "x", float("inf")),
+        Published(Reception.RETRYABLE, "x", float("nan")),
+        Published(Reception.RETRYABLE, "x", 1e300),
+        Published("taken", "x"),  # type: ignore[arg-type]
+        Published(Reception.RETRYABLE, ValueError("x")),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("hold", [None, "lease"])
+def test_whatever_a_publisher_says_is_written_down(hold: Any, said: Any, place: Place) -> None:
+    """Else what has left leaves again, and again."""
+    place.write(Message("a", 1, key="A"))
+    relay = place.relay(Answering(said), hold=hold, pause="30d", longest_pause="30d")
+    assert relay.run_once() == Relayed(0, 1, 0)
+    assert relay.run_once() == Relayed(0, 0, 0)
+
+
+@pytest.mark.parametrize("hold", [None, "lease"])
+@pytest.mark.fault(51)
+def test_a_broker_that_is_away_costs_no_attempt(hold: Any, place: Place) -> None:
+    """However long: what had left has left, what had not is where it was, and no lane waits for a back-off."""
+    told = Told()
+    ids = place.write(*(Message("a", n, key="A") for n in range(4)), Message("a", 0, key="B"))
+    bucket = place.sql(f"SELECT bucket FROM retrysafe_outbox WHERE message_id = '{ids[0]}'")[0][0]
+    place.sql(f"UPDATE retrysafe_outbox SET bucket = {bucket}")  # one batch
+    away = Published(Reception.UNAVAILABLE, "connection refused")
+    publisher = Judging(lambda one: ACKED if one.id in (ids[0], ids[4]) else away)
+    relay = place.relay(publisher, hold=hold, attempts=1, crashes=1, observers=[told])
+    for _ in range(3):
+        with pytest.raises(BrokerUnavailable, match="connection refused"):
+            relay.run_once()
+    assert [one.id for one in publisher.published] == [ids[0], ids[4]]
+    assert place.sql("SELECT id FROM retrysafe_outbox_troubles") == []
+    assert place.sql("SELECT count(*) FROM retrysafe_outbox_dead") == [(0,)]
+    with place.operator() as operator:
+        assert operator.standing().due == 3
+    assert [one.fields["messages"] for one in told.occurrences if one.name == "relayed"] == [2]
+    publisher.judge = lambda one: ACKED
+    assert relay.run_once() == Relayed(3, 0, 0)
+    assert [one.key for one in publisher.published] == ["A", "B", "A", "A", "A"]
+
+
+def test_a_relay_that_was_stalled_begins_nothing(place: Place) -> None:
+    """It read a bucket, slept, and wakes when another one has parked the lane: the lane stays parked."""
+    place.write(Message("a", 1, key="A"))
+    relay = place.relay(hold="lease")
+    outbox = relay._setting.outbox
+    due = outbox.due
+
+    def stalled(*arguments: Any) -> Any:
+        ask = due(*arguments)
+
+        def parsed(answer: Any) -> Any:
+            outbox.due = due  # type: ignore[method-assign]
+            place.sql("UPDATE retrysafe_records SET attempt = 'another', token = token + 1 WHERE state = 'running'")
+            place.sql(
+                "INSERT INTO retrysafe_outbox_troubles (id, bucket, lane, started, finished, not_before, error) "
+                f"SELECT id, bucket, lane, 1, 1, {FOREVER}, 'no' FROM retrysafe_outbox"
+            )
+            return ask.parse(answer)
+
+        return Ask(ask.request, parsed)
+
+    outbox.due = stalled  # type: ignore[method-assign]
+    with pytest.raises(LeaseLost):
+        relay.run_once()
+    place.sql("DELETE FROM retrysafe_records WHERE attempt = 'another'")
+    assert place.sql("SELECT finished, error FROM retrysafe_outbox_troubles") == [(1, "no")]
+    with place.operator() as operator:
+        assert [one.parked for one in operator.dead()] == [True]
+
+
+async def test_a_publisher_of_the_other_colour_is_refused(place: Place) -> None:
+    """Each message would leave time and again, and end as a dead letter."""
+    place.write(Message("a", 1))
+    sync, other = MemoryPublisher(), AsyncMemoryPublisher()
+    with pytest.raises(ConfigurationError, match="is for sync code"):
+        await place.relay(sync).arun_once()
+    with pytest.raises(ConfigurationError, match="is for sync code"):
+        async with place.relay(sync):
+            pass
+    with pytest.raises(ConfigurationError, match="is for async code"):
+        place.relay(other).run_once()
+    with pytest.raises(ConfigurationError, match="is for async code"), place.relay(other):
+        pass
+    assert sync.published == other.published == []
+
+
+def test_the_command_spreads_a_topic_over_partitions(tmp_path: Path) -> None:
+    import redis
+
+    require("redis")
+    place = Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
+    place.write(*(Message("a", n, key=str(n)) for n in range(20)))
+    prefix = f"tests:{secrets.token_hex(6)}:"
+    broker = os.environ["RETRYSAFE_TEST_REDIS"]
+    options = ["--broker", broker, "--prefix", prefix, "--partitions", "2", "--once", "--store", place.url]
+    assert main(["relay", *options]) == 0
+    with redis.Redis.from_url(broker) as client:
+        lengths = [client.xlen(f"{prefix}{{a.{number}}}") for number in range(2)]
+        for key in client.scan_iter(f"{prefix}*"):
+            client.delete(key)
+    assert all(lengths)
+    assert sum(lengths) == 20
+
+
 # ---------------------------------------------------------------- beside an application
 
 
@@ -381,7 +554,17 @@ async def test_who_writes_wakes_the_relay_on_the_loop(place: Place) -> None:
         await auntil(lambda: [one.id for one in publisher.published] == [id_])
 
 
+def test_a_relay_works_after_it_was_stopped(place: Place) -> None:
+    relay = place.relay()
+    with relay:
+        pass
+    place.write(Message("a", 1))
+    assert relay.run_once() == Relayed(1, 0, 0)
+
+
 def test_a_relay_that_cannot_work_says_so_at_once(postgresql: str) -> None:
+    with pytest.raises(ConfigurationError, match="lease="):
+        Relay(postgresql, MemoryPublisher(), lease="soon")
     url = postgresql.replace("postgresql:", "postgresql+asyncpg:")
     with pytest.raises(ConfigurationError, match="async"), Relay(url, MemoryPublisher(), observers=()):
         pass

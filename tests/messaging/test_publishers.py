@@ -140,11 +140,11 @@ async def test_a_broker_that_is_not_there_has_nothing(bench: Bench) -> None:
 
     gone = RabbitMQPublisher("amqp://guest:guest@127.0.0.1:1/")
     (published,) = await gone.publish([bench.envelope(1)])
-    assert published.reception is Reception.RETRYABLE
+    assert published.reception is Reception.UNAVAILABLE
     await gone.aclose()
 
 
-async def test_a_redis_that_is_not_there_leaves_doubt() -> None:
+async def test_a_redis_that_is_not_there_says_nothing_about_a_message() -> None:
     import redis
     import redis.asyncio
 
@@ -156,7 +156,7 @@ async def test_a_redis_that_is_not_there_leaves_doubt() -> None:
     ):
         bench = Bench(publisher, "orders", _nothing)
         published = await bench.publish(bench.envelope(1), bench.envelope(2))
-        assert {one.reception for one in published} == {Reception.UNKNOWN}
+        assert {one.reception for one in published} == {Reception.UNAVAILABLE}
         closed = publisher.close() if isinstance(publisher, RedisStreamsPublisher) else publisher.aclose()
         if closed is not None:
             await closed
@@ -164,3 +164,46 @@ async def test_a_redis_that_is_not_there_leaves_doubt() -> None:
 
 async def _nothing() -> list[Envelope]:
     return []
+
+
+@pytest.fixture
+async def redis_bench() -> AsyncIterator[Bench]:
+    require("redis")
+    async for bench in _redis(f"test-{secrets.token_hex(6)}"):
+        yield bench
+
+
+async def test_what_redis_refuses_is_not_remembered_as_added(redis_bench: Bench) -> None:
+    """A mark that stayed without its entry would let the relay remove a message that never left."""
+    import redis
+
+    stream = f"tests:{{{redis_bench.topic}}}"
+    with redis.Redis.from_url(os.environ["RETRYSAFE_TEST_REDIS"]) as client:
+        client.set(stream, "in the way")
+        refused = await redis_bench.publish(redis_bench.envelope(1), redis_bench.envelope(2))
+        client.delete(stream)
+    assert [one.reception for one in refused] == [Reception.RETRYABLE] * 2
+    assert "WRONGTYPE" in refused[0].error
+    assert await redis_bench.publish(redis_bench.envelope(1)) == [ACKED]
+    assert [one.id for one in await redis_bench.arrived()] == ["id-1"]
+
+
+async def test_more_than_one_call_takes_and_several_streams(redis_bench: Bench) -> None:
+    """Answers are those of their messages, and each stream keeps its order."""
+    import redis
+
+    many = [redis_bench.envelope(n, topic=f"{redis_bench.topic}{'-b' * (n % 2)}") for n in range(450)]
+    assert await redis_bench.publish(*many[:3]) == [ACKED] * 3
+    published = await redis_bench.publish(*many)
+    assert [one.reception for one in published] == [Reception.DUPLICATE] * 3 + [Reception.ACKED] * 447
+    assert [one.id for one in await redis_bench.arrived()] == [f"id-{n}" for n in range(0, 450, 2)]
+    with redis.Redis.from_url(os.environ["RETRYSAFE_TEST_REDIS"]) as client:
+        assert client.delete(f"tests:{{{redis_bench.topic}-b}}")
+
+
+async def test_odd_texts_and_large_payloads_arrive_in_redis_as_they_were(redis_bench: Bench) -> None:
+    """Fields travel as JSON to the script: nothing of them may change on the way."""
+    odd = redis_bench.envelope(1, headers={"note": 'nul \0 "quoted" \\ / é 😀 \x7f', "empty": ""}, payload=b"")
+    large = redis_bench.envelope(2, payload=bytes(range(256)) * 8192)
+    assert await redis_bench.publish(odd, large, large._replace(id="id-3")) == [ACKED] * 3
+    assert await redis_bench.arrived() == [odd, large, large._replace(id="id-3")]

@@ -47,6 +47,9 @@ def add_to(verbs: Any) -> None:
     )
     parser.add_argument("--exchange", metavar="NAME", default="", help="RabbitMQ: publish to this exchange")
     parser.add_argument("--prefix", metavar="TEXT", default="", help="Redis: what the names of streams begin with")
+    parser.add_argument(
+        "--partitions", metavar="N", type=int, help="spread each topic over so many queues or streams (default: one)"
+    )
     parser.add_argument("--hold", choices=["transaction", "lease"], help="how a bucket is held meanwhile")
     parser.add_argument("--lease", metavar="TIME", default="30s", help="how long a dead relay's lease lasts (30s)")
     parser.add_argument("--batch", metavar="N", type=int, default=200, help="messages at a time (default: 200)")
@@ -155,7 +158,7 @@ def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
 def _rabbitmq(url: str, options: argparse.Namespace, backend: Backend) -> Any:
     from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
 
-    return RabbitMQPublisher(url, exchange=options.exchange)
+    return RabbitMQPublisher(url, exchange=options.exchange, partitions=options.partitions)
 
 
 def _redis(url: str, options: argparse.Namespace, backend: Backend) -> Any:
@@ -164,9 +167,10 @@ def _redis(url: str, options: argparse.Namespace, backend: Backend) -> Any:
 
     from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 
+    how = {"prefix": options.prefix, "partitions": options.partitions}
     if backend.serves_async:
-        return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(url), prefix=options.prefix)
-    return RedisStreamsPublisher(redis.Redis.from_url(url), prefix=options.prefix)
+        return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(url), **how)
+    return RedisStreamsPublisher(redis.Redis.from_url(url), **how)
 
 
 _BROKERS: dict[str, Callable[[str, argparse.Namespace, Backend], Any]] = {

@@ -54,6 +54,13 @@ class Verdict(NamedTuple):
     dead: list[Death]
     withdrawn: list[Queued]
     """What was to follow a message that waits, and was not tried."""
+    away: list[str]
+    """What the publisher said of a broker that takes nothing from anybody."""
+
+
+def nothing_yet() -> Verdict:
+    """A verdict on nothing."""
+    return Verdict([], [], [], [], [])
 
 
 def waves(queue: Iterable[Queued]) -> list[list[Queued]]:
@@ -90,21 +97,33 @@ def answered(wave: Sequence[Queued], published: Sequence[Published]) -> Sequence
     return [Published(Reception.UNKNOWN, error)] * len(wave)
 
 
+LONGEST_PAUSE = 30 * 86400.0
+"""Seconds for which a publisher can have a message wait, at most: what it says may be a stranger's word."""
+
+
+def _bounded(pause: float) -> float:
+    return min(max(pause, 0.0), LONGEST_PAUSE) if pause == pause else 0.0
+
+
 def judge(wave: Sequence[Queued], published: Sequence[Published], rules: Rules, chances: Iterable[float]) -> Verdict:
     """What follows for each message of a wave from how the broker took it; ``chances`` are random in [0, 1)."""
-    verdict = Verdict([], [], [], [])
-    for queued, (reception, said, pause), chance in zip(wave, answered(wave, published), chances, strict=False):
+    verdict = nothing_yet()
+    for queued, (reception, said, pause), chance in zip(wave, published, chances, strict=False):
         error = told(said)
         if reception in (Reception.ACKED, Reception.DUPLICATE):
             verdict.gone.append(queued)
             continue
+        if reception is Reception.UNAVAILABLE:
+            verdict.withdrawn.append(queued)
+            verdict.away.append(error)
+            continue
         if reception is Reception.POSTPONED:
-            verdict.delayed.append(Delay(queued, pause, error, counted=False))
+            verdict.delayed.append(Delay(queued, _bounded(pause), error, counted=False))
             continue
         if reception is Reception.FATAL or queued.finished + 1 >= rules.attempts:
             _give_up(verdict, queued, error, rules)
             continue
-        verdict.delayed.append(Delay(queued, max(pause, rules.backoff.delay(queued.finished, chance)), error))
+        verdict.delayed.append(Delay(queued, max(_bounded(pause), rules.backoff.delay(queued.finished, chance)), error))
     return verdict
 
 

@@ -2,7 +2,7 @@
 
 from retrysafe.core.inboxing import Became, Handled
 from retrysafe.messaging.batches import BatchHandler
-from retrysafe.messaging.errors import MessageDead, MessageRefused, MessageUnreadable, SequenceGap
+from retrysafe.messaging.errors import BrokerUnavailable, MessageDead, MessageRefused, MessageUnreadable, SequenceGap
 from retrysafe.messaging.handler import Handler
 from retrysafe.messaging.inbox import Inbox
 from retrysafe.messaging.inbox_operating import InboxOperator
@@ -17,6 +17,7 @@ from retrysafe.types import Chosen, Envelope, Published, Reception
 __all__ = [
     "BatchHandler",
     "Became",
+    "BrokerUnavailable",
     "Chosen",
     "Envelope",
     "Handled",

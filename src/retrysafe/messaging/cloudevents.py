@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from retrysafe.types import Envelope
 
 VERSION = "1.0"
-_OWN = ("specversion", "id", "source", "type", "subject", "sequence", "topic", "datacontenttype")
+OWN = ("specversion", "id", "source", "type", "subject", "sequence", "topic", "datacontenttype")
 
 
 def attributes(envelope: Envelope) -> dict[str, str]:
@@ -58,7 +58,7 @@ def envelope_of(given: Mapping[str, str], payload: bytes) -> Envelope:
         type=given["type"],
         source=given["source"],
         sequence=None if sequence is None else int(sequence),
-        headers={name: value for name, value in given.items() if name not in _OWN},
+        headers={name: value for name, value in given.items() if name not in OWN},
         payload=payload,
         media_type=given.get("datacontenttype", "application/octet-stream"),
     )

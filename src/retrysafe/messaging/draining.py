@@ -10,18 +10,20 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.core.outcomes import Answered
-from retrysafe.core.relaying import Death, Rules, Verdict, crashed, judge, waves
+from retrysafe.core.relaying import Death, Rules, Verdict, answered, crashed, judge, nothing_yet, waves
 from retrysafe.errors import InProgress, LeaseLost
 from retrysafe.messaging.low_water import LowWater
-from retrysafe.ports import AsyncClient, AsyncPublisher, Client, OutboxStore, Publisher, TransactionalStore
+from retrysafe.ports import AsyncClient, AsyncPublisher, Client, OutboxStore, Publisher, Steps, TransactionalStore
 from retrysafe.programs.drivers import arun, ask, run
-from retrysafe.programs.relaying import begin, conclude, conclude_fenced, take
+from retrysafe.programs.relaying import begin_fenced, conclude, conclude_fenced, take
 from retrysafe.types import Envelope, Published, Queued, Reception
+
+R = TypeVar("R")
 
 
 class Setting(NamedTuple):
@@ -51,12 +53,11 @@ class Flow:
                 yield going
 
     def judge(self, wave: Sequence[Queued], published: Sequence[Published]) -> Verdict:
-        """What follows; a lane whose message waits stops here."""
+        """What follows; a lane whose message waits stops here, and every lane when the broker is away."""
         verdict = judge(wave, published, self._rules, [random.random() for _ in wave])
-        for delay in verdict.delayed:
-            lane, at = delay.queued.lane, delay.queued.id
-            self._stopped.add(lane)
-            verdict.withdrawn.extend(queued for queued in self._queue if queued.lane == lane and queued.id > at)
+        for halted in wave if verdict.away else [delay.queued for delay in verdict.delayed]:
+            self._stopped.add(halted.lane)
+            verdict.withdrawn.extend(one for one in self._queue if one.lane == halted.lane and one.id > halted.id)
         return verdict
 
 
@@ -70,10 +71,15 @@ def doubtful(wave: Sequence[Queued], error: Exception) -> list[Published]:
     return [Published(Reception.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
 
 
+def receptions(wave: Sequence[Queued], said: Sequence[Published]) -> Sequence[Published]:
+    """What a publisher said, as what it should be; raises what comes of it where it is something else."""
+    return [Published(Reception(one), str(error), float(pause)) for one, error, pause in answered(wave, said)]
+
+
 def published_by(publisher: Publisher, wave: Sequence[Queued]) -> Sequence[Published]:
     """Publish; a publisher that fails takes no relay with it."""
     try:
-        return publisher.publish(envelopes(wave))
+        return receptions(wave, publisher.publish(envelopes(wave)))
     except Exception as error:  # noqa: BLE001 - whatever a publisher raises, nobody can tell what it did
         return doubtful(wave, error)
 
@@ -81,7 +87,7 @@ def published_by(publisher: Publisher, wave: Sequence[Queued]) -> Sequence[Publi
 async def apublished_by(publisher: AsyncPublisher, wave: Sequence[Queued]) -> Sequence[Published]:
     """The same for async code."""
     try:
-        return await publisher.publish(envelopes(wave))
+        return receptions(wave, await publisher.publish(envelopes(wave)))
     except Exception as error:  # noqa: BLE001 - as above
         return doubtful(wave, error)
 
@@ -92,7 +98,8 @@ def sifted(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], Verdict]:
     After an attempt that came to no end, messages are tried one at a time, until it is known which one it was.
     """
     killers = [queued for queued in due if crashed(queued, rules)]
-    verdict = Verdict([], [], [Death(queued, KILLS) for queued in killers], [])
+    verdict = nothing_yet()
+    verdict.dead.extend(Death(queued, KILLS) for queued in killers)
     left = [queued for queued in due if queued not in killers]
     suspected = any(queued.started > queued.finished for queued in left)
     return left[:1] if suspected else left, verdict
@@ -106,6 +113,8 @@ class Sum:
 
     def __init__(self) -> None:
         self.left = self.delayed = self.dead = 0
+        self.away = ""
+        """What was said of a broker that takes nothing from anybody."""
         self.verdicts: list[Verdict] = []
         """What is written down and not told yet."""
 
@@ -120,6 +129,7 @@ class Sum:
     def add(self, verdict: Verdict) -> None:
         """Count a wave."""
         self.verdicts.append(verdict)
+        self.away = self.away or "".join(verdict.away[:1])
         self.left += len(verdict.gone)
         self.delayed += len(verdict.delayed)
         self.dead += len(verdict.dead)
@@ -177,8 +187,7 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, publisher:
         if killers.dead:
             _conclude(setting, client, claim, killers, total)
         if queue:
-            with client.transaction() as opened:
-                run(begin(setting.store, setting.outbox, queue), opened.execute)
+            queue = _fenced(client, begin_fenced(setting.store, setting.outbox, claim._required_hold(), queue))
         flow = Flow(queue, setting.rules)
         for wave in flow:
             claim.ensure_held()
@@ -188,11 +197,16 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, publisher:
 
 def _conclude(setting: Setting, client: Client, claim: Claim, verdict: Verdict, total: Sum) -> None:
     steps = conclude_fenced(setting.store, setting.outbox, claim._required_hold(), verdict, keep=setting.keep)
+    _fenced(client, steps)
+    total.add(verdict)
+
+
+def _fenced(client: Client, steps: Steps[R | None]) -> R:
     with client.transaction() as opened:
         ours = run(steps, opened.execute)
     if not ours:
         raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
-    total.add(verdict)
+    return ours
 
 
 async def _adrain_leased(
@@ -208,8 +222,8 @@ async def _adrain_leased(
             if killers.dead:
                 await _aconclude(setting, client, claim, killers, total)
             if queue:
-                async with client.transaction() as opened:
-                    await arun(begin(setting.store, setting.outbox, queue), opened.execute)
+                held = claim._required_hold()
+                queue = await _afenced(client, begin_fenced(setting.store, setting.outbox, held, queue))
             flow = Flow(queue, setting.rules)
             for wave in flow:
                 claim.ensure_held()
@@ -219,8 +233,13 @@ async def _adrain_leased(
 
 async def _aconclude(setting: Setting, client: AsyncClient, claim: Claim, verdict: Verdict, total: Sum) -> None:
     steps = conclude_fenced(setting.store, setting.outbox, claim._required_hold(), verdict, keep=setting.keep)
+    await _afenced(client, steps)
+    total.add(verdict)
+
+
+async def _afenced(client: AsyncClient, steps: Steps[R | None]) -> R:
     async with client.transaction() as opened:
         ours = await arun(steps, opened.execute)
     if not ours:
         raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
-    total.add(verdict)
+    return ours

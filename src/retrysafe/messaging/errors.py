@@ -17,6 +17,17 @@ class MessageRefused(RetrysafeError):
     safe_new_key = True
 
 
+class BrokerUnavailable(RetrysafeError):
+    """The broker cannot be reached, or takes nothing from anybody, so the relay stopped for now.
+
+    Every message that has not left is where it was, and none has lost an attempt by it. Some may have reached the
+    broker all the same; they leave again, under the same ids. Relays that run try again by themselves; see to the
+    broker and its URL.
+    """
+
+    retry_same_key = True
+
+
 class MessageUnreadable(RetrysafeError):
     """The payload of the message is not what its media type says, so no handler can be given it.
 

@@ -2,8 +2,9 @@
 
 A snapshot that is held open keeps every message that was removed in the indexes, and each look at a bucket reads over
 all of them. So relays read from a low-water mark on. A number that was drawn early can be committed late, so the mark
-is no cursor: it is the oldest message of a full look some seconds ago, and every full look takes it back to what it
-finds.
+is no cursor: it is the oldest message of a full look, and it is used when every transaction has ended that had begun by
+then. Else the next message of its key, which can be written from the moment of that commit on, would overtake it. Every
+full look takes the mark back to what it finds. Where a database does not tell about transactions, there is no mark.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from retrysafe.programs.drivers import ask
 from retrysafe.types import Queued
 
 EVERY = 5.0
-"""Seconds between two full looks: who commits later than that after drawing its number waits so long at most."""
+"""Seconds between two full looks."""
 
 
 class LowWater:
@@ -24,7 +25,7 @@ class LowWater:
 
     def __init__(self, outbox: OutboxStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._outbox, self._clock = outbox, clock
-        self.mark = self._oldest = self._highest = 0
+        self.mark = self._oldest = self._begun = self._highest = 0
         self._next = 0.0
 
     def is_due(self) -> bool:
@@ -36,11 +37,15 @@ class LowWater:
         return True
 
     def steps(self) -> Steps[None]:
-        """Look from the beginning on. The mark follows one look later, and goes back at once."""
+        """Look from the beginning on. The mark follows when nobody can write below it, and goes back at once."""
         above = self._highest + 1
-        oldest = yield from ask(self._outbox.oldest())
-        oldest = above if oldest is None else oldest
-        self.mark, self._oldest = min(self._oldest, oldest), oldest
+        look = yield from ask(self._outbox.look())
+        oldest = above if look.oldest is None else look.oldest
+        if self._begun and look.ended >= self._begun:
+            self.mark, self._begun = self._oldest, 0
+        if not self._begun:
+            self._oldest, self._begun = oldest, look.begun
+        self.mark = min(self.mark, oldest)
 
     def took(self, queue: Sequence[Queued]) -> None:
         """These were read."""
@@ -48,5 +53,5 @@ class LowWater:
 
     def reset(self) -> bool:
         """Read from the beginning again; whether that is something new."""
-        before, self.mark, self._oldest = self.mark, 0, 0
+        before, self.mark, self._begun = self.mark, 0, 0
         return before > 0

@@ -12,6 +12,7 @@ from retrysafe.backend import Backend
 from retrysafe.core import keys
 from retrysafe.core.identifiers import ENTROPY, uuid7
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging import checking
 from retrysafe.messaging.errors import MessageRefused
 from retrysafe.messaging.notifying import Notifier
 from retrysafe.messaging.payloads import encode
@@ -83,13 +84,14 @@ class Outbox:
         """Write a message in the caller's transaction, and return it as it will leave.
 
         tx: a connection or session in a transaction, as ``Boundary.claim(tx=…)`` takes it, or ``claim.tx``.
-        topic: where it goes, 1 to 255 characters.
+        topic: where it goes, 1 to 255 bytes.
         payload: bytes, or what becomes JSON.
         key: what it is about (CloudEvents ``subject``), such as an order's id; messages of one topic and key keep
             their order, and those without a key have none.
         type: what happened, with its major version; by default the topic and ".v1".
         sequence: the version of what ``key`` names, for consumers that apply only what is newer.
-        headers: more attributes, text; those of the current trace are added.
+        headers: more attributes, text without control characters, up to 32 KiB in all; those of the current trace
+            are added.
         media_type: of the payload; by default JSON, and for bytes "application/octet-stream".
 
         Raises `MessageRefused` for what cannot be sent, `ConfigurationError` for a tx that cannot be used.
@@ -180,14 +182,14 @@ class Outbox:
             raise MessageRefused(f"payload= has {len(payload)} bytes; at most {self._largest} are taken (largest=).")
         return Envelope(
             id=uuid7(time.time_ns() // 1_000_000, os.urandom(ENTROPY)),
-            topic=_name(message.topic, "topic"),
+            topic=checking.name(message.topic, "topic"),
             key=None if message.key is None else keys.parse(message.key),
-            type=_name(message.type or f"{message.topic}.v1", "type"),
+            type=checking.name(message.type or f"{message.topic}.v1", "type"),
             source=self.source,
-            sequence=message.sequence,
-            headers=_headers({**trace_headers(), **message.headers}),
+            sequence=checking.sequence(message.sequence),
+            headers=checking.headers({**trace_headers(), **message.headers}),
             payload=payload,
-            media_type=media_type,
+            media_type=checking.name(media_type, "media_type"),
         )
 
 
@@ -199,19 +201,3 @@ def outbox_of(backend: Backend) -> tuple[OperableSqlOutbox, SqlStore]:
             "an outbox is in SQLite, PostgreSQL, MySQL or MariaDB."
         )
     return OperableSqlOutbox(backend.store), backend.store
-
-
-def _name(text: str, argument: str) -> str:
-    if not text:
-        raise MessageRefused(f"{argument}= is empty.")
-    try:
-        return keys.check_name(text, argument)
-    except ConfigurationError as error:
-        raise MessageRefused(error.detail) from error
-
-
-def _headers(headers: Mapping[Any, Any]) -> Mapping[str, str]:
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise MessageRefused(f"headers= maps text to text; {name!r} has {value!r}.")
-    return headers

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from retrysafe import connect
@@ -20,6 +21,7 @@ from retrysafe.core.relaying import OnDead, Rules
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.messaging.attending import Attendance
 from retrysafe.messaging.draining import Setting, Sum, adrain, drain
+from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.listening import address, alistening, listening
 from retrysafe.messaging.low_water import LowWater
 from retrysafe.messaging.outbox import outbox_of
@@ -118,7 +120,7 @@ class Relay:
             )
         observing = (LoggingObserver(),) if observers is None else tuple(observers)
         self._leases = store if hold == "lease" else None
-        self._lease = lease
+        self._lease = seconds_of(lease, "lease")
         backoff = Backoff(seconds_of(pause, "pause"), seconds_of(longest_pause, "longest_pause"))
         rules = Rules(attempts=attempts, crashes=crashes, backoff=backoff, on_dead=OnDead(on_dead))
         self._low = LowWater(outbox)
@@ -138,7 +140,11 @@ class Relay:
     # ------------------------------------------------------------ one run
 
     def run_once(self) -> Relayed:
-        """Publish until nothing more is due; raise if the store fails."""
+        """Publish until nothing more is due.
+
+        Raises `StoreUnavailable` if the store fails, and `BrokerUnavailable` if the publisher says that its broker is
+        not there: what had left until then has left.
+        """
         with self._working(self._opened()) as (setting, client):
             self._backend.check(client)
             total = Sum()
@@ -192,6 +198,8 @@ class Relay:
         for verdict in done.verdicts:
             self._reporter.concluded(verdict, time.monotonic() - began)
         total.include(done)
+        if done.away:
+            raise BrokerUnavailable(done.away)
 
     # ------------------------------------------------------------ being seen
 
@@ -210,9 +218,19 @@ class Relay:
     # ------------------------------------------------------------ connections
 
     def _opened(self) -> Client:
+        if iscoroutinefunction(self._publisher.publish):
+            raise ConfigurationError(
+                "publisher= is for async code: relay with arun_once, arun_forever or async with, or give the "
+                "publisher's sync twin, if it has one."
+            )
         return self._backend.another()
 
     def _aopened(self) -> AsyncClient:
+        if not iscoroutinefunction(self._publisher.publish):
+            raise ConfigurationError(
+                "publisher= is for sync code: relay with run_once, run_forever or with, or give the publisher's async "
+                "twin. Nothing was published."
+            )
         return self._backend.aanother()
 
     @contextmanager
@@ -309,6 +327,7 @@ class Relay:
         self.stop()
         if self._thread is not None:
             self._thread.join()
+        self._bell = Bell()  # run_once is not to be ended by a stop that was obeyed
 
     async def __aenter__(self) -> Relay:
         import asyncio
@@ -321,6 +340,7 @@ class Relay:
         self.stop()
         if self._task is not None:
             await self._task
+        self._bell = Bell()
 
 
 def _shuffled(buckets: list[int]) -> list[int]:

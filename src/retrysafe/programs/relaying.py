@@ -41,11 +41,23 @@ def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool) -> Steps[None
         yield from each(outbox.bury(death))
 
 
-def begin(store: TransactionalStore, outbox: OutboxStore, queue: Sequence[Queued]) -> Steps[None]:
-    """Write down, in a transaction of its own, that attempts to publish begin."""
+def begin_fenced(
+    store: TransactionalStore, outbox: OutboxStore, held: Held, queue: Sequence[Queued]
+) -> Steps[list[Queued] | None]:
+    """Write down, in a transaction of its own, that attempts to publish begin; return the queue as it then is.
+
+    None if the lease is not ours any more.
+
+    Without the fence, a relay that was stalled would write what it has read long ago over what others have since: the
+    pause of a lane, the place where it is parked, its attempts.
+    """
     yield from ask(store.begin())
+    if not (yield from ask(outbox.fence(held))):
+        yield from ask(store.rollback())
+        return None
     yield from each(outbox.begun(queue))
     yield from ask(store.commit())
+    return [queued._replace(noted=True) for queued in queue]
 
 
 def conclude_fenced(

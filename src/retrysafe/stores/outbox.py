@@ -11,7 +11,7 @@ from retrysafe.core.relaying import Death, Delay
 from retrysafe.ports import Ask, Rows
 from retrysafe.stores.sql import TABLE as RECORDS
 from retrysafe.stores.sql import SqlStore
-from retrysafe.types import Envelope, Held, Queued
+from retrysafe.types import Envelope, Held, Look, Queued
 
 TABLE = "retrysafe_outbox"
 AT_ONCE = 200
@@ -65,10 +65,10 @@ class SqlOutbox:
 
     # ------------------------------------------------------------ taking
 
-    def oldest(self) -> Ask[int | None]:
-        """The lowest number of all messages; None: there is none."""
-        sql = f"SELECT min(o.id) FROM {TABLE} AS o"
-        return Ask(self._store.query(sql, {}, writes=False), _number)
+    def look(self) -> Ask[Look]:
+        """The lowest number of all messages, and which transactions may still write a lower one."""
+        sql = f"SELECT min(o.id), {self._store.TRANSACTIONS} FROM {TABLE} AS o"
+        return Ask(self._store.query(sql, {}, writes=False), _look)
 
     def waiting(self, low: int = 0) -> Ask[list[int]]:
         """The buckets that hold messages with numbers from ``low`` on."""
@@ -105,7 +105,7 @@ class SqlOutbox:
             "AND d.id <= o.id AND d.not_before > t.now"
         )
         sql = (
-            f"SELECT {columns}, coalesce(w.started, 0), coalesce(w.finished, 0), t.now "
+            f"SELECT {columns}, coalesce(w.started, 0), coalesce(w.finished, 0), t.now, w.id "
             f"FROM {TABLE} AS o LEFT JOIN {TABLE}_troubles AS w ON w.id = o.id, {clock} "
             f"WHERE o.bucket = {p('bucket')} AND o.id >= {p('token', 'low')} AND NOT EXISTS ({blocked}) "
             f"AND NOT EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = o.topic) "
@@ -133,7 +133,8 @@ class SqlOutbox:
         if keep:
             asks.append(self._copied("published", queue, {"published": self._store.NOW}))
         asks.append(self._deleted(TABLE, queue))
-        return [*asks, self._deleted(f"{TABLE}_troubles", queue)]
+        noted = [queued for queued in queue if queued.noted]
+        return [*asks, self._deleted(f"{TABLE}_troubles", noted)] if noted else asks
 
     def delay(self, delay: Delay) -> list[Ask[None]]:
         """Let a message, and with it its lane, wait."""
@@ -195,8 +196,8 @@ class SqlOutbox:
         return self._write(f"DELETE FROM {table} WHERE {where}", ids)
 
     def _ids(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
-        params: dict[str, Any] = {f"id{i}": queued.id for i, queued in enumerate(queue)}
-        return f"id IN ({', '.join(self._store.p('token', name) for name in params)})", params
+        among, params = self._store.among("token", "id", [queued.id for queued in queue])
+        return f"id {among}", params
 
     def _write(self, sql: str, params: Mapping[str, Any]) -> Ask[None]:
         return Ask(self._store.query(sql, params), _nothing)
@@ -217,10 +218,10 @@ def _queue(answer: Rows) -> list[Queued]:
 
 def _queued(row: Sequence[Any]) -> Queued:
     fields: dict[str, Any] = dict(zip(_COLUMNS, row, strict=False))
-    started, finished, now = row[len(_COLUMNS) :]
+    started, finished, now, note = row[len(_COLUMNS) :]
     envelope = envelope_in(fields)
     place = int(fields["id"]), int(fields["lane"]), int(fields["created"])
-    return Queued(*place, int(started), int(finished), envelope, int(now))
+    return Queued(*place, int(started), int(finished), envelope, int(now), note is not None)
 
 
 def envelope_in(fields: Mapping[str, Any]) -> Envelope:
@@ -239,9 +240,9 @@ def envelope_in(fields: Mapping[str, Any]) -> Envelope:
     )
 
 
-def _number(answer: Rows) -> int | None:
-    (found,) = answer.rows[0]
-    return None if found is None else int(found)
+def _look(answer: Rows) -> Look:
+    oldest, ended, begun = answer.rows[0]
+    return Look(None if oldest is None else int(oldest), int(ended), int(begun))
 
 
 def _any(answer: Rows) -> bool:

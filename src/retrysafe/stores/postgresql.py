@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO, ClassVar
+from collections.abc import Sequence
+from typing import Any, BinaryIO, ClassVar
 
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Ask, Capabilities, Copy, Query, Rows
@@ -120,13 +121,22 @@ class PostgresqlStore(SqlStore):
         read = Query(self.read_sql, params, usage, writes=False)
         return Query(self._counted_claim_sql[want.transactional, limited], params, read)
 
-    def claim_many_sql(self, count: int) -> str:
+    def among(self, kind: str, name: str, values: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+        """One parameter for all: a statement that is the same for every number of them is prepared once."""
+        return f"= ANY (CAST(:{name}s AS {self.CASTS[kind]}[]))", {f"{name}s": list(values)}
+
+    def rows_of(self, keys: Sequence[bytes], fingerprints: Sequence[bytes]) -> tuple[str, dict[str, Any]]:
+        """The same for rows."""
+        rows = "SELECT w.k, w.f FROM unnest(CAST(:keys AS bytea[]), CAST(:prints AS bytea[])) AS w (k, f)"
+        return rows, {"keys": list(keys), "prints": list(fingerprints)}
+
+    def claim_many_sql(self, rows: str) -> str:
         """The same behind the gates of the keys, so that it waits for no other transaction."""
         lock = _LOCK.replace("CAST(:key AS bytea)", "w.wanted_key")
-        keys = ", ".join(self.p("key", f"key{i}") for i in range(count))
+        there = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash = ANY (CAST(:keys AS bytea[]))"
         before = (
-            f"{self._wanted(count)}, t AS MATERIALIZED (SELECT {self.NOW} AS now), "
-            f"old AS MATERIALIZED (SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash IN ({keys})), "
+            f"WITH wanted (wanted_key, wanted_print) AS MATERIALIZED ({rows}), "
+            f"t AS MATERIALIZED (SELECT {self.NOW} AS now), old AS MATERIALIZED ({there}), "
             f"gate AS MATERIALIZED (SELECT w.wanted_key, w.wanted_print, {lock} AS open FROM wanted AS w "
             f"WHERE NOT EXISTS (SELECT 1 FROM old WHERE old.key_hash = w.wanted_key)) "
         )
@@ -220,6 +230,8 @@ class PostgresqlStore(SqlStore):
         """
         empty = Query(f"TRUNCATE {partition.quoted}", {})
         return [Ask(empty, _count), Ask(Copy(partition, None, spool), _count)]
+
+    TRANSACTIONS = "txid_snapshot_xmin(txid_current_snapshot()), txid_current()"
 
     ISOLATION = "SELECT current_setting('transaction_isolation')"
 

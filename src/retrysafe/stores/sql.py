@@ -250,21 +250,24 @@ class SqlStore:
 
     def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
         """Insert first records, in the order of their keys; those that are there stay as they are."""
-        params = self._want_params(wants[0])
-        for i, want in enumerate(sorted(wants)):
-            params |= {f"key{i}": want.key, f"fingerprint{i}": want.fingerprint}
-        found = self.query(self.claim_many_sql(len(wants)), params)
+        ordered = sorted(wants)
+        rows, params = self.rows_of([want.key for want in ordered], [want.fingerprint for want in ordered])
+        found = self.query(self.claim_many_sql(rows), self._want_params(wants[0]) | params)
         return Ask(found, lambda answer: {bytes(key): int(token) for key, token in answer.rows})
 
-    def claim_many_sql(self, count: int) -> str:
-        """One INSERT of so many; here a transaction that writes is alone."""
-        return self._insert_many(f"{self._wanted(count)} ", f"wanted, {self.clock} WHERE true")
-
-    def _wanted(self, count: int) -> str:
-        rows = ", ".join(
-            f"({self.p('key', f'key{i}')}, {self.p('fingerprint', f'fingerprint{i}')})" for i in range(count)
+    def claim_many_sql(self, rows: str) -> str:
+        """One INSERT of what is wanted; here a transaction that writes is alone."""
+        return self._insert_many(
+            f"WITH wanted (wanted_key, wanted_print) AS ({rows}) ", f"wanted, {self.clock} WHERE true"
         )
-        return f"WITH wanted (wanted_key, wanted_print) AS (VALUES {rows})"
+
+    def rows_of(self, keys: Sequence[bytes], fingerprints: Sequence[bytes]) -> tuple[str, dict[str, Any]]:
+        """Keys and fingerprints as the rows of a table, and the parameters."""
+        params: dict[str, Any] = {}
+        for i, pair in enumerate(zip(keys, fingerprints, strict=True)):
+            params |= zip((f"key{i}", f"fingerprint{i}"), pair, strict=True)
+        rows = (f"({self.p('key', f'key{i}')}, {self.p('fingerprint', f'fingerprint{i}')})" for i in range(len(keys)))
+        return f"VALUES {', '.join(rows)}", params
 
     def _insert_many(self, before: str, source: str) -> str:
         insert = self._insert("retrysafe_source", " WHERE retrysafe_true").rsplit(" RETURNING ", 1)[0]
@@ -273,24 +276,20 @@ class SqlStore:
 
     def read_many(self, keys: Sequence[bytes]) -> Ask[dict[bytes, Record]]:
         """The records of keys."""
-        params = {f"key{i}": key for i, key in enumerate(keys)}
-        sql = (
-            f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {self.clock} "
-            f"WHERE r.key_hash IN ({', '.join(self.p('key', name) for name in params)})"
-        )
+        among, params = self.among("key", "key", keys)
+        sql = f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {self.clock} WHERE r.key_hash {among}"
         found = self.query(sql, params, writes=False)
         return Ask(found, lambda answer: {record.key: record for record in _records(answer)})
 
     def complete_many(self, held: Sequence[Held], result: Stored) -> Ask[int]:
         """Complete the records of one attempt."""
         first, stamp = held[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""
-        params: dict[str, Any] = {f"key{i}": one.key for i, one in enumerate(held)}
-        keys = ", ".join(self.p("key", name) for name in params)
+        among, params = self.among("key", "key", [one.key for one in held])
         params |= {"attempt": first.attempt, "window": first.clocks.window, "memory": first.clocks.memory}
         sql = self._update(
             f"state = '{RULES[Event.COMPLETE].target}', {self._result()}, {self._written()}",
             self.clock,
-            f"r.key_hash IN ({keys}) AND r.attempt = {self.p('attempt')} AND {allowed(Event.COMPLETE)}{stamp}",
+            f"r.key_hash {among} AND r.attempt = {self.p('attempt')} AND {allowed(Event.COMPLETE)}{stamp}",
         )
         return Ask(self.query(sql, params | _result_params(result)), _count)
 
@@ -363,6 +362,9 @@ class SqlStore:
         """Roll back."""
         return _control("rollback", "ROLLBACK")
 
+    TRANSACTIONS: ClassVar[str] = "0, 0"
+    """Below which number all transactions have ended, and one that is higher than those of all that have begun."""
+
     ISOLATION: ClassVar[str | None] = None
     """A query for the isolation level of the current transaction, where it decides what a waiter can see."""
 
@@ -396,6 +398,11 @@ class SqlStore:
         """A parameter, cast where the dialect needs it."""
         cast = self.CASTS.get(kind)
         return f":{name or kind}" if cast is None else f"CAST(:{name or kind} AS {cast})"
+
+    def among(self, kind: str, name: str, values: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+        """The condition, behind an expression, that it is one of these values; and its parameters."""
+        params = {f"{name}{i}": value for i, value in enumerate(values)}
+        return f"IN ({', '.join(self.p(kind, each) for each in params)})", params
 
     def _insert(self, clock: str, gate: str = "", *, counted: bool = False) -> str:
         """``counted``: under the holder of a quota; other records are not in its index."""

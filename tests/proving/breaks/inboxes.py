@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.proving.breaks import Break
 
 INBOX = "tests/messaging/test_inbox.py"
+UNKEEPABLE = "test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter"
 BATCHES = "tests/messaging/test_batches.py"
 PLAN = "tests/core/test_batching.py"
 SUBSCRIPTION = "tests/messaging/test_subscription.py"
@@ -167,8 +168,8 @@ BREAKS = [
         '    if "\\0" in text:\n',
         "    return text\n    if text:\n",
         killed_by=(
-            f"{INBOX}::test_what_no_database_can_keep_as_it_is_becomes_a_letter[sqlite-half a character in its id]",
-            f"{INBOX}::test_what_no_database_can_keep_as_it_is_becomes_a_letter[postgresql-a NUL in the error]",
+            f"{INBOX}::{UNKEEPABLE}[sqlite-half a character in its id]",
+            f"{INBOX}::{UNKEEPABLE}[postgresql-a NUL in the error]",
         ),
         rows=(53,),
     ),

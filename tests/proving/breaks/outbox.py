@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.proving.breaks import Break
 
 FAULTS, OPERATING = "tests/messaging/test_relay_faults.py::", "tests/messaging/test_operating.py::"
+NOTIFYING = "tests/messaging/test_notifying.py::"
 BROKERS = "tests/messaging/test_broker_faults.py::"
 
 BREAKS: list[Break] = [
@@ -32,13 +33,14 @@ BREAKS: list[Break] = [
     Break(
         "a relay reads on from the highest number it has seen",
         "stores/outbox.py",
-        'return Ask(self._store.query(sql, {"bucket": number, "limit": limit}, writes=False), _queue)',
+        'return Ask(self._store.query(sql, {"bucket": number, "limit": limit, "low": low}, writes=False), _queue)',
         "seen: Any = globals().setdefault('_seen', [0])\n\n"
         "        def after(answer: Rows) -> list[Queued]:\n"
         "            found = [one for one in _queue(answer) if one.id > seen[0]]\n"
         "            seen[0] = max([seen[0], *(one.id for one in found)])\n"
         "            return found\n\n"
-        '        return Ask(self._store.query(sql, {"bucket": number, "limit": limit}, writes=False), after)',
+        '        return Ask(self._store.query(sql, {"bucket": number, "limit": limit, "low": low}, writes=False), '
+        "after)",
         (f"{FAULTS}test_a_row_that_commits_late_is_not_passed_over[postgresql]",),
         rows=(35,),
     ),
@@ -49,6 +51,28 @@ BREAKS: list[Break] = [
         "if reception in (Reception.ACKED, Reception.DUPLICATE, Reception.UNKNOWN):",
         (f"{BROKERS}test_the_connection_is_cut_at_every_frame[rabbitmq-frame lost]",),
         rows=(51,),
+    ),
+    Break(
+        "a broker that is away costs every message its attempts",
+        "core/relaying.py",
+        "if reception is Reception.UNAVAILABLE:",
+        "if reception is None:",
+        (f"{OPERATING}test_a_broker_that_is_away_costs_no_attempt[sqlite-None]",),
+        rows=(51,),
+    ),
+    Break(
+        "a relay that was stalled writes down what it has read long ago",
+        "programs/relaying.py",
+        "        return None\n    yield from each(outbox.begun(queue))",
+        "        pass\n    yield from each(outbox.begun(queue))",
+        (f"{OPERATING}test_a_relay_that_was_stalled_begins_nothing[postgresql]",),
+    ),
+    Break(
+        "a relay takes a publisher of the other colour",
+        "messaging/relay.py",
+        "if not iscoroutinefunction(self._publisher.publish):",
+        "if False:",
+        (f"{OPERATING}test_a_publisher_of_the_other_colour_is_refused[sqlite]",),
     ),
     Break(
         "a message that nobody takes is tried for ever",
@@ -79,6 +103,43 @@ BREAKS: list[Break] = [
         "    if len(there) < BUCKETS:",
         "    if len(there) < 0:",
         (f"{OPERATING}test_a_relay_makes_the_buckets_that_somebody_has_removed[sqlite]",),
+    ),
+    Break(
+        "who redrives dead letters locks none",
+        "stores/outbox_operating.py",
+        'sql = f"SELECT id FROM {TABLE}_dead WHERE {where}{locked}"',
+        'sql = f"SELECT id FROM {TABLE}_dead WHERE {where}"',
+        (f"{OPERATING}test_who_redrives_waits_for_another_who_is_at_it[postgresql]",),
+    ),
+    Break(
+        "the low-water mark passes over those who may still write below it",
+        "messaging/low_water.py",
+        "if self._begun and look.ended >= self._begun:",
+        "if self._begun:",
+        (f"{FAULTS}test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key[postgresql-None]",),
+        rows=(35,),
+    ),
+    Break(
+        "the low-water mark is above what waits",
+        "messaging/low_water.py",
+        "oldest = above if look.oldest is None else look.oldest",
+        "oldest = above",
+        (f"{FAULTS}test_what_waits_is_never_below_the_mark[postgresql-None]",),
+        rows=(35,),
+    ),
+    Break(
+        "a relay that listens hears nothing",
+        "messaging/listening.py",
+        "while connection.pgconn.notifies() is not None:\n                    self._heard()",
+        "while connection.pgconn.notifies() is not None:\n                    pass",
+        (f"{NOTIFYING}test_a_relay_in_a_thread_hears_of_another_process",),
+    ),
+    Break(
+        "a relay that listens again does not look at what it missed",
+        "messaging/listening.py",
+        'connection.execute(f"LISTEN {CHANNEL}")\n        self._heard()',
+        'connection.execute(f"LISTEN {CHANNEL}")',
+        (f"{NOTIFYING}test_a_listener_that_is_cut_off_comes_back_and_looks",),
     ),
     Break(
         "writing wakes no relay",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, cast
@@ -19,6 +20,7 @@ from aiormq.abc import DeliveredMessage
 from retrysafe.core.backoff import Backoff
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partitions_of
+from retrysafe.core.outstanding import Outstanding
 from retrysafe.core.shelf import Shelf
 from retrysafe.errors import ConfigurationError
 from retrysafe.finish import is_cancelled
@@ -92,6 +94,7 @@ class RabbitMQConsumer:
         self._opening = Uncut(self._open)
         self._generation = -1
         self._opened, self._failures = -_LASTING, 0
+        self._outstanding: defaultdict[str, Outstanding] = defaultdict(Outstanding)
 
     @property
     def redelivers(self) -> float | None:
@@ -123,18 +126,31 @@ class RabbitMQConsumer:
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Tell the broker that these are settled. What cannot be told is delivered again, which is harmless."""
-        wires = self._wires
-        ours = [delivery for delivery in deliveries if self._shelf.settle(delivery)]
+        ours = [delivery.tag for delivery in deliveries if self._shelf.settle(delivery)]
         if not ours:
             return
         try:
             async with asyncio.timeout(self._timeout):
-                for delivery in ours:
-                    await wires[delivery.tag.queue].basic_ack(delivery.tag.number, wait=delivery is ours[-1])
-        except (*_LOST, asyncio.CancelledError) as error:  # of a frame\'s future, when a channel is closed
+                *frames, last = self._acks(ours)
+                for wire, number, multiple in frames:
+                    await wire.basic_ack(number, multiple=multiple, wait=False)
+                wire, number, multiple = last
+                await wire.basic_ack(number, multiple=multiple)
+        except (*_LOST, asyncio.CancelledError) as error:  # of a frame's future, when a channel is closed
             await self._hang_up()
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
+
+    def _acks(self, tags: Iterable[Tag]) -> Iterator[tuple[Wire, int, bool]]:
+        """The frames that settle these: a channel, a number, and whether it stands for all below it."""
+        settled: defaultdict[str, list[int]] = defaultdict(list)
+        for tag in tags:
+            settled[tag.queue].append(tag.number)
+        for queue, numbers in settled.items():
+            upto, others = self._outstanding[queue].settle(numbers)
+            yield from ((self._wires[queue], number, False) for number in others)
+            if upto is not None:
+                yield self._wires[queue], upto, True
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
@@ -212,6 +228,7 @@ class RabbitMQConsumer:
     async def _take_in(self, generation: int, queue: str, message: DeliveredMessage) -> None:
         if generation == self._generation and message.delivery_tag is not None:
             tag = Tag(generation, queue, message.delivery_tag)
+            self._outstanding[queue].arrive(tag.number)
             self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
             self._arrived.set()
 
@@ -223,6 +240,7 @@ class RabbitMQConsumer:
         self._generation = -1
         self._wires, self._tags = {}, {}
         self._shelf.clear()
+        self._outstanding.clear()
         subscribing, self._subscribing = self._subscribing, set()
         for task in subscribing:
             task.cancel()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import cast
 
 import aio_pika
-from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
+from aio_pika.abc import AbstractChannel, AbstractConnection
 from aio_pika.exceptions import DeliveryError, PublishError
+from aiormq import Channel as Wire
+from aiormq import spec
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of
@@ -38,10 +41,10 @@ class RabbitMQPublisher:
         self, url: str, *, exchange: str = "", partitions: int | None = None, timeout: Duration = "10s"
     ) -> None:
         partitions_of("", partitions)  # refuses a wrong number
-        self._url, self._exchange_name, self._partitions = url, exchange, partitions
+        self._url, self._exchange, self._partitions = url, exchange, partitions
         self._timeout = seconds_of(timeout, "timeout")
         self._connection: AbstractConnection | None = None
-        self._exchange: AbstractExchange | None = None
+        self._wire: Wire | None = None
         self._opening = asyncio.Lock()
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
@@ -50,11 +53,11 @@ class RabbitMQPublisher:
             return []
         try:
             async with self._opening:  # publish may be called while it is under way
-                exchange = await self._opened()
+                wire = await self._opened()
         except Exception as error:  # noqa: BLE001 - aio-pika's have no common base; nothing has been published
-            return [Published(Reception.RETRYABLE, _said(error))] * len(envelopes)
-        published = await asyncio.gather(*(self._one(exchange, envelope) for envelope in envelopes))
-        if exchange is self._exchange and any(one.reception is Reception.UNKNOWN for one in published):
+            return [Published(Reception.UNAVAILABLE, _said(error))] * len(envelopes)
+        published = await asyncio.gather(*(self._one(wire, envelope) for envelope in envelopes))
+        if wire is self._wire and any(one.reception is Reception.UNKNOWN for one in published):
             await self._hang_up()
         return published
 
@@ -62,10 +65,17 @@ class RabbitMQPublisher:
         """Hang up."""
         await self._hang_up()
 
-    async def _one(self, exchange: AbstractExchange, envelope: Envelope) -> Published:
+    async def _one(self, wire: Wire, envelope: Envelope) -> Published:
         place = partition(envelope.topic, envelope.key, envelope.id, self._partitions)
         try:
-            await exchange.publish(_message(envelope), place, mandatory=True, timeout=self._timeout)
+            await wire.basic_publish(
+                envelope.payload,
+                exchange=self._exchange,
+                routing_key=place,
+                properties=_properties(envelope),
+                mandatory=True,
+                timeout=self._timeout,
+            )
         except PublishError:
             return Published(Reception.RETRYABLE, f"no queue takes {place!r}")
         except DeliveryError as error:
@@ -78,20 +88,21 @@ class RabbitMQPublisher:
             return Published(Reception.UNKNOWN, _said(error))
         return _ACKED
 
-    async def _opened(self) -> AbstractExchange:
-        if self._exchange is None or self._connection is None or self._connection.is_closed:
+    async def _opened(self) -> Wire:
+        if self._wire is None or self._connection is None or self._connection.is_closed:
             await self._hang_up()
             async with asyncio.timeout(self._timeout):
                 self._connection = await aio_pika.connect(self._url)
                 channel: AbstractChannel = await self._connection.channel(
                     publisher_confirms=True, on_return_raises=True
                 )
-                named = self._exchange_name
-                self._exchange = await channel.get_exchange(named) if named else channel.default_exchange
-        return self._exchange
+                if self._exchange:
+                    await channel.get_exchange(self._exchange)  # raises what publishing would end the channel with
+                self._wire = cast(Wire, await channel.get_underlay_channel())
+        return self._wire
 
     async def _hang_up(self) -> None:
-        connection, self._connection, self._exchange = self._connection, None, None
+        connection, self._connection, self._wire = self._connection, None, None
         if connection is not None:
             with suppress(Exception):
                 async with asyncio.timeout(self._timeout):
@@ -104,11 +115,10 @@ def _is_ours() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _message(envelope: Envelope) -> aio_pika.Message:
-    return aio_pika.Message(
-        envelope.payload,
+def _properties(envelope: Envelope) -> spec.Basic.Properties:
+    return spec.Basic.Properties(
         message_id=envelope.id,
-        type=envelope.type,
+        message_type=envelope.type,
         content_type=envelope.media_type,
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         headers={f"{PREFIX}{name}": value for name, value in attributes(envelope).items()},

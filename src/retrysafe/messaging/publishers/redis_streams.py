@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import redis
 import redis.asyncio
+from redis.exceptions import ClusterDownError, OutOfMemoryError, ReadOnlyError
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of
@@ -15,14 +17,33 @@ from retrysafe.messaging.redis_entries import PAYLOAD
 from retrysafe.types import Duration, Envelope, Published, Reception
 
 _ACKED, _DUPLICATE = Published(Reception.ACKED), Published(Reception.DUPLICATE)
+_AT_ONCE, _BYTES_AT_ONCE = 100, 1 << 20
+"""How many messages, and bytes of payloads, one call of the script adds at most: the server does nothing else then."""
 _SCRIPT = """
-if redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[1]) then
-    redis.call('XADD', KEYS[1], unpack(ARGV, 2))
-    return 1
+local trim, answers = tonumber(ARGV[2]), {}
+for at = 2, #KEYS do
+    local place = 2 * at - 1 + trim
+    local said = redis.pcall('SET', KEYS[at], '', 'NX', 'PX', ARGV[1])
+    if type(said) == 'table' and not said.err then
+        local entry = {'XADD', KEYS[1]}
+        for i = 3, 2 + trim do entry[#entry + 1] = ARGV[i] end
+        entry[#entry + 1] = '*'
+        for _, part in ipairs(cjson.decode(ARGV[place])) do entry[#entry + 1] = part end
+        entry[#entry + 1] = ARGV[place + 1]
+        said = redis.pcall(unpack(entry))
+        if type(said) == 'table' then redis.call('DEL', KEYS[at]) end
+    end
+    answers[at - 1] = type(said) == 'table' and said.err or said and 1 or 0
 end
-return 0
+return answers
 """
-"""Redis before 8.6 has no idempotent XADD. The mark and the entry are in one script, so both are there or neither."""
+"""Redis before 8.6 has no idempotent XADD. The mark and the entry are in one script, so both are there or neither.
+
+KEYS: the stream, then the marks of the messages. ARGV: how long they are remembered, how many arguments trim the
+stream, these, and of each message the names and texts of its fields, the name of the payload last, and the payload.
+Answers for each message 1, 0 when it is remembered, or the error that kept it out: its mark must not stay, or it would
+be taken for added when it comes again.
+"""
 
 
 def stream_of(prefix: str, partition: str) -> str:
@@ -38,25 +59,68 @@ class _Commands:
         self._prefix, self._partitions, self._length = prefix, partitions, length
         self._remembered = round(seconds_of(remember, "remember") * 1000)
 
-    def call(self, envelope: Envelope) -> tuple[Any, ...]:
-        """Keys and arguments of the script; both keys are in the slot of the stream."""
-        place = partition(envelope.topic, envelope.key, envelope.id, self._partitions)
-        tagged = stream_of(self._prefix, place)
+    def calls(self, envelopes: Sequence[Envelope]) -> list[_Call]:
+        """Calls of the script, each for messages of one stream in their order."""
+        found: list[_Call] = []
+        filling: dict[str, _Call] = {}
+        for place, envelope in enumerate(envelopes):
+            stream = stream_of(self._prefix, partition(envelope.topic, envelope.key, envelope.id, self._partitions))
+            call = filling.get(stream)
+            if call is None or call.is_full(len(envelope.payload)):
+                call = filling[stream] = _Call(stream)
+                found.append(call)
+            call.add(place, envelope)
+        return found
+
+    def arguments(self, call: _Call) -> tuple[Any, ...]:
+        """Keys and arguments of the script; all keys are in the slot of the stream."""
         trim = () if self._length is None else ("MAXLEN", "~", self._length)
+        return 1 + len(call.marks), call.stream, *call.marks, self._remembered, len(trim), *trim, *call.messages
+
+
+class _Call:
+    """One call of the script, by the places of its messages."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self.places: list[int] = []
+        self.marks: list[str] = []
+        self.messages: list[str | bytes] = []
+        self._bytes = 0
+
+    def is_full(self, more: int) -> bool:
+        return len(self.places) >= _AT_ONCE or self._bytes + more > _BYTES_AT_ONCE
+
+    def add(self, place: int, envelope: Envelope) -> None:
         fields = [part for pair in attributes(envelope).items() for part in pair]
-        arguments = (self._remembered, *trim, "*", *fields, PAYLOAD, envelope.payload)
-        return 2, tagged, f"{tagged}:seen:{envelope.source}:{envelope.id}", *arguments
+        self.places.append(place)
+        self.marks.append(f"{self.stream}:seen:{envelope.source}:{envelope.id}")
+        self.messages += (json.dumps([*fields, PAYLOAD], ensure_ascii=False), envelope.payload)
+        self._bytes += len(envelope.payload)
 
 
-def _judged(answers: Sequence[Any]) -> list[Published]:
-    return [_one(answer) for answer in answers]
+def _judged(calls: Sequence[_Call], answers: Sequence[Any]) -> list[Published]:
+    found: dict[int, Published] = {}
+    for call, answer in zip(calls, answers, strict=True):
+        said = [answer] * len(call.places) if isinstance(answer, Exception) else answer
+        found.update(zip(call.places, map(_one, said), strict=True))
+    return [found[place] for place in range(len(found))]
+
+
+_LOST = (redis.ConnectionError, redis.TimeoutError)
+_UNABLE = ("OOM", "MISCONF", "READONLY", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
+"""What a server says first that takes nothing from anybody: it is full, cannot save, or is not the one that writes."""
+_UNABLE_ERRORS = (OutOfMemoryError, ReadOnlyError, ClusterDownError)
 
 
 def _one(answer: Any) -> Published:
-    if isinstance(answer, redis.RedisError):
-        lost = isinstance(answer, redis.ConnectionError | redis.TimeoutError)
-        return Published(Reception.UNKNOWN if lost else Reception.RETRYABLE, str(answer))
-    return _ACKED if answer == 1 else _DUPLICATE
+    if isinstance(answer, int):
+        return _ACKED if answer == 1 else _DUPLICATE
+    said = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+    if isinstance(answer, _LOST):
+        return Published(Reception.UNKNOWN, said)
+    unable = isinstance(answer, _UNABLE_ERRORS) or said.lstrip("-").startswith(_UNABLE)
+    return Published(Reception.UNAVAILABLE if unable else Reception.RETRYABLE, said)
 
 
 class RedisStreamsPublisher:
@@ -87,12 +151,23 @@ class RedisStreamsPublisher:
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
         """Publish them in one round trip."""
         pipeline = self._client.pipeline(transaction=False)
-        for envelope in envelopes:
-            pipeline.eval(_SCRIPT, *self._commands.call(envelope))
+        calls = self._commands.calls(envelopes)
+        for call in calls:
+            pipeline.eval(_SCRIPT, *self._commands.arguments(call))
         try:
-            return _judged(pipeline.execute(raise_on_error=False))
+            return _judged(calls, pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
+            if isinstance(error, _LOST) and not self._is_there():
+                return [Published(Reception.UNAVAILABLE, str(error))] * len(envelopes)
             return [_one(error)] * len(envelopes)
+
+    def _is_there(self) -> bool:
+        """Whether it was the connection that was lost, or the server."""
+        try:
+            self._client.ping()
+        except redis.RedisError:
+            return False
+        return True
 
     def close(self) -> None:
         """Hang up."""
@@ -116,12 +191,23 @@ class AsyncRedisStreamsPublisher:
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
         """Publish them in one round trip."""
         pipeline = self._client.pipeline(transaction=False)
-        for envelope in envelopes:
-            pipeline.eval(_SCRIPT, *self._commands.call(envelope))
+        calls = self._commands.calls(envelopes)
+        for call in calls:
+            pipeline.eval(_SCRIPT, *self._commands.arguments(call))
         try:
-            return _judged(await pipeline.execute(raise_on_error=False))
+            return _judged(calls, await pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
+            if isinstance(error, _LOST) and not await self._is_there():
+                return [Published(Reception.UNAVAILABLE, str(error))] * len(envelopes)
             return [_one(error)] * len(envelopes)
+
+    async def _is_there(self) -> bool:
+        """Whether it was the connection that was lost, or the server."""
+        try:
+            await self._client.ping()
+        except redis.RedisError:
+            return False
+        return True
 
     async def aclose(self) -> None:
         """Hang up."""

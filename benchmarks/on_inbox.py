@@ -1,0 +1,179 @@
+"""Consuming from RabbitMQ into PostgreSQL: each message applied once, beside a raw consumer that applies all it gets.
+
+Both sides take the messages of a quorum queue that was filled before, write a row for each, commit, and ack: message by
+message, or several in a transaction. The floor has no record of what it has handled. What counts is the time from
+connecting to the last message; ours checks payloads against their digests, and counts attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import aio_pika
+import asyncpg
+
+from benchmarks.on_relay import Meter
+from benchmarks.postgresql import database
+from benchmarks.rows import Row, Side, Sides, Unit
+from retrysafe import Boundary
+from retrysafe.messaging import Inbox, Subscription
+from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
+from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+from retrysafe.messaging.rabbitmq import declare
+from retrysafe.types import Envelope
+
+ONE = "INSERT INTO applied (number) VALUES ($1)"
+MANY = "INSERT INTO applied (number) SELECT unnest($1::int[])"
+
+
+class Way(NamedTuple):
+    """How messages are handled: the maker of the handler, how many share a transaction, how many at once, how many."""
+
+    make: str
+    portion: int
+    workers: int
+    messages: int
+    aim: float | None
+
+
+WAYS = {
+    "single": Way("handler", 1, 16, 1000, 0.55),
+    "batched": Way("batch_handler", 100, 2, 2000, None),
+    "set-based": Way("set_handler", 500, 2, 5000, 0.85),
+}
+
+
+def rows() -> Sequence[Row]:
+    """One message consumed."""
+    found = []
+    for name, way in WAYS.items():
+        meter = Meter()
+        unit = Unit("of floor", meter, lambda ours, floor: floor / ours, more_is_better=True)
+        found.append(Row(f"inbox asyncpg/rabbitmq, {name}", partial(_sides, way, meter), unit, way.aim))
+    return found
+
+
+@contextmanager
+def _sides(way: Way, meter: Meter) -> Iterator[Sides]:
+    with database() as url, asyncio.Runner() as runner:
+        bench = _Bench(url, os.environ["RETRYSAFE_TEST_RABBITMQ"], way, meter)
+        runner.run(bench.open())
+        try:
+            yield Sides(bench.side(runner, bench.ours), bench.side(runner, bench.floor))
+        finally:
+            runner.run(bench.close())
+
+
+class _Bench:
+    def __init__(self, url: str, broker: str, way: Way, meter: Meter) -> None:
+        self.url, self.broker, self.way, self.meter = url, broker, way, meter
+        self.topic = f"bench-{secrets.token_hex(6)}"
+        self.applied: set[int] = set()
+        """What was applied, once or, after a batch that was rolled back, again."""
+        self.done = asyncio.Event()
+
+    async def open(self) -> None:
+        await declare(self.broker, self.topic)
+        self.publisher = RabbitMQPublisher(self.broker)
+        self.pool = await asyncpg.create_pool(self.url, min_size=10, max_size=10)
+        await self.pool.execute("CREATE TABLE applied (number int NOT NULL)")
+        store = self.url.replace("postgresql:", "postgresql+asyncpg:")
+        self.boundary = Boundary("bench", store=store, effects="transactional", observers=())
+        self.handler = getattr(Inbox(self.boundary), self.way.make)("bench")(
+            self.apply_many if self.way.make == "set_handler" else self.apply
+        )
+
+    async def close(self) -> None:
+        await self.publisher.aclose()
+        await self.pool.close()
+        await self.boundary.aclose()
+        async with await aio_pika.connect(self.broker) as connection:
+            await (await connection.channel()).queue_delete(self.topic)
+
+    def side(self, runner: asyncio.Runner, work: Callable[[], Awaitable[float]]) -> Side:
+        def side(keys: Sequence[str]) -> None:
+            self.meter.total += runner.run(self.turn(work)) / self.way.messages * len(keys)
+
+        return side
+
+    async def turn(self, work: Callable[[], Awaitable[float]]) -> float:
+        """Fill the queue, then let a side empty it; its seconds."""
+        run = secrets.token_hex(6)
+        for start in range(0, self.way.messages, 500):
+            numbers = range(start, min(start + 500, self.way.messages))
+            await self.publisher.publish([self.envelope(run, number) for number in numbers])
+        self.applied.clear()
+        self.done.clear()
+        return await work()
+
+    def envelope(self, run: str, number: int) -> Envelope:
+        payload = json.dumps({"order": number}).encode()
+        return Envelope(
+            f"{run}-{number}", self.topic, f"{number}", "placed.v1", "/bench", None, {}, payload, "application/json"
+        )
+
+    def count(self, numbers: Sequence[int]) -> None:
+        self.applied.update(numbers)
+        if len(self.applied) == self.way.messages:
+            self.done.set()
+
+    # ------------------------------------------------------------ ours
+
+    async def ours(self) -> float:
+        began = time.perf_counter()
+        consumer = RabbitMQConsumer(self.broker, self.topic, prefetch=1000)
+        async with Subscription(consumer, self.handler, lanes=self.way.workers):
+            await self.done.wait()
+            return time.perf_counter() - began
+
+    async def apply(self, message: Any) -> None:
+        number = message.data["order"]
+        await message.tx.execute(ONE, number)
+        self.count([number])
+
+    async def apply_many(self, messages: Any) -> None:
+        numbers = [message.data["order"] for message in messages]
+        await messages[0].tx.execute(MANY, numbers)
+        self.count(numbers)
+
+    # ------------------------------------------------------------ by hand
+
+    async def floor(self) -> float:
+        began = time.perf_counter()
+        arrived: asyncio.Queue[Any] = asyncio.Queue()
+        async with await aio_pika.connect(self.broker) as connection:
+            channel = await connection.channel()
+            await channel.set_qos(1000)
+            await (await channel.get_queue(self.topic)).consume(arrived.put)
+            workers = [asyncio.create_task(self.work_off(arrived)) for _ in range(self.way.workers)]
+            await self.done.wait()
+            seconds = time.perf_counter() - began
+            await arrived.join()
+            for worker in workers:
+                worker.cancel()
+            return seconds
+
+    async def work_off(self, arrived: asyncio.Queue[Any]) -> None:
+        while True:
+            messages = [await arrived.get()]
+            while len(messages) < self.way.portion and not arrived.empty():
+                messages.append(arrived.get_nowait())
+            numbers = [json.loads(message.body)["order"] for message in messages]
+            async with self.pool.acquire() as connection, connection.transaction():
+                if self.way.make == "set_handler":
+                    await connection.execute(MANY, numbers)
+                else:
+                    for number in numbers:
+                        await connection.execute(ONE, number)
+            for message in messages:
+                await message.ack()
+                arrived.task_done()
+            self.count(numbers)
