@@ -157,6 +157,13 @@ COUNTERS = (
         field="outcome",
     ),
     Counter("retrysafe.webhooks.retries", "{attempt}", "Webhooks that were sent again.", ("delivery_retried",)),
+    Counter(
+        "retrysafe.inbox.batched",
+        "{message}",
+        "Messages handled in batches, which are no claims of their own.",
+        ("batch_handled",),
+        amount="handled",
+    ),
     Counter("retrysafe.inbox.dead", "{message}", "Messages that were given up.", ("message_dead",)),
     Counter(
         "retrysafe.inbox.again",
