@@ -27,6 +27,7 @@ from retrysafe import (
     RetryTransaction,
     StoreUnavailable,
     current,
+    migrations,
     wait,
 )
 from retrysafe.connect import connect
@@ -762,18 +763,22 @@ def new_database(url: str) -> Iterator[str]:
 
 def test_a_migration_that_broke_off_is_resumed(mysql_migrated: str) -> None:
     """Every statement commits: a crash leaves any number of them done."""
-    from retrysafe import migrations
-
-    statements = migrations.load("mysql")[0].statements
-    for done in range(len(statements) + 1):
-        with new_database(mysql_migrated) as url:
-            for statement in statements[:done]:
-                run_sql(url, statement)
-            backend = connect(url)
-            assert [migration.version for migration in backend.migrate()] == [1, 2]
-            assert backend.migrate() == []
-            backend.close()
-            assert ask_sql(url, "SELECT count(*), max(gate) FROM retrysafe_gates")[0] == [(65536, 65535)]
+    every = migrations.load("mysql")
+    for before, broken in enumerate(every):
+        earlier = [
+            statement for migration in every[:before] for statement in migrations.forward("mysql", migration.version)
+        ]
+        for done in range(len(broken.statements) + 1):
+            with new_database(mysql_migrated) as url:
+                with closing(mysql_connection(url, autocommit=True)) as one, one.cursor() as cursor:
+                    for statement in (*earlier, *broken.statements[:done]):
+                        cursor.execute(statement)
+                backend = connect(url)
+                assert list(backend.migrate()) == list(every[before:])
+                assert backend.migrate() == []
+                backend.close()
+                assert ask_sql(url, "SELECT count(*), max(gate) FROM retrysafe_gates")[0] == [(65536, 65535)]
+                assert ask_sql(url, "SELECT count(*) FROM retrysafe_outbox_buckets")[0] == [(64,)]
 
 
 def test_many_may_migrate_at_once(mysql_migrated: str) -> None:
@@ -782,7 +787,7 @@ def test_many_may_migrate_at_once(mysql_migrated: str) -> None:
         free = "SELECT IS_FREE_LOCK(CONCAT('retrysafe ', MD5(DATABASE())))"
         with ThreadPoolExecutor(8) as pool:
             applied = list(pool.map(lambda _: backend.migrate(), range(8)))
-        assert sorted(version.version for one in applied for version in one) == [1, 2]
+        assert sorted(migration for one in applied for migration in one) == sorted(migrations.load("mysql"))
         assert ask_sql(url, free)[0] == [(1,)]
         backend.close()
 
