@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,9 +17,11 @@ from typing import Any
 
 import pytest
 
-from retrysafe.messaging import Message
+from retrysafe.messaging import Message, Outbox, Relay
 from retrysafe.messaging.draining import Sum
 from retrysafe.messaging.publishers.memory import MemoryPublisher
+from retrysafe.migrations.alembic import TABLES
+from retrysafe.ports import Occurrence
 from retrysafe.types import Envelope, Published, Reception
 from tests.faults.helpers import environment, until
 from tests.messaging.children import Ledger, taken
@@ -281,3 +284,22 @@ def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Pla
     assert [row[0] for row in place.sql("SELECT message_id FROM retrysafe_outbox ORDER BY id")] == ids[1:]
     assert place.sql("SELECT name FROM retrysafe_outbox_relays") in ([], ())
     assert place.relay().run_once().left == 2
+
+
+def test_a_relay_whose_tables_are_gone_is_told_to_stop_and_stops(tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    Outbox(f"sqlite:///{file}", source="/shop")
+    told: list[str] = []
+
+    def observer(occurrence: Occurrence) -> None:
+        told.append(occurrence.name)
+        if occurrence.name == "backlog":
+            with closing(sqlite3.connect(file)) as connection:
+                for table in TABLES:
+                    connection.execute(f"DROP TABLE {table}")
+        if occurrence.name == "relay_failed":
+            relay.stop()
+
+    relay = Relay(f"sqlite:///{file}", MemoryPublisher(), observers=[observer])
+    relay.run_forever()
+    assert "relay_failed" in told

@@ -18,7 +18,7 @@ from retrysafe.core.backoff import Backoff
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.polling import Polls
 from retrysafe.core.relaying import OnDead, Rules
-from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.attending import Attendance
 from retrysafe.messaging.draining import Setting, Sum, adrain, drain
 from retrysafe.messaging.errors import BrokerUnavailable
@@ -241,7 +241,7 @@ class Relay:
         try:
             with woken(self._backend, self._bell), listening(self._listen, self._bell.nudge):
                 yield self._setting._replace(leases=leases), client
-            with suppress(StoreUnavailable):
+            with suppress(RetrysafeError):
                 run(self._attendance.farewell(), client)
         finally:
             client.close()
@@ -256,7 +256,7 @@ class Relay:
             with woken(self._backend, self._bell):
                 async with alistening(self._listen, self._bell.nudge):
                     yield self._setting._replace(leases=leases), client
-            with suppress(StoreUnavailable):
+            with suppress(RetrysafeError):
                 await arun(self._attendance.farewell(), client)
         finally:
             await client.aclose()
