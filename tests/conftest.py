@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from retrysafe import connect
 from retrysafe.stores.catalogue import STORES
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
@@ -52,6 +53,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
     if "boto3" in sys.modules and "RETRYSAFE_TEST_DYNAMODB" in os.environ:
         drop_dynamodb_table()
+
+
+@pytest.fixture(autouse=True)
+def files_of_the_test_are_closed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A process shares the connections of a URL for as long as it lives: thousands of tests would keep theirs open."""
+    yield
+    folder = getattr(request.node, "funcargs", {}).get("tmp_path")
+    if folder is not None:
+        for backend in [shared for name, (shared, _) in connect._shared.items() if str(folder) in str(name)]:
+            connect.forget(backend)
+            backend.close()
 
 
 def files_at_the_root() -> set[str]:
