@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -151,4 +151,4 @@ def children(pid: int) -> list[int]:
 
 def ended(child: int) -> bool:
     """Whether the process behind a descriptor has ended, or does so soon."""
-    return bool(select.select([child], [], [], 30)[0])
+    return bool(wait([child], 30))

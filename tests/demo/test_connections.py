@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import select
 import socket
 from collections.abc import Iterator
 from decimal import Decimal
+from multiprocessing.connection import wait
 
 import pytest
 
@@ -43,7 +43,7 @@ class OpenClients:
     def read(self, attempt: Attempt) -> Ending | None:
         """Read once there is something to read."""
         (descriptor,) = [found for found, other in self.clients.sources().items() if other is attempt]
-        assert select.select([descriptor], [], [], 10)[0]
+        assert wait([descriptor], 10)
         return self.clients.read(attempt)
 
     def ending(self, attempt: Attempt) -> Ending:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import select
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -99,7 +99,7 @@ class Watching:
         self._done = self._done or self._then(pipeline)
 
     def all_gone(self, at_least: int) -> bool:
-        gone = [bool(select.select([watched], [], [], 10)[0]) for watched in self._watched.values()]
+        gone = [bool(wait([watched], 10)) for watched in self._watched.values()]
         for watched in self._watched.values():
             os.close(watched)
         return len(gone) >= at_least and all(gone)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import select
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -51,7 +51,7 @@ class Watching:
 
     def all_gone(self) -> bool:
         """Whether every process of the demo ends, at once or soon."""
-        gone = [bool(select.select([watched], [], [], 10)[0]) for watched in self.watched.values()]
+        gone = [bool(wait([watched], 10)) for watched in self.watched.values()]
         for watched in self.watched.values():
             os.close(watched)
         return len(gone) >= 6 and all(gone)

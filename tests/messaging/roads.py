@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 from contextlib import suppress
+from multiprocessing.connection import wait
 from typing import Literal
 
 Moment = Literal["frame lost", "after the frame"]
@@ -77,7 +77,7 @@ class Road:
         other = {client: broker, broker: client}
         pending = {client: b"", broker: b""}
         while True:
-            for source in select.select(list(other), [], [])[0]:
+            for source in wait(list(other)):
                 data = source.recv(1 << 16)
                 if not data:
                     return
