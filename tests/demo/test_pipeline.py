@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -157,10 +158,23 @@ def test_an_interrupted_pipeline_leaves_no_process_behind(tmp_path: Path) -> Non
     assert watching.all_gone(at_least=7)
 
 
+def killed(process: int) -> None:
+    watched = os.pidfd_open(process)
+    os.kill(process, signal.SIGKILL)
+    wait([watched])
+    os.close(watched)
+
+
 def test_a_process_that_does_not_start_ends_the_pipeline(tmp_path: Path) -> None:
     def rob(pipeline: Pipeline) -> bool:
-        pipeline.places.mailbox.with_name("mail.db").write_bytes(b"this is no database" * 100)
-        return False
+        for seat in pipeline._seats:
+            if seat.name.startswith("mail") and seat.child is not None:
+                killed(seat.child.process.pid)
+        file = pipeline.places.mailbox.with_name("mail.db")
+        for beside in ("-wal", "-shm"):  # of which its pages could be read still
+            Path(f"{file}{beside}").unlink(missing_ok=True)
+        file.write_bytes(b"this is no database" * 100)
+        return True
 
     watching = Watching(rob)
     with pytest.raises(DemoError, match=r"mail \d of the pipeline does not stay"):

@@ -88,7 +88,7 @@ def test_a_database_without_our_tables_would_be_refused(scheme: str, empty_datab
     url = empty_database.replace("postgresql", scheme, 1)
     done = command("status", "--store", url)
     assert done.code == 1
-    assert "version 0 (needed: 2)" in done.out
+    assert "version 0 (needed: 4)" in done.out
     assert "retrysafe migrate" in done.out
     assert "synchronous_commit" in done.out, "the server can be looked at all the same"
     listed = command("keys", "list", "--store", url)
