@@ -13,9 +13,9 @@ from retrysafe import testing
 from tests.testing.test_plugin import SOURCES
 
 NAMES = {
-    "AsyncHarness", "Clock", "Harness", "Outcome", "PublisherFeatures", "PublisherSuite", "Publishing",
-    "SimulationSuite", "StoreSuite", "SyncHarness", "aassert_once", "aconcurrently", "age", "assert_once",
-    "concurrently", "crash_points", "redelivered",
+    "AsyncHarness", "Clock", "ConsumerBench", "ConsumerFeatures", "ConsumerSuite", "Harness", "Outcome",
+    "PublisherFeatures", "PublisherSuite", "Publishing", "SimulationSuite", "StoreSuite", "SyncHarness", "aassert_once",
+    "aconcurrently", "age", "assert_once", "concurrently", "crash_points", "redelivered",
 }  # fmt: skip
 
 
