@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -12,11 +13,15 @@ from retrysafe import Boundary
 from retrysafe.backend import Backend
 from retrysafe.executors.memory import MemoryClient
 from retrysafe.messaging import Envelope
-from retrysafe.ports import Ask
+from retrysafe.messaging.brokers.memory import MemoryBroker
+from retrysafe.ports import Ask, Consumer
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing import (
     AsyncHarness,
     Clock,
+    ConsumerBench,
+    ConsumerFeatures,
+    ConsumerSuite,
     Harness,
     Outcome,
     PublisherFeatures,
@@ -116,3 +121,31 @@ class MyPublishing(Publishing):
 
 
 class TestMyPublisher(PublisherSuite): ...
+
+
+class MyBench:
+    topic = "orders"
+    features = ConsumerFeatures()
+
+    def __init__(self) -> None:
+        self.broker = MemoryBroker()
+
+    async def consumer(self) -> Consumer:
+        return self.broker.consumer(self.topic)
+
+    async def crash(self, consumer: Consumer) -> None:
+        await consumer.aclose()
+
+    async def publish(self, envelopes: Sequence[Envelope]) -> None:
+        self.broker.put(envelopes)
+
+
+@asynccontextmanager
+async def bench() -> AsyncIterator[ConsumerBench]:
+    yield MyBench()
+
+
+class TestMyConsumer(ConsumerSuite):
+    @pytest.fixture
+    def consumer_bench(self) -> Callable[[], AbstractAsyncContextManager[ConsumerBench]]:
+        return bench
