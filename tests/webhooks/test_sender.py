@@ -223,20 +223,22 @@ async def test_an_endpoint_that_drips_its_answer_keeps_an_async_sender_to_its_de
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nX: ")
-        with suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(20):
-                while not reader.at_eof():
-                    writer.write(b"x")
-                    await writer.drain()
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(reader.read(1000), 0.02)
+        try:
+            with suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(20):
+                    while not reader.at_eof():
+                        writer.write(b"x")
+                        await writer.drain()
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(reader.read(1000), 0.02)
+        finally:
             left.set()
         writer.write(b"\r\nContent-Length: 0\r\n\r\n")
         writer.close()
 
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     endpoint = Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", SECRETS[0])
-    async with server, httpx.AsyncClient(trust_env=False) as client:
+    async with asyncio.timeout(120), server, httpx.AsyncClient(trust_env=False) as client:
         sent = await AsyncSender(client, deadline=0.3, timeout=0.3, observers=()).send(MESSAGE, endpoint)
         assert (sent.outcome, sent.reason) == ("unknown", "TimeoutError")
         await left.wait()
