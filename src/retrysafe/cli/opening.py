@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from retrysafe.auditing import AuditFile
@@ -87,3 +89,17 @@ class AuditLog:
     def _complaint(self, entry: Mapping[str, Any], error: OSError) -> str:
         made = "Nothing was changed" if entry["audit"] == "intent" else f"The change was made ({entry.get('done')})"
         return f"--audit {self._path}: {error}. {made}."
+
+
+def loaded(option: str, target: str) -> Any:
+    """What ``module:attribute`` names, looked for in the working directory too."""
+    name, _, attribute = target.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise ConfigurationError(f"{option} {target}: {type(error).__name__}: {error}") from error
+    return found

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import inspect
 import json
 import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from retrysafe.backend import Backend
-from retrysafe.cli.opening import add_store, store_of
+from retrysafe.cli.opening import add_store, loaded, store_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.logs import JsonFormatter
 from retrysafe.messaging.relay import Relay, Relayed
@@ -182,13 +180,5 @@ _BROKERS: dict[str, Callable[[str, argparse.Namespace, Backend], Any]] = {
 
 
 def _loaded(target: str) -> Any:
-    name, _, attribute = target.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except Exception as error:
-        raise ConfigurationError(f"--publisher {target}: {type(error).__name__}: {error}") from error
+    found = loaded("--publisher", target)
     return found if hasattr(found, "publish") and not isinstance(found, type) else found()

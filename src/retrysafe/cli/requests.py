@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import os
 import sys
 import time
@@ -18,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from retrysafe.cli.opening import loaded
 from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client.entries import Entry
@@ -174,15 +174,7 @@ def _standing(journal: Journal, entry: Entry, now: float) -> str:
 
 
 def _client(target: str) -> Any:
-    name, _, attribute = target.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except Exception as error:
-        raise ConfigurationError(f"--client {target}: {type(error).__name__}: {error}") from error
+    found = loaded("--client", target)
     return found() if callable(found) else found
 
 

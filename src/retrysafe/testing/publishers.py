@@ -56,7 +56,7 @@ class Publishing(ABC):
 
     async def mend(self) -> None:
         """Make it reachable again."""
-        raise NotImplementedError
+        raise NotImplementedError("A bench that can cut() its broker off has to mend() it: define that too.")
 
     # ------------------------------------------------------------ short hands for cases
 
