@@ -18,6 +18,16 @@ MOST_SHOWN = 2000
 """Bytes of a payload that are shown."""
 
 
+def add_redriving(redriving: argparse.ArgumentParser) -> None:
+    """Add the options of a verb that redrives what was selected."""
+    redriving.add_argument("--all", action="store_true", help="all of them")
+    redriving.add_argument("--limit", metavar="N", type=int, help="at most so many")
+    redriving.add_argument("--dry-run", action="store_true", help="only say how many, of which kinds")
+    redriving.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
+    redriving.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
+    redriving.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
+
+
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose dead letters."""
     parser.add_argument("--id", metavar="ID", action="append", default=[], help="the message's id; may be repeated")

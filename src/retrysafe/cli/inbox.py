@@ -10,7 +10,15 @@ import argparse
 from itertools import islice
 from typing import Any
 
-from retrysafe.cli.dead_letters import add_selection, chosen_by, confirmed, show_groups, show_list, show_one
+from retrysafe.cli.dead_letters import (
+    add_redriving,
+    add_selection,
+    chosen_by,
+    confirmed,
+    show_groups,
+    show_list,
+    show_one,
+)
 from retrysafe.cli.opening import add_store, store_of
 from retrysafe.cli.rendering import as_json, duration, say, table
 from retrysafe.errors import ConfigurationError
@@ -54,12 +62,7 @@ def _add_dead(verbs: Any) -> None:
     showing.add_argument("--payload", action="store_true", help="show its payload, which may be confidential")
     redriving = _add(verbs, "redrive", "let their consumers handle dead letters again, once each", run_redrive)
     _select(redriving)
-    redriving.add_argument("--all", action="store_true", help="all of them")
-    redriving.add_argument("--limit", metavar="N", type=int, help="at most so many")
-    redriving.add_argument("--dry-run", action="store_true", help="only say how many, of which kinds")
-    redriving.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
-    redriving.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
-    redriving.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
+    add_redriving(redriving)
 
 
 def _select(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from retrysafe.archive import JsonLines
 from retrysafe.cli import sweep
 from retrysafe.cli.dead_letters import (
+    add_redriving,
     add_selection,
     chosen_by,
     confirmed,
@@ -73,12 +74,7 @@ def _add_dead(verbs: Any) -> None:
     showing.add_argument("--payload", action="store_true", help="show its payload, which may be confidential")
     redriving = _add(verbs, "redrive", "let dead letters leave again, at the end of their lanes", run_redrive)
     add_selection(redriving)
-    redriving.add_argument("--all", action="store_true", help="all of them")
-    redriving.add_argument("--limit", metavar="N", type=int, help="at most so many")
-    redriving.add_argument("--dry-run", action="store_true", help="only say how many, of which kinds")
-    redriving.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
-    redriving.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
-    redriving.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
+    add_redriving(redriving)
 
 
 def _add_sweep(verbs: Any) -> None:
