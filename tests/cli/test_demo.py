@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -114,20 +116,26 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], complaint
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals) -> None:
+def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals, tmp_path: Path) -> None:
     long_enough = [*COMMAND, "--payments", "3000"]  # it must still be at work when the signal comes
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(long_enough, preexec_fn=_hear_interrupts, **quiet) as process:
-        # three banks, three supervisors, and most of their twelve workers
-        until(lambda: len(descendants_of(process.pid)) >= 15)
-        descendants = descendants_of(process.pid)
-        watched = [os.pidfd_open(pid) for pid in descendants if Path(f"/proc/{pid}").exists()]
-        process.send_signal(end)
-        process.wait(30)
+    said = tmp_path / "stderr"
+    with (
+        said.open("wb") as errors,
+        subprocess.Popen(long_enough, preexec_fn=_hear_interrupts, stdout=subprocess.DEVNULL, stderr=errors) as process,
+    ):
+        try:
+            # three banks, three supervisors, and most of their twelve workers
+            until(lambda: len(descendants_of(process.pid)) >= 15)
+            watched = [watch for pid in descendants_of(process.pid) for watch in watching(pid)]
+            process.send_signal(end)
+            process.wait(30)
+        finally:
+            process.kill()
     for child in watched:
         assert ended(child)
         os.close(child)
-    assert process.returncode == (-signal.SIGKILL if end is signal.SIGKILL else 130)
+    assert process.returncode == (-signal.SIGKILL if end is signal.SIGKILL else 130), said.read_text()
+    assert said.read_text() == ""
 
 
 def _hear_interrupts() -> None:
@@ -147,6 +155,12 @@ def children(pid: int) -> list[int]:
         return [int(child) for thread in threads for child in thread.joinpath("children").read_text().split()]
     except OSError:  # it has just ended
         return []
+
+
+def watching(pid: int) -> Iterator[int]:
+    """A descriptor of the process, unless it has just been killed by the demo and waited for."""
+    with suppress(ProcessLookupError):
+        yield os.pidfd_open(pid)
 
 
 def ended(child: int) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import signal
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -78,6 +80,24 @@ class Interrupting(Watching):
             raise KeyboardInterrupt
 
 
+class Finalised(io.BytesIO):
+    """Ctrl-C comes while its finalizer runs, where Python drops whatever is raised."""
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            signal.raise_signal(signal.SIGINT)
+
+
+class Overhearing(Watching):
+    """Ctrl-C once, when it cannot be raised."""
+
+    def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
+        if not self.lanes:
+            Finalised()
+        super().refresh(lanes, now)
+
+
 class Robbing(Watching):
     """Kills a bank."""
 
@@ -131,6 +151,13 @@ def test_an_interrupted_demo_leaves_no_process_behind_not_even_a_stopped_one(for
     view = Interrupting()
     with pytest.raises(KeyboardInterrupt):
         run(Options(3, PAYMENTS, form=form), view)
+    assert view.all_gone()
+
+
+def test_an_interrupt_that_a_finalizer_drops_ends_the_demo_nevertheless() -> None:
+    view = Overhearing()
+    with pytest.raises(KeyboardInterrupt):
+        run(Options(3, PAYMENTS, form=Form.FUNCTIONS), view)
     assert view.all_gone()
 
 

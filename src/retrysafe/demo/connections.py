@@ -122,12 +122,11 @@ class Call:
         self._socket.close()
 
     def _ending(self) -> Ending:
-        response = http.client.HTTPResponse(_Received(self._received))  # type: ignore[arg-type]
         try:
-            response.begin()
-            return ending_of(
-                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-            )
+            with http.client.HTTPResponse(_Received(self._received)) as response:  # type: ignore[arg-type]
+                response.begin()
+                fields = {name.lower(): value for name, value in response.getheaders()}
+                return ending_of(response.status, fields, response.read())
         except http.client.HTTPException as error:
             return Ending(How.BROKEN, why=repr(error))
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 import signal
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from retrysafe.connect import connect
 from retrysafe.demo.audit import audit, charged_in_doubt, read_ledger
@@ -27,6 +28,38 @@ from retrysafe.demo.view import View
 
 TICK = 0.1
 """The longest time between two looks at what is due, in seconds."""
+
+
+class Interruption:
+    """Lets SIGINT and SIGTERM end the demo through every ``finally``.
+
+    The handlers raise `KeyboardInterrupt`, which Python drops where a finalizer happens to run; `check` raises
+    it again. In a thread other than the main one, which alone can set handlers, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a command in the background
+        numbers = [signal.SIGTERM] if ignored else [signal.SIGTERM, signal.SIGINT]
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._interrupt) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """End the demo, if it was told to."""
+        if self._came:
+            raise KeyboardInterrupt
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        self._came = True
+        raise KeyboardInterrupt
 
 
 class Options(NamedTuple):
@@ -52,24 +85,33 @@ def run(options: Options, view: View) -> Findings:
     if not hasattr(signal, "SIGSTOP"):
         raise DemoError("the demo stops and kills processes by POSIX signals, which this system does not have")
     began = time.monotonic()
-    with _terminable(), ExitStack() as stack:
+    with Interruption() as interruption, ExitStack() as stack:
         folder = _folder(options, stack)
         lanes = _lanes(options, folder, stack)
         for lane in lanes:
             lane.open()
         with view:
-            _work(lanes, view, began + options.deadline)
+            _work(lanes, view, began + options.deadline, interruption)
             for lane in lanes:
                 lane.close()
             findings = _audited(options, lanes, began)
             view.conclude(findings)
-        return _with_pipeline(options, folder / "pipeline", view, findings) if options.orders else findings
+        if not options.orders:
+            return findings
+        return _with_pipeline(options, folder / "pipeline", view, findings, interruption)
 
 
-def _with_pipeline(options: Options, folder: Path, view: View, findings: Findings) -> Findings:
+def _with_pipeline(
+    options: Options, folder: Path, view: View, findings: Findings, interruption: Interruption
+) -> Findings:
     """The fourth lane, when the others are over: it needs neither their bank nor their processors."""
+
+    def follow(pipeline: Pipeline) -> None:
+        interruption.check()
+        view.follow(pipeline)
+
     pipeline = Pipeline(options.seed, options.orders, folder)
-    count = run_pipeline(pipeline, view.follow)
+    count = run_pipeline(pipeline, follow)
     view.conclude_pipeline(count)
     complaints = [*findings.complaints, *pipeline.complaints]
     return findings._replace(pipeline=count, complaints=complaints)
@@ -108,8 +150,9 @@ def _prepare(store: str) -> None:
     backend.close()
 
 
-def _work(lanes: Sequence[LaneRun], view: View, deadline: float) -> None:
+def _work(lanes: Sequence[LaneRun], view: View, deadline: float, interruption: Interruption) -> None:
     while not all(lane.is_over for lane in lanes):
+        interruption.check()
         now = time.monotonic()
         if now > deadline:
             unsettled = ", ".join(f"{lane.lane} {lane.broker.settled}/{lane.intents}" for lane in lanes)
@@ -144,21 +187,3 @@ def _audited(options: Options, lanes: Sequence[LaneRun], began: float) -> Findin
         in_doubt += charged_in_doubt(ledger, uncertain)
     complaints = [complaint for lane in lanes for complaint in lane.complaints]
     return Findings(options.seed, counts, in_doubt, time.monotonic() - began, complaints, options.form)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the demo as Ctrl-C does: through every ``finally``."""
-    try:
-        before = signal.signal(signal.SIGTERM, _interrupt)
-    except ValueError:  # not the main thread, which alone can set handlers
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt

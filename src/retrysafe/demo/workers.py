@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from retrysafe.demo.lanes import Lane, Setting
-from retrysafe.demo.processes import Child, DemoError
+from retrysafe.demo.processes import ENDING, Child, DemoError
 from retrysafe.demo.talk import Lines, Message, Say, pack
 
 WORKERS = 4
@@ -58,8 +60,11 @@ class Worker:
         self._told = -1
 
     def remove(self) -> None:
-        """Let go of its pipes."""
+        """Let go of its pipes, once it is gone: a killed process may still be about to make a file."""
         self.hang_up()
+        deadline = time.monotonic() + ENDING
+        while wait([self.pipe], max(0.0, deadline - time.monotonic())) and os.read(self.pipe, 65536):
+            pass
         os.close(self.pipe)
 
 
