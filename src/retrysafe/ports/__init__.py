@@ -1,0 +1,75 @@
+"""The seams: what a store is asked, how it is asked, and what else can be replaced.
+
+A Store is pure: it renders each request and parses its answer. An Executor performs one request.
+A request is written in the language that its store and its executors share.
+"""
+
+from __future__ import annotations
+
+from retrysafe.ports.asking import Ask, Steps
+from retrysafe.ports.brokers import AsyncPublisher, Consumer, Publisher
+from retrysafe.ports.clients import (
+    AfterCommit,
+    AsyncClient,
+    AsyncExecutor,
+    AsyncListener,
+    Client,
+    Executor,
+    Hearing,
+    Listener,
+    OpenTransaction,
+)
+from retrysafe.ports.languages import Answer, Call, Copy, Query, Rows, Scan, Scanned, Script, Settings, Step
+from retrysafe.ports.messages import InboxStore, OperableOutbox, OutboxStore
+from retrysafe.ports.observing import Observer, Occurrence, Watch
+from retrysafe.ports.results import Codec
+from retrysafe.ports.stores import (
+    BatchStore,
+    Cache,
+    Capabilities,
+    OperableStore,
+    RotatingStore,
+    Store,
+    TransactionalStore,
+)
+
+__all__ = [
+    "AfterCommit",
+    "Answer",
+    "Ask",
+    "AsyncClient",
+    "AsyncExecutor",
+    "AsyncListener",
+    "AsyncPublisher",
+    "BatchStore",
+    "Cache",
+    "Call",
+    "Capabilities",
+    "Client",
+    "Codec",
+    "Consumer",
+    "Copy",
+    "Executor",
+    "Hearing",
+    "InboxStore",
+    "Listener",
+    "Observer",
+    "Occurrence",
+    "OpenTransaction",
+    "OperableOutbox",
+    "OperableStore",
+    "OutboxStore",
+    "Publisher",
+    "Query",
+    "RotatingStore",
+    "Rows",
+    "Scan",
+    "Scanned",
+    "Script",
+    "Settings",
+    "Step",
+    "Steps",
+    "Store",
+    "TransactionalStore",
+    "Watch",
+]

@@ -1,0 +1,45 @@
+"""Observers: what they are told of, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+
+class Occurrence(NamedTuple):
+    """Something retrysafe decided. ``name`` is stable; ``fields`` depend on it; the key is redacted."""
+
+    name: str
+    boundary: str
+    operation: str
+    key: str
+    attempt: str
+    fields: Mapping[str, Any]
+
+
+class Observer(Protocol):
+    """Is told of every decision. It must be quick, and what it raises is logged and ignored.
+
+    It is told in the thread or task of the decision; of leases also in the heartbeat's. Two methods are optional:
+    ``wants(name) -> bool``, asked before an occurrence is made, spares it those it has no use for;
+    ``watch(received) -> Watch`` gives a watch over each attempt, which is told of that attempt in its place.
+    """
+
+    def __call__(self, occurrence: Occurrence, /) -> None: ...
+
+
+class Watch(Protocol):
+    """What an observer keeps of one attempt. The attempt alone holds it: it goes with an attempt that never ends.
+
+    It is made in the context that enters the claim, before the store is asked, and is told of all that follows,
+    of "received" first. What it sets in that context is in force for the guarded work.
+    """
+
+    def __call__(self, occurrence: Occurrence, /) -> None: ...
+
+    def close(self, error: BaseException | None, /) -> None:
+        """The attempt is over, left by ``error``: in the context that leaves the claim, which may be another one.
+
+        A process that was forked inside the block closes its copy too.
+        """
+        ...

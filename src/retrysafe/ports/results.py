@@ -1,0 +1,22 @@
+"""Results: how they become bytes."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from retrysafe.types import Stored
+
+
+class Codec(Protocol):
+    """Turns results into bytes and back. Decoding must give a value equal to the one encoded."""
+
+    def encode(self, value: Any, annotation: Any) -> Stored:
+        """Encode ``value``; ``annotation`` is the declared return type, or None when there is none.
+
+        Raises `ResultNotEncodable` when the value could not be decoded to an equal one.
+        """
+        ...
+
+    def decode(self, stored: Stored, annotation: Any) -> Any:
+        """Decode; raises `ResultNotEncodable` when the bytes cannot be read by this version."""
+        ...
