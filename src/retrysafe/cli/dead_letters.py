@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol
 
 from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
 from retrysafe.errors import ConfigurationError
@@ -16,6 +17,36 @@ LONGEST = 60
 """Characters of an error that a list shows."""
 MOST_SHOWN = 2000
 """Bytes of a payload that are shown."""
+
+
+class Redriving(Protocol):
+    """An operator of either side, as far as dead letters are concerned."""
+
+    def count(self, chosen: Chosen) -> dict[tuple[str, str, str], int]:
+        """How many are chosen, by topic, type and error."""
+        ...
+
+    def redrive(self, chosen: Chosen, *, limit: int | None, reason: str) -> int:
+        """Let them be tried again; how many those were."""
+        ...
+
+
+def add_verbs(below: Any) -> Any:
+    """Add the verb under which those for dead letters are, and return where they go."""
+    dead = below.add_parser("dead", help="messages that were given up", description="Messages that were given up.")
+    return dead.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+
+def add_listing(listing: argparse.ArgumentParser) -> None:
+    """Add the options of a verb that lists what was selected."""
+    listing.add_argument("--groups", action="store_true", help="how many, by topic, type and error")
+    listing.add_argument("--limit", metavar="N", type=int, default=100, help="at most so many (default: 100; 0: all)")
+
+
+def add_showing(showing: argparse.ArgumentParser) -> None:
+    """Add the options of a verb that shows one."""
+    showing.add_argument("id", metavar="ID", help="the message's id")
+    showing.add_argument("--payload", action="store_true", help="show its payload, which may be confidential")
 
 
 def add_redriving(redriving: argparse.ArgumentParser) -> None:
@@ -42,10 +73,10 @@ def chosen_by(options: argparse.Namespace) -> Chosen:
     return Chosen(tuple(options.id), options.topic, options.key, options.type, options.error)
 
 
-def refuse_all(options: argparse.Namespace) -> None:
-    """Refuse to change everything unless that was asked for."""
-    if chosen_by(options) == Chosen() and not options.all:
-        raise ConfigurationError("Choose by --id, --topic, --key, --type or --error, or say --all.")
+def refuse_all(chosen: Chosen, options: argparse.Namespace, ways: str) -> None:
+    """Refuse to change everything unless that was asked for; ``ways``: the options that choose."""
+    if chosen == Chosen() and not options.all:
+        raise ConfigurationError(f"Choose by {ways}, or say --all.")
 
 
 def summary(letter: DeadLetter) -> dict[str, Any]:
@@ -80,6 +111,16 @@ def details(letter: DeadLetter, *, payload: bool) -> dict[str, Any]:
     if payload:
         shown["payload"] = envelope.payload[:MOST_SHOWN].decode(errors="backslashreplace")
     return shown
+
+
+def list_chosen(
+    operator: Redriving, chosen: Chosen, letters: Iterable[DeadLetter], options: argparse.Namespace
+) -> None:
+    """Print what is chosen, as its kinds or one by one."""
+    if options.groups:
+        show_groups(operator.count(chosen), json=options.json)
+    else:
+        show_list(islice(letters, options.limit or None), json=options.json)
 
 
 def show_list(letters: Iterable[DeadLetter], *, json: bool) -> None:
@@ -117,6 +158,16 @@ def show_one(letters: Iterable[DeadLetter], name: str, *, payload: bool, json: b
         return 0
     print(f"retrysafe: no dead letter has the id {name}", file=sys.stderr)
     return 1
+
+
+def redrive(operator: Redriving, chosen: Chosen, options: argparse.Namespace, word: str) -> int:
+    """Let what is chosen be tried again once that is confirmed, and say of how many: ``word`` is what they are then."""
+    groups = operator.count(chosen)
+    if not confirmed(groups, options):
+        return 0 if options.dry_run else 1
+    done = operator.redrive(chosen, limit=options.limit, reason=options.reason)
+    print(as_json({"chosen": sum(groups.values()), "redriven": done}) if options.json else f"{word}: {done}")
+    return 0 if done else 1
 
 
 def confirmed(groups: Mapping[tuple[str, str, str], int], options: argparse.Namespace) -> bool:

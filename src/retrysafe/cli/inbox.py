@@ -7,21 +7,22 @@ the command could not be carried out as asked.
 from __future__ import annotations
 
 import argparse
-from itertools import islice
 from typing import Any
 
 from retrysafe.cli.dead_letters import (
+    add_listing,
     add_redriving,
     add_selection,
+    add_showing,
+    add_verbs,
     chosen_by,
-    confirmed,
-    show_groups,
-    show_list,
+    list_chosen,
+    redrive,
+    refuse_all,
     show_one,
 )
-from retrysafe.cli.opening import add_store, store_of
+from retrysafe.cli.opening import add_store_verb, store_of
 from retrysafe.cli.rendering import as_json, duration, say, table
-from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.inbox_operating import InboxOperator
 from retrysafe.types import Chosen
 
@@ -35,38 +36,34 @@ def add_to(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    _add(below, "status", "which consumers have dead letters", run_status)
-    forget = _add(
+    add_store_verb(below, "status", "which consumers have dead letters", run_status)
+    forget = add_store_verb(
         below, "forget", "remove notes of attempts, and sequences, that nobody has touched for long", run_forget
     )
     forget.add_argument("--older-than", metavar="TIME", required=True, help="never less than the longest window")
-    dead = below.add_parser("dead", help="messages that were given up", description="Messages that were given up.")
-    _add_dead(dead.add_subparsers(title="verbs", metavar="VERB", required=True))
-
-
-def _add(verbs: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    add_store(parser)
-    parser.set_defaults(run=run)
-    return parser
+    _add_dead(add_verbs(below))
 
 
 def _add_dead(verbs: Any) -> None:
-    listing = _add(verbs, "list", "list dead letters", run_list)
+    listing = add_store_verb(verbs, "list", "list dead letters", run_list)
     _select(listing)
-    listing.add_argument("--groups", action="store_true", help="how many, by topic, type and error")
-    listing.add_argument("--limit", metavar="N", type=int, default=100, help="at most so many (default: 100; 0: all)")
-    showing = _add(verbs, "show", "show one dead letter", run_show)
-    showing.add_argument("id", metavar="ID", help="the message's id")
-    showing.add_argument("--consumer", metavar="NAME", help="only of this consumer")
-    showing.add_argument("--payload", action="store_true", help="show its payload, which may be confidential")
-    redriving = _add(verbs, "redrive", "let their consumers handle dead letters again, once each", run_redrive)
+    add_listing(listing)
+    showing = add_store_verb(verbs, "show", "show one dead letter", run_show)
+    _of_consumer(showing)
+    add_showing(showing)
+    redriving = add_store_verb(
+        verbs, "redrive", "let their consumers handle dead letters again, once each", run_redrive
+    )
     _select(redriving)
     add_redriving(redriving)
 
 
 def _select(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
+    _of_consumer(parser)
+
+
+def _of_consumer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--consumer", metavar="NAME", help="only of this consumer")
 
 
@@ -98,12 +95,9 @@ def run_forget(options: argparse.Namespace) -> int:
 
 def run_list(options: argparse.Namespace) -> int:
     """List dead letters."""
+    chosen = _chosen(options)
     with InboxOperator(store_of(options), observers=()) as operator:
-        if options.groups:
-            show_groups(operator.count(_chosen(options)), json=options.json)
-        else:
-            found = islice(operator.dead(_chosen(options)), options.limit or None)
-            show_list((one.letter for one in found), json=options.json)
+        list_chosen(operator, chosen, (one.letter for one in operator.dead(chosen)), options)
     return 0
 
 
@@ -117,12 +111,6 @@ def run_show(options: argparse.Namespace) -> int:
 def run_redrive(options: argparse.Namespace) -> int:
     """Mark dead letters."""
     chosen = _chosen(options)
-    if chosen == Chosen() and not options.all:
-        raise ConfigurationError("Choose by --id, --topic, --key, --type, --error or --consumer, or say --all.")
+    refuse_all(chosen, options, "--id, --topic, --key, --type, --error or --consumer")
     with InboxOperator(store_of(options), actor=options.actor) as operator:
-        groups = operator.count(chosen)
-        if not confirmed(groups, options):
-            return 0 if options.dry_run else 1
-        done = operator.redrive(chosen, limit=options.limit, reason=options.reason)
-    print(as_json({"chosen": sum(groups.values()), "redriven": done}) if options.json else f"marked: {done}")
-    return 0 if done else 1
+        return redrive(operator, chosen, options, "marked")

@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,22 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which store, and whether the answer is for people or programs."""
     parser.add_argument("--store", metavar="URL", help=f"the store, as in Boundary(store=…) (default: ${STORE})")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+
+
+def add_verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    """Add a verb, with one text for the list of verbs and for its own help."""
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_store_verb(
+    verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    """Add a verb that looks into a store."""
+    parser = add_verb(verbs, name, text, run)
+    add_store(parser)
+    return parser
 
 
 def add_audit(parser: argparse.ArgumentParser) -> None:

@@ -7,23 +7,24 @@ longer than --alarm; 2 if the command could not be carried out as asked.
 from __future__ import annotations
 
 import argparse
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from retrysafe.archive import JsonLines
 from retrysafe.cli import sweep
 from retrysafe.cli.dead_letters import (
+    add_listing,
     add_redriving,
     add_selection,
+    add_showing,
+    add_verbs,
     chosen_by,
-    confirmed,
+    list_chosen,
+    redrive,
     refuse_all,
-    show_groups,
-    show_list,
     show_one,
 )
-from retrysafe.cli.opening import add_store, store_of
+from retrysafe.cli.opening import add_store_verb, store_of
 from retrysafe.cli.rendering import as_json, duration, lines, say, table
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.messaging.operating import OutboxOperator
@@ -41,7 +42,7 @@ def add_to(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    status = _add(below, "status", "what waits, by topic, and who relays it", run_status)
+    status = add_store_verb(below, "status", "what waits, by topic, and who relays it", run_status)
     status.add_argument(
         "--alarm", metavar="TIME", default="1m", help="exit with 1 if a message is due for longer (default: 1m)"
     )
@@ -49,36 +50,28 @@ def add_to(verbs: Any) -> None:
         ("pause", "let nothing of a topic leave", run_pause),
         ("resume", "let a topic go on", run_resume),
     ):
-        one = _add(below, name, text, run)
+        one = add_store_verb(below, name, text, run)
         one.add_argument("topic", metavar="TOPIC", help="the topic")
         one.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
     _add_sweep(below)
-    dead = below.add_parser("dead", help="messages that were given up", description="Messages that were given up.")
-    _add_dead(dead.add_subparsers(title="verbs", metavar="VERB", required=True))
-
-
-def _add(verbs: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    add_store(parser)
-    parser.set_defaults(run=run)
-    return parser
+    _add_dead(add_verbs(below))
 
 
 def _add_dead(verbs: Any) -> None:
-    listing = _add(verbs, "list", "list dead letters, and the heads of parked lanes", run_list)
+    listing = add_store_verb(verbs, "list", "list dead letters, and the heads of parked lanes", run_list)
     add_selection(listing)
-    listing.add_argument("--groups", action="store_true", help="how many, by topic, type and error")
-    listing.add_argument("--limit", metavar="N", type=int, default=100, help="at most so many (default: 100; 0: all)")
-    showing = _add(verbs, "show", "show one dead letter", run_show)
-    showing.add_argument("id", metavar="ID", help="the message's id")
-    showing.add_argument("--payload", action="store_true", help="show its payload, which may be confidential")
-    redriving = _add(verbs, "redrive", "let dead letters leave again, at the end of their lanes", run_redrive)
+    add_listing(listing)
+    showing = add_store_verb(verbs, "show", "show one dead letter", run_show)
+    add_showing(showing)
+    redriving = add_store_verb(verbs, "redrive", "let dead letters leave again, at the end of their lanes", run_redrive)
     add_selection(redriving)
     add_redriving(redriving)
 
 
 def _add_sweep(verbs: Any) -> None:
-    parser = _add(verbs, "sweep", "remove messages that left and were kept (retrysafe relay --keep)", run_sweep)
+    parser = add_store_verb(
+        verbs, "sweep", "remove messages that left and were kept (retrysafe relay --keep)", run_sweep
+    )
     parser.add_argument("--older-than", metavar="TIME", required=True, help="those that left so long ago, as in 7d")
     parser.add_argument("--archive", metavar="FILE", type=Path, help="append them to FILE first, as JSON lines")
     sweep.add_pace(parser)
@@ -159,11 +152,9 @@ def run_resume(options: argparse.Namespace) -> int:
 
 def run_list(options: argparse.Namespace) -> int:
     """List dead letters."""
+    chosen = chosen_by(options)
     with OutboxOperator(store_of(options), observers=()) as operator:
-        if options.groups:
-            show_groups(operator.count(chosen_by(options)), json=options.json)
-        else:
-            show_list(islice(operator.dead(chosen_by(options)), options.limit or None), json=options.json)
+        list_chosen(operator, chosen, operator.dead(chosen), options)
     return 0
 
 
@@ -176,14 +167,10 @@ def run_show(options: argparse.Namespace) -> int:
 
 def run_redrive(options: argparse.Namespace) -> int:
     """Redrive dead letters."""
-    refuse_all(options)
+    chosen = chosen_by(options)
+    refuse_all(chosen, options, "--id, --topic, --key, --type or --error")
     with OutboxOperator(store_of(options), actor=options.actor) as operator:
-        groups = operator.count(chosen_by(options))
-        if not confirmed(groups, options):
-            return 0 if options.dry_run else 1
-        done = operator.redrive(chosen_by(options), limit=options.limit, reason=options.reason)
-    print(as_json({"chosen": sum(groups.values()), "redriven": done}) if options.json else f"redriven: {done}")
-    return 0 if done else 1
+        return redrive(operator, chosen, options, "redriven")
 
 
 def run_sweep(options: argparse.Namespace) -> int:

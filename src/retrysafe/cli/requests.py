@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from retrysafe.cli.opening import loaded
+from retrysafe.cli.opening import add_verb, loaded
 from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client.entries import Entry
@@ -38,10 +38,10 @@ def add_to(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    listing = _add(below, "list", "list what is in the journal", run_list)
-    showing = _add(below, "show", "show one request, without its body", run_show)
-    resuming = _add(below, "resume", "send again what no living process is at, with the same keys", run_resume)
-    discarding = _add(below, "discard", "remove a request, after you found out what became of it", run_discard)
+    listing = add_verb(below, "list", "list what is in the journal", run_list)
+    showing = add_verb(below, "show", "show one request, without its body", run_show)
+    resuming = add_verb(below, "resume", "send again what no living process is at, with the same keys", run_resume)
+    discarding = add_verb(below, "discard", "remove a request, after you found out what became of it", run_discard)
     for one in (showing, discarding):
         one.add_argument("name", metavar="KEY", help="the key as it is listed")
     resuming.add_argument(
@@ -60,12 +60,6 @@ def add_to(verbs: Any) -> None:
         one.add_argument("--journal", metavar="FILE", type=Path, help=f"the journal (default: ${JOURNAL})")
         one.add_argument("--scope", metavar="TEXT", default="", help="whose requests, as in Journal(scope=…)")
         one.add_argument("--json", action="store_true", help="print JSON, one object per line")
-
-
-def _add(verbs: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run_list(options: argparse.Namespace) -> int:
