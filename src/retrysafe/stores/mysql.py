@@ -14,7 +14,9 @@ from typing import Any
 
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Ask, Capabilities, Query, Rows
-from retrysafe.stores.sql import TABLE, SqlStore, _limited, _quota_params, allowed, any_of, columns
+from retrysafe.stores.sql import TABLE, SqlStore, allowed, any_of, columns
+from retrysafe.stores.sql.parameters import quota_params, want_params
+from retrysafe.stores.sql.statements import limited_by
 from retrysafe.types import Allowance, Finding, Held, Record, Standing, Stored, Want
 
 LARGEST_RESULT = 7 * 1024 * 1024
@@ -106,7 +108,7 @@ class MysqlStore(SqlStore):
         """Leased: read, insert, read again. In a transaction: insert at once or not at all, then read."""
         if not want.transactional:
             return super().claim_query(want)
-        params = self._want_params(want)
+        params = want_params(want)
         return Query(f"SAVEPOINT {_savepoint(want)}", {}, self._at_once(want, self._gated_insert_sql, params))
 
     def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
@@ -114,8 +116,8 @@ class MysqlStore(SqlStore):
 
         Not in one statement: an INSERT locks what it selects, and two claims of a scope would wait for each other.
         """
-        params = self._want_params(want) | _quota_params(allowance)
-        used_up = self.query(self._used_up_sql[_limited(allowance)], params, writes=False)
+        params = want_params(want) | quota_params(allowance)
+        used_up = self.query(self._used_up_sql[limited_by(allowance)], params, writes=False)
         if want.transactional:
             insert = self._at_once(want, self._gated_counted_insert_sql, params)
             return Query(f"SAVEPOINT {_savepoint(want)}", {}, used_up._replace(otherwise=insert))
@@ -135,7 +137,7 @@ class MysqlStore(SqlStore):
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable, and read it back."""
         ask = super().take(want, seen)
-        own = self.query(self._own_sql, self._want_params(want), writes=False)
+        own = self.query(self._own_sql, want_params(want), writes=False)
         return Ask(ask.request._replace(written=own), ask.parse)
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:

@@ -7,17 +7,9 @@ from typing import Any, BinaryIO, ClassVar
 
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Ask, Capabilities, Copy, Query, Rows
-from retrysafe.stores.sql import (
-    TABLE,
-    SqlStore,
-    _count,
-    _first_value,
-    _limited,
-    _nothing,
-    _quota_params,
-    allowed,
-    columns,
-)
+from retrysafe.stores.sql import TABLE, SqlStore, allowed, columns, reading
+from retrysafe.stores.sql.parameters import quota_params, want_params
+from retrysafe.stores.sql.statements import limited_by
 from retrysafe.types import Allowance, Finding, Partition, Want
 
 _SAMPLE = 8 << 20
@@ -110,13 +102,13 @@ class PostgresqlStore(SqlStore):
 
     def claim_query(self, want: Want) -> Query:
         """One statement; no row means that a rival committed first, and a new statement will see it."""
-        params = self._want_params(want)
+        params = want_params(want)
         sql = self._gated_claim_sql if want.transactional else self._claim_sql
         return Query(sql, params, Query(self.read_sql, params, writes=False))
 
     def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
         """The same; no row to the read either means that there was no room. A closed gate is judged first."""
-        limited, params = _limited(allowance), self._want_params(want) | _quota_params(allowance)
+        limited, params = limited_by(allowance), want_params(want) | quota_params(allowance)
         usage = Query(self._usage_sql[limited], params, writes=False)
         read = Query(self.read_sql, params, usage, writes=False)
         return Query(self._counted_claim_sql[want.transactional, limited], params, read)
@@ -212,16 +204,16 @@ class PostgresqlStore(SqlStore):
             f"SELECT {settings}",
             f"LOCK TABLE {partition.quoted} IN ACCESS EXCLUSIVE MODE",
         )
-        return [Ask(Query(sql, {}), _nothing) for sql in statements]
+        return [Ask(Query(sql, {}), reading.nothing) for sql in statements]
 
     def count(self, partition: Partition) -> Ask[int]:
         """How many records the partition holds."""
-        return Ask(Query(f"SELECT count(*) FROM {partition.quoted}", {}, writes=False), _first_value)
+        return Ask(Query(f"SELECT count(*) FROM {partition.quoted}", {}, writes=False), reading.first_value)
 
     def unload(self, partition: Partition, spool: BinaryIO) -> Ask[int]:
         """Copy what is not forgotten to the spool."""
         chosen = f"SELECT r.* FROM {partition.quoted} AS r, {self.clock} WHERE NOT {allowed(Event.SWEEP)}"
-        return Ask(Copy(partition, chosen, spool), _count)
+        return Ask(Copy(partition, chosen, spool), reading.count)
 
     def reload(self, partition: Partition, spool: BinaryIO) -> list[Ask[int]]:
         """Truncate the partition and copy the spool back, frozen.
@@ -229,7 +221,7 @@ class PostgresqlStore(SqlStore):
         A transaction whose snapshot is older than this one sees the emptied table; it must see what was put back.
         """
         empty = Query(f"TRUNCATE {partition.quoted}", {})
-        return [Ask(empty, _count), Ask(Copy(partition, None, spool), _count)]
+        return [Ask(empty, reading.count), Ask(Copy(partition, None, spool), reading.count)]
 
     TRANSACTIONS = "txid_snapshot_xmin(txid_current_snapshot()), txid_current()"
 

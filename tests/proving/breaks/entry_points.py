@@ -335,7 +335,7 @@ BREAKS = [
     # ------------------------------------------------------------ quotas and encryption
     Break(
         "a quota counts all scopes together",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         "ours = f\"(SELECT q.created FROM {TABLE} AS q WHERE q.quota = {self.p('quota')}\"",
         'ours = f"(SELECT q.created FROM {TABLE} AS q WHERE q.quota IS NOT NULL"',
         killed_by=("tests/stores/test_conformance.py::test_conformance[sqlite3-quotas_of_two_scopes_do_not_meet]",),

@@ -54,7 +54,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a takeover keeps the token",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         "token = {self.GREATEST}(r.token + 1, t.now), ",
         "token = r.token, ",
         (
@@ -120,7 +120,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a renewal keeps a lease for the whole window",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         "SET lease_until = t.now + lease, updated",
         "SET lease_until = t.now + kept, updated",
         (f"{CRASHES}test_dead_while_its_lease_was_renewed_it_is_taken_over_a_lease_later",),
@@ -145,7 +145,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a late completion is not fenced, in SQL",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         """f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt')} "
             f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",""",
         """f"r.key_hash = {self.p('key')} AND (1 = 1 OR r.attempt = {self.p('attempt')} "
@@ -161,7 +161,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a claim does not mind that the key is taken",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         'f"ON CONFLICT (key_hash) DO NOTHING RETURNING {columns()}, updated"',
         'f"ON CONFLICT (key_hash) DO UPDATE SET attempt = excluded.attempt, state = excluded.state "\n'
         """            f"RETURNING {columns(TABLE + '.')}, {TABLE}.updated\"""",
@@ -485,7 +485,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "pages go on after the newest record that was seen",
-        "stores/sql.py",
+        "stores/sql/store.py",
         "conditions.append(f\"r.key_hash > {self.p('key')}\")",
         'conditions.append(f"r.created > (SELECT max(q.created) FROM {TABLE} AS q '
         "WHERE q.key_hash <= {self.p('key')})\")",

@@ -302,7 +302,7 @@ _CLOCKS = [
     ),
     Break(
         "in SQL a late owner settles the record of another attempt",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         """            f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt')} "
             f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",""",
         """            f"r.key_hash = {self.p('key')} AND {allowed(event)}{stamp}",""",
@@ -516,9 +516,9 @@ _CLIENTS = [
     ),
     Break(
         "a quota is not asked for in SQL",
-        "stores/sql.py",
-        "        if allowance is None:\n            return Ask(self.claim_query(want), _record)",
-        "        if True:\n            return Ask(self.claim_query(want), _record)",
+        "stores/sql/store.py",
+        "        if allowance is None:\n            return Ask(self.claim_query(want), reading.record)",
+        "        if True:\n            return Ask(self.claim_query(want), reading.record)",
         killed_by=(
             "tests/boundary/test_quotas.py::test_a_flood_from_many_threads[sqlite]",
             "tests/http/test_safety.py::test_k11_a_client_over_its_quota_is_told_when_to_come_again",
@@ -588,7 +588,7 @@ _RETENTION = [
     ),
     Break(
         "a sweep takes all that is forgotten in one statement",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         """f"WHERE {self.forgotten_now()} ORDER BY r.forget LIMIT {self.p('limit')}{self.SKIP_LOCKED})\"""",
         """f"WHERE {self.forgotten_now()} AND {self.p('limit')} > 0 ORDER BY r.forget{self.SKIP_LOCKED})\"""",
         killed_by=(f"{SWEEPING}test_only_forgotten_records_go_and_all_of_them[sqlite]",),
@@ -666,7 +666,7 @@ _OPERATIONS = [
     ),
     Break(
         "attempts are not counted before their effect",
-        "stores/sql.py",
+        "stores/sql/store.py",
         'params |= {"attempts": started_before(seen) + 1,',
         'params |= {"attempts": started_before(seen),',
         killed_by=(f"{PROCESS}test_a_crash_loop_counts_every_attempt_before_its_effect[sqlite]",),
@@ -723,7 +723,7 @@ _OPERATIONS = [
     ),
     Break(
         "tokens count from one, so that those of before a restore come again",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         """            f"t.now, 1, {self.p('effects')}, t.now +""",
         """            f"1, 1, {self.p('effects')}, t.now +""",
         killed_by=(
@@ -734,7 +734,7 @@ _OPERATIONS = [
     ),
     Break(
         "the token of a takeover is one more, so that those of before a restore come again",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         "token = {self.GREATEST}(r.token + 1, t.now)",
         "token = r.token + 1",
         killed_by=(f"{RESTORED}test_forgotten_work_runs_again_with_the_same_derived_key_and_a_higher_token",),

@@ -132,7 +132,7 @@ BREAKS = [
     ),
     Break(
         "a batch that its handler has committed in the middle is completed",
-        "stores/sql.py",
+        "stores/sql/store.py",
         'first, stamp = held[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""',
         'first, stamp = held[0], ""',
         killed_by=(f"{BATCHES}::test_a_handler_that_commits_by_itself_loses_no_message_silently[postgresql]",),
@@ -156,7 +156,7 @@ BREAKS = [
     ),
     Break(
         "a stop does not wait for what is being handled to be acked",
-        "messaging/subscription.py",
+        "messaging/working.py",
         "            if self._handled_all and not self._settled:\n",
         "            if self._ending and not self._settled:\n",
         killed_by=(f"{SUBSCRIPTION}::test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back[sqlite]",),

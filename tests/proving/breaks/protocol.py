@@ -28,7 +28,7 @@ BREAKS = [
     ),
     Break(
         "a terminal write in SQL is not fenced",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         """            f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt')} "
             f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",""",
         """            f"r.key_hash = {self.p('key')} AND {allowed(event)}{stamp}",""",
@@ -59,7 +59,7 @@ BREAKS = [
     ),
     Break(
         "a settled record is settled again in SQL",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         """f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",""",
         """f"AND r.token = {self.p('token')}{stamp}",""",
         killed_by=(f"{DIFFERENTIAL}[sqlite3-completed]", f"{DIFFERENTIAL}[psycopg-completed]"),
@@ -87,7 +87,7 @@ BREAKS = [
     ),
     Break(
         "tokens in SQL begin anew after a sweep",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         """f"t.now, 1, {self.p('effects')}, t.now +""",
         """f"1, 1, {self.p('effects')}, t.now +""",
         killed_by=(f"{PEERS}::test_an_owner_from_before_a_sweep_cannot_write_into_the_newcomers_record",),
@@ -104,7 +104,7 @@ BREAKS = [
     ),
     Break(
         "whoever commits in the middle of the boundary's transaction is not noticed",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         """stamp = f" AND r.xact = {self.STAMP}" if self.STAMP and own else \"\"""",
         'stamp = ""',
         killed_by=tuple(
@@ -115,7 +115,7 @@ BREAKS = [
     # ------------------------------------------------------------ claims
     Break(
         "a claim in SQL overwrites what is there",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         'f"ON CONFLICT (key_hash) DO NOTHING RETURNING {columns()}, updated"',
         'f"ON CONFLICT (key_hash) DO UPDATE SET attempt = excluded.attempt RETURNING {columns()}, updated"',
         killed_by=(f"{CONFORMANCE}[sqlite3-one_of_many_simultaneous_claims_wins]",),
@@ -139,7 +139,7 @@ BREAKS = [
     ),
     Break(
         "a record is taken over although it has changed since it was seen",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         """f"AND r.version = {self.p('version', 'seen_version')}\"""",
         """f"AND r.version >= {self.p('version', 'seen_version')}\"""",
         killed_by=(f"{DIFFERENTIAL}[sqlite3-lapsed]",),
@@ -199,7 +199,7 @@ BREAKS = [
     ),
     Break(
         "the marker of a running attempt in SQL stays as long as a result",
-        "stores/sql.py",
+        "stores/sql/statements.py",
         "t.now + {self.p('lease')}, t.now, t.now, t.now + {self.p('window')}, \"",
         "t.now + {self.p('window')}, t.now, t.now, t.now + {self.p('window')}, \"",
         killed_by=(f"{CONFORMANCE}[sqlite3-first_claim_wins_and_is_written_whole]",),
@@ -395,7 +395,7 @@ BREAKS = [
     ),
     Break(
         "a sweep removes by age, whatever the state",
-        "stores/sql.py",
+        "stores/sql/table.py",
         'Standing.FORGOTTEN: f"{_SETTLED} AND r.forget <= t.now",',
         'Standing.FORGOTTEN: "r.forget <= t.now",',
         killed_by=(f"{PEERS}::test_cleanup_never_deletes_what_runs_or_is_in_doubt",),
