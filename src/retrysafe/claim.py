@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from retrysafe import heartbeat
 from retrysafe.backend import Backend
 from retrysafe.codec import decode_failure
+from retrysafe.concluding import Conclusion
 from retrysafe.core import fingerprint, keys
-from retrysafe.core.backoff import RESTART, Patience
+from retrysafe.core.backoff import RESTART
 from retrysafe.core.decisions import Decision
-from retrysafe.core.outcomes import Answered, Ending
+from retrysafe.core.outcomes import Answered
 from retrysafe.core.outcomes import Ground as Kind
 from retrysafe.core.transitions import RULES, Event
 from retrysafe.encryption import Bound, opened, sealed
@@ -27,21 +28,20 @@ from retrysafe.errors import (
     QuotaExceeded,
     ResultUnreadable,
     RetrysafeError,
-    RetryTransaction,
     StoredFailure,
 )
 from retrysafe.finish import finish
-from retrysafe.grounds import Ground, Joined, Leased, Own, Settled
-from retrysafe.nesting import Place, enclosing, on_a_loop
+from retrysafe.grounds import Ground, Joined, Leased, Own
+from retrysafe.nesting import Place, enclosing
 from retrysafe.ports import Steps
-from retrysafe.programs.claiming import NotWon, Outcome, Won
+from retrysafe.programs.claiming import Outcome, Won
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.leasing import renew
 from retrysafe.programs.settling import resolve
-from retrysafe.programs.transactions import frozen_snapshot
 from retrysafe.terms import Terms
 from retrysafe.timing import Timed, Timing
-from retrysafe.types import Held, Record, Reject, Standing, State, Stored, Want
+from retrysafe.types import Held, Record, Standing, State, Stored, Want
+from retrysafe.waiting import Waiting, checks_snapshot, refuse_on_a_loop, snapshot
 
 
 def current() -> Claim:
@@ -99,7 +99,7 @@ class Claim:
         self._lease: heartbeat.Lease | None = None
         self._claimed_at = 0.0
         self._said = Said()
-        self._patience: Patience | None = None
+        self._waiting: Waiting | None = None
         self._entered = False
 
     # ------------------------------------------------------------ for the work inside
@@ -224,9 +224,9 @@ class Claim:
 
     def _enter(self) -> None:
         if self._prepare():
-            self._refuse_waiting_on_a_loop()
-            if self._checks_snapshot():
-                self._warn_of_snapshot(run(self._snapshot(), self._standing_ground().executor()))
+            refuse_on_a_loop(self._terms)
+            if checks_snapshot(self._terms):
+                self._warn_of_snapshot(run(snapshot(self._terms), self._standing_ground().executor()))
             try:
                 while (todo := self._react(self._claim())) is not None:
                     if isinstance(todo, _Pause):
@@ -246,8 +246,8 @@ class Claim:
 
     async def _aenter(self) -> None:
         if self._prepare():
-            if self._checks_snapshot():
-                self._warn_of_snapshot(await arun(self._snapshot(), self._standing_ground().aexecutor()))
+            if checks_snapshot(self._terms):
+                self._warn_of_snapshot(await arun(snapshot(self._terms), self._standing_ground().aexecutor()))
             try:
                 while (todo := self._react(await self._aclaim())) is not None:
                     if isinstance(todo, _Pause):
@@ -304,22 +304,6 @@ class Claim:
             return Own(terms.backend)
         return Leased(terms.backend, Kind.KEYED if terms.effects == "keyed" else Kind.EXTERNAL)
 
-    def _refuse_waiting_on_a_loop(self) -> None:
-        if not isinstance(self._terms.concurrency, Reject) and on_a_loop():
-            raise ConfigurationError(
-                "A sync claim with concurrency=wait(…) was made on a running event loop, which it would block: "
-                "use 'async with' or a coroutine, or concurrency=reject()."
-            )
-
-    def _checks_snapshot(self) -> bool:
-        """Whether this is the first claim of its boundary that may wait in a transaction."""
-        waits = not isinstance(self._terms.concurrency, Reject) and self._terms.effects == "transactional"
-        return waits and self._terms.first_wait()
-
-    def _snapshot(self) -> Steps[str | None]:
-        store: Any = self._terms.backend.store
-        return frozen_snapshot(store)
-
     def _warn_of_snapshot(self, level: str | None) -> None:
         if level is not None:
             self._tell("frozen_snapshot", isolation=level)
@@ -364,7 +348,8 @@ class Claim:
             self._tell("quota_refused", limit=refusal.limit, retry_after=refusal.retry_after)
             raise QuotaExceeded(limit=refusal.limit, retry_after=refusal.retry_after)
         if decision is Decision.BUSY or record is None:
-            return self._busy(outcome)
+            self._waiting = self._waiting or Waiting(self._terms, self._tell)
+            return _Pause(self._waiting.pause(record, helps=self._standing_ground().waits))
         if decision in _ANSWERED:
             record = self._readable(record)
         match decision:
@@ -424,21 +409,6 @@ class Claim:
         self._result = self._terms.codec.decode(record.result, self._annotation)
         self.replayed = True
         self._tell("replayed")
-
-    def _busy(self, outcome: NotWon) -> _Pause:
-        concurrency = self._terms.concurrency
-        lease_left = None if outcome.record is None else outcome.record.lease_left
-        pause: float | None = None
-        if not isinstance(concurrency, Reject) and self._standing_ground().waits:
-            now = heartbeat.clock()
-            self._patience = (self._patience or Patience(now + concurrency.seconds)).polled()
-            pause = self._patience.next_pause(now, lease_left, self._terms.chance())
-        if pause is None:
-            retry_after = 1.0 if lease_left is None else max(1.0, min(lease_left, 30.0))
-            self._tell("conflict", retry_after=retry_after)
-            raise InProgress(retry_after=retry_after)
-        self._tell("waited", pause=pause)
-        return _Pause(pause)
 
     # ------------------------------------------------------------ probing
 
@@ -552,9 +522,9 @@ class Claim:
                 self._hold_to_settle(), end.word, end.stored, failing=error is not None
             )
         except Exception as failure:
-            self._not_settled(failure)
+            self._concluding().not_settled(failure)
             raise
-        self._conclude(settled, end, error)
+        self._concluding().reached(settled, end, error)
         self._standing_ground().after()
 
     async def _aend(self, error: BaseException | None) -> None:
@@ -564,9 +534,9 @@ class Claim:
                 self._hold_to_settle(), end.word, end.stored, failing=error is not None
             )
         except Exception as failure:
-            self._not_settled(failure)
+            self._concluding().not_settled(failure)
             raise
-        self._conclude(settled, end, error)
+        self._concluding().reached(settled, end, error)
 
     def _hold_to_settle(self) -> Held:
         """The hold, with the clocks of what it leaves: a key that is to be used elsewhere is free for any request."""
@@ -580,59 +550,12 @@ class Claim:
         end = end_of(self._said, error, self._standing_ground().kind, self._terms, self.result, self._annotation)
         return end._replace(stored=self._sealed(end.word.event, end.stored))
 
-    def _not_settled(self, failure: Exception) -> None:
-        """The transaction that carries the outcome could not be ended as wanted."""
+    def _concluding(self) -> Conclusion:
+        """What is told and raised now; who waits for the key is woken first."""
         self._tell_warnings()
         self._terms.backend.wakeups.wake(self._required_hold().key)
-        if isinstance(failure, OutcomeUnknown):
-            self._tell("unknown", error_type=type(failure).__name__)
-        elif self._lease is None:
-            self._tell("rolled_back", error_type=type(failure).__name__)
-        else:
-            self._tell("unrecorded", ending=type(failure).__name__)
-
-    def _conclude(self, settled: Settled, end: End, error: BaseException | None) -> None:
-        """Tell what happened, wake who waits, and raise what the caller must know."""
-        self._tell_warnings()
-        self._terms.backend.wakeups.wake(self._required_hold().key)
-        if settled is Settled.UNANSWERED:
-            self._tell("unrecorded", ending=end.ending.name.lower())
-        elif settled is Settled.LOST:
-            if self._lease is None or not self._lease.lost:
-                self._tell("lease_lost")
-            if error is None:
-                ended = self._lease is None
-                raise LeaseLost(
-                    "tx= was ended inside the block." if ended else "Another attempt has taken the key over."
-                )
-        elif settled is Settled.DOUBTED:
-            self._tell("unknown", error_type=self._cause(error or end.unencodable))
-        elif settled is Settled.BROKEN or end.word.event is None:
-            self._tell("rolled_back", error_type=self._cause(error or end.unencodable))
-        else:
-            self._tell_recorded(end, error)
-        if end.unencodable is not None:
-            raise end.unencodable
-        if error is not None and self._can_restart(settled, error):
-            raise RetryTransaction(str(error)) from error
-
-    def _tell_recorded(self, end: End, error: BaseException | None) -> None:
-        if end.ending is Ending.UNENCODABLE:
-            self._tell("result_withheld")
-        elif end.word.event is Event.COMPLETE:
-            self._tell("completed")
-        elif end.word.event is not None:
-            name = {Event.FAIL: "failed", Event.RELEASE: "released", Event.DOUBT: "unknown"}[end.word.event]
-            self._tell(name, error_type=self._cause(self._said.failure or error))
-
-    def _cause(self, error: BaseException | None) -> str:
-        """What a failure is told as: the type of its error, or what the entry point said of the answer."""
-        return self._said.answered[1] if error is None else type(error).__name__
-
-    def _can_restart(self, settled: Settled, error: BaseException) -> bool:
-        """Whether the database wants the whole transaction again, and nothing of it was committed."""
-        own = self._standing_ground().kind is Kind.OWN and settled is not Settled.DOUBTED
-        return own and not isinstance(error, RetryTransaction) and self._terms.backend.restarts(error)
+        own = self._standing_ground().kind is Kind.OWN
+        return Conclusion(self._terms, self._said, self._lease, self._tell, own)
 
     # ------------------------------------------------------------ the lease
 
