@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from retrysafe.cli.opening import add_verbs
 from retrysafe.conformance.capabilities import MODES, Capabilities
 from retrysafe.errors import ConfigurationError
 
@@ -20,13 +21,7 @@ _FORMATS = ("markdown", "json", "junit")
 
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
-    parser = verbs.add_parser(
-        "conformance",
-        help="check whether a server keeps the HTTP contract",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    below = add_verbs(verbs, "conformance", "check whether a server keeps the HTTP contract", __doc__)
     _add_http(below)
 
 

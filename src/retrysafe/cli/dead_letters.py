@@ -31,7 +31,7 @@ class Redriving(Protocol):
         ...
 
 
-def add_verbs(below: Any) -> Any:
+def add_dead(below: Any) -> Any:
     """Add the verb under which those for dead letters are, and return where they go."""
     dead = below.add_parser("dead", help="messages that were given up", description="Messages that were given up.")
     return dead.add_subparsers(title="verbs", metavar="VERB", required=True)

@@ -10,18 +10,18 @@ import argparse
 from typing import Any
 
 from retrysafe.cli.dead_letters import (
+    add_dead,
     add_listing,
     add_redriving,
     add_selection,
     add_showing,
-    add_verbs,
     chosen_by,
     list_chosen,
     redrive,
     refuse_all,
     show_one,
 )
-from retrysafe.cli.opening import add_store_verb, store_of
+from retrysafe.cli.opening import add_store_verb, add_verbs, store_of
 from retrysafe.cli.rendering import as_json, duration, say, table
 from retrysafe.messaging.inbox_operating import InboxOperator
 from retrysafe.types import Chosen
@@ -29,19 +29,13 @@ from retrysafe.types import Chosen
 
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
-    parser = verbs.add_parser(
-        "inbox",
-        help="messages that consumers have given up",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    below = add_verbs(verbs, "inbox", "messages that consumers have given up", __doc__)
     add_store_verb(below, "status", "which consumers have dead letters", run_status)
     forget = add_store_verb(
         below, "forget", "remove notes of attempts, and sequences, that nobody has touched for long", run_forget
     )
     forget.add_argument("--older-than", metavar="TIME", required=True, help="never less than the longest window")
-    _add_dead(add_verbs(below))
+    _add_dead(add_dead(below))
 
 
 def _add_dead(verbs: Any) -> None:

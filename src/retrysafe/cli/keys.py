@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-from retrysafe.cli.opening import SECRET, AuditLog, add_audit, add_store, open_operator
+from retrysafe.cli.opening import SECRET, AuditLog, add_audit, add_store, add_verbs, open_operator
 from retrysafe.cli.rendering import (
     as_json,
     details,
@@ -46,13 +46,7 @@ MOST_SCANNED, MOST_NAMED = 10_000, 12
 
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
-    parser = verbs.add_parser(
-        "keys",
-        help="find, show, resolve, release and expire keys",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    below = add_verbs(verbs, "keys", "find, show, resolve, release and expire keys", __doc__)
     _add_list(below)
     _add_show(below)
     _add_resolve(below)

@@ -26,6 +26,14 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
+def add_verbs(verbs: Any, name: str, text: str, description: str | None) -> Any:
+    """Add a verb that has verbs below it, and return where those go."""
+    parser = verbs.add_parser(
+        name, help=text, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    return parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+
 def add_verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
     """Add a verb, with one text for the list of verbs and for its own help."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")

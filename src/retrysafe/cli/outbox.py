@@ -13,18 +13,18 @@ from typing import Any
 from retrysafe.archive import JsonLines
 from retrysafe.cli import sweep
 from retrysafe.cli.dead_letters import (
+    add_dead,
     add_listing,
     add_redriving,
     add_selection,
     add_showing,
-    add_verbs,
     chosen_by,
     list_chosen,
     redrive,
     refuse_all,
     show_one,
 )
-from retrysafe.cli.opening import add_store_verb, store_of
+from retrysafe.cli.opening import add_store_verb, add_verbs, store_of
 from retrysafe.cli.rendering import as_json, duration, lines, say, table
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.messaging.operating import OutboxOperator
@@ -35,13 +35,7 @@ from retrysafe.types import Chosen
 
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
-    parser = verbs.add_parser(
-        "outbox",
-        help="how the outbox stands; pause topics; dead letters",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    below = add_verbs(verbs, "outbox", "how the outbox stands; pause topics; dead letters", __doc__)
     status = add_store_verb(below, "status", "what waits, by topic, and who relays it", run_status)
     status.add_argument(
         "--alarm", metavar="TIME", default="1m", help="exit with 1 if a message is due for longer (default: 1m)"
@@ -54,7 +48,7 @@ def add_to(verbs: Any) -> None:
         one.add_argument("topic", metavar="TOPIC", help="the topic")
         one.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
     _add_sweep(below)
-    _add_dead(add_verbs(below))
+    _add_dead(add_dead(below))
 
 
 def _add_dead(verbs: Any) -> None:

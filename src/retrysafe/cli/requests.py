@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from retrysafe.cli.opening import add_verb, loaded
+from retrysafe.cli.opening import add_verb, add_verbs, loaded
 from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client.entries import Entry
@@ -31,13 +31,7 @@ HEAD = ("key", "method", "url", "age", "sent", "last", "standing")
 
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
-    parser = verbs.add_parser(
-        "requests",
-        help="requests of a client that have no answer yet: look, and resume",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    below = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    below = add_verbs(verbs, "requests", "requests of a client that have no answer yet: look, and resume", __doc__)
     listing = add_verb(below, "list", "list what is in the journal", run_list)
     showing = add_verb(below, "show", "show one request, without its body", run_show)
     resuming = add_verb(below, "resume", "send again what no living process is at, with the same keys", run_resume)

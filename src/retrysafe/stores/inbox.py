@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +9,9 @@ from retrysafe.core.identifiers import milliseconds_of
 from retrysafe.core.inboxing import Counts
 from retrysafe.ports import Ask, Rows
 from retrysafe.stores.chosen import conditions
+from retrysafe.stores.envelopes import ENVELOPE, envelope_in, values_of
 from retrysafe.stores.sql import SqlStore
-from retrysafe.types import Arrival, Chosen, DeadLetter, Envelope, InboxLetter, Place
+from retrysafe.types import Arrival, Chosen, DeadLetter, InboxLetter, Place
 
 TROUBLES, DEAD, SEQUENCES = "retrysafe_inbox_troubles", "retrysafe_inbox_dead", "retrysafe_inbox_sequences"
 LONGEST_ERROR = 4000
@@ -19,11 +19,7 @@ LONGEST_ERROR = 4000
 LONGEST_NAME = 255
 """Characters that are kept of a topic or media type: what MySQL has room for."""
 
-_ENVELOPE = (
-    *("message_id", "topic", "message_key", "message_type", "source", "sequence"),
-    *("headers", "payload", "media_type"),
-)
-_LETTER = ("key_hash", "record_key", "boundary", "consumer", *_ENVELOPE, "started", "finished", "error")
+_LETTER = ("key_hash", "record_key", "boundary", "consumer", *ENVELOPE, "started", "finished", "error")
 _READ = (*_LETTER, "died", "redrive")
 _KINDS = {"key_hash": "key", "record_key": "key", "payload": "payload", "started": "attempts", "finished": "attempts"}
 """Parameters that a dialect spells in its own way, by the columns that they are for."""
@@ -211,11 +207,10 @@ class SqlInbox:
 
 def _letter_values(arrival: Arrival, counts: Counts, error: str) -> tuple[Any, ...]:
     envelope = arrival.envelope
+    cut = envelope._replace(topic=envelope.topic[:LONGEST_NAME], media_type=envelope.media_type[:LONGEST_NAME])
     return (
         *(arrival.identity, arrival.record_key, arrival.boundary, arrival.consumer),
-        *(envelope.id, envelope.topic[:LONGEST_NAME], envelope.key, envelope.type, envelope.source, envelope.sequence),
-        json.dumps(dict(envelope.headers), separators=(",", ":")),
-        *(envelope.payload, envelope.media_type[:LONGEST_NAME]),
+        *values_of(cut),
         *(counts.started, counts.finished, error),
     )
 
@@ -223,18 +218,7 @@ def _letter_values(arrival: Arrival, counts: Counts, error: str) -> tuple[Any, .
 def _letter(row: Sequence[Any]) -> InboxLetter:
     *values, now = row
     fields = dict(zip(_READ, values, strict=True))
-    sequence = fields["sequence"]
-    envelope = Envelope(
-        id=fields["message_id"],
-        topic=fields["topic"],
-        key=fields["message_key"],
-        type=fields["message_type"],
-        source=fields["source"],
-        sequence=None if sequence is None else int(sequence),
-        headers=json.loads(fields["headers"]),
-        payload=bytes(fields["payload"]),
-        media_type=fields["media_type"],
-    )
+    envelope = envelope_in(fields)
     identity, record_key = bytes(fields["key_hash"]), bytes(fields["record_key"])
     arrival = Arrival(identity, record_key, fields["boundary"], fields["consumer"], envelope)
     died, written = int(fields["died"]), milliseconds_of(envelope.id)

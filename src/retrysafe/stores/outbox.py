@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retrysafe.core.lanes import bucket, lane
 from retrysafe.core.relaying import Death, Delay
 from retrysafe.ports import Ask, Rows
+from retrysafe.stores.envelopes import ENVELOPE, envelope_in, values_of
 from retrysafe.stores.sql import TABLE as RECORDS
 from retrysafe.stores.sql import SqlStore
 from retrysafe.types import Envelope, Held, Look, Queued
@@ -19,20 +19,8 @@ AT_ONCE = 200
 FOREVER = 1 << 62
 """Microseconds since the epoch that never come: until a person says so."""
 
-_WRITTEN = (
-    "bucket",
-    "lane",
-    "message_id",
-    "topic",
-    "message_key",
-    "message_type",
-    "source",
-    "sequence",
-    "headers",
-    "payload",
-    "media_type",
-)
-_COLUMNS = ("id", *_WRITTEN, "created")
+WRITTEN = ("bucket", "lane", *ENVELOPE)
+COLUMNS = ("id", *WRITTEN, "created")
 
 
 class SqlOutbox:
@@ -53,10 +41,10 @@ class SqlOutbox:
         params: dict[str, Any] = {}
         rows: list[str] = []
         for i, envelope in enumerate(envelopes):
-            params |= {f"{name}{i}": value for name, value in zip(_WRITTEN, _values(envelope), strict=True)}
-            placed = ", ".join(self._store.p(name, f"{name}{i}") for name in _WRITTEN)
+            params |= {f"{name}{i}": value for name, value in zip(WRITTEN, _values(envelope), strict=True)}
+            placed = ", ".join(self._store.p(name, f"{name}{i}") for name in WRITTEN)
             rows.append(f"({placed}, {self._store.NOW})")
-        return self._write(f"INSERT INTO {TABLE} ({', '.join(_WRITTEN)}, created) VALUES {', '.join(rows)}", params)
+        return self._write(f"INSERT INTO {TABLE} ({', '.join(WRITTEN)}, created) VALUES {', '.join(rows)}", params)
 
     def notify(self) -> Ask[None] | None:
         """Tell relays of other processes that there is something; None where the database cannot."""
@@ -99,7 +87,7 @@ class SqlOutbox:
     def due(self, number: int, limit: int, low: int = 0) -> Ask[list[Queued]]:
         """The oldest messages of a bucket from ``low`` on that may leave: none behind one that waits."""
         p, clock = self._store.p, self._store.clock
-        columns = ", ".join(f"o.{name}" for name in _COLUMNS)
+        columns = ", ".join(f"o.{name}" for name in COLUMNS)
         blocked = (
             f"SELECT 1 FROM {TABLE}_troubles AS d WHERE d.bucket = {p('bucket')} AND d.lane = o.lane "
             "AND d.id <= o.id AND d.not_before > t.now"
@@ -183,7 +171,7 @@ class SqlOutbox:
     def _copied(
         self, table: str, queue: Sequence[Queued], more: Mapping[str, str], params: Mapping[str, Any] | None = None
     ) -> Ask[None]:
-        columns = ", ".join(_COLUMNS)
+        columns = ", ".join(COLUMNS)
         where, ids = self._ids(queue)
         sql = (
             f"INSERT INTO {TABLE}_{table} ({columns}, {', '.join(more)}) "
@@ -205,11 +193,7 @@ class SqlOutbox:
 
 def _values(envelope: Envelope) -> tuple[Any, ...]:
     of = lane(envelope.topic, envelope.key, envelope.id)
-    headers = json.dumps(dict(envelope.headers), ensure_ascii=True, separators=(",", ":"))
-    return (
-        *(bucket(of), of, envelope.id, envelope.topic, envelope.key, envelope.type, envelope.source),
-        *(envelope.sequence, headers, envelope.payload, envelope.media_type),
-    )
+    return bucket(of), of, *values_of(envelope)
 
 
 def _queue(answer: Rows) -> list[Queued]:
@@ -217,27 +201,11 @@ def _queue(answer: Rows) -> list[Queued]:
 
 
 def _queued(row: Sequence[Any]) -> Queued:
-    fields: dict[str, Any] = dict(zip(_COLUMNS, row, strict=False))
-    started, finished, now, note = row[len(_COLUMNS) :]
+    fields: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
+    started, finished, now, note = row[len(COLUMNS) :]
     envelope = envelope_in(fields)
     place = int(fields["id"]), int(fields["lane"]), int(fields["created"])
     return Queued(*place, int(started), int(finished), envelope, int(now), note is not None)
-
-
-def envelope_in(fields: Mapping[str, Any]) -> Envelope:
-    """The envelope of a row, by its columns."""
-    sequence = fields["sequence"]
-    return Envelope(
-        id=fields["message_id"],
-        topic=fields["topic"],
-        key=fields["message_key"],
-        type=fields["message_type"],
-        source=fields["source"],
-        sequence=None if sequence is None else int(sequence),
-        headers=json.loads(fields["headers"]),
-        payload=bytes(fields["payload"]),
-        media_type=fields["media_type"],
-    )
 
 
 def _look(answer: Rows) -> Look:

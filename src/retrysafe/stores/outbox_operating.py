@@ -8,11 +8,12 @@ from typing import Any
 from retrysafe.core.lanes import BUCKETS
 from retrysafe.ports import Ask, Rows
 from retrysafe.stores.chosen import conditions
-from retrysafe.stores.outbox import _COLUMNS, _WRITTEN, FOREVER, TABLE, SqlOutbox, envelope_in
+from retrysafe.stores.envelopes import envelope_in
+from retrysafe.stores.outbox import COLUMNS, FOREVER, TABLE, WRITTEN, SqlOutbox
 from retrysafe.stores.sql import SqlStore
 from retrysafe.types import Backlog, Chosen, DeadLetter, Envelope, RelaySeen
 
-_LETTER = (*_COLUMNS, "started", "finished", "error", "died", "parked")
+_LETTER = (*COLUMNS, "started", "finished", "error", "died", "parked")
 
 
 class OperableSqlOutbox(SqlOutbox):
@@ -20,8 +21,8 @@ class OperableSqlOutbox(SqlOutbox):
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
-        dead = ", ".join(f"e.{name}" for name in _COLUMNS)
-        waiting = ", ".join(f"o.{name}" for name in _COLUMNS)
+        dead = ", ".join(f"e.{name}" for name in COLUMNS)
+        waiting = ", ".join(f"o.{name}" for name in COLUMNS)
         self._letters = (
             f"(SELECT {dead}, e.started, e.finished, e.error, e.died, 0 AS parked FROM {TABLE}_dead AS e UNION ALL "
             f"SELECT {waiting}, w.started, w.finished, w.error, o.created AS died, 1 AS parked "
@@ -132,7 +133,7 @@ class OperableSqlOutbox(SqlOutbox):
     def redrive(self, numbers: Sequence[int]) -> list[Ask[None]]:
         """Put dead letters at the end of their lanes, under the ids that they have."""
         where, params = self._numbers(numbers)
-        columns = ", ".join(_WRITTEN)
+        columns = ", ".join(WRITTEN)
         copied = (
             f"INSERT INTO {TABLE} ({columns}, created) SELECT {columns}, {self._store.NOW} FROM {TABLE}_dead "
             f"WHERE {where} ORDER BY id"
@@ -164,7 +165,7 @@ class SqlPublished:
 
     def forgotten(self, limit: int) -> list[Ask[list[tuple[int, Envelope]]]]:
         """Up to so many, to be archived."""
-        columns = ", ".join(f"q.{name}" for name in _COLUMNS)
+        columns = ", ".join(f"q.{name}" for name in COLUMNS)
         sql = f"SELECT {columns} FROM {TABLE}_published AS q JOIN ({self._old()}) AS x ON x.id = q.id ORDER BY q.id"
         return [Ask(self._store.query(sql, {"age": self._age, "limit": limit}, writes=False), _kept)]
 
@@ -228,5 +229,5 @@ def _read_letters(answer: Rows) -> list[DeadLetter]:
 
 
 def _kept(answer: Rows) -> list[tuple[int, Envelope]]:
-    rows: list[dict[str, Any]] = [dict(zip(_COLUMNS, row, strict=False)) for row in answer.rows]
+    rows: list[dict[str, Any]] = [dict(zip(COLUMNS, row, strict=False)) for row in answer.rows]
     return [(int(fields["id"]), envelope_in(fields)) for fields in rows]
