@@ -8,7 +8,7 @@ from typing import Any
 
 from retrysafe.types import Envelope
 
-ENVELOPE = (
+ENVELOPE: tuple[str, ...] = (
     "message_id",
     "topic",
     "message_key",
