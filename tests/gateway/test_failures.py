@@ -16,6 +16,7 @@ from retrysafe.gateway.failures import UpstreamFailed
 from retrysafe.gateway.upstream import Exchange
 from retrysafe.gateway.upstream import Upstream as Connections
 from tests.gateway.upstreams import OK, Asked, Behaviour, Upstream, always, answering, before, in_front_of
+from tests.ports import free_port
 
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 4\r\n\r\ndone"
 IMPATIENT = Timeouts(connect=5, read=0.3)
@@ -116,10 +117,7 @@ def test_an_answer_that_is_lost_leaves_the_key_as_the_effects_want_it(how: str, 
 
 @pytest.mark.parametrize("effects", ["external", "keyed"])
 def test_a_request_that_was_not_sent_leaves_its_key_free(effects: str) -> None:
-    listening = socket.create_server(("127.0.0.1", 0))
-    port = listening.getsockname()[1]
-    listening.close()
-    with in_front_of(f"http://127.0.0.1:{port}", effects=effects) as front:
+    with in_front_of(f"http://127.0.0.1:{free_port()}", effects=effects) as front:
         refused = front.ask(key="order-1")
         assert (refused.status, refused.code) == (502, "upstream-unavailable")
         assert refused.error == "gateway; error=connection_refused"

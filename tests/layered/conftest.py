@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from retrysafe.testing.ageing import elapse_all
 from retrysafe.types import Record
 from tests.conftest import require
 from tests.faults.helpers import Told, unique, until
+from tests.ports import free_port
 
 NAME = "the truth of this test"
 
@@ -43,8 +43,7 @@ class Fast:
     """A Redis server of the test's own, without persistence."""
 
     def __init__(self, directory: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.directory = directory
         self.client = redis.Redis.from_url(self.url)

@@ -24,6 +24,7 @@ from retrysafe.webhooks import Event, Receiver, StandardWebhooks
 from retrysafe.webhooks.delivering import Tried, judge, retry_after
 from retrysafe.webhooks.sender import AsyncSender, Delivery, Endpoint, Message, Sender
 from tests.http.observing import Recorder
+from tests.ports import free_port
 from tests.webhooks.providers import NOW, STANDARD
 from tests.webhooks.servers import serving
 
@@ -256,9 +257,7 @@ def test_what_is_final_is_not_sent_again(colour: str, outcome: Any) -> None:
 
 @COLOURS
 def test_an_attempt_that_certainly_did_not_arrive_leaves_no_doubt(colour: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    found = Sending(colour, attempts=2).send(f"http://127.0.0.1:{port}/")
+    found = Sending(colour, attempts=2).send(f"http://127.0.0.1:{free_port()}/")
     assert (found.outcome, found.reason, found.attempts, found.doubtful) == ("gave up", "ConnectError", 2, False)
 
 

@@ -18,13 +18,13 @@ from tests.http.client.senders import FAILURES, SENDERS, Time
 from tests.http.client.server import (
     Received,
     Server,
-    closed_port,
     delayed,
     drops_answer,
     running,
     says,
     well,
 )
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_c03_nor_does_what_is_resumed(make: Make, server: Server, path: Path, ti
 def test_c16_what_was_done_and_not_seen_is_in_doubt(make: Make, server: Server, path: Path, status: int) -> None:
     def done(at: Server, connection: Any, request: Received) -> bool:
         at.execute(request)
-        return to(f"http://127.0.0.1:{closed_port()}/orders/1", status)(at, connection, request)  # type: ignore[no-any-return]
+        return to(f"http://127.0.0.1:{free_port()}/orders/1", status)(at, connection, request)  # type: ignore[no-any-return]
 
     server.will(done)
     journal = Journal(path)

@@ -26,7 +26,6 @@ from tests.http.client.senders import FAILURES, SENDERS, Time
 from tests.http.client.server import (
     AMBIGUOUS,
     Server,
-    closed_port,
     cuts_body,
     delayed,
     drops_answer,
@@ -39,6 +38,7 @@ from tests.http.client.server import (
     well,
 )
 from tests.http.observing import Recorder
+from tests.ports import free_port
 
 BY_NAME = {behaviour.__name__: behaviour for behaviour in AMBIGUOUS}
 
@@ -86,7 +86,7 @@ def test_c01_only_declared_methods_get_a_key(make: Make, server: Server) -> None
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_c04_what_was_certainly_not_sent_is_retried_without_a_key(make: Make, time: Time, method: str) -> None:
     with pytest.raises(FAILURES) as failed:
-        make(hosts=[]).send(method, f"http://127.0.0.1:{closed_port()}/")
+        make(hosts=[]).send(method, f"http://127.0.0.1:{free_port()}/")
     assert len(time.slept) == 2
     assert "has not been carried out (3 sent; not sent again: attempts)" in failed.value.__notes__[0]
 
