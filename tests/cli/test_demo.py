@@ -128,7 +128,7 @@ def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals, tmp_path: Pat
             until(lambda: len(descendants_of(process.pid)) >= 15)
             watched = [watch for pid in descendants_of(process.pid) for watch in watching(pid)]
             process.send_signal(end)
-            process.wait(30)
+            process.wait(60)
         finally:
             process.kill()
     for child in watched:

@@ -119,7 +119,7 @@ def test_nothing_is_lost_or_applied_twice_while_all_of_them_die(tmp_path: Path) 
 
 
 def doctored(path: str, sql: str) -> None:
-    with closing(sqlite3.connect(path, timeout=30)) as file, file:
+    with closing(sqlite3.connect(path, timeout=60)) as file, file:
         file.execute(sql)
 
 

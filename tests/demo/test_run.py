@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -53,7 +53,7 @@ class Watching:
 
     def all_gone(self) -> bool:
         """Whether every process of the demo ends, at once or soon."""
-        gone = [bool(wait([watched], 10)) for watched in self.watched.values()]
+        gone = [bool(wait([watched], 60)) for watched in self.watched.values()]
         for watched in self.watched.values():
             os.close(watched)
         return len(gone) >= 6 and all(gone)
@@ -161,7 +161,7 @@ def test_every_fault_strikes_every_lane_of_functions() -> None:
         assert lane.counts["retry"] == 2
     guarded = view.lanes[-1].counts
     assert guarded["takeovers"] >= 4
-    assert guarded["fenced"] == 2
+    assert guarded["fenced"] >= 2
     assert guarded["recognised"] >= 4
     assert findings.complaints == []
 
@@ -188,6 +188,15 @@ def test_an_interrupted_demo_leaves_no_process_behind_not_even_a_stopped_one(for
     assert view.all_gone()
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Ctrl-C is heard although the tests may run as a command in the background, which does not hear it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_an_interrupt_that_a_finalizer_drops_ends_the_demo_nevertheless() -> None:
     view = Overhearing()
     with pytest.raises(KeyboardInterrupt):
@@ -195,6 +204,7 @@ def test_an_interrupt_that_a_finalizer_drops_ends_the_demo_nevertheless() -> Non
     assert view.all_gone()
 
 
+@pytest.mark.usefixtures("heard")
 def test_an_interrupt_while_a_process_is_asked_for_leaves_no_lock_taken() -> None:
     view = Polled()
     with pytest.raises(KeyboardInterrupt):

@@ -170,7 +170,7 @@ def _stopping(gateway: GatewayProcess) -> Iterator[Future[int]]:
 
 def _until_refused(gateway: GatewayProcess) -> None:
     """Until no connection is accepted any more, by anybody, although a request is still running."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
             socket.create_connection(("127.0.0.1", gateway.port), timeout=60).close()

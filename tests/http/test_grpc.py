@@ -271,7 +271,7 @@ def test_f6_a_mismatch_is_told_while_the_first_still_runs(build: Build) -> None:
         service.do = _holding(build, service)
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(client, idempotency_key="k")
-            assert service.began.wait(10)
+            assert service.began.wait(60)
             got = client("other", idempotency_key="k")
             service.gate.set()
             assert first.result().body == b"order 1"
@@ -336,7 +336,7 @@ def test_r1_a_simultaneous_duplicate_is_told_to_come_back(build: Build) -> None:
         service.do = hold
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(client, idempotency_key="k")
-            assert service.began.wait(10)
+            assert service.began.wait(60)
             got = client(idempotency_key="k")
             service.gate.set()
             assert first.result().body == b"order 1"
@@ -350,7 +350,7 @@ def test_r1_or_waits_for_the_answer(build: Build) -> None:
         service.do = _holding(build, service)
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(client, idempotency_key="k")
-            assert service.began.wait(10)
+            assert service.began.wait(60)
             second = pool.submit(client, idempotency_key="k")
             service.gate.set()
             assert {first.result().body, second.result().body} == {b"order 1"}
@@ -360,7 +360,7 @@ def _holding(build: Build, service: Service) -> Callable[[Any], Any]:
     """What makes a handler wait for the gate, in its colour."""
 
     def wait_sync(context: Any) -> None:
-        assert service.gate.wait(10)
+        assert service.gate.wait(60)
 
     async def wait_async() -> None:
         assert await asyncio.to_thread(service.gate.wait, 10)

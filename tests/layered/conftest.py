@@ -66,7 +66,7 @@ class Fast:
         """A partition, and a flush."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
     def cut_off(self) -> None:
         """A partition: it answers nobody, and keeps what it has."""
@@ -97,7 +97,7 @@ class Fast:
         self.client.close()
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 class Layers:

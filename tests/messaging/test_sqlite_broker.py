@@ -149,7 +149,7 @@ async def test_a_receive_that_is_cancelled_keeps_nothing(
         found = take(connection, most)
         loop.call_soon_threadsafe(receiving.cancel)
         loop.call_soon_threadsafe(taken.set)
-        asyncio.run_coroutine_threadsafe(taken.wait(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(taken.wait(), loop).result(60)
         return found
 
     monkeypatch.setattr(one, "_take", cancelled_meanwhile)

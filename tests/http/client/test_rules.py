@@ -175,7 +175,7 @@ def test_c06_a_server_that_drips_is_given_up_at_the_deadline(make: Make, server:
     def drips(at: Server, connection: Any, request: Any) -> bool:
         at.execute(request)
         connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 100000\r\n\r\n")
-        for _ in range(500):
+        for _ in range(3000):
             at.go_on.wait(0.02)
             connection.sendall(b"x")
         to_its_end.append(True)
@@ -183,7 +183,7 @@ def test_c06_a_server_that_drips_is_given_up_at_the_deadline(make: Make, server:
 
     server.will(drips)
     with pytest.raises(FAILURES) as failed:
-        make(world=World(), deadline=0.4).post(server.url)
+        make(world=World(), deadline=2).post(server.url)
     assert "may have had its effect (1 sent; not sent again: deadline)" in failed.value.__notes__[0]
     assert to_its_end == []
 
