@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -43,6 +44,19 @@ def make_schema(name: str) -> str:
     with psycopg.connect(url) as db:
         db.execute(";".join((*start, *ours, *TABLES)).encode())
     return f"{url}?options=-csearch_path%3D{name}"
+
+
+_waited_for: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    """Let threads of earlier tests end that were told to and not waited for: a process that has any is not forked."""
+    ours = {thread for thread in threading.enumerate() if thread.name.startswith("retrysafe")}
+    others = {thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)}
+    for thread in others - ours - _waited_for - {threading.current_thread()}:
+        thread.join(30)
+        _waited_for.add(thread)
 
 
 @pytest.fixture(scope="session")
