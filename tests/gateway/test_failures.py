@@ -131,14 +131,14 @@ def test_waiting_for_a_free_connection_in_vain_is_no_attempt() -> None:
     def hanging(asked: Asked) -> None:
         while asked.request() is not None:
             came.set()
-            go.wait()
+            go.wait(60)
             asked.say(CREATED)
 
     settings = {"effects": "external", "connections": 1, "timeouts": Timeouts(connect=1.5)}
     with before(hanging, **settings) as (front, upstream):
         first = threading.Thread(target=lambda: front.ask(key="order-1"))
         first.start()
-        came.wait()
+        assert came.wait(60)
         late = front.ask(key="order-2")
         assert (late.status, late.code, late.error) == (
             504,
@@ -182,7 +182,7 @@ def test_an_upstream_that_takes_no_more_bytes_is_silent() -> None:
     def deaf(asked: Asked) -> None:
         ports.append(asked.connection.getpeername()[1])
         asked.head()
-        told.wait()
+        told.wait(60)
 
     body = b"x" * (32 << 20)
     with before(deaf, timeouts=IMPATIENT, effects="external") as (front, _):
@@ -263,7 +263,7 @@ def test_when_the_client_leaves_what_nobody_guards_is_broken_off() -> None:
 
     with before(waiting) as (front, _):
         with front.raw(b"POST /orders HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}"):
-            came.wait()
+            assert came.wait(60)
         assert left.wait(60)
 
 
@@ -302,7 +302,7 @@ def test_r17_when_the_client_leaves_what_is_guarded_is_recorded() -> None:
     def waiting(asked: Asked) -> None:
         asked.request()
         came.set()
-        go.wait()
+        go.wait(60)
         asked.say(CREATED)
         answered.set()
 
@@ -310,7 +310,7 @@ def test_r17_when_the_client_leaves_what_is_guarded_is_recorded() -> None:
         with front.raw(
             b'POST /orders HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nIdempotency-Key: "order-1"\r\n\r\n{}'
         ):
-            came.wait()
+            assert came.wait(60)
         go.set()
         assert answered.wait(60)
         again = front.ask(key="order-1", Host="h")
@@ -436,14 +436,14 @@ def test_a_connection_that_is_not_there_within_total_was_not_used() -> None:
     def hanging(asked: Asked) -> None:
         while asked.request() is not None:
             came.set()
-            go.wait()
+            go.wait(60)
             asked.say(CREATED)
 
     routes = (Route("POST /hasty", timeouts=Timeouts(connect=30, total=1.5)),)
     with before(hanging, connections=1, routes=routes) as (front, _):
         first = threading.Thread(target=lambda: front.ask(key="order-1"))
         first.start()
-        came.wait()
+        assert came.wait(60)
         late = front.ask(path="/hasty", key="order-2")
         go.set()
         first.join()

@@ -191,7 +191,7 @@ def test_metrics_of_all_workers_are_added_up_on_a_port_of_their_own(shop: Shop) 
         barrier = threading.Barrier(4)
 
         def pay(number: int) -> int:
-            barrier.wait()
+            barrier.wait(60)
             return shop.pay(gateway, f"order-{number}").status
 
         assert list(shop.pool.map(pay, range(4))) == [201] * 4

@@ -224,7 +224,7 @@ async def test_a_connection_that_serves_another_request_is_not_cut() -> None:
         asked.say(OK)
         if asked.request() is not None:
             other_began.set()
-            go.wait()
+            go.wait(60)
             asked.say(OK)
 
     upstream = Upstream(behave)
