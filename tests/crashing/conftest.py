@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -52,11 +53,18 @@ _waited_for: set[threading.Thread] = set()
 @pytest.fixture(autouse=True)
 def alone() -> None:
     """Let threads of earlier tests end that were told to and not waited for: a process that has any is not forked."""
-    ours = {thread for thread in threading.enumerate() if thread.name.startswith("retrysafe")}
-    others = {thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)}
-    for thread in others - ours - _waited_for - {threading.current_thread()}:
+    if _others():
+        gc.collect()  # gRPC's poller ends with the last of its objects, which hold each other
+    for thread in _others():
         thread.join(30)
         _waited_for.add(thread)
+
+
+def _others() -> list[threading.Thread]:
+    found = set(threading.enumerate()) - _waited_for - {threading.current_thread()}
+    return [
+        one for one in found if not isinstance(one, threading._DummyThread) and not one.name.startswith("retrysafe")
+    ]
 
 
 @pytest.fixture(scope="session")

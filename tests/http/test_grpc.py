@@ -96,14 +96,15 @@ def handlers(place: Any, watch: Any) -> Any:
 
 @contextmanager
 def sync_server(service: Service, boundary: Boundary, **options: Any) -> Iterator[int]:
-    server = grpc.server(ThreadPoolExecutor(8), interceptors=[IdempotencyInterceptor(boundary, **options)])
-    server.add_generic_rpc_handlers((handlers(service.place, service.watch),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield port
-    finally:
-        server.stop(None).wait()
+    with ThreadPoolExecutor(8) as pool:
+        server = grpc.server(pool, interceptors=[IdempotencyInterceptor(boundary, **options)])
+        server.add_generic_rpc_handlers((handlers(service.place, service.watch),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield port
+        finally:
+            server.stop(None).wait()
 
 
 @contextmanager
@@ -131,6 +132,7 @@ def async_server(service: Service, boundary: Boundary, **options: Any) -> Iterat
         asyncio.run_coroutine_threadsafe(stop(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
 
