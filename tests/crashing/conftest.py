@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -43,6 +45,25 @@ def make_schema(name: str) -> str:
     with psycopg.connect(url) as db:
         db.execute(";".join((*start, *ours, *TABLES)).encode())
     return f"{url}?options=-csearch_path%3D{name}"
+
+
+_waited_for: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    """Let threads of earlier tests end that were told to and not waited for: a process that has any is not forked."""
+    if _others():
+        gc.collect()  # gRPC's poller ends with the last of its objects, which hold each other
+    for thread in _others():
+        thread.join(30)
+        _waited_for.add(thread)
+
+
+def _others() -> list[threading.Thread]:
+    found = set(threading.enumerate()) - _waited_for - {threading.current_thread()}
+    foreign = [thread for thread in found if not isinstance(thread, threading._DummyThread)]
+    return [thread for thread in foreign if not thread.name.startswith("retrysafe")]
 
 
 @pytest.fixture(scope="session")
