@@ -282,7 +282,7 @@ def test_a_flood_from_many_threads(kind: str, tmp_path: Path) -> None:
     start = threading.Barrier(threads)
 
     def flood(number: int) -> int:
-        start.wait(30)
+        start.wait(60)
         won = 0
         for one in range(20):
             with suppress(QuotaExceeded):

@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-m", "retrysafe", "demo"]
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
 def audited(folder: Path, seed: int, *arguments: str, payments: int = 5) -> dict[str, dict[str, int]]:
@@ -69,7 +69,7 @@ def test_without_a_server_the_demo_says_so_and_calls_functions(tmp_path: Path, p
     file = tmp_path / "audit.json"
     without = f"import sys; sys.modules[{package!r}] = None; from retrysafe.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", without, "demo", "--payments", "1", "--json", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0] == (
         f"Without {package} (pip install 'retrysafe[demo]') there is no API: the demo calls functions, as with "
@@ -128,7 +128,7 @@ def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals, tmp_path: Pat
             until(lambda: len(descendants_of(process.pid)) >= 15)
             watched = [watch for pid in descendants_of(process.pid) for watch in watching(pid)]
             process.send_signal(end)
-            process.wait(30)
+            process.wait(60)
         finally:
             process.kill()
     for child in watched:

@@ -109,7 +109,7 @@ class Reference:
 
         self._thread = threading.Thread(target=main)
         self._thread.start()
-        started.wait()
+        assert started.wait(60)
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/base"
 
     def __exit__(self, *_: object) -> None:

@@ -47,7 +47,7 @@ def on_uvicorn(boundary: Boundary) -> Iterator[str]:
     server.startup = told  # type: ignore[method-assign]
     thread = threading.Thread(target=server.run)
     thread.start()
-    assert started.wait(30)
+    assert started.wait(60)
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:

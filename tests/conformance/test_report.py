@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-m", "retrysafe", "conformance", "http"]
 
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_a_server_without_fault_gives_exit_code_0(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def answering(*pieces: bytes, hold: bool = False) -> Iterator[tuple[Connection, 
                 for piece in pieces:
                     peer.sendall(piece)
                 if hold:
-                    done.wait(30)
+                    done.wait(60)
 
         thread = threading.Thread(target=serve)
         thread.start()

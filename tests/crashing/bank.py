@@ -18,7 +18,7 @@ class _Bank(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         account = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-        with closing(sqlite3.connect(sys.argv[1], timeout=30)) as ledger, ledger:
+        with closing(sqlite3.connect(sys.argv[1], timeout=60)) as ledger, ledger:
             ledger.execute("INSERT OR IGNORE INTO ledger VALUES (?, ?)", (account, self.headers.get("Idempotency-Key")))
         self.send_response(200)
         self.send_header("Content-Length", "2")
@@ -31,7 +31,7 @@ class _Bank(BaseHTTPRequestHandler):
 
 def charges(ledger: str, account: str) -> int:
     """How often an account was charged."""
-    with closing(sqlite3.connect(ledger, timeout=30)) as connection:
+    with closing(sqlite3.connect(ledger, timeout=60)) as connection:
         (count,) = connection.execute("SELECT count(*) FROM ledger WHERE account = ?", (account,)).fetchone()
     return int(count)
 

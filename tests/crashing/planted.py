@@ -41,7 +41,7 @@ def boundary(state: State, **terms: Any) -> Boundary:
 
 def post(state: State, **headers: str) -> None:
     request = urllib.request.Request(state.bank, data=state.account.encode(), headers=headers)
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 # ---------------------------------------------------------------- autocommit charge

@@ -183,7 +183,7 @@ def test_a_charge_that_a_retry_repeats_is_found(run: Callable[[On], Any], tmp_pa
 
 
 def by_urllib(url: str) -> None:
-    urllib.request.urlopen(urllib.request.Request(url, data=b"A"), timeout=10).close()
+    urllib.request.urlopen(urllib.request.Request(url, data=b"A"), timeout=60).close()
 
 
 def by_httpx(url: str) -> None:
@@ -203,7 +203,7 @@ async def by_async_httpx(url: str) -> None:
 def by_requests(url: str) -> None:
     import requests
 
-    requests.post(url, data=b"A", timeout=10)
+    requests.post(url, data=b"A", timeout=60)
 
 
 async def by_aiohttp(url: str) -> None:
@@ -226,7 +226,7 @@ def test_a_request_without_a_key_that_is_sent_twice_is_found(run: Callable[[str]
 
 def _with_the_same_key(url: str) -> None:
     request = urllib.request.Request(url, data=b"A", headers={"Idempotency-Key": "order-A"})
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 def test_a_request_that_is_repeated_with_its_key_is_fine(bank: tuple[str, str]) -> None:
@@ -237,7 +237,7 @@ def test_a_request_that_is_repeated_with_its_key_is_fine(bank: tuple[str, str]) 
 def _with_a_payload_of_the_moment(url: str) -> None:
     headers = {"Idempotency-Key": "order-A"}
     request = urllib.request.Request(url, data=str(os.getpid()).encode(), headers=headers)
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 def test_one_key_with_different_payloads_is_found(bank: tuple[str, str]) -> None:
@@ -344,7 +344,7 @@ def test_the_report_can_be_read_by_a_person(bank: tuple[str, str]) -> None:
     account = unique("A")
 
     def run(url: str) -> None:
-        urllib.request.urlopen(urllib.request.Request(url, data=account.encode()), timeout=10).close()
+        urllib.request.urlopen(urllib.request.Request(url, data=account.encode()), timeout=60).close()
 
     def check(url: str) -> None:
         assert charges(bank[1], account) >= 1

@@ -44,7 +44,7 @@ def boundary(where: Where, effects: Any) -> Boundary:
 
 def post(where: Where, key: str) -> None:
     request = urllib.request.Request(where.bank, data=where.account.encode(), headers={"Idempotency-Key": key})
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 def leased(where: Where, effects: Any = "keyed") -> None:

@@ -79,7 +79,7 @@ def _mark_then_charge(url: str, path: str) -> None:
         with db:
             first = db.execute("INSERT INTO charges SELECT 'mark', 0 WHERE NOT EXISTS (SELECT 1 FROM charges)").rowcount
         if first:
-            urllib.request.urlopen(urllib.request.Request(url, data=b"A"), timeout=10).close()
+            urllib.request.urlopen(urllib.request.Request(url, data=b"A"), timeout=60).close()
 
 
 def test_an_effect_that_is_never_asked_for_is_found(files: Files, bank: tuple[str, str]) -> None:

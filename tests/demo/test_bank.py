@@ -76,7 +76,7 @@ def test_a_closed_bank_is_no_answer(bank: OpenBank) -> None:
 
 
 def test_an_answer_that_is_no_json_is_no_answer(bank: OpenBank) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", bank.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", bank.port, timeout=60)
     connection.request("POST", "/charges", json.dumps({}).encode())
     with pytest.raises(http.client.RemoteDisconnected):
         connection.getresponse()

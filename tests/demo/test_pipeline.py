@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -100,7 +101,7 @@ class Watching:
         self._done = self._done or self._then(pipeline)
 
     def all_gone(self, at_least: int) -> bool:
-        gone = [bool(wait([watched], 10)) for watched in self._watched.values()]
+        gone = [bool(wait([watched], 60)) for watched in self._watched.values()]
         for watched in self._watched.values():
             os.close(watched)
         return len(gone) >= at_least and all(gone)
@@ -119,7 +120,7 @@ def test_nothing_is_lost_or_applied_twice_while_all_of_them_die(tmp_path: Path) 
 
 
 def doctored(path: str, sql: str) -> None:
-    with closing(sqlite3.connect(path, timeout=30)) as file, file:
+    with closing(sqlite3.connect(path, timeout=60)) as file, file:
         file.execute(sql)
 
 
@@ -136,15 +137,25 @@ def test_the_audit_believes_the_tables_and_not_the_workers(tmp_path: Path) -> No
 
 
 def test_what_does_not_come_to_its_end_is_lost_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unbind(pipeline: Pipeline) -> bool:
-        """Nothing that is published from now on gets to the inventory."""
-        doctored(str(pipeline.places.broker), "DELETE FROM bindings WHERE queue = 'inventory'")
+    clock, furnish = SimpleNamespace(monotonic=lambda: 0.0), shop.furnish
+
+    def furnish_badly(places: Places, orders: Sequence[Order]) -> None:
+        """Nothing that is published gets to the inventory."""
+        furnish(places, orders)
+        doctored(str(places.broker), "DELETE FROM bindings WHERE queue = 'inventory'")
+
+    def all_are_taken(pipeline: Pipeline) -> bool:
+        """Then the time is over."""
+        if pipeline.progress()[0] < 10:
+            return False
+        clock.monotonic = lambda: 2 * pipeline.deadline
         return True
 
-    monkeypatch.setattr(Pipeline, "deadline", 5.0)
+    monkeypatch.setattr(shop, "furnish", furnish_badly)
+    monkeypatch.setattr("retrysafe.demo.pipeline.running.time", clock)
     pipeline = Pipeline(3, 10, tmp_path / "shop", NOBODY_DIES)
-    count = run(pipeline, Watching(unbind))
-    assert count.events_lost > 0
+    count = run(pipeline, Watching(all_are_taken))
+    assert count.events_lost == 10
     assert pipeline.complaints == ["pipeline: it did not come to its end in time"]
 
 

@@ -7,12 +7,12 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -53,7 +53,7 @@ class Watching:
 
     def all_gone(self) -> bool:
         """Whether every process of the demo ends, at once or soon."""
-        gone = [bool(wait([watched], 10)) for watched in self.watched.values()]
+        gone = [bool(wait([watched], 60)) for watched in self.watched.values()]
         for watched in self.watched.values():
             os.close(watched)
         return len(gone) >= 6 and all(gone)
@@ -98,6 +98,40 @@ class Overhearing(Watching):
         super().refresh(lanes, now)
 
 
+class Locked:
+    """The lock of a `subprocess.Popen`: Ctrl-C comes once, when it has been taken and could not yet be let go."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._is_quiet = True
+
+    def acquire(self, blocking: bool) -> bool:
+        taken: bool = self._lock.acquire(blocking)
+        quiet, self._is_quiet = self._is_quiet, False
+        if quiet:
+            signal.raise_signal(signal.SIGINT)
+        return taken
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        assert self._lock.acquire(timeout=5), "nobody lets it go"
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class Polled(Watching):
+    """Ctrl-C once, while it is asked whether a bank lives."""
+
+    def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
+        process: Any = lanes[0].bank.process
+        if not self.lanes:
+            process._waitpid_lock = Locked(process._waitpid_lock)
+        super().refresh(lanes, now)
+
+
 class Robbing(Watching):
     """Kills a bank."""
 
@@ -127,7 +161,7 @@ def test_every_fault_strikes_every_lane_of_functions() -> None:
         assert lane.counts["retry"] == 2
     guarded = view.lanes[-1].counts
     assert guarded["takeovers"] >= 4
-    assert guarded["fenced"] == 2
+    assert guarded["fenced"] >= 2
     assert guarded["recognised"] >= 4
     assert findings.complaints == []
 
@@ -154,8 +188,25 @@ def test_an_interrupted_demo_leaves_no_process_behind_not_even_a_stopped_one(for
     assert view.all_gone()
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Ctrl-C is heard although the tests may run as a command in the background, which does not hear it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_an_interrupt_that_a_finalizer_drops_ends_the_demo_nevertheless() -> None:
     view = Overhearing()
+    with pytest.raises(KeyboardInterrupt):
+        run(Options(3, PAYMENTS, form=Form.FUNCTIONS), view)
+    assert view.all_gone()
+
+
+@pytest.mark.usefixtures("heard")
+def test_an_interrupt_while_a_process_is_asked_for_leaves_no_lock_taken() -> None:
+    view = Polled()
     with pytest.raises(KeyboardInterrupt):
         run(Options(3, PAYMENTS, form=Form.FUNCTIONS), view)
     assert view.all_gone()

@@ -36,7 +36,7 @@ def test_a_thread_that_stops_its_process_says_nothing_until_it_goes_on() -> None
                 assert b"pausing" in said.splitlines()[-1]
                 process.send_signal(signal.SIGCONT)
             said += process.stdout.read()
-            process.wait(10)
+            process.wait(60)
         finally:
             process.kill()  # a stopped process would be waited for without end
     assert process.returncode == 0

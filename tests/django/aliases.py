@@ -54,6 +54,8 @@ def opened(alias: str) -> list[Any]:
 
 
 def _remember(connection: Any, **_: Any) -> None:
+    if not connection.alias.startswith("alias_"):
+        return  # of the settings: kept here, the connection of every thread would stay open for as long as we live
     _opened.setdefault(connection.alias, []).append(connection)
 
 

@@ -594,7 +594,7 @@ def test_settings_are_read_when_used(alias: str, make: Make, tmp_path: Path) -> 
 
 
 def test_lease_is_renewed(alias: str, make: Make) -> None:
-    boundary = make(alias, effects="keyed", lease=0.6)
+    boundary = make(alias, effects="keyed", lease="6s")
 
     def renewals() -> int:
         with connections[alias].cursor() as cursor:
@@ -621,7 +621,7 @@ def test_concurrent_duplicates_in_threads(postgresql_alias: str, make: Make, eff
     start = threading.Barrier(8)
 
     def one(n: int) -> dict[str, str]:
-        start.wait(10)
+        start.wait(60)
         found: dict[str, str] = {}
         keys = [f"key {(n + i) % 5}" for i in range(5)]
         while keys:

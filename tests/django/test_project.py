@@ -25,7 +25,7 @@ def manage(folder: Path, kind: str, *arguments: str) -> subprocess.CompletedProc
         command,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
         env=environment() | variables,
         cwd=ROOT,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
@@ -54,28 +56,38 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
+@contextmanager
+def alone_with(service: str) -> Iterator[None]:
+    """Names of streams, queues and tables stand in the pages: only one worker of a run at a time runs one."""
+    with (Path(tempfile.gettempdir()) / f"retrysafe-docs-{service}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture
-def redis_url(monkeypatch: pytest.MonkeyPatch) -> str:
+def redis_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of the test Redis, also as REDIS_URL."""
     require("redis")
     import redis
 
     url = os.environ["RETRYSAFE_TEST_REDIS"]
     monkeypatch.setenv("REDIS_URL", url)
-    with redis.Redis.from_url(url) as client:
-        for name in client.scan_iter("docs:*"):
-            client.delete(name)
-    return url
+    with alone_with("redis"):
+        with redis.Redis.from_url(url) as client:
+            for name in client.scan_iter("docs:*"):
+                client.delete(name)
+        yield url
 
 
 @pytest.fixture
-def rabbitmq_url(monkeypatch: pytest.MonkeyPatch) -> str:
+def rabbitmq_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of the test RabbitMQ, also as RABBITMQ_URL; the queues of the pages are not there."""
     require("rabbitmq")
     url = os.environ["RETRYSAFE_TEST_RABBITMQ"]
     monkeypatch.setenv("RABBITMQ_URL", url)
-    asyncio.run(_without_queues(url))
-    return url
+    with alone_with("rabbitmq"):
+        asyncio.run(_without_queues(url))
+        yield url
 
 
 async def _without_queues(url: str) -> None:
@@ -113,8 +125,9 @@ def dynamodb(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     url = f"dynamodb://retrysafe?region=us-east-1&endpoint={endpoint}"
     monkeypatch.setenv("DYNAMODB_URL", url)
     monkeypatch.setenv("DYNAMODB_ENDPOINT", endpoint)
-    with suppress(client.exceptions.ResourceNotFoundException):
+    with alone_with("dynamodb"):
+        with suppress(client.exceptions.ResourceNotFoundException):
+            client.delete_table(TableName="retrysafe")
+        yield url
         client.delete_table(TableName="retrysafe")
-    yield url
-    client.delete_table(TableName="retrysafe")
     client.close()

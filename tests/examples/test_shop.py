@@ -30,7 +30,7 @@ def run(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
     command = [sys.executable, "-m", "examples.shop", "--orders", str(ORDERS), "--folder", str(folder), *arguments]
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
     environment = {**os.environ, **paths, **variables}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
 def all_is_well(done: subprocess.CompletedProcess[str]) -> None:

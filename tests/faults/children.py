@@ -276,7 +276,7 @@ def sweeping(store: str, archive: str, suicidal: str) -> None:
         if suicidal == "1" and batches == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    sweeper = Sweeper(store, batch=10, pause="1ms", archive=keep if archive else None, observers=())
+    sweeper = Sweeper(store, batch=10, pause="10ms", archive=keep if archive else None, observers=())
     while True:
         with suppress(StoreUnavailable):
             sweeper.run_once()

@@ -33,7 +33,7 @@ from retrysafe.stores.redis import RedisStore
 from retrysafe.types import Filter, Record
 from tests.stores.ageing import mysql_connection
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 """Seconds after which a condition that should have come true fails the test."""
 
 

@@ -59,7 +59,7 @@ class HttpProxy:
         self.closing.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 class _Server(ThreadingHTTPServer):
@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._forward(body, answered=fate == "through")
 
     def _forward(self, body: bytes, *, answered: bool) -> None:
-        upstream = http.client.HTTPConnection(*self.server.proxy.upstream, timeout=30)
+        upstream = http.client.HTTPConnection(*self.server.proxy.upstream, timeout=60)
         try:
             upstream.request("POST", self.path, body, dict(self.headers))
             response = upstream.getresponse()

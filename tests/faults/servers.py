@@ -6,16 +6,16 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from tests.faults.helpers import DEADLINE, ROOT, until
+from tests.ports import free_port
 from tests.stores.ageing import dynamodb_client, mysql_connection
 
 
@@ -31,8 +31,7 @@ class OwnServer:
         if owner is not None:
             os.chown(self.home, owner.pw_uid, owner.pw_gid)
             self._identity = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": [], "cwd": "/"}
-        with closing(socket.create_server(("127.0.0.1", 0))) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self._log = (self.home.parent / f"{self.home.name}.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
         self._environment: dict[str, str] = {}

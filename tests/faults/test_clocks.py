@@ -63,7 +63,7 @@ def test_a_workers_wall_clock_does_not_matter(skew: float, store: str, make: Mak
 )
 def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, store: str, make: Making) -> None:
     """64, and 15 and 17 with it."""
-    boundary = make(store, lease=0.5, concurrency=wait(DEADLINE))
+    boundary = make(store, lease="60s", concurrency=wait(DEADLINE))
     with Child("stopped", driven(store, "asyncpg") if colour == "asyncpg" else store, boundary.name, colour) as worker:
         assert worker.hears() == "holding"
         worker.process.send_signal(signal.SIGSTOP)
@@ -83,7 +83,7 @@ def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, store: str, ma
 @pytest.mark.fault(15, 17, 64)
 def test_a_worker_stopped_while_the_second_runs_cannot_finish_for_it(store: str, make: Making) -> None:
     """The late completion comes while the new owner is still at work."""
-    boundary = make(store, lease=0.5, concurrency=wait(DEADLINE))
+    boundary = make(store, lease="60s", concurrency=wait(DEADLINE))
     with Child("stopped", store, boundary.name, "sync") as worker:
         assert worker.hears() == "holding"
         worker.process.send_signal(signal.SIGSTOP)
@@ -102,7 +102,7 @@ def test_a_worker_stopped_while_the_second_runs_cannot_finish_for_it(store: str,
 @pytest.mark.parametrize("back", [0.0, TEN_YEARS])
 def test_a_worker_knows_by_itself_that_its_lease_is_over(back: float, store: str, make: Making) -> None:
     """Its renewals hang, so that nobody tells it; a wall clock that went back extends no lease."""
-    boundary = make(store, lease=0.5, concurrency=wait(DEADLINE))
+    boundary = make(store, lease="60s", concurrency=wait(DEADLINE))
     with Child("stopped", store, boundary.name, "sync", str(back)) as worker:
         assert worker.hears() == "holding"
         worker.process.send_signal(signal.SIGSTOP)

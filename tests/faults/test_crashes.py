@@ -25,7 +25,7 @@ from tests.faults.helpers import (
     until,
 )
 
-PATIENCE = 10
+PATIENCE = 60
 """Seconds within which a dead attempt must be followed by another; it takes a lease."""
 
 

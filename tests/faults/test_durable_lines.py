@@ -48,7 +48,7 @@ def test_what_another_is_writing_is_not_taken_for_a_torn_line(kind: Callable[[Pa
         thread.start()
         until(lambda: not thread.is_alive() or is_waited_for(path))
         other.write("1}\n")
-    thread.join(30)
+    thread.join(60)
     first, second = path.read_text().splitlines()
     assert first == '{"format":1}'
     assert second.startswith("{")

@@ -50,7 +50,7 @@ def through(http_proxy: HttpProxy) -> str:
 @pytest.fixture
 def impatient(http_proxy: HttpProxy) -> str:
     """The same, not waiting long for an answer."""
-    return http_proxy.url(DYNAMODB_TABLE, "&timeout=500ms")
+    return http_proxy.url(DYNAMODB_TABLE, "&timeout=2s")
 
 
 def _client(endpoint: str, **config: Any) -> Any:
@@ -142,7 +142,7 @@ def test_a_lost_renewal_is_tried_again(
     fate: Fate, through: str, http_proxy: HttpProxy, make: Making, told: Told
 ) -> None:
     """44, 47: neither the request nor the reply that is lost ends the lease."""
-    boundary = make(through, lease="3s")
+    boundary = make(through, lease="9s")
     with boundary.claim("key") as claim:
         http_proxy.once("UpdateItem", fate)
         told.wait_for("renewal_failed")
@@ -415,7 +415,7 @@ def test_a_throttled_renewal_does_not_lose_the_lease(
     through: str, http_proxy: HttpProxy, make: Making, told: Told
 ) -> None:
     """47: the heartbeat comes again before the lease is over."""
-    boundary = make(through, lease="3s")
+    boundary = make(through, lease="9s")
     with boundary.claim("key") as claim:
         left = [2]
 
@@ -437,7 +437,7 @@ def test_a_throttled_renewal_does_not_lose_the_lease(
 async def test_a_silent_service_is_unavailable_within_its_timeout(
     colour: str, impatient: str, http_proxy: HttpProxy, make: Making
 ) -> None:
-    """18: it accepts and never answers; two tries of half a second each."""
+    """18: it accepts and never answers; two tries of two seconds each."""
     boundary = make(impatient)
     with boundary.claim("warm") as claim:
         claim.result = 1
@@ -523,7 +523,7 @@ def test_others_wait_the_margin_longer_than_the_holder_relies_on(dynamodb: str, 
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, dynamodb: str, make: Making) -> None:
     """64, and 15 and 17 with it."""
-    boundary = make(dynamodb, lease=0.5, concurrency=wait(DEADLINE))
+    boundary = make(dynamodb, lease="60s", concurrency=wait(DEADLINE))
     with Child("stopped", dynamodb, boundary.name, colour) as worker:
         assert worker.hears() == "holding"
         worker.process.send_signal(signal.SIGSTOP)

@@ -28,7 +28,9 @@ from tests.faults.helpers import (
 )
 
 LEASE = "1s"
-PATIENCE = 15
+KEPT = "4s"
+"""Not lost because a busy machine stalls for two seconds."""
+PATIENCE = 60
 """Seconds in which work must have been stopped whose lease cannot be kept."""
 BEYOND = 4
 """So many renewals, one at every third of a lease, mean that more than a lease has passed since the claim."""
@@ -62,7 +64,7 @@ def astore(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.fault(57)
 def test_work_longer_than_its_lease_keeps_its_key(store: str, make: Making, told: Told) -> None:
-    boundary = make(store, lease=LEASE)
+    boundary = make(store, lease=KEPT)
     with boundary.claim("key") as claim:
         until(lambda: renewals_of(store, claim.attempt_id) >= BEYOND)
         claim.ensure_held()
@@ -76,7 +78,7 @@ def test_work_longer_than_its_lease_keeps_its_key(store: str, make: Making, told
 
 
 async def test_async_work_longer_than_its_lease_keeps_its_key(astore: str, make: Making, told: Told) -> None:
-    boundary = make(astore, lease=LEASE)
+    boundary = make(astore, lease=KEPT)
     async with boundary.claim("key") as claim:
         await auntil(lambda: renewals_of(astore, claim.attempt_id) >= BEYOND)
         claim.ensure_held()
@@ -91,7 +93,7 @@ async def test_async_work_longer_than_its_lease_keeps_its_key(astore: str, make:
 
 
 def test_many_leases_of_different_lengths_are_all_kept(store: str, make: Making, told: Told) -> None:
-    short, long = make(store, lease=LEASE), make(store, lease="2s")
+    short, long = make(store, lease=KEPT), make(store, lease="5s")
     hold = threading.Event()
     attempts: list[str] = []
 
@@ -158,7 +160,7 @@ async def test_async_work_is_stopped_when_its_lease_is_lost(astore: str, make: M
 
 
 async def test_a_lost_lease_stops_only_its_own_task(sqlite_url: str, make: Making) -> None:
-    boundary, other = make(sqlite_url, lease=LEASE), make(sqlite_url, lease=LEASE)
+    boundary, other = make(sqlite_url, lease=LEASE), make(sqlite_url, lease="60s")
 
     async def work(mine: Boundary) -> str:
         async with mine.claim("key") as claim:

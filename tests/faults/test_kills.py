@@ -22,7 +22,9 @@ LEASED_STORES = [f"{kind} {colour}" for kind in ("redis", "redis-cluster", "dyna
 
 def _supervised(*arguments: str) -> int:
     command = [sys.executable, "-m", "tests.faults.killing", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment(), cwd=ROOT)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, env=environment(), cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

@@ -17,7 +17,7 @@ from retrysafe import LeaseLost, StoreUnavailable, wait
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Bank, Proxy, Told, auntil, driven, reached, records_of, until
 
-PATIENCE = 10
+PATIENCE = 60
 COMPLETED = b"UPDATE 1\x00"
 """What the server answers to a completion."""
 
@@ -105,19 +105,22 @@ def test_a_completion_that_is_delayed_beyond_its_lease_changes_nothing(
 def test_a_server_that_falls_silent_does_not_hang_a_claim(
     step: str, effects: str, proxy: Proxy, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(psycopg_executor, "DEADLINE", 0.3)
     boundary = make(proxy.url, effects=effects, lease="60s")
     with boundary.claim("warm"):
         pass
     outcomes: list[str] = []
 
+    def stall() -> None:
+        monkeypatch.setattr(psycopg_executor, "DEADLINE", 0.3)
+        proxy.stall()
+
     def work() -> None:
         if step == "claim":
-            proxy.stall()
+            stall()
         try:
             with boundary.claim("key"):
                 outcomes.append("claimed")
-                proxy.stall()
+                stall()
         except StoreUnavailable:
             outcomes.append("unavailable")
         outcomes.append("ended")
@@ -139,26 +142,29 @@ def test_a_server_that_falls_silent_does_not_hang_a_claim(
 async def test_a_server_that_falls_silent_does_not_hang_a_task(
     step: str, effects: str, driver: str, proxy: Proxy, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for executor in (psycopg_executor, asyncpg_executor):
-        monkeypatch.setattr(executor, "DEADLINE", 0.3)
     boundary = make(driven(proxy.url, driver), effects=effects, lease="60s")
     async with boundary.claim("warm"):
         pass
     outcomes: list[str] = []
 
+    def stall() -> None:
+        for executor in (psycopg_executor, asyncpg_executor):
+            monkeypatch.setattr(executor, "DEADLINE", 0.3)
+        proxy.stall()
+
     async def work() -> None:
         if step == "claim":
-            proxy.stall()
+            stall()
         try:
             async with boundary.claim("key"):
                 outcomes.append("claimed")
-                proxy.stall()
+                stall()
         except StoreUnavailable:
             outcomes.append("unavailable")
 
     caller = asyncio.ensure_future(work())
     try:
-        await auntil(caller.done, 5)  # a cancelled statement would be waited for longer
+        await auntil(caller.done, 9)  # a cancelled statement would be waited for longer
         assert outcomes == (
             ["unavailable"] if step == "claim" else ["claimed", "unavailable"][: 1 + (effects != "keyed")]
         )

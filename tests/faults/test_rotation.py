@@ -268,7 +268,7 @@ def test_sixteen_workers_and_rotations_one_after_the_other(effects: str, databas
     keys = [f"key{number}" for number in range(120)]
     removed: list[int] = []
     with business_table(database) as table:
-        boundary = make(database, effects=effects, lease="2s", concurrency=wait(30))
+        boundary = make(database, effects=effects, lease="10s", concurrency=wait(60))
 
         @boundary.once(key="key", operation="charge")
         def charge(key: str) -> str:

@@ -94,7 +94,7 @@ def test_sweepers_at_once_neither_block_each_other_nor_count_twice(
 
     def one(number: int) -> int:
         sweeper = Sweeper(url, batch=20, pause="1ms", archive=archive, observers=())
-        start.wait(30)
+        start.wait(60)
         removed = 0
         for _ in range(600):
             try:
@@ -154,7 +154,7 @@ def test_a_key_that_is_claimed_while_it_is_removed_stays(how: str, database: str
         thread.start()
         until(lambda: ended.is_set() or waiting(database))
         claim.result = "again"
-    thread.join(30)
+    thread.join(60)
     with boundary.claim("key") as claim:
         assert claim.replayed
         assert claim.result == "again"
@@ -338,9 +338,9 @@ def test_killed_sweepers_lose_nothing_while_others_claim(
             left = sum(standing(url).values())
             until(lambda: child.process.poll() is not None or sum(standing(url).values()) <= left - target)  # noqa: B023
             child.process.kill()
-            kills += child.process.wait(30) == -signal.SIGKILL
+            kills += child.process.wait(60) == -signal.SIGKILL
     for worker in workers:
-        worker.join(30)
+        worker.join(60)
     assert kills >= 3
     assert set(ran.values()) == {1}, "a reclaimed key ran twice: its new record was swept"
     for key in keys:

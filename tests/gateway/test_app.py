@@ -90,14 +90,14 @@ def test_r9_a_store_that_goes_away_in_between_does_not_take_the_answer_with_it(t
     def waiting(asked: Asked) -> None:
         while asked.request() is not None:
             came.set()
-            go.wait()
+            go.wait(60)
             asked.say(OK)
 
     with before(waiting, store=f"sqlite:///{path}?busy=50ms", effects="external") as (front, upstream):
         answers: list[Any] = []
         asking = threading.Thread(target=lambda: answers.append(front.ask(key="order-1")))
         asking.start()
-        came.wait()
+        assert came.wait(60)
         lock = locked(path)
         go.set()
         asking.join()

@@ -16,9 +16,10 @@ from retrysafe.gateway.failures import UpstreamFailed
 from retrysafe.gateway.upstream import Exchange
 from retrysafe.gateway.upstream import Upstream as Connections
 from tests.gateway.upstreams import OK, Asked, Behaviour, Upstream, always, answering, before, in_front_of
+from tests.ports import free_port
 
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 4\r\n\r\ndone"
-IMPATIENT = Timeouts(connect=5, read=0.3)
+IMPATIENT = Timeouts(connect=30, read=1.5)
 
 
 def silent(asked: Asked) -> None:
@@ -74,7 +75,7 @@ LOST = {
         "upstream-timeout",
         504,
         "http_response_timeout",
-        {"timeouts": Timeouts(total=0.5)},
+        {"timeouts": Timeouts(total=1.5)},
     ),
 }
 
@@ -116,10 +117,7 @@ def test_an_answer_that_is_lost_leaves_the_key_as_the_effects_want_it(how: str, 
 
 @pytest.mark.parametrize("effects", ["external", "keyed"])
 def test_a_request_that_was_not_sent_leaves_its_key_free(effects: str) -> None:
-    listening = socket.create_server(("127.0.0.1", 0))
-    port = listening.getsockname()[1]
-    listening.close()
-    with in_front_of(f"http://127.0.0.1:{port}", effects=effects) as front:
+    with in_front_of(f"http://127.0.0.1:{free_port()}", effects=effects) as front:
         refused = front.ask(key="order-1")
         assert (refused.status, refused.code) == (502, "upstream-unavailable")
         assert refused.error == "gateway; error=connection_refused"
@@ -133,14 +131,14 @@ def test_waiting_for_a_free_connection_in_vain_is_no_attempt() -> None:
     def hanging(asked: Asked) -> None:
         while asked.request() is not None:
             came.set()
-            go.wait()
+            go.wait(60)
             asked.say(CREATED)
 
-    settings = {"effects": "external", "connections": 1, "timeouts": Timeouts(connect=0.3)}
+    settings = {"effects": "external", "connections": 1, "timeouts": Timeouts(connect=1.5)}
     with before(hanging, **settings) as (front, upstream):
         first = threading.Thread(target=lambda: front.ask(key="order-1"))
         first.start()
-        came.wait()
+        assert came.wait(60)
         late = front.ask(key="order-2")
         assert (late.status, late.code, late.error) == (
             504,
@@ -184,7 +182,7 @@ def test_an_upstream_that_takes_no_more_bytes_is_silent() -> None:
     def deaf(asked: Asked) -> None:
         ports.append(asked.connection.getpeername()[1])
         asked.head()
-        told.wait()
+        told.wait(60)
 
     body = b"x" * (32 << 20)
     with before(deaf, timeouts=IMPATIENT, effects="external") as (front, _):
@@ -199,7 +197,7 @@ def test_an_upstream_that_takes_no_more_bytes_is_silent() -> None:
 
 def _is_cut(port: int) -> bool:
     """Whether the gateway lets go of its connection from this port, within seconds."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         connections = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         if not any(fields[1].endswith(f":{port:04X}") and fields[3] == "01" for fields in connections):
@@ -265,8 +263,8 @@ def test_when_the_client_leaves_what_nobody_guards_is_broken_off() -> None:
 
     with before(waiting) as (front, _):
         with front.raw(b"POST /orders HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}"):
-            came.wait()
-        assert left.wait(30)
+            assert came.wait(60)
+        assert left.wait(60)
 
 
 def test_when_the_client_leaves_within_its_body_nothing_is_completed() -> None:
@@ -282,7 +280,7 @@ def test_when_the_client_leaves_within_its_body_nothing_is_completed() -> None:
     with before(reading) as (front, _):
         with front.raw(b"POST /orders HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\nhalf"):
             pass
-        assert over.wait(30) or not ended
+        assert over.wait(60) or not ended
         assert len(b"".join(ended)) < 1000
 
 
@@ -304,7 +302,7 @@ def test_r17_when_the_client_leaves_what_is_guarded_is_recorded() -> None:
     def waiting(asked: Asked) -> None:
         asked.request()
         came.set()
-        go.wait()
+        go.wait(60)
         asked.say(CREATED)
         answered.set()
 
@@ -312,9 +310,9 @@ def test_r17_when_the_client_leaves_what_is_guarded_is_recorded() -> None:
         with front.raw(
             b'POST /orders HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nIdempotency-Key: "order-1"\r\n\r\n{}'
         ):
-            came.wait()
+            assert came.wait(60)
         go.set()
-        assert answered.wait(30)
+        assert answered.wait(60)
         again = front.ask(key="order-1", Host="h")
         assert (again.status, again.body, again.replayed) == (201, b"done", True)
         assert len(upstream.seen) == 1
@@ -336,7 +334,7 @@ def test_an_event_stream_ends_with_its_client() -> None:
             got = b""
             while b"data: 1" not in got:
                 got += client.recv(65_536)
-        assert left.wait(30)
+        assert left.wait(60)
 
 
 def test_an_upstream_is_closed_in_the_end() -> None:
@@ -438,14 +436,14 @@ def test_a_connection_that_is_not_there_within_total_was_not_used() -> None:
     def hanging(asked: Asked) -> None:
         while asked.request() is not None:
             came.set()
-            go.wait()
+            go.wait(60)
             asked.say(CREATED)
 
-    routes = (Route("POST /hasty", timeouts=Timeouts(connect=30, total=0.3)),)
+    routes = (Route("POST /hasty", timeouts=Timeouts(connect=30, total=1.5)),)
     with before(hanging, connections=1, routes=routes) as (front, _):
         first = threading.Thread(target=lambda: front.ask(key="order-1"))
         first.start()
-        came.wait()
+        assert came.wait(60)
         late = front.ask(path="/hasty", key="order-2")
         go.set()
         first.join()

@@ -170,7 +170,7 @@ def _stopping(gateway: GatewayProcess) -> Iterator[Future[int]]:
 
 def _until_refused(gateway: GatewayProcess) -> None:
     """Until no connection is accepted any more, by anybody, although a request is still running."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
             socket.create_connection(("127.0.0.1", gateway.port), timeout=60).close()
@@ -191,7 +191,7 @@ def test_metrics_of_all_workers_are_added_up_on_a_port_of_their_own(shop: Shop) 
         barrier = threading.Barrier(4)
 
         def pay(number: int) -> int:
-            barrier.wait()
+            barrier.wait(60)
             return shop.pay(gateway, f"order-{number}").status
 
         assert list(shop.pool.map(pay, range(4))) == [201] * 4

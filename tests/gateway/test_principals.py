@@ -207,7 +207,7 @@ class Issuer:
             def do_GET(self) -> None:
                 issuer.asked += 1
                 issuer.came.set()
-                issuer.hangs.wait()
+                issuer.hangs.wait(60)
                 body = json.dumps({"keys": [issuer.published(kid) for kid in issuer.keys]}).encode()
                 self.send_response(issuer.status)
                 self.send_header("Content-Length", str(len(body)))
@@ -303,7 +303,7 @@ async def test_who_names_a_known_key_does_not_wait_for_an_issuer_and_all_others_
         finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), published)
         issuer.hangs.clear()
         first = [asyncio.create_task(finder(bearer(issuer.token("a")))) for _ in range(5)]
-        await asyncio.to_thread(issuer.came.wait)
+        await asyncio.to_thread(issuer.came.wait, 60)
         first[0].cancel()  # one that gives up takes the question from nobody
         issuer.hangs.set()
         assert (await asyncio.gather(*first, return_exceptions=True))[1:] == ["ann"] * 4

@@ -206,12 +206,12 @@ def test_a_slow_client_is_no_silent_upstream() -> None:
         asked.say(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size)
 
     with (
-        before(large, timeouts=Timeouts(read=0.3)) as (front, _),
+        before(large, timeouts=Timeouts(read=1.5)) as (front, _),
         front.raw(b"POST /orders HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 2\r\n\r\n") as connection,
     ):
-        threading.Event().wait(0.6)
+        threading.Event().wait(2)
         connection.sendall(b"{}")
-        threading.Event().wait(0.6)
+        threading.Event().wait(2)
         assert len(_read(connection).partition(b"\r\n\r\n")[2]) == size
 
 
@@ -224,7 +224,7 @@ async def test_a_connection_that_serves_another_request_is_not_cut() -> None:
         asked.say(OK)
         if asked.request() is not None:
             other_began.set()
-            go.wait()
+            go.wait(60)
             asked.say(OK)
 
     upstream = Upstream(behave)

@@ -175,7 +175,7 @@ class Fuzzer:
 async def _answers(reader: asyncio.StreamReader, number: int) -> bytes:
     """Read until there are so many responses, or the server hangs up."""
     data = b""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             more = await reader.read(65536)
             data += more

@@ -222,7 +222,7 @@ def test_r1_a_duplicate_meanwhile_is_told_so(name: str, door: str, tmp_path: Pat
         def slow(request: HttpRequest) -> HttpResponse:
             site.work()
             running.set()
-            assert go.wait(20)
+            assert go.wait(60)
             return HttpResponse("done")
 
         client, answers = site.guarded(door, slow), []
@@ -234,7 +234,7 @@ def test_r1_a_duplicate_meanwhile_is_told_so(name: str, door: str, tmp_path: Pat
         thread = threading.Thread(target=first)
         thread.start()
         try:
-            assert running.wait(20)
+            assert running.wait(60)
             busy = post(client)
         finally:
             go.set()

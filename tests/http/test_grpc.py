@@ -96,14 +96,15 @@ def handlers(place: Any, watch: Any) -> Any:
 
 @contextmanager
 def sync_server(service: Service, boundary: Boundary, **options: Any) -> Iterator[int]:
-    server = grpc.server(ThreadPoolExecutor(8), interceptors=[IdempotencyInterceptor(boundary, **options)])
-    server.add_generic_rpc_handlers((handlers(service.place, service.watch),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield port
-    finally:
-        server.stop(None).wait()
+    with ThreadPoolExecutor(8) as pool:
+        server = grpc.server(pool, interceptors=[IdempotencyInterceptor(boundary, **options)])
+        server.add_generic_rpc_handlers((handlers(service.place, service.watch),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield port
+        finally:
+            server.stop(None).wait()
 
 
 @contextmanager
@@ -131,6 +132,7 @@ def async_server(service: Service, boundary: Boundary, **options: Any) -> Iterat
         asyncio.run_coroutine_threadsafe(stop(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
 
@@ -271,7 +273,7 @@ def test_f6_a_mismatch_is_told_while_the_first_still_runs(build: Build) -> None:
         service.do = _holding(build, service)
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(client, idempotency_key="k")
-            assert service.began.wait(10)
+            assert service.began.wait(60)
             got = client("other", idempotency_key="k")
             service.gate.set()
             assert first.result().body == b"order 1"
@@ -336,7 +338,7 @@ def test_r1_a_simultaneous_duplicate_is_told_to_come_back(build: Build) -> None:
         service.do = hold
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(client, idempotency_key="k")
-            assert service.began.wait(10)
+            assert service.began.wait(60)
             got = client(idempotency_key="k")
             service.gate.set()
             assert first.result().body == b"order 1"
@@ -350,7 +352,7 @@ def test_r1_or_waits_for_the_answer(build: Build) -> None:
         service.do = _holding(build, service)
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(client, idempotency_key="k")
-            assert service.began.wait(10)
+            assert service.began.wait(60)
             second = pool.submit(client, idempotency_key="k")
             service.gate.set()
             assert {first.result().body, second.result().body} == {b"order 1"}
@@ -360,7 +362,7 @@ def _holding(build: Build, service: Service) -> Callable[[Any], Any]:
     """What makes a handler wait for the gate, in its colour."""
 
     def wait_sync(context: Any) -> None:
-        assert service.gate.wait(10)
+        assert service.gate.wait(60)
 
     async def wait_async() -> None:
         assert await asyncio.to_thread(service.gate.wait, 10)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.docs.pages import ROOT
+from tests.ports import free_port
 
 APP = "tests.http.apps.folder:app"
 SERVERS: dict[str, Callable[[int], list[str]]] = {
@@ -25,7 +26,7 @@ SERVERS: dict[str, Callable[[int], list[str]]] = {
     "hypercorn": lambda port: ["hypercorn", "--bind", f"127.0.0.1:{port}", APP],
     "granian": lambda port: ["granian", "--interface", "asginl", "--port", str(port), APP],
 }
-SECONDS = 30
+SECONDS = 60
 
 
 class Answer(NamedTuple):
@@ -78,9 +79,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 @contextmanager
 def running(command: Callable[[int], list[str]], folder: Path) -> Iterator[Server]:
     """A server with an application whose files are in ``folder``."""
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    port = free_port()
     environment = {**os.environ, "RETRYSAFE_TEST_FOLDER": str(folder), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(

@@ -297,14 +297,14 @@ def test_r1_n_at_once_run_once(place: Place) -> None:
 
     def during(environ: dict[str, Any]) -> None:
         inside.set()
-        assert go.wait(30)
+        assert go.wait(60)
 
     app = App(during=during)
     guarded = IdempotencyMiddleware(app, place.boundary())
     answers: list[Served] = []
     first = threading.Thread(target=lambda: answers.append(post(guarded)))
     first.start()
-    assert inside.wait(30)
+    assert inside.wait(60)
     if place.store.startswith("sqlite") and place.transactional:
         go.set()  # a writer waits for the writer before it: then the others replay
     others = [post(guarded) for _ in range(3)]
@@ -324,14 +324,14 @@ def test_r1_the_others_wait_if_so_configured(place: Place) -> None:
 
     def during(environ: dict[str, Any]) -> None:
         inside.set()
-        assert go.wait(30)
+        assert go.wait(60)
 
     app = App(during=during)
     guarded = IdempotencyMiddleware(app, place.boundary(concurrency=wait("30s")))
     answers: list[Served] = []
     threads = [threading.Thread(target=lambda: answers.append(post(guarded))) for _ in range(2)]
     threads[0].start()
-    assert inside.wait(30)
+    assert inside.wait(60)
     threads[1].start()
     go.set()
     for thread in threads:

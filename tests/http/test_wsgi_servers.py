@@ -77,7 +77,7 @@ class Shop:
     def close(self) -> None:
         self._process.terminate()
         try:
-            self._process.wait(30)
+            self._process.wait(60)
         finally:
             self._process.kill()
             self._process.wait()

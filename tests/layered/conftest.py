@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from retrysafe.testing.ageing import elapse_all
 from retrysafe.types import Record
 from tests.conftest import require
 from tests.faults.helpers import Told, unique, until
+from tests.ports import free_port
 
 NAME = "the truth of this test"
 
@@ -43,8 +43,7 @@ class Fast:
     """A Redis server of the test's own, without persistence."""
 
     def __init__(self, directory: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.directory = directory
         self.client = redis.Redis.from_url(self.url)
@@ -67,7 +66,7 @@ class Fast:
         """A partition, and a flush."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
     def cut_off(self) -> None:
         """A partition: it answers nobody, and keeps what it has."""
@@ -98,7 +97,7 @@ class Fast:
         self.client.close()
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 class Layers:

@@ -184,7 +184,7 @@ def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
             gate = answers.gate
             if gate is not None:
                 answers.waiting += 1
-                gate.wait(30)
+                gate.wait(60)
             status = answers.statuses.popleft() if answers.statuses else 204
             if fields["webhook-signature"] != f"v1,{expected}":
                 status = 401

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import closing
 from pathlib import Path
 
 from tests.faults.helpers import ROOT
+from tests.ports import free_port
 
 
 class RabbitMQServer:
@@ -18,7 +17,7 @@ class RabbitMQServer:
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="retrysafe-rabbitmq-", ignore_cleanup_errors=True)
-        self.port = _three_free_ports()
+        self.port = free_port(beside=2)  # Erlang's port mapper and its distribution have the next two
         self._environment = {
             **os.environ,
             "RETRYSAFE_SCRATCH": self._directory.name,
@@ -55,20 +54,3 @@ class RabbitMQServer:
         command = [sys.executable, str(ROOT / "scripts" / "services"), verb, "rabbitmq"]
         done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-
-
-def _three_free_ports() -> int:
-    """The first of three in a row that are free: the broker, Erlang's port mapper, and its distribution."""
-    while True:
-        with closing(socket.create_server(("127.0.0.1", 0))) as first:
-            port: int = first.getsockname()[1]
-            if all(_is_free(port + beside) for beside in (1, 2)):
-                return port
-
-
-def _is_free(port: int) -> bool:
-    try:
-        socket.create_server(("127.0.0.1", port)).close()
-    except (OSError, OverflowError):
-        return False
-    return True

@@ -47,7 +47,7 @@ class Road:
             for one in self._sockets:
                 _cut(one)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         self._threads.clear()
 
     def _run(self, target: object, *arguments: object) -> None:

@@ -131,11 +131,11 @@ def test_a_batch_waits_for_nobody_who_handles_one_of_its_messages(world: World) 
         world.apply(message.tx, message.envelope.id)
         if message.envelope.id == "2" and not inside.is_set():
             inside.set()
-            assert go.wait(20)
+            assert go.wait(60)
 
     first = threading.Thread(target=handle.handle, args=(delivery(2, 0).envelope,))
     first.start()
-    assert inside.wait(20)
+    assert inside.wait(60)
     try:
         words = became(handle.handle_many([delivery(n, n % 2) for n in range(1, 7)]))
     finally:

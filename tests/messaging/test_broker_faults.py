@@ -287,7 +287,7 @@ async def test_a_broker_without_disk_takes_nothing_and_nobody_hangs(broker: Rabb
                 said[:] = await publishing.publish(*waiting)
                 return {one.reception for one in said} <= {Reception.UNKNOWN, Reception.RETRYABLE}
 
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not await is_told():  # the alarm comes a moment after the command
                     waiting = [one._replace(id=f"{one.id}'") for one in waiting]
                     before += waiting

@@ -20,7 +20,7 @@ ONE = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - it may come true in another process or thread
             await asyncio.sleep(0.005)
 
@@ -268,7 +268,7 @@ async def test_a_handler_that_can_never_run_ends_its_subscription(world: World) 
     broker = MemoryBroker()
     broker.put([envelope(1)])
     with pytest.raises(ConfigurationError, match="async code only"):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await Subscription(Recording(broker), handle).arun_forever()
     assert (broker.depth(), "consumer_failed" in world.names()) == (1, True)
     await world.boundaries[-1].aclose()

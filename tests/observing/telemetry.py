@@ -107,7 +107,7 @@ class Works:
         self._write("UPDATE retrysafe_records SET token = token + 1, attempt = 'another'")
 
     def _write(self, sql: str) -> None:
-        with closing(sqlite3.connect(self.path, timeout=10)) as connection, connection:
+        with closing(sqlite3.connect(self.path, timeout=60)) as connection, connection:
             connection.execute(sql)
 
     async def close(self) -> None:

@@ -245,10 +245,10 @@ async def test_renewals_that_fail_are_events_told_from_the_heartbeat(works: Work
         if occurrence.name == "renewal_failed":
             loop.call_soon_threadsafe(failed.set)
 
-    boundary = works.boundary(lease="1s", observers=[telemetry.observer, told])
+    boundary = works.boundary(lease="6s", observers=[telemetry.observer, told])
     async with works.entered(boundary.claim("k")) as claim:
         works._write("ALTER TABLE retrysafe_records RENAME TO away")
-        await asyncio.wait_for(failed.wait(), 30)
+        await asyncio.wait_for(failed.wait(), 60)
         works._write("ALTER TABLE away RENAME TO retrysafe_records")
         claim.result = 1
     span = only(telemetry.spans())

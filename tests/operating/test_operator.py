@@ -47,7 +47,7 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
     start = threading.Barrier(len(calls))
 
     def one(call: Callable[[], Any]) -> Any:
-        start.wait(10)
+        start.wait(60)
         return call()
 
     with ThreadPoolExecutor(len(calls)) as pool:

@@ -21,7 +21,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio"]
 EACH = 3
 """How many relays, and how many inboxes."""
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds in which something must be applied."""
 
 
@@ -99,7 +99,7 @@ class Six:
         for _, process in self._places:
             process.terminate()
         for name, process in self._places:
-            process.join(30)
+            process.join(60)
             well = (0, -signal.SIGTERM)  # one that has only just begun is ended by the signal
             assert process.exitcode in well, f"{name} did not end as it should: {process.exitcode}"
 

@@ -237,9 +237,10 @@ def sqlalchemy_asyncmy(path: Path) -> AsyncHarness:
 
 
 def redis_url(topology: str = "") -> str:
-    """The URL of the test Redis; every process has one of its databases, so that scans are short."""
+    """The URL of the test Redis; every worker of a run has one of its databases, so that scans are short."""
     url = os.environ[f"RETRYSAFE_TEST_REDIS{topology}"]
-    return url if topology else f"{url.removesuffix('/0')}/{1 + os.getpid() % 15}"
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", f"gw{os.getpid()}").removeprefix("gw"))
+    return url if topology else f"{url.removesuffix('/0')}/{1 + number % 15}"
 
 
 def redis_sync(topology: str = "") -> Callable[[Path], SyncHarness]:

@@ -179,7 +179,7 @@ def test_an_effect_count_that_is_none_is_refused() -> None:
 
 def test_copies_run_at_the_same_time() -> None:
     together = threading.Barrier(8)
-    assert concurrently(lambda: together.wait(20) >= 0, copies=8) == [Outcome(True, None)] * 8
+    assert concurrently(lambda: together.wait(60) >= 0, copies=8) == [Outcome(True, None)] * 8
 
 
 def test_no_copy_begins_before_all_are_there() -> None:
@@ -198,7 +198,7 @@ def test_tasks_run_at_the_same_time() -> None:
             here.add(len(here))
             if len(here) == 5:
                 all_here.set()
-            return await asyncio.wait_for(all_here.wait(), 20)
+            return await asyncio.wait_for(all_here.wait(), 60)
 
         return await aconcurrently(one, copies=5)
 

@@ -113,11 +113,11 @@ class Gate:
 
     def pass_through(self) -> None:
         self.entered.set()
-        assert self.leave.wait(30)
+        assert self.leave.wait(60)
 
     async def apass_through(self) -> None:
         self.entered.set()
-        assert await asyncio.to_thread(self.leave.wait, 30)
+        assert await asyncio.to_thread(self.leave.wait, 60)
 
 
 def receiver_of(place: Place, provider: Provider, clock: Clock, **options: Any) -> Receiver:

@@ -16,7 +16,8 @@ def main(name: str, store: str, provider_name: str, effects: str, folder: str, d
     """Receive one delivery when a line comes in, and print the status and whether it was a duplicate."""
     provider, place = PROVIDERS[provider_name], Path(folder)
     terms = {"effects": effects, "observers": ()}
-    boundary = Boundary(name, store=store, window="7d", lease="1s", **terms)  # type: ignore[arg-type]
+    lease = "1s" if dies == "dies" else "60s"
+    boundary = Boundary(name, store=store, window="7d", lease=lease, **terms)  # type: ignore[arg-type]
     receiver = Receiver(boundary, provider.receiver_scheme(), clock=lambda: NOW)
 
     @receiver.on(provider.type)

@@ -63,7 +63,7 @@ def together(port: int, name: str, provider: Provider) -> list[Answer]:
     barrier = threading.Barrier(6)
 
     def deliver(_: int) -> Answer:
-        barrier.wait(30)
+        barrier.wait(60)
         return post(port, name, provider.deliver("evt_together"))
 
     with ThreadPoolExecutor(6) as threads:

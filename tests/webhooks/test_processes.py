@@ -47,7 +47,7 @@ def go(*processes: subprocess.Popen[str]) -> list[list[str]]:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    return [process.communicate(timeout=30)[0].split() for process in processes]
+    return [process.communicate(timeout=60)[0].split() for process in processes]
 
 
 def ledger(tmp_path: Path) -> list[str]:
@@ -74,7 +74,7 @@ def test_an_event_whose_process_was_killed_in_its_handler_is_handled_by_the_next
     assert go(process) == [[]]
     assert process.returncode == -9
     effects = "transactional" if place.transactional else "keyed"
-    boundary = Boundary(name, store=place.store, window=WINDOW, lease="1s", effects=effects, observers=())  # type: ignore[arg-type]
+    boundary = Boundary(name, store=place.store, window=WINDOW, lease="60s", effects=effects, observers=())  # type: ignore[arg-type]
     receiver = Receiver(boundary, GITHUB.receiver_scheme(), clock=lambda: NOW)
     handled: list[str] = []
 

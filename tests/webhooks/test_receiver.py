@@ -112,7 +112,7 @@ async def test_simultaneous_deliveries_have_one_effect_and_the_others_are_told_t
 
     receiver.on(provider.type)(ahandle if colour == "async" else handle)
     winner = asyncio.create_task(receive(receiver, provider.deliver(), colour))
-    await asyncio.to_thread(gate.entered.wait, 30)
+    await asyncio.to_thread(gate.entered.wait, 60)
     for answer in await asyncio.gather(*(receive(receiver, provider.deliver(), colour) for _ in range(5))):
         assert (answer.status, code(answer)) == (503, "in-progress")
         assert int(header(answer, b"retry-after") or b"0") >= 1
@@ -131,7 +131,7 @@ def test_threads_without_a_gate_have_one_effect(
     receiver.on(provider.type)(effects.had)
 
     def deliver(_: int) -> Response:
-        barrier.wait(30)
+        barrier.wait(60)
         delivery = provider.deliver()
         return receiver.receive(delivery.headers, delivery.body)
 
@@ -185,7 +185,7 @@ async def test_a_waiting_duplicate_gets_a_success(place: Place, effects: Effects
         effects.had(event)
 
     deliveries = [asyncio.create_task(receive(receiver, STRIPE.deliver(), "async")) for _ in range(2)]
-    await asyncio.to_thread(gate.entered.wait, 30)
+    await asyncio.to_thread(gate.entered.wait, 60)
     await place.seen.until("waited")
     gate.leave.set()
     assert sorted(replayed(answer) for answer in await asyncio.gather(*deliveries)) == [False, True]
@@ -256,7 +256,7 @@ async def test_a_cancelled_delivery_comes_to_its_end_in_a_sync_handler(
         effects.had(event)
 
     delivery = asyncio.create_task(receive(receiver, STRIPE.deliver(), "sync-on-a-loop"))
-    await asyncio.to_thread(gate.entered.wait, 30)
+    await asyncio.to_thread(gate.entered.wait, 60)
     delivery.cancel()
     for _ in range(5):
         await asyncio.sleep(0)

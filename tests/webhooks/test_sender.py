@@ -24,6 +24,7 @@ from retrysafe.webhooks import Event, Receiver, StandardWebhooks
 from retrysafe.webhooks.delivering import Tried, judge, retry_after
 from retrysafe.webhooks.sender import AsyncSender, Delivery, Endpoint, Message, Sender
 from tests.http.observing import Recorder
+from tests.ports import free_port
 from tests.webhooks.providers import NOW, STANDARD
 from tests.webhooks.servers import serving
 
@@ -76,7 +77,7 @@ class Wire:
     def close(self) -> None:
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
-        self._thread.join(30)
+        self._thread.join(60)
         for connection in self._silent:
             connection.close()
         self._listening.close()
@@ -165,19 +166,32 @@ def test_attempts_are_bounded_and_a_redirect_is_a_failure(wires: list[Wire], col
     assert len(wire.got) == 3
 
 
+def _impatient_once(sending: Sending) -> Sending:
+    """Only the first request waits for a short time: a second one is answered, however long that takes."""
+    waits = iter([0.2])
+
+    def hurries(request: httpx.Request) -> None:
+        request.extensions["timeout"] = {**request.extensions["timeout"], "read": next(waits, 60.0)}
+
+    async def ahurries(request: httpx.Request) -> None:
+        hurries(request)
+
+    sending.hooks = {"request": [hurries if sending.colour == "sync" else ahurries]}
+    return sending
+
+
 @COLOURS
 @pytest.mark.parametrize("silence", [CUT, SILENT])
 def test_an_attempt_without_an_answer_leaves_doubt_that_only_a_success_takes_away(
     wires: list[Wire], colour: str, silence: str
 ) -> None:
-    timeout = 0.2 if silence == SILENT else 30.0
     wires.append(wire := Wire(silence, answer(500)))
-    found = Sending(colour, attempts=2, timeout=timeout).send(wire.url)
+    found = _impatient_once(Sending(colour, attempts=2)).send(wire.url)
     assert (found.outcome, found.status, found.doubtful) == ("unknown", 500, True)
     wires.append(wire := Wire(silence, answer(200)))
-    assert Sending(colour, timeout=timeout).send(wire.url) == Delivery("delivered", "msg_1", 2, 200)
+    assert _impatient_once(Sending(colour)).send(wire.url) == Delivery("delivered", "msg_1", 2, 200)
     wires.append(wire := Wire(silence))
-    found = Sending(colour, attempts=1, timeout=timeout).send(wire.url)
+    found = Sending(colour, attempts=1, timeout=0.2 if silence == SILENT else 30.0).send(wire.url)
     assert (found.outcome, found.status) == ("unknown", None)
     assert found.reason == ("ReadTimeout" if silence == SILENT else "RemoteProtocolError")
 
@@ -225,7 +239,7 @@ async def test_an_endpoint_that_drips_its_answer_keeps_an_async_sender_to_its_de
         writer.write(b"HTTP/1.1 200 OK\r\nX: ")
         try:
             with suppress(ConnectionError, TimeoutError):
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while not reader.at_eof():
                         writer.write(b"x")
                         await writer.drain()
@@ -239,7 +253,7 @@ async def test_an_endpoint_that_drips_its_answer_keeps_an_async_sender_to_its_de
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     endpoint = Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", SECRETS[0])
     async with asyncio.timeout(120), server, httpx.AsyncClient(trust_env=False) as client:
-        sent = await AsyncSender(client, deadline=0.3, timeout=0.3, observers=()).send(MESSAGE, endpoint)
+        sent = await AsyncSender(client, deadline=2, timeout=2, observers=()).send(MESSAGE, endpoint)
         assert (sent.outcome, sent.reason) == ("unknown", "TimeoutError")
         await left.wait()
 
@@ -256,9 +270,7 @@ def test_what_is_final_is_not_sent_again(colour: str, outcome: Any) -> None:
 
 @COLOURS
 def test_an_attempt_that_certainly_did_not_arrive_leaves_no_doubt(colour: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    found = Sending(colour, attempts=2).send(f"http://127.0.0.1:{port}/")
+    found = Sending(colour, attempts=2).send(f"http://127.0.0.1:{free_port()}/")
     assert (found.outcome, found.reason, found.attempts, found.doubtful) == ("gave up", "ConnectError", 2, False)
 
 

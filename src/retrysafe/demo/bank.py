@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import select
 import socket
 import socketserver
 import sys
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ class Desk(BaseHTTPRequestHandler):
         order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         fault = self.headers.get(FAULT)
         if fault == Fault.TIMEOUT.name:
-            select.select([self.connection], [], [], HANG_UP)  # readable means: the client has hung up
+            wait([self.connection], HANG_UP)  # readable means: the client has hung up
         try:
             entry, recognised = self._bank().ledger.charge(order, self.headers.get(KEY))
         except Mismatch:

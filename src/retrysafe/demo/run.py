@@ -33,12 +33,15 @@ TICK = 0.1
 class Interruption:
     """Lets SIGINT and SIGTERM end the demo through every ``finally``.
 
-    The handlers raise `KeyboardInterrupt`, which Python drops where a finalizer happens to run; `check` raises
-    it again. In a thread other than the main one, which alone can set handlers, it does nothing.
+    What a handler raises comes anywhere: Python drops it inside a finalizer, and inside `subprocess.Popen.poll` it
+    leaves a lock taken for which the end would wait for ever. So, once there are processes to end, the first signal
+    is only noted, and `check`, which is called often, raises `KeyboardInterrupt`; a second one is raised at once.
+    In a thread other than the main one, which alone can set handlers, it does nothing.
     """
 
     def __init__(self) -> None:
         self._came = False
+        self._raises = True
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -48,9 +51,15 @@ class Interruption:
             self._before = {number: signal.signal(number, self._interrupt) for number in numbers}
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if kind is None:
+            self.check()
+
+    def note(self) -> None:
+        """From now on `check` raises, and not the signal."""
+        self._raises = False
 
     def check(self) -> None:
         """End the demo, if it was told to."""
@@ -58,8 +67,9 @@ class Interruption:
             raise KeyboardInterrupt
 
     def _interrupt(self, number: int, frame: object) -> None:
-        self._came = True
-        raise KeyboardInterrupt
+        first, self._came = not self._came, True
+        if self._raises or not first:
+            raise KeyboardInterrupt
 
 
 class Options(NamedTuple):
@@ -87,12 +97,16 @@ def run(options: Options, view: View) -> Findings:
     began = time.monotonic()
     with Interruption() as interruption, ExitStack() as stack:
         folder = _folder(options, stack)
-        lanes = _lanes(options, folder, stack)
+        store = _prepared(options.store or f"sqlite:///{folder / 'retrysafe.db'}")
+        interruption.note()
+        lanes = _lanes(options, folder, store, stack)
         for lane in lanes:
+            interruption.check()
             lane.open()
         with view:
             _work(lanes, view, began + options.deadline, interruption)
             for lane in lanes:
+                interruption.check()
                 lane.close()
             findings = _audited(options, lanes, began)
             view.conclude(findings)
@@ -128,9 +142,7 @@ def _folder(options: Options, stack: ExitStack) -> Path:
     return options.keep.absolute()
 
 
-def _lanes(options: Options, folder: Path, stack: ExitStack) -> list[LaneRun]:
-    store = options.store or f"sqlite:///{folder / 'retrysafe.db'}"
-    _prepare(store)
+def _lanes(options: Options, folder: Path, store: str, stack: ExitStack) -> list[LaneRun]:
     faults = schedule(options.seed, [payment.id for payment in options.payments])
     setting = Setting("", 0, "", store, f"demo {secrets.token_hex(8)}", options.bank_has_keys)
     lanes = []
@@ -140,7 +152,7 @@ def _lanes(options: Options, folder: Path, stack: ExitStack) -> list[LaneRun]:
     return lanes
 
 
-def _prepare(store: str) -> None:
+def _prepared(store: str) -> str:
     """Bring the store's schema up to date, and find out before anything starts whether it can be reached."""
     if store.startswith("memory:"):
         raise DemoError("memory:// is private to each process; the demo has many")
@@ -148,6 +160,7 @@ def _prepare(store: str) -> None:
     if backend.store.capabilities.transactions:
         backend.migrate()
     backend.close()
+    return store
 
 
 def _work(lanes: Sequence[LaneRun], view: View, deadline: float, interruption: Interruption) -> None:

@@ -147,7 +147,7 @@ class InTransactionTestCase(Views, TransactionTestCase):
         start = threading.Barrier(6)
 
         def one() -> None:
-            start.wait(10)
+            start.wait(60)
             while True:
                 try:
                     results.append(views.place("k", "lamp"))

@@ -42,7 +42,7 @@ def served(bank: Bank) -> Iterator[int]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60)
 
 
 def charged(port: int, key: str, patience: float) -> str:

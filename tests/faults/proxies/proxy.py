@@ -156,7 +156,7 @@ class Proxy:
 
         self._wait(close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     # ------------------------------------------------------------ on the loop
@@ -198,7 +198,7 @@ class Proxy:
 
     def _wait(self, work: Any) -> Any:
         done: concurrent.futures.Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return done.result(10)
+        return done.result(60)
 
 
 class _Side(asyncio.Protocol):

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @dataclass
@@ -279,9 +279,3 @@ def running(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
                     connection.shutdown(socket.SHUT_RDWR)
             for thread in threads:
                 thread.join()
-
-
-def closed_port() -> int:
-    """A port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])

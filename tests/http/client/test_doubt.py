@@ -18,13 +18,13 @@ from tests.http.client.senders import FAILURES, SENDERS, Time
 from tests.http.client.server import (
     Received,
     Server,
-    closed_port,
     delayed,
     drops_answer,
     running,
     says,
     well,
 )
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_c03_nor_does_what_is_resumed(make: Make, server: Server, path: Path, ti
 def test_c16_what_was_done_and_not_seen_is_in_doubt(make: Make, server: Server, path: Path, status: int) -> None:
     def done(at: Server, connection: Any, request: Received) -> bool:
         at.execute(request)
-        return to(f"http://127.0.0.1:{closed_port()}/orders/1", status)(at, connection, request)  # type: ignore[no-any-return]
+        return to(f"http://127.0.0.1:{free_port()}/orders/1", status)(at, connection, request)  # type: ignore[no-any-return]
 
     server.will(done)
     journal = Journal(path)
@@ -181,7 +181,7 @@ class Blocking(Two, httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if not self.open():
             return self.answer()
-        self.refused.wait(30)
+        self.refused.wait(60)
         raise httpx.ReadError("reset")
 
 
@@ -191,7 +191,7 @@ class Awaiting(Two, httpx.AsyncBaseTransport):
 
         if not self.open():
             return self.answer()
-        await anyio.to_thread.run_sync(self.refused.wait, 30)
+        await anyio.to_thread.run_sync(self.refused.wait, 60)
         raise httpx.ReadError("reset")
 
 
@@ -269,7 +269,7 @@ def test_c05_what_is_longer_than_the_limit_is_the_callers_to_read(make: Make, se
         at.execute(request)
         connection.sendall(b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n")
         connection.sendall(b"a\r\n0123456789\r\n" * 2)
-        assert at.go_on.wait(30)
+        assert at.go_on.wait(60)
         connection.sendall(b"5\r\nabcde\r\n0\r\n\r\n")
         return True
 
@@ -294,18 +294,26 @@ def test_the_raw_response_of_requests_can_be_read(server: Server, time: Time) ->
 
 @pytest.mark.parametrize("kind", ["httpx", "httpx-async"])
 def test_an_event_stream_may_be_silent_beyond_the_deadline(server: Server, kind: str) -> None:
-    ended = threading.Event()
+    ended, deadlines = threading.Event(), [0.3, 3.0, 20.0]
 
     def events(at: Server, connection: Any, request: Received) -> bool:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-        ended.wait(0.6)
+        ended.wait(2 * deadlines[0])
         connection.sendall(b"data: 1\n\n")
         return False
 
-    server.will(events)
-    sender = SENDERS[kind](Retries(deadline=0.3, observers=()), timeout=None)
-    assert sender.send("GET", server.url).body == b"data: 1\n\n"
-    sender.close()
+    while True:
+        server.will(events)
+        sender = SENDERS[kind](Retries(deadline=deadlines[0], observers=()), timeout=None)
+        try:
+            assert sender.send("GET", server.url).body == b"data: 1\n\n"
+            return
+        except FAILURES:  # on a busy machine the head may come too late
+            if not deadlines[1:]:
+                raise
+            deadlines.pop(0)
+        finally:
+            sender.close()
 
 
 class Counted(httpx.BaseTransport, httpx.AsyncBaseTransport):
@@ -371,7 +379,7 @@ class Losing(Counted):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         status, may = self.next()
-        may.wait(30)
+        may.wait(60)
         self.statuses = [status]
         return super().handle_request(request)
 
@@ -379,7 +387,7 @@ class Losing(Counted):
         import anyio.to_thread
 
         status, may = self.next()
-        await anyio.to_thread.run_sync(may.wait, 30)
+        await anyio.to_thread.run_sync(may.wait, 60)
         self.statuses = [status]
         return super().handle_request(request)
 
@@ -398,7 +406,7 @@ def test_c17_the_response_of_the_copy_that_lost_is_let_go(kind: str, late: bool)
     inner.may_lose.set()
     for thread in threading.enumerate():
         if thread.name == "retrysafe request":
-            thread.join(30)
+            thread.join(60)
     assert inner.open == 0
     sender.close()
 

@@ -30,8 +30,9 @@ from retrysafe.http.client.httpx import AsyncRetryTransport, aresume
 from tests.http.client.child import BODY
 from tests.http.client.conftest import Make
 from tests.http.client.senders import FAILURES, SENDERS, Time
-from tests.http.client.server import Received, Server, closed_port, delayed, drops_answer, running, says, stalls, well
+from tests.http.client.server import Received, Server, delayed, drops_answer, running, says, stalls, well
 from tests.http.observing import Recorder
+from tests.ports import free_port
 
 PATIENCE = 60
 
@@ -225,7 +226,7 @@ def test_c02_what_ended_in_doubt_stays_and_what_was_answered_goes(make: Make, se
 
 def test_c02_what_was_certainly_not_sent_does_not_stay(make: Make, path: Path) -> None:
     journal = Journal(path)
-    url = f"http://127.0.0.1:{closed_port()}/"
+    url = f"http://127.0.0.1:{free_port()}/"
     with pytest.raises(FAILURES):
         make(journal=journal, hosts=[Host(origin_of(url))]).post(url)
     assert journal.pending() == []

@@ -90,13 +90,13 @@ def test_c02_one_calls_answer_does_not_end_the_others_doubt(make: Make, server: 
     first_ended = threading.Event()
 
     def refuses_late(at: Server, connection: Any, request: Received) -> bool:
-        at.go_on.wait(30)
+        at.go_on.wait(60)
         return says(404)(at, connection, request)
 
     def drops_later(at: Server, connection: Any, request: Received) -> bool:
         at.execute(request)
         at.go_on.set()
-        first_ended.wait(30)
+        first_ended.wait(60)
         return False
 
     server.will(refuses_late, drops_later)
@@ -189,11 +189,11 @@ def test_c02_a_fork_in_the_midst_of_a_transaction(path: Path) -> None:
     def writes() -> None:
         with journal._transaction():
             begun.set()
-            go_on.wait(30)
+            go_on.wait(60)
 
     thread = threading.Thread(target=writes)
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     threading.Timer(0.2, go_on.set).start()
     pid = os.fork()
     if pid == 0:
@@ -222,7 +222,7 @@ def test_c02_a_task_cancelled_while_it_writes_leaves_its_request_to_be_resumed(
         if writing.is_set():
             return do(*given)
         writing.set()
-        written.wait(30)
+        written.wait(60)
         return do(*given)
 
     monkeypatch.setattr(journal, name, slowly)
@@ -238,7 +238,7 @@ def test_c02_a_task_cancelled_while_it_writes_leaves_its_request_to_be_resumed(
                     raise AssertionError("nobody may have the answer")
 
         task = asyncio.create_task(post())
-        await asyncio.to_thread(writing.wait, 30)
+        await asyncio.to_thread(writing.wait, 60)
         if by == "task":
             task.cancel()
         else:

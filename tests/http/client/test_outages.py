@@ -23,8 +23,9 @@ from retrysafe.http.client import Host, Journal, RequestKeyReused, Retries
 from tests.http.apps.ledger import TABLE, application, in_transaction
 from tests.http.client.conftest import Make
 from tests.http.client.senders import FAILURES, SENDERS, Time
-from tests.http.client.server import Behaviour, Received, Server, closed_port
+from tests.http.client.server import Behaviour, Received, Server
 from tests.http.contract.servers import uvicorn
+from tests.ports import free_port
 
 CALLS = 10_000
 
@@ -83,7 +84,7 @@ async def _attempt(sender: Any) -> Exception | None:
 
 
 def test_c13_calls_of_a_port_that_is_closed(make: Make, time: Time) -> None:
-    origin = f"http://127.0.0.1:{closed_port()}"
+    origin = f"http://127.0.0.1:{free_port()}"
     seen: list[Any] = []
     sender = make(hosts=[Host(origin)], attempts=5, observers=[seen.append])
     for _ in range(50):

@@ -26,7 +26,6 @@ from tests.http.client.senders import FAILURES, SENDERS, Time
 from tests.http.client.server import (
     AMBIGUOUS,
     Server,
-    closed_port,
     cuts_body,
     delayed,
     drops_answer,
@@ -39,6 +38,7 @@ from tests.http.client.server import (
     well,
 )
 from tests.http.observing import Recorder
+from tests.ports import free_port
 
 BY_NAME = {behaviour.__name__: behaviour for behaviour in AMBIGUOUS}
 
@@ -86,7 +86,7 @@ def test_c01_only_declared_methods_get_a_key(make: Make, server: Server) -> None
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_c04_what_was_certainly_not_sent_is_retried_without_a_key(make: Make, time: Time, method: str) -> None:
     with pytest.raises(FAILURES) as failed:
-        make(hosts=[]).send(method, f"http://127.0.0.1:{closed_port()}/")
+        make(hosts=[]).send(method, f"http://127.0.0.1:{free_port()}/")
     assert len(time.slept) == 2
     assert "has not been carried out (3 sent; not sent again: attempts)" in failed.value.__notes__[0]
 
@@ -175,7 +175,7 @@ def test_c06_a_server_that_drips_is_given_up_at_the_deadline(make: Make, server:
     def drips(at: Server, connection: Any, request: Any) -> bool:
         at.execute(request)
         connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 100000\r\n\r\n")
-        for _ in range(500):
+        for _ in range(3000):
             at.go_on.wait(0.02)
             connection.sendall(b"x")
         to_its_end.append(True)
@@ -183,7 +183,7 @@ def test_c06_a_server_that_drips_is_given_up_at_the_deadline(make: Make, server:
 
     server.will(drips)
     with pytest.raises(FAILURES) as failed:
-        make(world=World(), deadline=0.4).post(server.url)
+        make(world=World(), deadline=2).post(server.url)
     assert "may have had its effect (1 sent; not sent again: deadline)" in failed.value.__notes__[0]
     assert to_its_end == []
 

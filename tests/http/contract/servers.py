@@ -31,7 +31,7 @@ def uvicorn(app: Any, boundary: Boundary) -> Iterator[str]:
     server.startup = told  # type: ignore[method-assign]
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert started.wait(30)
+    assert started.wait(60)
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
@@ -74,7 +74,7 @@ def aiohttp(app: Any, boundary: Boundary) -> Iterator[str]:
         async def waiting() -> Any:
             return await work
 
-        return asyncio.run_coroutine_threadsafe(waiting(), loop).result(30)
+        return asyncio.run_coroutine_threadsafe(waiting(), loop).result(60)
 
     runner = web.AppRunner(app, access_log=None)
     wait_for(runner.setup())

@@ -1,0 +1,33 @@
+"""Ports for servers that a test starts, stops and starts again: nobody else is given one of them in between.
+
+They lie below those that a kernel gives to connections and to sockets bound to port 0 (from 32768 on Linux), as do
+those 10,000 above them, where the nodes of a Redis cluster meet. Every worker of a run has a stretch of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+
+FIRST, STRETCHES, LENGTH = 19_000, 8, 450
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+_calls = itertools.count(os.getpid())  # two runs on one machine begin at different places
+
+
+def free_port(beside: int = 0) -> int:
+    """A port of the loopback on which nobody listens, nor on so many beside it."""
+    start = FIRST + _worker % STRETCHES * LENGTH
+    for call in itertools.islice(_calls, LENGTH):
+        port = start + call * (1 + beside) % (LENGTH - beside)
+        if all(_is_free(port + further) for further in range(1 + beside)):
+            return port
+    raise AssertionError("no port is free")
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
