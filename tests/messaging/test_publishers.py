@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -132,6 +133,32 @@ async def test_what_comes_again_is_told_apart_where_the_broker_remembers(bench: 
 async def test_a_message_that_no_queue_takes_is_not_lost(bench: Bench) -> None:
     published = await bench.publish(bench.envelope(1, topic="nowhere"), bench.envelope(2))
     assert published == [Published(Reception.RETRYABLE, "no queue takes 'nowhere'"), ACKED]
+
+
+@pytest.mark.parametrize("bench", ["rabbitmq"], indirect=True)
+async def test_a_message_that_cannot_be_written_keeps_none_of_its_wave(bench: Bench) -> None:
+    wave = [bench.envelope(1), bench.envelope(2, topic="x" * 256), bench.envelope(3)]
+    first, second, third = await bench.publish(*wave)
+    assert (first, second.reception, third) == (ACKED, Reception.RETRYABLE, ACKED)
+    assert await bench.arrived() == [wave[0], wave[2]]
+
+
+async def test_messages_of_any_size_arrive_in_order(bench: Bench) -> None:
+    sizes = [0, 1, 70_000, 131_063, 131_064, 131_065, 500_000, 3]  # RabbitMQ's frames hold 131,064 bytes
+    wave = [bench.envelope(number, payload=b"%d" % (number % 10) * size) for number, size in enumerate(sizes)]
+    assert await bench.publish(*wave) == [ACKED] * len(wave)
+    assert await bench.arrived() == wave
+
+
+@pytest.mark.parametrize("bench", ["rabbitmq"], indirect=True)
+async def test_waves_that_are_under_way_together_are_confirmed_each(bench: Bench) -> None:
+    waves = [
+        [bench.envelope(100 * n + m, topic="nowhere" if m == n else bench.topic) for m in range(50)] for n in (1, 2, 3)
+    ]
+    answers = await asyncio.gather(*(bench.publish(*wave) for wave in waves))
+    for number, answer in enumerate(answers, 1):
+        assert [place for place, one in enumerate(answer) if one != ACKED] == [number]
+    assert len(await bench.arrived()) == 3 * 49
 
 
 @pytest.mark.parametrize("bench", ["rabbitmq"], indirect=True)

@@ -7,6 +7,7 @@ spread over them; a partition has one consumer at a time.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 from retrysafe.errors import ConfigurationError
@@ -15,6 +16,7 @@ BUCKETS = 64
 """Stored in every message: never to be changed."""
 
 
+@lru_cache(4096)
 def lane(topic: str, key: str | None, message_id: str) -> int:
     """A number for the lane, as a signed 64-bit integer; a message without a key has one of its own."""
     parts = ("", message_id) if key is None else (topic, key)

@@ -49,7 +49,7 @@ def data_of(envelope: Envelope, parse: Callable[[Any], Any] | None) -> Any:
     kind = envelope.media_type.partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
         try:
-            found = json.loads(envelope.payload, parse_constant=_no_number)
+            found = _JSON.decode(found.decode(json.detect_encoding(found), "surrogatepass"))
         except (ValueError, RecursionError) as error:
             raise MessageUnreadable(f"Its payload should be {kind}: {error}") from error
     return found if parse is None else parse(found)
@@ -57,3 +57,7 @@ def data_of(envelope: Envelope, parse: Callable[[Any], Any] | None) -> Any:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number)
+"""Made once: ``json.loads`` with this option makes one for each payload."""

@@ -123,6 +123,7 @@ class RabbitMQConsumer:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     await self._arrived.wait()
+                    await asyncio.sleep(0)  # what was read from the wire together is taken together
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Tell the broker that these are settled. What cannot be told is delivered again, which is harmless."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import cast
@@ -17,6 +18,7 @@ from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of
 from retrysafe.messaging.amqp import PREFIX
 from retrysafe.messaging.cloudevents import attributes
+from retrysafe.messaging.publishers.confirming import Parcel, confirmed, packed
 from retrysafe.types import Duration, Envelope, Published, Reception
 
 _ACKED = Published(Reception.ACKED)
@@ -56,7 +58,9 @@ class RabbitMQPublisher:
                 wire = await self._opened()
         except Exception as error:  # noqa: BLE001 - aio-pika's have no common base; nothing has been published
             return [Published(Reception.UNAVAILABLE, _said(error))] * len(envelopes)
-        published = await asyncio.gather(*(self._one(wire, envelope) for envelope in envelopes))
+        packs = [self._packed(wire, envelope) for envelope in envelopes]
+        errors = iter(await confirmed(wire, [pack for pack in packs if isinstance(pack, Parcel)], self._timeout))
+        published = [pack if isinstance(pack, Published) else _judged(next(errors)) for pack in packs]
         if wire is self._wire and any(one.reception is Reception.UNKNOWN for one in published):
             await self._hang_up()
         return published
@@ -65,28 +69,13 @@ class RabbitMQPublisher:
         """Hang up."""
         await self._hang_up()
 
-    async def _one(self, wire: Wire, envelope: Envelope) -> Published:
+    def _packed(self, wire: Wire, envelope: Envelope) -> Parcel | Published:
         place = partition(envelope.topic, envelope.key, envelope.id, self._partitions)
         try:
-            await wire.basic_publish(
-                envelope.payload,
-                exchange=self._exchange,
-                routing_key=place,
-                properties=_properties(envelope),
-                mandatory=True,
-                timeout=self._timeout,
-            )
-        except PublishError:
-            return Published(Reception.RETRYABLE, f"no queue takes {place!r}")
-        except DeliveryError as error:
+            command = spec.Basic.Publish(exchange=self._exchange, routing_key=place, mandatory=True)
+            return packed(wire, command, _properties(envelope), envelope.payload)
+        except (ValueError, TypeError, struct.error) as error:
             return Published(Reception.RETRYABLE, _said(error))
-        except asyncio.CancelledError as error:
-            if _is_ours():
-                raise
-            return Published(Reception.UNKNOWN, _said(error))
-        except Exception as error:  # noqa: BLE001 - aio-pika's have no common base: a closed channel is a RuntimeError
-            return Published(Reception.UNKNOWN, _said(error))
-        return _ACKED
 
     async def _opened(self) -> Wire:
         if self._wire is None or self._connection is None or self._connection.is_closed:
@@ -109,10 +98,12 @@ class RabbitMQPublisher:
                     await connection.close()
 
 
-def _is_ours() -> bool:
-    """Whether the task itself is cancelled, and not the future of a confirm, as happens when a channel is closed."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _judged(error: BaseException | None) -> Published:
+    if error is None:
+        return _ACKED
+    if isinstance(error, PublishError):
+        return Published(Reception.RETRYABLE, f"no queue takes {cast(spec.Basic.Return, error.frame).routing_key!r}")
+    return Published(Reception.RETRYABLE if isinstance(error, DeliveryError) else Reception.UNKNOWN, _said(error))
 
 
 def _properties(envelope: Envelope) -> spec.Basic.Properties:
