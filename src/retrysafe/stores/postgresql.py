@@ -208,7 +208,7 @@ class PostgresqlStore(SqlStore):
         bounds = {"lock_timeout": "100ms", "statement_timeout": "5s", "idle_in_transaction_session_timeout": "5s"}
         settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in bounds.items())
         statements = (
-            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            self.UNFROZEN,
             f"SELECT {settings}",
             f"LOCK TABLE {partition.quoted} IN ACCESS EXCLUSIVE MODE",
         )
@@ -232,6 +232,8 @@ class PostgresqlStore(SqlStore):
         return [Ask(empty, _count), Ask(Copy(partition, None, spool), _count)]
 
     TRANSACTIONS = "txid_snapshot_xmin(txid_current_snapshot()), txid_current()"
+
+    UNFROZEN = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
     ISOLATION = "SELECT current_setting('transaction_isolation')"
 

@@ -365,6 +365,9 @@ class SqlStore:
     TRANSACTIONS: ClassVar[str] = "0, 0"
     """Below which number all transactions have ended, and one that is higher than those of all that have begun."""
 
+    UNFROZEN: ClassVar[str | None] = None
+    """The first statement of a transaction whose others each see what was committed last, where that is to be said."""
+
     ISOLATION: ClassVar[str | None] = None
     """A query for the isolation level of the current transaction, where it decides what a waiter can see."""
 
