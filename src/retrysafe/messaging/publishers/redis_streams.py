@@ -21,16 +21,19 @@ _AT_ONCE, _BYTES_AT_ONCE = 100, 1 << 20
 """How many messages, and bytes of payloads, one call of the script adds at most: the server does nothing else then."""
 _SCRIPT = """
 local trim, answers = tonumber(ARGV[2]), {}
+local function add(place)
+    local entry = {'XADD', KEYS[1]}
+    for i = 3, 2 + trim do entry[#entry + 1] = ARGV[i] end
+    entry[#entry + 1] = '*'
+    for _, part in ipairs(cjson.decode(ARGV[place])) do entry[#entry + 1] = part end
+    entry[#entry + 1] = ARGV[place + 1]
+    return redis.pcall(unpack(entry))
+end
 for at = 2, #KEYS do
-    local place = 2 * at - 1 + trim
     local said = redis.pcall('SET', KEYS[at], '', 'NX', 'PX', ARGV[1])
     if type(said) == 'table' and not said.err then
-        local entry = {'XADD', KEYS[1]}
-        for i = 3, 2 + trim do entry[#entry + 1] = ARGV[i] end
-        entry[#entry + 1] = '*'
-        for _, part in ipairs(cjson.decode(ARGV[place])) do entry[#entry + 1] = part end
-        entry[#entry + 1] = ARGV[place + 1]
-        said = redis.pcall(unpack(entry))
+        local came, answer = pcall(add, 2 * at - 1 + trim)
+        said = came and answer or {err = tostring(answer)}
         if type(said) == 'table' then redis.call('DEL', KEYS[at]) end
     end
     answers[at - 1] = type(said) == 'table' and said.err or said and 1 or 0
