@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import sqlite3
@@ -19,6 +18,7 @@ from retrysafe.migrations import forward, load
 from tests.conftest import require
 from tests.crashing.bank import charges
 from tests.crashing.planted import State, connect
+from tests.faults.helpers import unique
 
 TABLES = ("CREATE TABLE charges (id TEXT, amount INT)", "CREATE TABLE done (id TEXT PRIMARY KEY)")
 
@@ -64,7 +64,7 @@ class Stage:
 
     def __init__(self, kind: str, folder: Path, bank: tuple[str, str]) -> None:
         self._kind, self._folder, (self._bank, self.ledger) = kind, folder, bank
-        self._numbers = itertools.count()
+        self._prefix = unique("stage")
         if self.is_sqlite:
             make_database(self._url("template"))
 
@@ -74,13 +74,23 @@ class Stage:
 
     def fresh(self) -> State:
         """A new database with the tables of the shop and of retrysafe."""
-        name = f"s{os.getpid()}_{next(self._numbers)}"
+        name = unique(self._prefix)
         if self.is_sqlite:
             shutil.copyfile(self._folder / "template.db", self._folder / f"{name}.db")
             url = self._url(name)
         else:
             url = make_schema(name)
         return State(url, f"{self._bank}/charges", name)
+
+    def drop_schemas(self) -> None:
+        """Remove what was made in PostgreSQL."""
+        import psycopg
+
+        with psycopg.connect(os.environ["RETRYSAFE_TEST_POSTGRESQL"], autocommit=True) as db:
+            mine = (f"{self._prefix}%",)
+            found = db.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE %s", mine).fetchall()
+            for (name,) in found:
+                db.execute(f"DROP SCHEMA {name} CASCADE".encode())
 
     def _url(self, name: str) -> str:
         return f"sqlite:///{self._folder}/{name}.db"
@@ -98,15 +108,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, bank: tuple[str, str])
     """On SQLite, and on PostgreSQL."""
     if request.param == "postgresql":
         require("postgresql")
-    yield Stage(request.param, tmp_path, bank)
+    made = Stage(request.param, tmp_path, bank)
+    yield made
     if request.param == "postgresql":
-        _drop_schemas(os.environ["RETRYSAFE_TEST_POSTGRESQL"])
-
-
-def _drop_schemas(url: str) -> None:
-    import psycopg
-
-    with psycopg.connect(url, autocommit=True) as db:
-        found = db.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ '^s[0-9]+_[0-9]+$'").fetchall()
-        for (name,) in found:
-            db.execute(f"DROP SCHEMA {name} CASCADE".encode())
+        made.drop_schemas()
