@@ -6,7 +6,7 @@ is no cursor: it is the oldest message of a full look, and it is used when every
 the look after that. (Not by the same look: a transaction draws a number a moment before it can be told from others.)
 Else the next message of its key, which can be written from the moment of that commit on, would overtake it. A full look
 that finds a message below the mark takes it back to nothing, and so does a database that fails: the server that answers
-next may have lost what the one before had numbered. Where a database does not tell about transactions, there is no mark.
+next may have lost what the one before numbered. Where a database does not tell about transactions, there is no mark.
 """
 
 from __future__ import annotations

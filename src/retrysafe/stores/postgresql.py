@@ -208,7 +208,7 @@ class PostgresqlStore(SqlStore):
         bounds = {"lock_timeout": "100ms", "statement_timeout": "5s", "idle_in_transaction_session_timeout": "5s"}
         settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in bounds.items())
         statements = (
-            self.UNFROZEN,
+            _UNFROZEN,
             f"SELECT {settings}",
             f"LOCK TABLE {partition.quoted} IN ACCESS EXCLUSIVE MODE",
         )
@@ -233,7 +233,7 @@ class PostgresqlStore(SqlStore):
 
     TRANSACTIONS = "txid_snapshot_xmin(txid_current_snapshot()), txid_current()"
 
-    UNFROZEN = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+    UNFROZEN = _UNFROZEN
 
     ISOLATION = "SELECT current_setting('transaction_isolation')"
 
