@@ -34,6 +34,9 @@ CHANNEL = "retrysafe_outbox"
 """On which relays listen. Channels are the database's: relays of another schema only look once more than they must."""
 
 
+_UNFROZEN = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+
 class PostgresqlStore(SqlStore):
     """Records in a PostgreSQL table (13 or later).
 
