@@ -292,6 +292,40 @@ async def test_a_queue_that_does_not_answer_keeps_no_other_one_waiting(broker: A
 
 
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+async def test_an_ack_that_fails_late_ends_no_later_connection(
+    broker: AnyBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end what is being subscribed then, and with it, by its cancellation, whoever receives."""
+    from aiormq import Channel
+    from aiormq.exceptions import ChannelInvalidStateError
+
+    fails = asyncio.Event()
+
+    async def fail(channel: Channel, number: int, **options: Any) -> None:
+        await fails.wait()
+        raise ChannelInvalidStateError("closed")
+
+    trial = Trial(broker)
+    await trial.published("A")
+    async with trial.consumer() as consumer:
+        first = await trial.take(consumer, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Channel, "basic_ack", fail)
+            acking = asyncio.create_task(consumer.ack(first))
+            await asyncio.sleep(0)
+            await consumer._connection.close()  # type: ignore[attr-defined]
+            again = await trial.take(consumer, 1)
+            connections = broker.proxies[consumer].connections
+            fails.set()
+            await acking
+        await consumer.ack(again)
+        await trial.nothing(consumer)
+        assert broker.proxies[consumer].connections == connections
+    async with trial.consumer() as later:
+        await trial.nothing(later)
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 async def test_queues_of_which_none_answers_are_an_error(broker: AnyBench) -> None:
     trial = Trial(broker)
     broker.options |= {"timeout": "500ms", "only": [1]}

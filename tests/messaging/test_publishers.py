@@ -215,6 +215,16 @@ async def test_what_redis_refuses_is_not_remembered_as_added(redis_bench: Bench)
     assert [one.id for one in await redis_bench.arrived()] == ["id-1"]
 
 
+async def test_what_the_script_cannot_add_is_not_remembered_as_added(redis_bench: Bench) -> None:
+    """An error of the script itself ends in the middle of it: the messages after it are added all the same."""
+    huge = redis_bench.envelope(1, headers={f"h{n}": "" for n in range(5000)})
+    for _ in range(2):
+        published = await redis_bench.publish(huge, redis_bench.envelope(2))
+        assert published[0].reception == Reception.RETRYABLE
+    assert published[1].reception == Reception.DUPLICATE
+    assert [one.id for one in await redis_bench.arrived()] == ["id-2"]
+
+
 async def test_more_than_one_call_takes_and_several_streams(redis_bench: Bench) -> None:
     """Answers are those of their messages, and each stream keeps its order."""
     import redis

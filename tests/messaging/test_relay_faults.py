@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from retrysafe import StoreUnavailable
 from retrysafe.messaging import Message, Outbox, Relay
 from retrysafe.messaging.draining import Sum
 from retrysafe.messaging.publishers.memory import MemoryPublisher
@@ -132,6 +133,15 @@ def test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key(hol
 
         until(has_moved)
     assert [one.id for one in publisher.published if one.id in (late.id, last)] == [late.id, last]
+
+
+@pytest.mark.parametrize("hold", [None, "lease"])
+def test_a_relay_whose_database_failed_reads_from_the_beginning(hold: Any, place: Place) -> None:
+    """A server that takes the place of another may give out numbers once more that the mark is above of."""
+    relay = place.relay(hold=hold)
+    relay._low.mark = relay._low._highest = 1000
+    relay._failed(StoreUnavailable("gone"))
+    assert (relay._low.mark, relay._low._highest) == (0, 0)
 
 
 @pytest.mark.parametrize("hold", [None, "lease"])

@@ -3,8 +3,10 @@
 A snapshot that is held open keeps every message that was removed in the indexes, and each look at a bucket reads over
 all of them. So relays read from a low-water mark on. A number that was drawn early can be committed late, so the mark
 is no cursor: it is the oldest message of a full look, and it is used when every transaction has ended that had begun by
-then. Else the next message of its key, which can be written from the moment of that commit on, would overtake it. Every
-full look takes the mark back to what it finds. Where a database does not tell about transactions, there is no mark.
+the look after that. (Not by the same look: a transaction draws a number a moment before it can be told from others.)
+Else the next message of its key, which can be written from the moment of that commit on, would overtake it. A full look
+that finds a message below the mark takes it back to nothing, and so does a database that fails: the server that answers
+next may have lost what the one before numbered. Where a database does not tell about transactions, there is no mark.
 """
 
 from __future__ import annotations
@@ -42,10 +44,13 @@ class LowWater:
         look = yield from ask(self._outbox.look())
         oldest = above if look.oldest is None else look.oldest
         if self._begun and look.ended >= self._begun:
-            self.mark, self._begun = self._oldest, 0
-        if not self._begun:
-            self._oldest, self._begun = oldest, look.begun
-        self.mark = min(self.mark, oldest)
+            self.mark, self._oldest, self._begun = self._oldest, 0, 0
+        if not self._oldest:
+            self._oldest = oldest
+        elif not self._begun:
+            self._begun = look.begun
+        if look.oldest is not None and look.oldest < self.mark:
+            self.reset()  # numbers have begun anew, as when the table was emptied
 
     def took(self, queue: Sequence[Queued]) -> None:
         """These were read."""
@@ -53,5 +58,6 @@ class LowWater:
 
     def reset(self) -> bool:
         """Read from the beginning again; whether that is something new."""
-        before, self.mark, self._begun = self.mark, 0, 0
+        before = self.mark
+        self.mark = self._oldest = self._begun = self._highest = 0
         return before > 0

@@ -306,6 +306,7 @@ class Relay:
         return rest
 
     def _failed(self, error: Exception) -> float:
+        self._low.reset()
         self._reporter.failed(error)
         self._polls, rest = self._polls.failed(random.random())
         return rest

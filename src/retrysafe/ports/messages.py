@@ -34,6 +34,10 @@ class OutboxStore(Protocol):
         """The buckets that hold messages with numbers from ``low`` on."""
         ...
 
+    def unfrozen(self) -> list[Ask[None]]:
+        """Let each statement of a transaction that has just begun see what was committed last, whatever the default."""
+        ...
+
     def hold(self, number: int) -> Ask[bool]:
         """Hold a bucket to the end of the transaction; False when another one does."""
         ...

@@ -26,6 +26,7 @@ def take(
     What is due is read after the bucket is held: an earlier look would show what its last holder has published since.
     """
     yield from ask(store.begin())
+    yield from each(outbox.unfrozen())
     if not (yield from ask(outbox.hold(number))):
         yield from ask(store.rollback())
         return None

@@ -68,6 +68,10 @@ class SqlOutbox:
             self._store.query(sql, {"low": low}, writes=False), lambda answer: [int(row[0]) for row in answer.rows]
         )
 
+    def unfrozen(self) -> list[Ask[None]]:
+        """Let each statement of a transaction that has just begun see what was committed last, whatever the default."""
+        return [] if self._store.UNFROZEN is None else [self._write(self._store.UNFROZEN, {})]
+
     def hold(self, number: int) -> Ask[bool]:
         """Hold a bucket to the end of the transaction, unless another one does."""
         locked = " FOR UPDATE SKIP LOCKED" if self.locks_rows else ""

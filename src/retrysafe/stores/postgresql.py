@@ -26,6 +26,9 @@ CHANNEL = "retrysafe_outbox"
 """On which relays listen. Channels are the database's: relays of another schema only look once more than they must."""
 
 
+_UNFROZEN = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+
 class PostgresqlStore(SqlStore):
     """Records in a PostgreSQL table (13 or later).
 
@@ -200,7 +203,7 @@ class PostgresqlStore(SqlStore):
         bounds = {"lock_timeout": "100ms", "statement_timeout": "5s", "idle_in_transaction_session_timeout": "5s"}
         settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in bounds.items())
         statements = (
-            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            _UNFROZEN,
             f"SELECT {settings}",
             f"LOCK TABLE {partition.quoted} IN ACCESS EXCLUSIVE MODE",
         )
@@ -224,6 +227,8 @@ class PostgresqlStore(SqlStore):
         return [Ask(empty, reading.count), Ask(Copy(partition, None, spool), reading.count)]
 
     TRANSACTIONS = "txid_snapshot_xmin(txid_current_snapshot()), txid_current()"
+
+    UNFROZEN = _UNFROZEN
 
     ISOLATION = "SELECT current_setting('transaction_isolation')"
 

@@ -130,6 +130,7 @@ class RabbitMQConsumer:
         ours = [delivery.tag for delivery in deliveries if self._shelf.settle(delivery)]
         if not ours:
             return
+        generation = self._generation
         try:
             async with asyncio.timeout(self._timeout):
                 *frames, last = self._acks(ours)
@@ -138,7 +139,8 @@ class RabbitMQConsumer:
                 wire, number, multiple = last
                 await wire.basic_ack(number, multiple=multiple)
         except (*_LOST, asyncio.CancelledError) as error:  # of a frame's future, when a channel is closed
-            await self._hang_up()
+            if generation == self._generation:  # else it is connected anew already, and this says nothing about that
+                await self._hang_up()
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
 

@@ -21,12 +21,16 @@ _AT_ONCE, _BYTES_AT_ONCE = 100, 1 << 20
 """How many messages, and bytes of payloads, one call of the script adds at most: the server does nothing else then."""
 _SCRIPT = """
 local answers = {}
+local function add(at)
+    local entry = cjson.decode(ARGV[2 * at - 2])
+    entry[#entry + 1] = ARGV[2 * at - 1]
+    return redis.pcall('XADD', KEYS[1], unpack(entry))
+end
 for at = 2, #KEYS do
     local said = redis.pcall('SET', KEYS[at], '', 'NX', 'PX', ARGV[1])
     if type(said) == 'table' and not said.err then
-        local entry = cjson.decode(ARGV[2 * at - 2])
-        entry[#entry + 1] = ARGV[2 * at - 1]
-        said = redis.pcall('XADD', KEYS[1], unpack(entry))
+        local came, answer = pcall(add, at)
+        said = came and answer or {err = tostring(answer)}
         if type(said) == 'table' then redis.call('DEL', KEYS[at]) end
     end
     answers[at - 1] = type(said) == 'table' and said.err or said and 1 or 0

@@ -1,0 +1,124 @@
+"""What relays meet on PostgreSQL alone: numbers without a transaction, numbers that begin anew, frozen snapshots."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+from retrysafe.messaging import Message
+from retrysafe.messaging.draining import Sum
+from retrysafe.messaging.publishers.memory import MemoryPublisher
+from retrysafe.ports import Query, Rows
+from retrysafe.programs.drivers import ask, run
+from retrysafe.programs.relaying import take
+from retrysafe.stores.outbox import TABLE
+from retrysafe.types import Envelope, Queued
+from tests.faults.helpers import own_database, until
+from tests.messaging.test_operating import Place
+
+
+@pytest.fixture
+def place(postgresql: str) -> Iterator[Place]:
+    """A database of its own: its tables are given triggers, and emptied with their numbers."""
+    with own_database(postgresql) as url:
+        yield Place("postgresql", url)
+
+
+@contextmanager
+def stopped_between_number_and_row(place: Place) -> Iterator[Callable[[], None]]:
+    """Who writes a message with a sequence stops when its number is drawn, before its transaction has one."""
+    place.sql(
+        "CREATE FUNCTION stop_here() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF new.sequence = 1 THEN PERFORM pg_advisory_xact_lock_shared(7001); END IF; RETURN new; END $$;"
+        "CREATE TRIGGER stop_here BEFORE INSERT ON retrysafe_outbox FOR EACH ROW EXECUTE FUNCTION stop_here()"
+    )
+    try:
+        with closing(place.open()) as holder:
+            holder.execute("SELECT pg_advisory_lock(7001)")
+            holder.commit()
+            yield holder.close
+    finally:
+        place.sql("DROP FUNCTION stop_here() CASCADE")
+
+
+@pytest.mark.fault(35)
+@pytest.mark.parametrize("hold", [None, "lease"])
+def test_a_number_that_was_drawn_before_its_transaction_had_one_is_not_passed_over(hold: Any, place: Place) -> None:
+    """A look in between would take its transaction for one that has begun later, with higher numbers only."""
+    clock, publisher = [0.0], MemoryPublisher()
+    relay = place.relay(publisher, hold=hold)
+    relay._low._clock = lambda: clock[0]
+
+    def look() -> None:
+        place.write(Message("a", 1, key="B"))
+        clock[0] += 60.0
+        while relay._round(setting, client, Sum()):
+            pass
+
+    with (
+        stopped_between_number_and_row(place) as go_on,
+        closing(place.open()) as early,
+        relay._working(relay._opened()) as (setting, client),
+        ThreadPoolExecutor() as pool,
+    ):
+        look()  # later ones draw their number from what the sequence has in stock, which takes no transaction
+        writing = pool.submit(place.outbox.add, early, "a", "drawn first", key="A", sequence=1)
+        until(lambda: place.sql("SELECT 1 FROM pg_locks WHERE objid = 7001 AND NOT granted"))
+        relay._low.reset()
+        look()
+        go_on()
+        late = writing.result()
+        own = early.execute("SELECT txid_current()").fetchone()[0]
+        until(lambda: place.sql("SELECT txid_snapshot_xmin(txid_current_snapshot())")[0][0] == own)
+        for _ in range(3):
+            look()
+        early.commit()
+        (last,) = place.write(Message("a", 2, key="A"))
+        while relay._round(setting, client, Sum()):
+            pass
+        look()
+    assert [one.id for one in publisher.published if one.id in (late.id, last)] == [late.id, last]
+
+
+def test_the_mark_goes_back_when_numbers_begin_anew(place: Place) -> None:
+    """A table that was emptied with its numbers: what is written then waits for one full look, not for each."""
+    low = place.relay()._low
+    transactions = itertools.count(1)
+
+    def look(oldest: int | None) -> int:
+        answer = Rows([(oldest, next(transactions), next(transactions))], 1)
+        run(low.steps(), lambda request: answer)
+        return low.mark
+
+    def took(number: int) -> None:
+        envelope = Envelope("id", "a", None, "a.v1", "/shop", None, {}, b"", "text/plain")
+        low.took([Queued(number, 1, 0, 0, 0, envelope, 0)])
+
+    took(1000)
+    assert [look(None) for _ in range(3)] == [0, 0, 1001]
+    assert look(3) == 0
+    took(3)
+    assert [look(None) for _ in range(3)] == [0, 0, 4]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_bucket_that_comes_free_is_read_as_it_is_then(level: str, place: Place) -> None:
+    """Whatever level transactions have by default: what another relay has just published would leave after it again."""
+    place.sql(f"ALTER DATABASE {place.url.rpartition('/')[2]} SET default_transaction_isolation = '{level}'")
+    place.write(Message("a", 1, key="A"), Message("a", 2, key="A"))
+    relay = place.relay()
+    with relay._working(relay._opened()) as (setting, client), client.transaction() as opened:
+        (number,) = run(ask(setting.outbox.waiting()), client)
+
+        def execute(query: Query) -> Rows:
+            if f"{TABLE}_buckets" in query.sql:
+                opened.execute(Query("SELECT 1", {}))  # a statement takes its snapshot before it gets the lock
+                assert place.relay().run_once().left == 2
+            return opened.execute(query)
+
+        assert run(take(setting.store, setting.outbox, number, 10, 0), execute) == []
