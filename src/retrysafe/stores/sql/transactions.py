@@ -16,7 +16,6 @@ class SqlTransactions:
     """Below which number all transactions have ended, and one that is higher than those of all that have begun."""
     UNFROZEN: ClassVar[str | None] = None
     """The first statement of a transaction whose others each see what was committed last, where that is to be said."""
-
     ISOLATION: ClassVar[str | None] = None
     """A query for the isolation level of the current transaction, where it decides what a waiter can see."""
     HAS_SCHEMA: ClassVar[str]
