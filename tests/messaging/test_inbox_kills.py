@@ -11,6 +11,7 @@ import pytest
 
 from tests.messaging.consuming import KEYS
 from tests.messaging.inboxes import World
+from tests.messaging.suspects import MESSAGES, POISON
 
 
 def consumer(world: World, make: str, count: int, poison: int = -1) -> subprocess.Popen[str]:
@@ -63,3 +64,16 @@ def test_a_message_that_kills_its_consumers_ends_alone_in_the_dead_letters(make:
     [letter] = world.letters(inbox)
     assert (letter.arrival.envelope.id, letter.letter.started - letter.letter.finished >= 2) == ("3", True)
     assert KEYS < 10  # the poison has messages behind it in its lane
+
+
+@pytest.mark.parametrize("world", ["postgresql"], indirect=True)
+@pytest.mark.fault(53)
+def test_what_is_handled_beside_a_message_that_kills_is_not_given_up_with_it(world: World) -> None:
+    inbox = world.inbox()
+    for life in ("first", "second", "third", "last"):
+        command = [sys.executable, "-m", "tests.messaging.suspects", world.url, world.boundaries[0].name, world.table]
+        ended = subprocess.run([*command, life], timeout=120, check=False).returncode
+        assert ended == (0 if life == "last" else -signal.SIGKILL)
+        world.age_attempts()
+    assert sorted(world.applied()) == [name for name in MESSAGES if name != POISON]
+    assert [letter.arrival.envelope.id for letter in world.letters(inbox)] == [POISON]

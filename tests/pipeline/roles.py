@@ -32,7 +32,7 @@ def inventory(database: str, kind: str, where: str, topic: str) -> None:
     boundary = Boundary("inventory", store=store, effects="transactional")
     inbox = Inbox(boundary)
 
-    @inbox.handler("inventory")
+    @inbox.handler("inventory", crashes=1000)  # they are innocent
     async def reserve(message: Received[Any]) -> None:
         order, tx = message.data, message.tx
         taking = "UPDATE stock SET on_hand = on_hand - $1 WHERE sku = $2"

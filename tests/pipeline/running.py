@@ -113,15 +113,14 @@ async def perform(run: Run) -> Audit:
         with Six(run) as six:
             orders = (run.database, run.topic, run.orders, run.seed, stop := threading.Event())
             taking = asyncio.ensure_future(asyncio.to_thread(books.take_orders, *orders))
-            killing = asyncio.ensure_future(_kill(six, run, chance))
+            killing = asyncio.ensure_future(_kill(six, run, chance, over := asyncio.Event()))
             try:
                 await _until_applied(six, run, killing)
             finally:
                 stop.set()
+                over.set()
                 await taking
-                killing.cancel()
-                with suppress(asyncio.CancelledError):
-                    await killing
+                await killing  # to its end: a thread that kills is not cancelled
             await asyncio.to_thread(six.end)
         run.seconds = time.monotonic() - began
         run.left = await at.left()
@@ -130,10 +129,13 @@ async def perform(run: Run) -> Audit:
     return books.audit(run.database)
 
 
-async def _kill(six: Six, run: Run, chance: random.Random) -> None:
+async def _kill(six: Six, run: Run, chance: random.Random, over: asyncio.Event) -> None:
     last = -1
     while True:
-        await asyncio.sleep(chance.uniform(0.5, 1.5) * run.every)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), chance.uniform(0.5, 1.5) * run.every)
+        if over.is_set():
+            return
         six.check()
         if run.applied > last:  # else a slow machine would do nothing but start processes
             last = run.applied

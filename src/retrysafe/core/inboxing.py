@@ -14,7 +14,8 @@ class Became(StrEnum):
     Handled: its effect and its record are committed. Duplicate: it was handled before, and not again. Dead: it was
     given up, and lies in the dead letters. Passed: it has no id, and its boundary lets such messages through unguarded.
     Busy: another consumer is handling it. Gap: what comes before it has not been applied. Failed: its handler raised,
-    and it is tried again. Behind: it was not tried, because one before it in its lane has to come again.
+    and it is tried again. Behind: it was not tried, because one before it in its lane has to come again. Suspect: an
+    attempt at it ended with its consumer, and it is to be tried while nothing else is; told only to who asks for it.
     """
 
     HANDLED = "handled"
@@ -25,6 +26,7 @@ class Became(StrEnum):
     GAP = "gap"
     FAILED = "failed"
     BEHIND = "behind"
+    SUSPECT = "suspect"
 
 
 class Handled(NamedTuple):
@@ -68,6 +70,7 @@ class Trials(NamedTuple):
     grace: float = 2.0
 
 
+SUSPECT = "An attempt at it ended with its consumer."
 KILLS = "Every attempt to handle it ended with the end of its consumer."
 
 
@@ -80,6 +83,11 @@ def crash_pause(counts: Counts, trials: Trials) -> float | None:
     if counts.started - counts.finished < trials.crashes:
         return None
     return max(0.0, trials.grace - counts.age)
+
+
+def is_suspect(counts: Counts) -> bool:
+    """Whether a message may have killed a consumer; so may whatever was being handled beside it."""
+    return counts.started > counts.finished
 
 
 def after_failure(counts: Counts, trials: Trials, chance: float, *, gap: bool) -> float | None:

@@ -13,7 +13,7 @@ from retrysafe.claim import Claim
 from retrysafe.core import keys
 from retrysafe.core.fingerprint import UNCHECKED, of_parts
 from retrysafe.core.identifiers import milliseconds_of
-from retrysafe.core.inboxing import KILLS, Became, Counts, Trials, crash_pause
+from retrysafe.core.inboxing import KILLS, SUSPECT, Became, Counts, Trials, crash_pause, is_suspect
 from retrysafe.core.legible import legible
 from retrysafe.errors import (
     ConfigurationError,
@@ -83,9 +83,9 @@ def arrival_of(setting: Settings, envelope: Envelope, identity: Identity) -> Arr
 
 
 class Attempt:
-    """One delivery of one message."""
+    """One delivery of one message. ``alone``: whether nothing else is handled meanwhile, as far as its owner minds."""
 
-    def __init__(self, setting: Settings, envelope: Envelope, *, late: bool = False) -> None:
+    def __init__(self, setting: Settings, envelope: Envelope, *, late: bool = False, alone: bool = True) -> None:
         envelope = _legible(envelope)
         self.identity = identify(setting, envelope)
         self.arrival = arrival_of(setting, envelope, self.identity)
@@ -98,6 +98,7 @@ class Attempt:
         self.late = late or is_late(envelope, setting.boundary.window)
         self._setting = setting
         self._envelope = envelope
+        self._alone = alone
         self._doomed = False
 
     # ------------------------------------------------------------ the claim and the work
@@ -166,6 +167,8 @@ class Attempt:
         wait = crash_pause(counts, self._setting.trials)
         if wait:
             return End(Became.BUSY, "Others have begun it.", again=pause(wait))
+        if wait is None and is_suspect(counts) and not self._alone:
+            return End(Became.SUSPECT, SUSPECT, again=0.0)
         self._doomed, self.counted = wait is not None, wait is None
         return None
 

@@ -50,29 +50,33 @@ class BatchHandler(Handler[P, R]):
         super().__init__(setting, letters)
         self.portion = most
 
-    def handle_many(self, deliveries: Sequence[Delivery]) -> list[Handled]:
+    def handle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[Handled]:
         """Handle deliveries in this order, in as few transactions as possible, and return what became of each.
 
         When a transaction fails, it is rolled back, and its messages are handled again without the one at fault, which
-        is handled by itself. Raises what `Handler.handle` raises; what was committed before is then a duplicate.
+        is handled by itself; ``alone`` as for `Handler.handle`. Raises what that raises; what was committed before is
+        then a duplicate.
         """
         steps = self._plan(deliveries)
         try:
             part = next(steps)
             while True:
-                part = steps.send(self._single(deliveries, part) if part.single else self._together(deliveries, part))
+                answer = self._single(deliveries, part, alone) if part.single else self._together(deliveries, part)
+                part = steps.send(answer)
         except StopIteration as stop:
             return self._counted(stop.value)
 
-    async def ahandle_many(self, deliveries: Sequence[Delivery]) -> list[Handled]:
+    async def ahandle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[Handled]:
         """`handle_many` on an event loop. A plain function runs in a thread, with its claims."""
         if not self.is_async:
-            return await in_thread(lambda: self.handle_many(deliveries))
+            return await in_thread(lambda: self.handle_many(deliveries, alone=alone))
         steps = self._plan(deliveries)
         try:
             part = next(steps)
             while True:
-                part = steps.send(await (self._asingle if part.single else self._atogether)(deliveries, part))
+                single = part.single
+                answer = await (self._asingle(deliveries, part, alone) if single else self._atogether(deliveries, part))
+                part = steps.send(answer)
         except StopIteration as stop:
             return self._counted(stop.value)
 
@@ -84,13 +88,13 @@ class BatchHandler(Handler[P, R]):
         alone = not self.setting.boundary.opens_many
         return plan(lanes, {place for place, one in enumerate(deliveries) if alone or one.redelivered})
 
-    def _single(self, deliveries: Sequence[Delivery], part: Part) -> list[Handled]:
+    def _single(self, deliveries: Sequence[Delivery], part: Part, alone: bool) -> list[Handled]:
         one = deliveries[part.places[0]]
-        return [self.handle(one.envelope, redelivered=one.redelivered)]
+        return [self.handle(one.envelope, redelivered=one.redelivered, alone=alone)]
 
-    async def _asingle(self, deliveries: Sequence[Delivery], part: Part) -> list[Handled]:
+    async def _asingle(self, deliveries: Sequence[Delivery], part: Part, alone: bool) -> list[Handled]:
         one = deliveries[part.places[0]]
-        return [await self.ahandle(one.envelope, redelivered=one.redelivered)]
+        return [await self.ahandle(one.envelope, redelivered=one.redelivered, alone=alone)]
 
     # ------------------------------------------------------------ together
 

@@ -51,18 +51,19 @@ class Handler(Generic[P, R]):
 
     # ------------------------------------------------------------ one message
 
-    def handle(self, envelope: Envelope, *, redelivered: bool = True) -> Handled:
+    def handle(self, envelope: Envelope, *, redelivered: bool = True, alone: bool = True) -> Handled:
         """Handle one message, and return what became of it; its ack is due when ``settled``, else it comes again.
 
         ``redelivered``: False only if the broker says that it hands the message out for the first time. Then the
         attempt is noted when it fails, not before it begins, which saves two statements; that it killed its consumer
-        shows when it is redelivered.
+        shows when it is redelivered. ``alone``: False to be told of a `Became.SUSPECT`, which is then not tried: one
+        that may kill its consumer, with which what is handled beside it would be suspected too.
 
         Errors of the handler are counted, not raised. Raises `StoreUnavailable` when the database does not answer: then
         nobody can tell, and the message has to come again; `ConfigurationError` and `SchemaOutdated` for what no
         message is to blame for.
         """
-        attempt = Attempt(self.setting, envelope)
+        attempt = Attempt(self.setting, envelope, alone=alone)
         end = self._begin(attempt) if redelivered else None
         if end is None:
             try:
@@ -74,11 +75,11 @@ class Handler(Generic[P, R]):
                 raise
         return self._conclude(attempt, end)
 
-    async def ahandle(self, envelope: Envelope, *, redelivered: bool = True) -> Handled:
+    async def ahandle(self, envelope: Envelope, *, redelivered: bool = True, alone: bool = True) -> Handled:
         """`handle` on an event loop. A plain function runs in a thread, with its claim, and to its end."""
         if not self.is_async:
-            return await in_thread(lambda: self.handle(envelope, redelivered=redelivered))
-        attempt = Attempt(self.setting, envelope)
+            return await in_thread(lambda: self.handle(envelope, redelivered=redelivered, alone=alone))
+        attempt = Attempt(self.setting, envelope, alone=alone)
         end = await self._abegin(attempt) if redelivered else None
         if end is None:
             try:
@@ -95,9 +96,9 @@ class Handler(Generic[P, R]):
     portion = 1
     """How many messages it handles together."""
 
-    async def ahandle_many(self, deliveries: Sequence[Delivery]) -> list[Handled]:
+    async def ahandle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[Handled]:
         """Handle deliveries in this order, and return what became of each."""
-        return [await self.ahandle(one.envelope, redelivered=one.redelivered) for one in deliveries]
+        return [await self.ahandle(one.envelope, redelivered=one.redelivered, alone=alone) for one in deliveries]
 
     async def ahandle_marked(self, limit: int = 100) -> list[Handled]:
         """Handle up to so many dead letters that are to be handled again, and return what became of them."""
@@ -187,7 +188,7 @@ class Handler(Generic[P, R]):
             self._tell("message_late", attempt)
         if became is Became.DEAD:
             self._tell("message_dead", attempt, error=error)
-        elif again is not None:
+        elif again is not None and became is not Became.SUSPECT:
             self._tell("message_again", attempt, became=became.value, pause=again, error=error)
         return handled
 

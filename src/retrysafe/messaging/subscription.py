@@ -24,7 +24,8 @@ class Subscription:
 
     Messages of one topic and key are handled one after the other, in the order in which the broker hands them out; up
     to ``lanes`` of different keys at once. One that fails is tried again after a pause; its own lane waits for it, and
-    no other. Messages without a key wait for nobody: they are given back to the broker instead.
+    no other. Messages without a key wait for nobody: they are given back to the broker instead. One that may have
+    killed a consumer is tried while nothing else is, for which the others wait a few seconds at most.
 
     The ack follows the commit: a consumer that dies between the two is handed the message again, and the inbox knows
     it. Messages that nobody has settled are the broker's again when the subscription ends.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from retrysafe.bell import Bell
@@ -12,6 +13,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.attempts import pause
 from retrysafe.messaging.handler import Handler
 from retrysafe.messaging.laning import Lanes, Portion
+from retrysafe.messaging.solitude import Solitude
 from retrysafe.ports import Consumer
 from retrysafe.types import Delivery
 
@@ -31,6 +33,7 @@ class Run:
         self._bell = bell
         self._forever = forever
         self._lanes = Lanes(in_flight)
+        self._solitude = Solitude()
         self._ready: asyncio.Queue[int | None] = asyncio.Queue()
         self._settled: list[Delivery] = []
         self._acking = asyncio.Event()
@@ -106,15 +109,21 @@ class Run:
             yield lane
 
     async def _handled(self, portion: Portion) -> list[Handled]:
+        deliveries = portion.deliveries
         try:
-            return await self._handler.ahandle_many(portion.deliveries)
+            handled = await self._solitude.together(partial(self._handler.ahandle_many, deliveries, alone=False))
+            for place, one in enumerate(handled):
+                if one.became is Became.SUSPECT:
+                    suspect = partial(self._handler.ahandle, deliveries[place].envelope)
+                    handled[place] = await self._solitude.alone(suspect)
+            return handled
         except Exception as error:  # what is no message's fault: a database that does not answer, a wrong schema
             if not self._forever:
                 raise
             self.failed(error)
             if isinstance(error, ConfigurationError):
                 raise
-            return [Handled(Became.BUSY, pause(1.0), str(error))] * len(portion.deliveries)
+            return [Handled(Became.BUSY, pause(1.0), str(error))] * len(deliveries)
 
     async def _conclude(self, portion: Portion, handled: list[Handled]) -> None:
         """Ack what is settled; let a lane wait whose message has to come again."""

@@ -36,7 +36,7 @@ class Judging(Protocol):
         ...
 
 
-UNCOUNTED = (Became.BUSY, Became.BEHIND)
+UNCOUNTED = (Became.BUSY, Became.BEHIND, Became.SUSPECT)
 """No attempt was made."""
 ENDED = (Became.FAILED, Became.GAP)
 """An attempt has ended by an error."""

@@ -51,6 +51,14 @@ BREAKS = [
         rows=(53,),
     ),
     Break(
+        "what is handled beside a message that kills its consumers is given up with it",
+        "messaging/working.py",
+        "deliveries, alone=False)",
+        "deliveries, alone=True)",
+        killed_by=(f"{KILLS}::test_what_is_handled_beside_a_message_that_kills_is_not_given_up_with_it[postgresql]",),
+        rows=(53,),
+    ),
+    Break(
         "deliveries of one message that come together are taken for crashes",
         "core/inboxing.py",
         "    return max(0.0, trials.grace - counts.age)\n",
