@@ -168,8 +168,10 @@ async def test_what_was_not_committed_is_not_acked(service: Service) -> None:
     assert service.stock() == []
     later = service.broker()
     await later.start()
-    await service.until(lambda: service.stock() == [1])
-    await later.stop()
+    try:
+        await service.until(lambda: service.stock() == [1])
+    finally:
+        await later.stop()
     await remove(service)
 
 

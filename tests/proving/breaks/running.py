@@ -20,7 +20,7 @@ from tests.proving.breaks.watching import REPORT
 
 ROOT = Path(__file__).resolve().parents[3]
 COPIED = ("src", "tests", "scripts", "docs", "pyproject.toml", "README.md", "mkdocs.yml", ".gitignore")
-DEADLINE = 180
+DEADLINE = 600
 """Seconds for all tests of a break; beyond them they are stopped, and the break counts as not killed."""
 CHANCE = "1"
 """The seed of the tests that are run: a break is killed on every run, or on none."""
