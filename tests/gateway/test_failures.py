@@ -182,7 +182,7 @@ def test_an_upstream_that_takes_no_more_bytes_is_silent() -> None:
     def deaf(asked: Asked) -> None:
         ports.append(asked.connection.getpeername()[1])
         asked.head()
-        told.wait(60)
+        told.wait(240)  # longer than is looked whether the gateway lets go by itself
 
     body = b"x" * (32 << 20)
     with before(deaf, timeouts=IMPATIENT, effects="external") as (front, _):
