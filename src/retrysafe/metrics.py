@@ -196,7 +196,12 @@ COUNTERS = (
         ("dead_lettered", "parked"),
         field="topic",
     ),
-    Counter("retrysafe.outbox.relay_failures", "{failure}", "What relays could not do at once.", ("relay_failed",)),
+    Counter(
+        "retrysafe.outbox.relay_failures",
+        "{failure}",
+        "What relays could not do at once.",
+        ("relay_failed", "backlog_uncounted"),
+    ),
     Counter(
         "retrysafe.outbox.stalled",
         "{look}",
@@ -216,7 +221,13 @@ COUNTERS = (
 
 GAUGES = (
     Gauge("retrysafe.outbox.lag", "s", "How long the oldest of the last messages waited that left.", "relayed", "lag"),
-    Gauge("retrysafe.outbox.depth", "{message}", "Messages that wait, as one relay told last.", "backlog", "messages"),
+    Gauge(
+        "retrysafe.outbox.depth",
+        "{message}",
+        "Messages that wait, up to 100,000, as one relay told last.",
+        "backlog",
+        "messages",
+    ),
     Gauge("retrysafe.outbox.due", "{message}", "Those that wait for nothing but a relay.", "backlog", "due"),
     Gauge("retrysafe.outbox.oldest", "s", "Age of the oldest message that has not left.", "backlog", "oldest"),
     Gauge("retrysafe.outbox.oldest_due", "s", "Age of the oldest that is due: alarm on it.", "backlog", "oldest_due"),

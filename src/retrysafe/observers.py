@@ -137,6 +137,9 @@ OCCURRENCES: dict[str, Meaning] = {
         "how an outbox stands: messages that wait, those that are due, seconds since the oldest were written, relays",
         ("messages", "oldest", "due", "oldest_due", "dead", "relays"),
     ),
+    "backlog_uncounted": Meaning(
+        WARNING, "a relay could not look how its outbox stands; messages go on leaving", ("error",)
+    ),
     "backlog_stalled": Meaning(
         ERROR, "messages are due for too long: nobody relays them, or not fast enough", ("due", "oldest_due", "relays")
     ),

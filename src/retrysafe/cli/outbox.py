@@ -87,6 +87,7 @@ def run_status(options: argparse.Namespace) -> int:
 def _as_json(found: Standing, *, stalled: bool) -> dict[str, Any]:
     return {
         "messages": found.messages,
+        "capped": found.capped,
         "oldest": found.oldest,
         "due": found.due,
         "oldest_due": found.oldest_due,
@@ -103,7 +104,7 @@ def _say_status(found: Standing, *, stalled: bool) -> None:
     say(
         lines(
             {
-                "waiting": f"{found.messages}, {found.due} of them due",
+                "waiting": f"{'at least ' * found.capped}{found.messages}, {found.due} of them due",
                 "oldest": duration(found.oldest) if found.messages else None,
                 "oldest due": duration(found.oldest_due) if found.due else None,
                 "dead letters": str(found.dead),

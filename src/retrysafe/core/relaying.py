@@ -80,6 +80,9 @@ def waves(queue: Iterable[Queued]) -> list[list[Queued]]:
     return found
 
 
+MOST_COUNTED = 100_000
+"""Rows of an outbox that are counted, at most: a look must cost the same however much waits."""
+
 MOST_SAID = 2000
 """Characters of an error that are kept."""
 

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 
+from retrysafe.errors import StoreUnavailable
 from retrysafe.messaging.reporting import Reporter
 from retrysafe.ports import OperableOutbox, Steps
 from retrysafe.programs.drivers import ask
@@ -15,6 +16,8 @@ from retrysafe.programs.relaying import attend, standing
 
 EVERY = 10.0
 """Seconds between two signs of life; after `retrysafe.programs.relaying.GONE` without one a relay is gone."""
+SHARE = 4.0
+"""How many times as long as a look at the outbox has taken its relay works before the next one."""
 
 
 class Attendance:
@@ -30,7 +33,7 @@ class Attendance:
     ) -> None:
         self._outbox, self._reporter, self._hold, self._alarm, self._clock = outbox, reporter, hold, alarm, clock
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._next = 0.0
+        self._next = self._next_look = 0.0
 
     def is_due(self) -> bool:
         """Whether it is time; whoever asks first is to do it."""
@@ -41,9 +44,23 @@ class Attendance:
         return True
 
     def steps(self) -> Steps[None]:
-        """Say it; and tell how the outbox stands, if no other relay does."""
-        if (yield from attend(self._outbox, self._name, self._hold)):
-            self._reporter.stands((yield from standing(self._outbox)), self._alarm)
+        """Say it; and tell how the outbox stands, if no other relay does.
+
+        A look that fails ends nothing, and one that takes long makes the next one wait: messages go on leaving.
+        """
+        tells = yield from attend(self._outbox, self._name, self._hold)
+        began = self._clock()
+        if not tells or began < self._next_look:
+            return
+        try:
+            found = yield from standing(self._outbox)
+        except StoreUnavailable as error:
+            self._reporter.uncounted(error)
+        else:
+            self._reporter.stands(found, self._alarm)
+        ended = self._clock()
+        pause = SHARE * (ended - began)
+        self._next_look = ended + pause if pause > EVERY else 0.0
 
     def farewell(self) -> Steps[None]:
         """Say that it goes."""

@@ -36,7 +36,7 @@ class OutboxOperator(Operating):
     # ------------------------------------------------------------ looking
 
     def standing(self) -> Standing:
-        """How the outbox stands: what waits by topic, relays, dead letters. Counts every row: not for every second."""
+        """How the outbox stands: what waits by topic, relays, dead letters. Counts up to 100,000 rows of each."""
         return self._do(standing(self._outbox))
 
     def report(self, alarm: Duration = "1m") -> Standing:

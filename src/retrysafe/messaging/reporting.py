@@ -35,6 +35,10 @@ class Reporter:
         """A relay could not go on."""
         self._tell("relay_failed", None, error=str(error) or type(error).__name__)
 
+    def uncounted(self, error: Exception) -> None:
+        """Nobody could tell how an outbox stands."""
+        self._tell("backlog_uncounted", None, error=str(error))
+
     def stands(self, standing: Standing, alarm: float) -> None:
         """How an outbox stands; an alarm where messages are due for longer than ``alarm`` seconds."""
         fields = {"due": standing.due, "oldest_due": round(standing.oldest_due, 3), "relays": standing.alive}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from retrysafe.core.lanes import BUCKETS
-from retrysafe.core.relaying import Verdict
+from retrysafe.core.relaying import MOST_COUNTED, Verdict
 from retrysafe.ports import Ask, OperableOutbox, OutboxStore, Steps, TransactionalStore
 from retrysafe.programs.drivers import ask
 from retrysafe.types import Backlog, DeadLetter, Held, Queued, RelaySeen
@@ -80,7 +80,11 @@ GONE = 60.0
 
 
 class Standing(NamedTuple):
-    """How an outbox stands: what waits by topic, which relays are there, dead letters, what is kept."""
+    """How an outbox stands: what waits by topic, which relays are there, dead letters, what is kept.
+
+    Where more than `MOST_COUNTED` messages wait, the figures are of the oldest and the newest of them; no more dead
+    letters and kept messages than that are counted.
+    """
 
     backlog: list[Backlog]
     relays: list[RelaySeen]
@@ -92,6 +96,11 @@ class Standing(NamedTuple):
     def messages(self) -> int:
         """How many messages wait."""
         return sum(one.messages for one in self.backlog)
+
+    @property
+    def capped(self) -> bool:
+        """Whether more may wait than was counted."""
+        return self.messages >= MOST_COUNTED
 
     @property
     def due(self) -> int:

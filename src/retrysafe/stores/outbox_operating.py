@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrysafe.core.lanes import BUCKETS
+from retrysafe.core.relaying import MOST_COUNTED
 from retrysafe.ports import Ask, Rows
 from retrysafe.stores.chosen import conditions
 from retrysafe.stores.envelopes import envelope_in
@@ -32,15 +33,20 @@ class OperableSqlOutbox(SqlOutbox):
     # ------------------------------------------------------------ what waits, and who relays
 
     def backlog(self) -> Ask[list[Backlog]]:
-        """What waits, by topic."""
+        """What waits, by topic: of the oldest and the newest messages, half of `MOST_COUNTED` of each."""
         blocked = (
             f"SELECT 1 FROM {TABLE}_troubles AS d WHERE d.bucket = o.bucket AND d.lane = o.lane AND d.id <= o.id "
             "AND d.not_before > t.now"
         )
         paused = f"EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = o.topic)"
+        ends = " UNION ".join(
+            f"SELECT {end}.* FROM (SELECT o.id, o.bucket, o.lane, o.topic, o.created FROM {TABLE} AS o "
+            f"ORDER BY o.id{order} LIMIT {MOST_COUNTED // 2}) AS {end}"
+            for end, order in (("oldest", ""), ("newest", " DESC"))
+        )
         rows = (
             f"SELECT o.topic, o.created, t.now AS read_at, CASE WHEN {paused} THEN 1 ELSE 0 END AS paused, "
-            f"CASE WHEN {paused} OR EXISTS ({blocked}) THEN 0 ELSE 1 END AS due FROM {TABLE} AS o, {self._store.clock}"
+            f"CASE WHEN {paused} OR EXISTS ({blocked}) THEN 0 ELSE 1 END AS due FROM ({ends}) AS o, {self._store.clock}"
         )
         sql = (
             "SELECT r.topic, count(*), min(r.created), sum(r.due), min(CASE WHEN r.due = 1 THEN r.created END), "
@@ -81,8 +87,12 @@ class OperableSqlOutbox(SqlOutbox):
         return self._write(sql, {})
 
     def counts(self) -> Ask[tuple[int, int]]:
-        """How many messages are dead letters, and how many are kept that have left."""
-        sql = f"SELECT (SELECT count(*) FROM {TABLE}_dead), (SELECT count(*) FROM {TABLE}_published)"
+        """How many messages are dead letters, and how many are kept that have left: up to `MOST_COUNTED` of each."""
+        dead, kept = (
+            f"(SELECT count(*) FROM (SELECT 1 FROM {TABLE}_{table} LIMIT {MOST_COUNTED}) AS r)"
+            for table in ("dead", "published")
+        )
+        sql = f"SELECT {dead}, {kept}"
         return Ask(self._store.query(sql, {}, writes=False), lambda answer: _pair(answer.rows[0]))
 
     # ------------------------------------------------------------ topics
