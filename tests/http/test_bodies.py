@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.http.bodies import Body, Multipart, hasher, length_of, without_boundary
-from retrysafe.http.messages import Request
+from retrysafe.http.bodies import Body, Multipart, hasher, without_boundary
+from retrysafe.http.messages import Request, length_of
 from retrysafe.http.policy import Policy
 from retrysafe.http.problems import Refusal
 

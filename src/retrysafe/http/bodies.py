@@ -9,24 +9,12 @@ from collections.abc import Iterator
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO
 
-from retrysafe.http.messages import Request
+from retrysafe.http.messages import Request, length_of
 from retrysafe.http.policy import Policy
 from retrysafe.http.problems import Refusal
 
 CHUNK = 1 << 16
 _BOUNDARY = re.compile(rb'(?i)(;[ \t]*boundary=)("[^"]{1,70}"|[^\s;"]{1,70})')
-
-
-_LENGTH = re.compile(r"0*([0-9]{1,19})[0-9]*")
-
-
-def length_of(declared: str) -> int | None:
-    """The number that a Content-Length is (RFC 9110 section 8.6); None for what is none.
-
-    Of a longer one than any body has, the first digits, which are over every limit: Python reads no more than 4300.
-    """
-    found = _LENGTH.fullmatch(declared)
-    return None if found is None else int(found[1])
 
 
 class Body:

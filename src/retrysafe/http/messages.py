@@ -22,6 +22,8 @@ BODYLESS = frozenset({204, 205, 304})
 
 MARKER = b"idempotent-replayed"
 OMITTED = b"idempotency-replay"
+_MOST_DIGITS = 19
+"""Of a length; a longer one is over every limit, and Python reads no number of more than 4300 digits."""
 
 
 class Request:
@@ -64,6 +66,16 @@ def latin(headers: Iterable[tuple[str, str]]) -> Headers:
     return tuple((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers)
 
 
+def length_of(declared: str) -> int | None:
+    """The number that a Content-Length is (RFC 9110 section 8.6); None for what is none.
+
+    Of a longer one than any body has, the first digits, which are over every limit.
+    """
+    if not (declared.isascii() and declared.isdigit()):
+        return None
+    return int(declared.lstrip("0")[:_MOST_DIGITS] or "0")
+
+
 def is_endless(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether a response is an event stream, which may have no end."""
     return any(
@@ -77,10 +89,13 @@ def kept(response: Response, allowed: frozenset[bytes] | None, secrets: frozense
     That is what concerns one connection only, what is made anew, secrets other than ``secrets``, and if there is
     an allow-list what is not on it.
     """
-    dropped = _dropped(secrets)
-    for name, value in response.headers:
-        if name == b"connection":
-            dropped |= {token.strip().lower() for token in value.split(b",")}
+    named = {
+        token.strip().lower()
+        for name, value in response.headers
+        if name == b"connection"
+        for token in value.split(b",")
+    }
+    dropped = _dropped(secrets) | named if named else _dropped(secrets)
     headers = tuple(
         (name, value)
         for name, value in response.headers

@@ -13,10 +13,10 @@ from urllib.parse import quote
 from wsgiref.util import FileWrapper
 
 from retrysafe.boundary import Boundary
-from retrysafe.http.bodies import CHUNK, Body, Reader, length_of
+from retrysafe.http.bodies import CHUNK, Body, Reader
 from retrysafe.http.exchange import Exchange, Live
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Request, Response, latin
+from retrysafe.http.messages import Request, Response, latin, length_of
 from retrysafe.http.policy import Options
 from retrysafe.http.problems import Refusal
 

@@ -18,7 +18,6 @@ from django.http.request import RawPostDataException
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import messages
-from retrysafe.http.bodies import length_of
 from retrysafe.http.django import atomic_requests, take_over_atomic_requests
 from retrysafe.webhooks.answers import method_not_allowed
 from retrysafe.webhooks.errors import DeliveryRefused
@@ -75,7 +74,7 @@ def _body(receiver: Receiver, request: HttpRequest) -> bytes | messages.Response
     if request.method != "POST":
         return method_not_allowed()
     limit = receiver.body_limit
-    length = length_of(request.META.get("CONTENT_LENGTH") or "0")
+    length = messages.length_of(request.META.get("CONTENT_LENGTH") or "0")
     try:
         if length is None:
             raise DeliveryRefused("payload-invalid", "The Content-Length is no number.")

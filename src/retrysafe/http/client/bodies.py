@@ -6,6 +6,8 @@ import json
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from itertools import chain
 
+from retrysafe.http.messages import length_of
+
 
 def gathered(parts: Iterable[bytes], limit: int) -> bytes | Iterator[bytes]:
     """A one-shot body as bytes; as an iterator over all of it if it is longer than ``limit`` (rule C15)."""
@@ -48,8 +50,8 @@ def is_read_whole(headers: Mapping[str, str], *, keyed: bool, limit: int) -> boo
     """
     if headers.get("content-type", "").lstrip().lower().startswith("text/event-stream"):
         return False
-    length = headers.get("content-length", "").strip()
-    return int(length) <= limit if length.isascii() and length.isdigit() else keyed
+    length = length_of(headers.get("content-length", "").strip())
+    return keyed if length is None else length <= limit
 
 
 def ends_unmarked(version: int, method: str, status: int, headers: Mapping[str, str]) -> bool:
@@ -69,7 +71,7 @@ def problem_code(content_type: str, body: bytes) -> str:
         return ""
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     code = found.get("code") if isinstance(found, dict) else None
     return code if isinstance(code, str) else ""

@@ -17,6 +17,8 @@ KeyForm = Literal["quoted", "bare"]
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """Methods whose repetition has one effect by definition (RFC 9110 section 9.2.2)."""
 _PORTS = {"http": 80, "https": 443}
+_LONGEST_NAME = 253
+"""Characters of a name in the DNS; what is longer is none, and would take the encoder long."""
 _IS_HOST = re.compile(r"[a-z0-9._~-]+|[0-9a-z.:%]+").fullmatch
 
 
@@ -90,6 +92,8 @@ def _ascii(host: str) -> str:
     """A name as it is sent, as the client libraries have it (UTS 46); empty if it is none."""
     if host.isascii():
         return host
+    if len(host) > _LONGEST_NAME:
+        return ""
     try:
         import idna
     except ImportError:  # every client library has it
