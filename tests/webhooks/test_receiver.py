@@ -28,6 +28,7 @@ from retrysafe import (
 from retrysafe.http.messages import Response
 from retrysafe.testing import Clock as StoreClock
 from retrysafe.webhooks import DeliveryRefused, Event, GitHub, Head, Known, Receiver, Slack
+from retrysafe.webhooks.deliveries import JSON
 from retrysafe.webhooks.signatures import check_signature, signs
 from tests.http.conftest import Place
 from tests.http.places import LEASED, MEMORY, POSTGRESQL_TRANSACTIONAL, SEVERAL_AT_ONCE, only
@@ -782,7 +783,7 @@ def test_a_window_shorter_than_the_provider_delivers_again_is_refused(place: Pla
 class Shop:
     """A provider of somebody's own: base64 of a header, the id in another."""
 
-    name, redelivers, body_limit = "shop", 3600.0, 1 << 16
+    name, redelivers, body_limit, media_types = "shop", 3600.0, 1 << 16, (JSON,)
 
     def verify(self, head: Head, body: bytes, now: float) -> None:
         check_signature([digest.hex().encode() for digest in signs([b"secret"], body)], [head.signed("x-shop-hmac")])

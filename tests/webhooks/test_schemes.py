@@ -32,7 +32,7 @@ def refusal(scheme: Scheme, delivery: Delivery, now: float = NOW) -> str:
 
 def identified(scheme: Scheme, delivery: Delivery) -> Known:
     head = Head(delivery.headers)
-    known = scheme.identify(head, delivery.body, document_of(head, delivery.body))
+    known = scheme.identify(head, delivery.body, document_of(head, delivery.body, scheme.media_types))
     assert isinstance(known, Known)
     return known
 
@@ -154,7 +154,7 @@ def test_a_time_is_digits_alone_even_if_it_is_signed(name: str, time: Any) -> No
     headers = provider.sign(provider.secrets[0], provider.event_id, body, time)
     with pytest.raises(DeliveryRefused) as caught:
         provider.receiver_scheme().verify(Head(headers), body, NOW)
-    assert caught.value.reason in ("timestamp-invalid", "signature-invalid")
+    assert caught.value.reason in ("timestamp-invalid", "signature-invalid", "field-ambiguous")
 
 
 def test_no_signed_header_is_dispensable(provider: Provider) -> None:
@@ -304,9 +304,60 @@ def test_github_and_slack_send_forms_too() -> None:
     form = urlencode({"payload": GITHUB.payload.decode()}).encode()
     delivery = GITHUB.deliver(body=form)
     head = Head({**delivery.headers, "Content-Type": "application/x-www-form-urlencoded; charset=utf-8"})
-    assert document_of(head, form)["action"] == "opened"
-    with pytest.raises(DeliveryRefused, match="payload-invalid"):
-        document_of(head, b"payload=%7B")
+    for scheme in (GITHUB.receiver_scheme(), SLACK.receiver_scheme()):
+        assert document_of(head, form, scheme.media_types)["action"] == "opened"
+        with pytest.raises(DeliveryRefused, match="payload-invalid"):
+            document_of(head, b"payload=%7B", scheme.media_types)
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain", ";", "application/xml"],
+)
+def test_a_provider_that_sends_json_alone_has_no_other_document(media_type: str) -> None:
+    form = b"payload=%7B%22type%22%3A%22invoice.paid%22%7D"
+    for scheme in (STANDARD.receiver_scheme(), STRIPE.receiver_scheme()):
+        with pytest.raises(DeliveryRefused, match="media-type-unsupported") as caught:
+            document_of(Head({"content-type": media_type}), form, scheme.media_types)
+        assert caught.value.status == 415
+
+
+@pytest.mark.parametrize("media_type", ["", "application/json; charset=utf-8", "Application/CloudEvents+JSON"])
+def test_json_has_several_names(media_type: str) -> None:
+    for provider in PROVIDERS.values():
+        scheme = provider.receiver_scheme()
+        assert document_of(Head({"content-type": media_type}), b'{"a":1}', scheme.media_types) == {"a": 1}
+
+
+# ------------------------------------------------------------ what is signed can be cut in one way
+
+
+def test_a_captured_delivery_cannot_be_cut_elsewhere_into_another_event() -> None:
+    """A stranger's text in the body of an old delivery would become an id, a fresh time and a body of its own."""
+    old = NOW - 86400
+    body = json.dumps({"type": "comment.created", "note": f'x.{NOW}.{{"type":"invoice.paid"}}'}).encode()
+    captured = STANDARD.deliver(id="msg_1", now=old, body=body)
+    signed = f"msg_1.{old}.".encode() + body
+    id, _, rest = signed.partition(f".{NOW}.".encode())
+    forged = Delivery({**captured.headers, "webhook-id": id.decode(), "webhook-timestamp": str(NOW)}, rest)
+    assert refusal(STANDARD.receiver_scheme(), forged) == "field-ambiguous"
+
+
+@pytest.mark.parametrize(
+    ("provider", "id", "time"),
+    [(STANDARD, "a.b", NOW), (STANDARD, "a", f"{NOW}.1"), (STRIPE, "a", f"{NOW}.1"), (SLACK, "a", f"{NOW}:1")],
+)
+def test_no_signed_field_contains_what_separates_it(provider: Provider, id: str, time: Any) -> None:
+    body = b'{"id":"evt_1"}'
+    headers = provider.sign(provider.secrets[0], id, body, time)
+    assert refusal(provider.receiver_scheme(), Delivery(headers, body)) == "field-ambiguous"
+
+
+def test_a_delivery_of_github_has_one_identity() -> None:
+    scheme = GitHub(GITHUB.secrets[0], identity="delivery")
+    delivery = Delivery({"X-GitHub-Delivery": "1\n{}", "X-GitHub-Event": "push"}, b"{}")
+    with pytest.raises(DeliveryRefused, match="field-ambiguous"):
+        identified(scheme, delivery)
 
 
 def test_a_content_type_which_is_not_signed_makes_no_other_document_of_a_signed_body() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qsl
@@ -15,7 +15,8 @@ from retrysafe.webhooks.errors import DeliveryRefused
 
 HeaderLines = Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]]
 """Header fields as frameworks have them: a mapping, or lines in their order, also of bytes."""
-_FORM = "application/x-www-form-urlencoded"
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -118,15 +119,19 @@ class Event(Generic[T_co]):
         return Event(**{**dumped, "body": dumped["body"].encode("latin-1")})
 
 
-def document_of(head: Head, body: bytes) -> dict[str, Any]:
-    """The document of a verified body; raises `DeliveryRefused` for one that is none.
+def document_of(head: Head, body: bytes, media_types: Collection[str] = (JSON,)) -> dict[str, Any]:
+    """The document of a verified body of one of the ``media_types``; raises `DeliveryRefused` for any other.
 
     JSON, or a form: of a form with a field ``payload``, as GitHub and Slack send them, the JSON in that field. The
-    Content-Type is not signed, so it cannot make a form of what begins like a JSON object.
+    Content-Type is not signed, so it cannot make a form of what begins like a JSON object, nor of what a provider sends
+    that has no forms.
     """
     text: str | bytes = body
+    media_type = _media_type(head)
+    if media_type not in media_types:
+        raise DeliveryRefused("media-type-unsupported", f"The provider sends {' or '.join(media_types)}.")
     try:
-        if _is_form(head) and not body.lstrip().startswith(b"{"):
+        if media_type == FORM and not body.lstrip().startswith(b"{"):
             fields = dict(parse_qsl(body.decode(), keep_blank_values=True))
             if "payload" not in fields:
                 return fields
@@ -139,8 +144,10 @@ def document_of(head: Head, body: bytes) -> dict[str, Any]:
     return document
 
 
-def _is_form(head: Head) -> bool:
-    return (head.one("content-type") or "").partition(";")[0].strip().lower() == _FORM
+def _media_type(head: Head) -> str:
+    """What the body is said to be; `JSON` stands for all types that are JSON, and where nothing is said."""
+    found = (head.one("content-type") or JSON).partition(";")[0].strip().lower()
+    return JSON if found.endswith("+json") else found
 
 
 def text_at(document: Mapping[str, Any], name: str) -> str:

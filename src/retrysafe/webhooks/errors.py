@@ -9,6 +9,7 @@ from retrysafe.errors import RetrysafeError
 Reason = Literal[
     "signature-missing",
     "signature-invalid",
+    "field-ambiguous",
     "timestamp-invalid",
     "timestamp-outside",
     "header-repeated",
@@ -16,12 +17,14 @@ Reason = Literal[
     "id-missing",
     "body-too-large",
     "encoding-unsupported",
+    "media-type-unsupported",
 ]
 """Why a delivery was not taken; stable, also in the answer and the log."""
 
 STATUSES: dict[Reason, int] = {
     "signature-missing": 400,
     "signature-invalid": 400,
+    "field-ambiguous": 400,
     "timestamp-invalid": 400,
     "timestamp-outside": 400,
     "header-repeated": 400,
@@ -29,6 +32,7 @@ STATUSES: dict[Reason, int] = {
     "id-missing": 400,
     "body-too-large": 413,
     "encoding-unsupported": 415,
+    "media-type-unsupported": 415,
 }
 """The status of the answer to each. None is a success, so a genuine provider delivers again."""
 

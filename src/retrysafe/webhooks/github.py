@@ -11,9 +11,9 @@ from retrysafe.core.keys import hash_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.messages import Response
 from retrysafe.webhooks.answers import acknowledged
-from retrysafe.webhooks.deliveries import Head, Known
+from retrysafe.webhooks.deliveries import FORM, JSON, Head, Known
 from retrysafe.webhooks.errors import DeliveryRefused
-from retrysafe.webhooks.signatures import Secrets, check_signature, secrets_of, signs
+from retrysafe.webhooks.signatures import Secrets, check_signature, content_of, secrets_of, signs
 
 SIGNATURE, DELIVERY, EVENT = "X-Hub-Signature-256", "X-GitHub-Delivery", "X-GitHub-Event"
 _PREFIX = "sha256="
@@ -38,6 +38,7 @@ class GitHub:
     redelivers = 3 * 86400.0
     """By hand or API; GitHub never delivers again by itself."""
     body_limit = 25 << 20
+    media_types = (JSON, FORM)
 
     def __init__(self, secrets: Secrets, *, identity: Identity = "body") -> None:
         if identity not in ("body", "delivery"):
@@ -61,5 +62,5 @@ class GitHub:
         known = {"type": event, "delivery": delivery}
         identity = hash_of(body)
         if self._identity == "delivery":
-            identity = hash_of(delivery.encode("utf-8", "surrogatepass") + b"\n" + body)
+            identity = hash_of(content_of([delivery], body, b"\n"))
         return Known(delivery, event, f"github {identity}", known)

@@ -145,7 +145,7 @@ class Receiver:
         if (head.one("content-encoding") or "identity").lower() != "identity":
             raise DeliveryRefused("encoding-unsupported", "Bodies are verified as they are sent, without an encoding.")
         timestamp = self.scheme.verify(head, body, self._clock())
-        document = document_of(head, body)
+        document = document_of(head, body, self.scheme.media_types)
         known = self.scheme.identify(head, body, document)
         if isinstance(known, Response):
             return known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from retrysafe.http.messages import Response
@@ -34,10 +35,16 @@ class Scheme(Protocol):
         """The most bytes that the provider sends."""
         ...
 
+    @property
+    def media_types(self) -> Collection[str]:
+        """What the provider sends: ``deliveries.JSON``, ``deliveries.FORM`` or both. Any other body is refused."""
+        ...
+
     def verify(self, head: Head, body: bytes, now: float) -> int | None:
         """Raise unless the provider signed ``body``, near ``now`` (seconds since the Unix epoch) where it signs a time.
 
-        Returns the signed time in whole seconds; None where there is none.
+        Returns the signed time in whole seconds; None where there is none. Where more than the body is signed, join
+        the fields by `signatures.content_of`, which refuses a field that contains the separator.
         """
         ...
 

@@ -71,6 +71,18 @@ def signs(secrets: Iterable[bytes], content: bytes) -> list[bytes]:
     return [hmac.digest(secret, content, "sha256") for secret in secrets]
 
 
+def content_of(fields: Iterable[str], body: bytes, separator: bytes) -> bytes:
+    """What is signed: the fields and then the body, with the separator between them.
+
+    Raises `DeliveryRefused` for a field that contains the separator. Its end could be taken for the beginning of the
+    next one, so one signature would be valid for several deliveries with other ids, times and bodies.
+    """
+    parts = [field.encode("utf-8", "surrogatepass") for field in fields]
+    if any(separator in part for part in parts):
+        raise DeliveryRefused("field-ambiguous", f"A signed field contains {separator!r}, which separates the fields.")
+    return separator.join([*parts, body])
+
+
 def matches(expected: Iterable[bytes], given: Iterable[str]) -> bool:
     """Whether any given signature is any of the expected ones.
 

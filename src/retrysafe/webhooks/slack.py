@@ -12,12 +12,13 @@ from retrysafe.core.keys import hash_of
 from retrysafe.http.messages import Response
 from retrysafe.types import Duration
 from retrysafe.webhooks.answers import text
-from retrysafe.webhooks.deliveries import Head, Known, text_at
+from retrysafe.webhooks.deliveries import FORM, JSON, Head, Known, text_at
 from retrysafe.webhooks.signatures import (
     TOLERANCE,
     Secrets,
     check_signature,
     check_time,
+    content_of,
     seconds_of,
     secrets_of,
     signed_for,
@@ -44,6 +45,7 @@ class Slack:
 
     name = "slack"
     body_limit = 1 << 20
+    media_types = (JSON, FORM)
 
     def __init__(self, secrets: Secrets, *, tolerance: Duration = TOLERANCE) -> None:
         self._secrets = secrets_of(secrets)
@@ -53,7 +55,7 @@ class Slack:
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the time and ``body`` are signed; returns the time."""
         time, given = head.signed(TIME), head.signed(SIGNATURE)
-        content = b"v0:" + time.encode("utf-8", "surrogatepass") + b":" + body
+        content = content_of(["v0", time], body, b":")
         check_signature([b"v0=" + digest.hex().encode() for digest in signs(self._secrets, content)], [given])
         timestamp = seconds_of(time)
         check_time(timestamp, now, self._tolerance)

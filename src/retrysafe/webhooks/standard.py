@@ -14,13 +14,14 @@ from typing import Any
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.types import Duration
-from retrysafe.webhooks.deliveries import Head, Known, text_at
+from retrysafe.webhooks.deliveries import JSON, Head, Known, text_at
 from retrysafe.webhooks.signatures import (
     PREFIX,
     TOLERANCE,
     Secrets,
     check_signature,
     check_time,
+    content_of,
     is_known,
     seconds_of,
     secrets_of,
@@ -47,6 +48,7 @@ class StandardWebhooks:
 
     name = "standard-webhooks"
     body_limit = 1 << 20
+    media_types = (JSON,)
 
     def __init__(
         self,
@@ -97,6 +99,9 @@ def _key(secret: bytes, *, encoded: bool) -> bytes:
 
 
 def signatures(keys: tuple[bytes, ...], id: str, timestamp: str, body: bytes) -> list[str]:
-    """The base64 of the signature by each key: over id, time and body with full stops between them."""
-    content = b".".join([id.encode("utf-8", "surrogatepass"), timestamp.encode("utf-8", "surrogatepass"), body])
+    """The base64 of the signature by each key: over id, time and body with full stops between them.
+
+    Raises `DeliveryRefused` for an id or time that contains one.
+    """
+    content = content_of([id, timestamp], body, b".")
     return [base64.b64encode(digest).decode() for digest in signs(keys, content)]

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from retrysafe.types import Duration
-from retrysafe.webhooks.deliveries import Head, Known, text_at
+from retrysafe.webhooks.deliveries import JSON, Head, Known, text_at
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.signatures import (
     TOLERANCE,
     Secrets,
     check_signature,
     check_time,
+    content_of,
     seconds_of,
     secrets_of,
     signed_for,
@@ -39,6 +40,7 @@ class Stripe:
 
     name = "stripe"
     body_limit = 1 << 20
+    media_types = (JSON,)
 
     def __init__(self, secrets: Secrets, *, tolerance: Duration = TOLERANCE) -> None:
         self._secrets = secrets_of(secrets)
@@ -52,7 +54,7 @@ class Stripe:
         given = [value for name, _, value in pairs if name == "v1"]
         if len(times) != 1 or not given:
             raise DeliveryRefused("signature-missing", f"{HEADER} has no single t=, or no v1=.")
-        content = times[0].encode("utf-8", "surrogatepass") + b"." + body
+        content = content_of(times, body, b".")
         check_signature([digest.hex().encode() for digest in signs(self._secrets, content)], given)
         timestamp = seconds_of(times[0])
         check_time(timestamp, now, self._tolerance)
