@@ -1,12 +1,18 @@
-"""`once` and `claim` on memory: the floor is the bare function, the figure what a call costs on top."""
+"""`once` and `claim` on memory: the floor is the bare function, the figure what a call costs on top.
+
+A result of plain values is exact by construction; one that holds objects is decoded and compared before it is stored.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from pydantic import BaseModel
 
 from benchmarks import by_hand
 from benchmarks.rows import MICROSECONDS, Row, Sides, at_once, one_by_one
@@ -17,7 +23,13 @@ def rows() -> Sequence[Row]:
     """Sync and async, fresh and replay."""
     return [
         Row(f"memory/{name} {kind}", sides, MICROSECONDS, aim, replay=kind == "replay")
-        for name, sides, aim in (("once sync", _once, 12), ("once async", _aonce, 20), ("claim sync", _claim, 12))
+        for name, sides, aim in (
+            ("once sync", partial(_once, function), 12),
+            ("once of a dataclass", partial(_once, dataclass_function), None),
+            ("once of a model", partial(_once, model_function), None),
+            ("once async", _aonce, 20),
+            ("claim sync", _claim, 12),
+        )
         for kind in ("fresh", "replay")
     ]
 
@@ -27,15 +39,42 @@ def function(order: str, amount: int = by_hand.AMOUNT) -> dict[str, Any]:
     return by_hand.place(order)
 
 
+@dataclass
+class Receipt:
+    """What is returned as a dataclass."""
+
+    id: str
+    amount: int
+    state: str
+
+
+class ReceiptModel(BaseModel):
+    """What is returned as a pydantic model."""
+
+    id: str
+    amount: int
+    state: str
+
+
+def dataclass_function(order: str, amount: int = by_hand.AMOUNT) -> Receipt:
+    """The same, whose result is an object."""
+    return Receipt(**by_hand.place(order))
+
+
+def model_function(order: str, amount: int = by_hand.AMOUNT) -> ReceiptModel:
+    """The same, whose result is a model."""
+    return ReceiptModel(**by_hand.place(order))
+
+
 async def coroutine(order: str, amount: int = by_hand.AMOUNT) -> dict[str, Any]:
     """The same, async."""
     return by_hand.place(order)
 
 
 @contextmanager
-def _once() -> Iterator[Sides]:
+def _once(guarded: Callable[[str], object]) -> Iterator[Sides]:
     boundary = Boundary("bench", store="memory://")
-    yield Sides(one_by_one(boundary.once(key="order")(function)), one_by_one(function))
+    yield Sides(one_by_one(boundary.once(key="order")(guarded)), one_by_one(guarded))
     boundary.close()
 
 

@@ -11,7 +11,7 @@ from retrysafe import connect
 from retrysafe.backend import Backend
 from retrysafe.claim import Claim
 from retrysafe.claims import Claims
-from retrysafe.codec import JSONCodec, encode_failure
+from retrysafe.codec import CheckedCodec, JSONCodec, encode_failure
 from retrysafe.core import keys
 from retrysafe.core.quotas import Quota
 from retrysafe.core.transitions import RULES, resolution
@@ -64,7 +64,8 @@ class Boundary:
         permanent: exception types that are stored and replayed as failures.
         on_expired: what the reuse of a key after its window is: "new" work, or refused with `KeyExpired`.
         on_missing: what a missing key is: an "error" (`InvalidKey`), or let "pass" unguarded.
-        codec: how results are stored; by default `JSONCodec`.
+        codec: how results are stored; by default `JSONCodec`. Every result is decoded again before it is stored, and
+            refused with `ResultNotEncodable` if it would come back different.
         observers: told of every decision; by default a `LoggingObserver`.
         quota: a `Quota`: how many new keys each scope may claim in a period, and how many it may have in the store.
         encryption: a `Keyring` that encrypts stored results and failures; by default they are stored as they are.
@@ -126,7 +127,7 @@ class Boundary:
             permanent=_exception_types(permanent),
             on_expired=on_expired,
             on_missing=on_missing,
-            codec=codec or JSONCodec(),
+            codec=JSONCodec() if codec is None or type(codec) is JSONCodec else CheckedCodec(codec),
             observers=Observers((LoggingObserver(),) if observers is None else observers),
             secret=keys.check_secret(secret),
             warned=[],

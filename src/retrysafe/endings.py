@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from retrysafe.codec import encode_failure
+from retrysafe.codec import decode_failure, encode_failure
 from retrysafe.core.outcomes import Answered, Ending, Ground, Verdict, ending_of_answer, ending_of_error, verdict
 from retrysafe.core.transitions import Event
 from retrysafe.errors import OutcomeUnknown, ResultNotEncodable, RetrysafeError, StoredFailure
@@ -99,6 +99,11 @@ def encode_error(error: BaseException, largest: int | None) -> Stored:
         return stored
     shown = _text(error)[:_SHORTENED]
     return encode_failure(kind, f"{shown}… (shortened: the store keeps up to {largest} bytes)", None)
+
+
+def stored_failure(error: BaseException, largest: int | None) -> StoredFailure:
+    """What the first caller of a declared failure gets: what every retry will get from the store."""
+    return StoredFailure(*decode_failure(encode_error(error, largest)))
 
 
 _SHORTENED = 1000

@@ -12,7 +12,8 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from retrysafe.claim import Claim
 from retrysafe.core import fingerprint
 from retrysafe.core.canonical import NotCanonical
-from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction, StoredFailure
+from retrysafe.endings import stored_failure
+from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction
 from retrysafe.terms import Terms
 
 P = ParamSpec("P")
@@ -305,6 +306,5 @@ def _answer(claim: Claim) -> Any:
     """The result, or the failure that the handler declared, as every retry will get it."""
     failure = claim._said.failure
     if failure is not None:
-        stored = StoredFailure(type(failure).__name__, str(failure), getattr(failure, "data", None))
-        raise claim._signed(stored) from failure
+        raise claim._signed(stored_failure(failure, claim._terms.largest_result)) from failure
     return claim.result

@@ -122,12 +122,6 @@ class Plain:
     """Neither a dataclass, an enum nor a model."""
 
 
-@dataclass
-class Computed:
-    a: int
-    b: int = field(init=False, default=0)
-
-
 @pytest.mark.fault(67)
 @pytest.mark.parametrize(
     ("value", "annotation", "complaint"),
@@ -139,7 +133,6 @@ class Computed:
         (LINE, dict, "annotation names exactly that class"),
         ([LINE], list, "annotation names exactly that class"),
         (Colour.RED, str, "annotation names exactly that class"),
-        (Computed(1), Computed, "init=False"),
         ({"a": object()}, None, "object"),
     ],
 )

@@ -8,7 +8,10 @@ from retrysafe.types import Stored
 
 
 class Codec(Protocol):
-    """Turns results into bytes and back. Decoding must give a value equal to the one encoded."""
+    """Turns results into bytes and back. Decoding must give back the value that was encoded, types included.
+
+    The boundary checks it: it decodes what it has encoded, and stores it only if nothing differs.
+    """
 
     def encode(self, value: Any, annotation: Any) -> Stored:
         """Encode ``value``; ``annotation`` is the declared return type, or None when there is none.

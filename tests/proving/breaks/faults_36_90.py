@@ -13,6 +13,7 @@ SERVER_CLOCK = "tests/faults/test_server_clock.py::"
 DYNAMODB = "tests/faults/test_dynamodb.py::"
 CLOCKS = "tests/faults/test_clocks.py::"
 UNREADABLE = "tests/faults/test_unreadable.py::"
+OBJECTS = "tests/boundary/test_codec_objects.py::"
 VERSIONS = "tests/faults/test_two_versions.py::"
 RESTORED = "tests/faults/test_restored.py::"
 SWEEPING = "tests/faults/test_sweeping.py::"
@@ -467,6 +468,37 @@ _PAYLOADS = [
             f"{UNREADABLE}test_a_failure_of_a_later_codec[sqlite]",
         ),
         rows=(72,),
+    ),
+    Break(
+        "an object is stored without looking whether it comes back",
+        "codec.py",
+        "            if _OBJECT in body:",
+        "            if False:",
+        killed_by=(
+            f"{OBJECTS}test_what_would_come_back_different_is_refused[Growing-type-str]",
+            f"{OBJECTS}test_what_would_come_back_different_is_refused[Doubling-type-str]",
+        ),
+    ),
+    Break(
+        "a pydantic model is stored without looking whether it comes back",
+        "pydantic_models.py",
+        "            found = difference(model, read(type(model), plain, by_name))",
+        "            found = None",
+        killed_by=(f"{OBJECTS}test_nobody_gets_a_result_that_a_retry_would_not_get[sync-keyed-<lambda>0]",),
+    ),
+    Break(
+        "a field that was renamed is passed over when an old result is read",
+        "pydantic_models.py",
+        "    found = _lost(plain, _dump(model, by_name))",
+        "    found = None",
+        killed_by=(f"{OBJECTS}test_what_the_class_of_today_would_lose_is_refused[renamed]",),
+    ),
+    Break(
+        "a codec of the user's is believed",
+        "codec.py",
+        "        found = difference(value, self._codec.decode(stored, annotation))",
+        "        found = None",
+        killed_by=(f"{OBJECTS}test_a_codec_of_the_users_is_held_to_its_word",),
     ),
     Break(
         "an answer that cannot be read is made again",
