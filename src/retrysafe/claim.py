@@ -16,6 +16,7 @@ from retrysafe.core.decisions import Decision
 from retrysafe.core.outcomes import Answered
 from retrysafe.core.outcomes import Ground as Kind
 from retrysafe.core.transitions import RULES, Event
+from retrysafe.deferred import Deferred
 from retrysafe.encryption import Bound, opened, sealed
 from retrysafe.endings import End, Said, answer_of, end_of
 from retrysafe.errors import (
@@ -31,13 +32,13 @@ from retrysafe.errors import (
     StoredFailure,
 )
 from retrysafe.finish import finish
-from retrysafe.grounds import Ground, Joined, Leased, Own
+from retrysafe.grounds import Ground, Joined, Leased, Own, Settled
 from retrysafe.nesting import Place, enclosing
 from retrysafe.ports import Steps
 from retrysafe.programs.claiming import Outcome, Won
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.leasing import renew
-from retrysafe.programs.settling import resolve
+from retrysafe.programs.settling import resolve, settle
 from retrysafe.terms import Terms
 from retrysafe.timing import Timed, Timing
 from retrysafe.types import Held, Record, Standing, State, Stored, Want
@@ -524,6 +525,8 @@ class Claim:
         except Exception as failure:
             self._concluding().not_settled(failure)
             raise
+        if settled is Settled.UNANSWERED:
+            heartbeat.for_thread(self._terms.backend).carry(self._deferred(end, error))
         self._concluding().reached(settled, end, error)
         self._standing_ground().after()
 
@@ -536,7 +539,24 @@ class Claim:
         except Exception as failure:
             self._concluding().not_settled(failure)
             raise
+        if settled is Settled.UNANSWERED:
+            heartbeat.for_loop(self._terms.backend).carry(self._deferred(end, error))
         self._concluding().reached(settled, end, error)
+
+    def _deferred(self, end: End, error: BaseException | None) -> Deferred:
+        """The outcome as it is put to the store again, while the lease lasts, by the heartbeat."""
+        terms, held, event, lease = self._terms, self._hold_to_settle(), end.word.event, self._lease
+        assert event is not None
+        assert lease is not None
+
+        def tell(name: str, **fields: Any) -> None:
+            terms.tell(name, self._operation, held.key, held.attempt, fields)
+
+        def conclude(done: bool | None) -> None:
+            terms.backend.wakeups.wake(held.key)
+            Conclusion(terms, self._said, lease, tell, own=False).reached_late(done, end, error)
+
+        return Deferred(lease.until, lambda: settle(terms.backend.store, held, event, end.stored), conclude)
 
     def _hold_to_settle(self) -> Held:
         """The hold, with the clocks of what it leaves: a key that is to be used elsewhere is free for any request."""

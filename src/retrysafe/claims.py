@@ -12,7 +12,7 @@ from retrysafe.endings import encode_result
 from retrysafe.errors import OutcomeUnknown
 from retrysafe.finish import finish
 from retrysafe.nesting import Place
-from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.drivers import arestarting, arun, restarting, run
 from retrysafe.programs.together import conclude_many, doubt_many, open_many
 from retrysafe.terms import Terms
 from retrysafe.types import Held, Want
@@ -57,6 +57,11 @@ class Claims:
     # ------------------------------------------------------------ entering
 
     def __enter__(self) -> Claims:
+        restarting(self._enter)
+        self._place.enter()
+        return self
+
+    def _enter(self) -> None:
         client = self._terms.backend.client()
         self._terms.backend.check(client)
         self._lending = client.transaction()
@@ -66,11 +71,9 @@ class Claims:
         except BaseException:
             self._give_back()
             raise
-        self._place.enter()
-        return self
 
     async def __aenter__(self) -> Claims:
-        _, cancelled = await finish(self._aenter())
+        _, cancelled = await finish(arestarting(self._aenter))
         if cancelled is not None:
             await finish(self._agive_back())
             raise cancelled

@@ -37,7 +37,7 @@ class Conclusion(NamedTuple):
     def reached(self, settled: Settled, end: End, error: BaseException | None) -> None:
         """Tell what happened, and raise what the caller must know."""
         if settled is Settled.UNANSWERED:
-            self.tell("unrecorded", ending=end.ending.name.lower())
+            self.tell("settle_deferred", ending=end.ending.name.lower())
         elif settled is Settled.LOST:
             self._lost(error)
         elif settled is Settled.DOUBTED:
@@ -50,6 +50,15 @@ class Conclusion(NamedTuple):
             raise end.unencodable
         if error is not None and self._can_restart(settled, error):
             raise RetryTransaction(str(error)) from error
+
+    def reached_late(self, done: bool | None, end: End, error: BaseException | None) -> None:
+        """Tell what became of an outcome that the store had not taken at once; None: nothing, and its time is up."""
+        if done is None:
+            self.tell("unrecorded", ending=end.ending.name.lower())
+        elif done and end.word.event is not None:
+            self._recorded(end, end.word.event, error)
+        else:
+            self.tell("lease_lost")
 
     def _lost(self, error: BaseException | None) -> None:
         if self.lease is None or not self.lease.lost:

@@ -165,9 +165,12 @@ class StoreUnavailable(RetrysafeError):
     from a commit, the effect may have happened. Ask again with the same key once the store is back.
     """
 
-    def __init__(self, detail: str = "", *, unsent: bool = False) -> None:
+    def __init__(self, detail: str = "", *, unsent: bool = False, transient: bool = False) -> None:
         super().__init__(detail)
-        self.unsent = unsent
+        self.unsent = unsent or transient
+        """Whether nothing was done, because the request was not sent or was refused."""
+        self.transient = transient
+        """Whether the store refused the request for the moment: put again soon, it may be taken."""
 
 
 class ResultNotEncodable(RetrysafeError):

@@ -26,7 +26,7 @@ from retrysafe.errors import (
 from retrysafe.nearby import Nearby
 from retrysafe.ports import AfterCommit, AsyncExecutor, Executor, Steps
 from retrysafe.programs.claiming import Outcome, Won, claim
-from retrysafe.programs.drivers import arun, ask, run
+from retrysafe.programs.drivers import arestarting, arun, ask, restarting, run
 from retrysafe.programs.settling import read, settle
 from retrysafe.programs.transactions import conclude, open_claim
 from retrysafe.types import Held, Record, Stored, Want
@@ -203,7 +203,7 @@ class Own:
         return self._backend.aclient()
 
     def claim(self, want: Want) -> Outcome:
-        return _near_first(self._backend.near, want, self._claim)
+        return _near_first(self._backend.near, want, lambda want: restarting(lambda: self._claim(want)))
 
     def _claim(self, want: Want) -> Outcome:
         client = self._backend.client()
@@ -219,7 +219,7 @@ class Own:
                 self._give_back()
 
     async def aclaim(self, want: Want) -> Outcome:
-        return await _anear_first(self._backend.near, want, self._aclaim)
+        return await _anear_first(self._backend.near, want, lambda want: arestarting(lambda: self._aclaim(want)))
 
     async def _aclaim(self, want: Want) -> Outcome:
         client = self._backend.aclient()

@@ -15,7 +15,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from retrysafe.backend import Backend
-from retrysafe.core.beats import PER_LEASE, Beats
+from retrysafe.core.beats import PER_LEASE, RETRIES_PER_LEASE, Beats
+from retrysafe.deferred import Deferred, LoopSettler, ThreadSettler
 from retrysafe.errors import StoreUnavailable
 from retrysafe.locks import ProcessLock
 from retrysafe.ports import AsyncClient, Client
@@ -153,6 +154,11 @@ class ThreadHeartbeat:
         self._wakes = float("inf")
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._settler = ThreadSettler(backend.pulse, lambda: clock())
+
+    def carry(self, outcome: Deferred) -> None:
+        """Go on settling what the store has not taken, until the lease ends."""
+        self._settler.add(outcome)
 
     def add(self, lease: Lease) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
@@ -171,7 +177,8 @@ class ThreadHeartbeat:
             self._schedule.drop(lease.held)
 
     def close(self) -> None:
-        """End the thread and its connections."""
+        """End the thread and its connections, once what is deferred has been tried once more."""
+        self._settler.close()
         with self._changed:
             self._closed = True
             self._schedule.close()
@@ -188,7 +195,7 @@ class ThreadHeartbeat:
             for renewal in renewals(self._store, due):
                 try:
                     client = client or self._connect()
-                    kept |= run(renewal, client)
+                    kept |= run(renewal, client, patience=_patience(due))
                 except Exception as error:  # noqa: BLE001 - one lease must not end by what happens to another
                     failure = error
             with self._changed:
@@ -223,6 +230,11 @@ class LoopHeartbeat:
         """When the timer fires, on `clock`. Not every loop's handle says so: uvloop's does not when that is at once."""
         self._beating: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
+        self._settler = LoopSettler(backend.apulse, lambda: clock())
+
+    def carry(self, outcome: Deferred) -> None:
+        """Go on settling what the store has not taken, until the lease ends."""
+        self._settler.add(outcome)
 
     def add(self, lease: Lease) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
@@ -235,7 +247,8 @@ class LoopHeartbeat:
         self._schedule.drop(lease.held)
 
     async def aclose(self) -> None:
-        """End the timer and its connections."""
+        """End the timer and its connections, once what is deferred has been tried once more."""
+        await self._settler.aclose()
         self._schedule.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -246,6 +259,7 @@ class LoopHeartbeat:
 
     def abandon(self) -> None:
         """Let the connections go without the loop, which is closed."""
+        self._settler.abandon()
         if self._client is not None:
             self._client.abandon()
 
@@ -287,7 +301,10 @@ class LoopHeartbeat:
         import asyncio
 
         client = self._client = self._client or self._connect()
-        asked = [asyncio.ensure_future(arun(program, client)) for program in renewals(self._store, due)]
+        asked = [
+            asyncio.ensure_future(arun(program, client, patience=_patience(due)))
+            for program in renewals(self._store, due)
+        ]
         done, late = await asyncio.wait(asked, timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
         kept: set[Held] = set()
         failure: Exception | None = None
@@ -317,6 +334,11 @@ class LoopHeartbeat:
         ending = asyncio.get_running_loop().create_task(end())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
+
+
+def _patience(due: list[Held]) -> float:
+    """How long a renewal that the store refuses for the moment is put again at once: others must not wait for it."""
+    return min(held.clocks.lease for held in due) / 1e6 / RETRIES_PER_LEASE
 
 
 _starting = ProcessLock()

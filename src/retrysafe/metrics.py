@@ -12,7 +12,7 @@ REFUSALS = ("conflict", "doubted", "expired_refused", "unreadable")
 """The caller of a key that was used before was turned away."""
 DECISIONS = (*BEGINNINGS, *ANSWERS, *REFUSALS, "mismatch", "quota_refused", "passed")
 """What a call can come to before anything runs; each call has one of them, or an error."""
-ENDINGS = ("completed", "result_withheld", "failed", "released", "rolled_back", "unknown", "unrecorded")
+ENDINGS = ("completed", "result_withheld", "failed", "released", "rolled_back", "unknown", "settle_deferred")
 """How an attempt that ran can end; one whose lease was lost may have none."""
 
 
@@ -91,7 +91,18 @@ COUNTERS = (
     Counter("retrysafe.lease_lost", "{lease}", "Leases that ended before the work did.", ("lease_lost",)),
     Counter("retrysafe.renewals_failed", "{renewal}", "Renewals of a lease that failed.", ("renewal_failed",)),
     Counter("retrysafe.unknown", "{attempt}", "Attempts that ended in doubt.", ("unknown",)),
-    Counter("retrysafe.unrecorded", "{attempt}", "Attempts whose end the store did not take.", ("unrecorded",)),
+    Counter(
+        "retrysafe.settles_deferred",
+        "{attempt}",
+        "Attempts whose end the store did not take at once: it is put again until the lease ends.",
+        ("settle_deferred",),
+    ),
+    Counter(
+        "retrysafe.unrecorded",
+        "{attempt}",
+        "Attempts whose end the store did not take while the lease lasted.",
+        ("unrecorded",),
+    ),
     Counter(
         "retrysafe.resolutions",
         "{key}",

@@ -194,7 +194,14 @@ OCCURRENCES: dict[str, Meaning] = {
     "delivery_ended": Meaning(
         INFO, "a webhook was sent for the last time", ("destination", "outcome", "attempts", "status")
     ),
-    "unrecorded": Meaning(ERROR, "the work ended but the store did not answer: the lease lapses", ("ending",)),
+    "settle_deferred": Meaning(
+        WARNING,
+        "the work ended and the store has not taken its outcome: it is put again until the lease ends",
+        ("ending",),
+    ),
+    "unrecorded": Meaning(
+        ERROR, "the work ended and its outcome could not be stored while the lease lasted: it lapses", ("ending",)
+    ),
 }
 """Every occurrence by its name."""
 

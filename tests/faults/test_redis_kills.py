@@ -326,7 +326,7 @@ def test_a_server_whose_settings_are_hidden_is_warned_of(
         assert claim.replayed, "a wake-up that is forbidden has undone the completion"
     (warning,) = [occurrence for occurrence in told.occurrences if occurrence.name == "store_warning"]
     assert "does not tell its appendfsync" in warning.fields["text"]
-    assert told.names["unrecorded"] == 0
+    assert told.names["settle_deferred"] == 0
 
 
 def test_a_replica_is_refused(serve: Callable[..., Server], make: Making) -> None:

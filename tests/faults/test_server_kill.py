@@ -128,7 +128,8 @@ def test_a_store_that_is_gone_at_completion_returns_the_value(
 
     receipt = charge("k")
     assert [receipt] == list(bank.charges.values())
-    assert told.names["unrecorded"] == 1
+    assert told.names["settle_deferred"] == 1
+    told.wait_for("unrecorded")
     assert "completed" not in told.names
     _refuses(lambda: charge("k"))
     server.start()

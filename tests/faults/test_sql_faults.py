@@ -609,9 +609,10 @@ class TestDiskFull:
 
         try:
             assert charge("k") == "k" * 9000
+            assert told.names["settle_deferred"] == 1
         finally:
             full.__exit__(None, None, None)
-        assert told.names["unrecorded"] == 1
+        told.wait_for("completed")
 
 
 def test_an_error_of_one_write_does_not_silence_the_writer(sqlite_url: str, make: Making) -> None:

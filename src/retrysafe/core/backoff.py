@@ -26,6 +26,29 @@ POLLING = Backoff(base=0.01, cap=0.5)
 RESTART = Backoff(base=0.02, cap=1.0)
 """How a transaction is run again after a serialization failure or deadlock."""
 
+REFUSED = Backoff(base=0.01, cap=0.25)
+"""How a request is put again that the store refused for the moment."""
+
+SETTLING = Backoff(base=0.05, cap=1.0)
+"""How an outcome is put again that the store has not taken."""
+
+
+class Retries(NamedTuple):
+    """When something is tried again: after pauses with full jitter, up to a deadline on a monotonic clock."""
+
+    backoff: Backoff
+    deadline: float
+    tries: int = 0
+
+    def next_pause(self, now: float, chance: float) -> float | None:
+        """Seconds until the next try, which is not later than the deadline; None when the time is up."""
+        left = self.deadline - now
+        return None if left <= 0 else min(self.backoff.delay(self.tries, chance), left)
+
+    def tried(self) -> Retries:
+        """What is left after one more try."""
+        return self._replace(tries=self.tries + 1)
+
 
 class Patience(NamedTuple):
     """How long a waiting duplicate still waits: a deadline on a monotonic clock, and the polls so far."""

@@ -29,9 +29,11 @@ TURNED_AWAY = frozenset(
     {
         "LimitExceededException",
         "ProvisionedThroughputExceededException",
+        "ReplicatedWriteConflictException",
         "RequestLimitExceeded",
         "Throttling",
         "ThrottlingException",
+        "TransactionConflictException",
     }
 )
 """Error codes of requests that were not carried out and may come again later. A 5xx is not among them: it may have

@@ -49,6 +49,8 @@ def by_source(script: Script) -> Words:
 _REDIRECTIONS = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
 _UNDONE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "OOM", "MISCONF", "NOAUTH", "NOPERM")
 """Errors by which Redis refuses a script that has written nothing."""
+_TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "TRYAGAIN", "CLUSTERDOWN")
+"""Those that may pass by themselves: a restart, a failover, a slot that moves."""
 
 
 def code_of(reply: Reply) -> str | None:
@@ -85,7 +87,7 @@ def answer_of(reply: Reply) -> Reply:
     if code in ("MOVED", "ASK"):  # where a cluster is known, they have been followed
         raise ConfigurationError("store=: the server belongs to a cluster. Write redis+cluster://host:port.")
     if code is not None:
-        raise StoreUnavailable(str(reply), unsent=code in _UNDONE) from None
+        raise StoreUnavailable(str(reply), unsent=code in _UNDONE, transient=code in _TRANSIENT) from None
     return reply
 
 

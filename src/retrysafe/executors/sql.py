@@ -172,7 +172,7 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
             return ConfigurationError(ABORTED)
         if state[:2] not in _STORE_CLASSES:
             return error
-    return StoreUnavailable(text, unsent=_was_busy(error))
+    return StoreUnavailable(text, unsent=_was_busy(error), transient=alone and state in RESTART)
 
 
 def unreplicated(source: str | None, text: str | None) -> Finding | None:

@@ -8,8 +8,9 @@ down is published again, under its id.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from retrysafe.boundary import Boundary
@@ -19,7 +20,7 @@ from retrysafe.core.relaying import Death, Rules, Verdict, answered, crashed, ju
 from retrysafe.errors import InProgress, LeaseLost
 from retrysafe.messaging.low_water import LowWater
 from retrysafe.ports import AsyncClient, AsyncPublisher, Client, OutboxStore, Publisher, Steps, TransactionalStore
-from retrysafe.programs.drivers import arun, ask, run
+from retrysafe.programs.drivers import arestarting, arun, ask, restarting, run
 from retrysafe.programs.relaying import begin_fenced, conclude, conclude_fenced, take
 from retrysafe.types import Envelope, Published, Queued, Reception
 
@@ -187,7 +188,7 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, publisher:
         if killers.dead:
             _conclude(setting, client, claim, killers, total)
         if queue:
-            queue = _fenced(client, begin_fenced(setting.store, setting.outbox, claim._required_hold(), queue))
+            queue = _fenced(client, partial(begin_fenced, setting.store, setting.outbox, claim._required_hold(), queue))
         flow = Flow(queue, setting.rules)
         for wave in flow:
             claim.ensure_held()
@@ -196,14 +197,18 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, publisher:
 
 
 def _conclude(setting: Setting, client: Client, claim: Claim, verdict: Verdict, total: Sum) -> None:
-    steps = conclude_fenced(setting.store, setting.outbox, claim._required_hold(), verdict, keep=setting.keep)
+    held = claim._required_hold()
+    steps = partial(conclude_fenced, setting.store, setting.outbox, held, verdict, keep=setting.keep)
     _fenced(client, steps)
     total.add(verdict)
 
 
-def _fenced(client: Client, steps: Steps[R | None]) -> R:
-    with client.transaction() as opened:
-        ours = run(steps, opened.execute)
+def _fenced(client: Client, steps: Callable[[], Steps[R | None]]) -> R:
+    def transact() -> R | None:
+        with client.transaction() as opened:
+            return run(steps(), opened.execute)
+
+    ours = restarting(transact)
     if not ours:
         raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
     return ours
@@ -223,7 +228,7 @@ async def _adrain_leased(
                 await _aconclude(setting, client, claim, killers, total)
             if queue:
                 held = claim._required_hold()
-                queue = await _afenced(client, begin_fenced(setting.store, setting.outbox, held, queue))
+                queue = await _afenced(client, partial(begin_fenced, setting.store, setting.outbox, held, queue))
             flow = Flow(queue, setting.rules)
             for wave in flow:
                 claim.ensure_held()
@@ -232,14 +237,18 @@ async def _adrain_leased(
 
 
 async def _aconclude(setting: Setting, client: AsyncClient, claim: Claim, verdict: Verdict, total: Sum) -> None:
-    steps = conclude_fenced(setting.store, setting.outbox, claim._required_hold(), verdict, keep=setting.keep)
+    held = claim._required_hold()
+    steps = partial(conclude_fenced, setting.store, setting.outbox, held, verdict, keep=setting.keep)
     await _afenced(client, steps)
     total.add(verdict)
 
 
-async def _afenced(client: AsyncClient, steps: Steps[R | None]) -> R:
-    async with client.transaction() as opened:
-        ours = await arun(steps, opened.execute)
+async def _afenced(client: AsyncClient, steps: Callable[[], Steps[R | None]]) -> R:
+    async def transact() -> R | None:
+        async with client.transaction() as opened:
+            return await arun(steps(), opened.execute)
+
+    ours = await arestarting(transact)
     if not ours:
         raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
     return ours

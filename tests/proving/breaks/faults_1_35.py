@@ -6,6 +6,7 @@ from tests.proving.breaks import Break
 
 CRASHES, MESSAGES = "tests/faults/test_crashes.py::", "tests/faults/test_messages.py::"
 SQL, POINTS = "tests/faults/test_sql_faults.py::", "tests/faults/test_crash_points.py::"
+DEFERRED = "tests/faults/test_deferred.py::"
 BEATS, MYSQL = "tests/faults/test_heartbeat.py::", "tests/faults/test_mysql.py::"
 REPLICAS, PGBOUNCER = "tests/faults/test_replicas.py::", "tests/faults/test_pgbouncer.py::"
 ASGI, WSGI = "tests/http/test_asgi.py::", "tests/http/test_wsgi.py::"
@@ -287,6 +288,34 @@ BREAKS: list[Break] = [
             f"{ASGI}test_the_application_is_run_again_when_the_database_wants_it[postgresql-transactional]",
         ),
         rows=(23,),
+    ),
+    Break(
+        "a serialization failure of a statement of our own is not met by a pause and another try",
+        "executors/sql.py",
+        "transient=alone and state in RESTART",
+        "transient=False",
+        (
+            f"{DEFERRED}test_statements_of_our_own_are_put_again_while_the_database_asks_for_it[psycopg]",
+            f"{DEFERRED}test_statements_of_our_own_are_put_again_while_the_database_asks_for_it[asyncpg]",
+            f"{DEFERRED}test_and_by_sync_code_on_every_kind_of_connection[True]",
+        ),
+        rows=(23,),
+    ),
+    Break(
+        "an outcome that the store did not take at once is given up, in threads",
+        "claim.py",
+        "            heartbeat.for_thread(self._terms.backend).carry(self._deferred(end, error))\n",
+        "            pass\n",
+        (f"{DEFERRED}test_in_a_thread_it_is_recorded_too[sqlite]",),
+        rows=(18,),
+    ),
+    Break(
+        "an outcome that the store did not take at once is given up, on an event loop",
+        "claim.py",
+        "            heartbeat.for_loop(self._terms.backend).carry(self._deferred(end, error))\n",
+        "            pass\n",
+        (f"{DEFERRED}test_a_result_is_recorded_when_the_trouble_is_over[sqlite]",),
+        rows=(18,),
     ),
     Break(
         "once() does not run a transaction again",
