@@ -1,5 +1,6 @@
 PYTHON ?= python3
 ARGS ?=
+SERVERS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,10 +39,10 @@ shop: $(VENV)/.dev-stamp ## Run the example shop (ARGS: --faults, --broker URL)
 START_SERVICES = $(SERVICES) start || { code=$$?; [ $$code -eq 3 ] && [ -z "$$RETRYSAFE_REQUIRE_SERVICES" ]; } \
 	|| exit $$code
 
-test: $(VENV)/.dev-stamp ## Run the tests against real services, with branch coverage
+test: $(VENV)/.dev-stamp ## Run the tests against real services (SERVERS="postgresql-18 mysql-9": in these versions)
 	@trap '$(SERVICES) stop' EXIT; \
 	$(START_SERVICES); \
-	eval "$$($(SERVICES) env)"; \
+	eval "$$($(SERVICES) env $(SERVERS))"; \
 	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing $(ARGS)
 
 prove: $(VENV)/.dev-stamp ## Prove the promises at full length, and write the figures of the guarantees page

@@ -1,13 +1,15 @@
 """``python -m benchmarks [NAME…] [--json FILE] [--quick]``: rows whose name contains a NAME, by default all.
 
-Aims are shown as met or not; a noisy machine never makes the run fail.
+Aims are shown as met or not; a noisy machine never makes the run fail. A row that cannot be measured is reported, the
+others go on, and the exit code is 1 at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -45,24 +47,38 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     options = parser.parse_args()
     print(report.header())
+    effort = QUICK if options.quick else FULL
     results: list[tuple[Row, Figures]] = []
-    for row in _chosen(options.names):
-        figures = measure(row, QUICK if options.quick else FULL)
-        print(report.line(row, figures), flush=True)
-        results.append((row, figures))
+    failed: dict[str, str] = {}
+    for row in _chosen(options.names, failed):
+        try:
+            figures = measure(row, effort)
+        except Exception as error:  # noqa: BLE001 - whatever a row raises, the others are measured
+            failed[row.name] = repr(error)
+            print(f"failed: {row.name}: {error!r}", flush=True)
+        else:
+            print(report.line(row, figures), flush=True)
+            results.append((row, figures))
     if options.json is not None:
-        report.write(options.json, results, _servers())
+        report.write(options.json, results, failed, _servers())
+    if failed:
+        sys.exit(f"{len(failed)} could not be measured: {', '.join(failed)}")
 
 
-def _chosen(names: Sequence[str]) -> Sequence[Row]:
-    rows: list[Row] = []
+def _chosen(names: Sequence[str], failed: dict[str, str]) -> Iterator[Row]:
+    """The rows that were asked for; a module of rows that cannot be imported is reported and noted in ``failed``."""
     for module, variable in _GROUPS:
+        group = module.removeprefix("on_")
         if variable is not None and variable not in os.environ:
-            print(f"skipped: {module.removeprefix('on_')}, {variable} is not set")
+            print(f"skipped: {group}, {variable} is not set")
             continue
-        offered: Callable[[], Sequence[Row]] = import_module(f"benchmarks.{module}").rows
-        rows += [row for row in offered() if not names or any(name in row.name for name in names)]
-    return rows
+        try:
+            offered: Callable[[], Sequence[Row]] = import_module(f"benchmarks.{module}").rows
+        except ImportError as error:
+            failed[group] = repr(error)
+            print(f"failed: {group}: {error!r}", flush=True)
+            continue
+        yield from (row for row in offered() if not names or any(name in row.name for name in names))
 
 
 def _servers() -> dict[str, str]:

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,12 @@ def line(row: Row, figures: Figures) -> str:
     )
 
 
-def write(path: Path, results: Sequence[tuple[Row, Figures]], servers: dict[str, str]) -> None:
-    """Write the figures with the versions they belong to."""
-    path.write_text(
-        json.dumps({"versions": versions() | servers, "rows": [_plain(*result) for result in results]}, indent=1)
-    )
+def write(
+    path: Path, results: Sequence[tuple[Row, Figures]], failed: Mapping[str, str], servers: dict[str, str]
+) -> None:
+    """Write the figures with the versions they belong to, and what could not be measured with its error."""
+    rows = [_plain(*result) for result in results]
+    path.write_text(json.dumps({"versions": versions() | servers, "rows": rows, "failed": dict(failed)}, indent=1))
 
 
 def versions() -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from fnmatch import fnmatch
 from pathlib import Path
@@ -17,6 +17,7 @@ from retrysafe import connect
 from retrysafe.stores.catalogue import STORES
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
+from tests.versions import OTHER_VERSIONS, variable_of
 
 pytest_plugins = ["pytester", "tests.proving.plugin"]
 
@@ -29,24 +30,25 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Give every run, and every worker of a run, a database of its own on each SQL server."""
     session.config.stash[FOUND] = files_at_the_root()
     session.config.stash[OWN_DATABASES] = {}
-    for variable, do in ((POSTGRESQL, _on_postgresql), (MYSQL, _on_mysql)):
-        server = os.environ.get(variable)
-        if server is not None:
+    for variable, server in os.environ.items():
+        perform = _sql_server(variable)
+        if perform is not None:
             name = f"retrysafe_test_{os.getpid()}"
-            do(server, f"DROP DATABASE IF EXISTS {name}")
-            do(server, f"CREATE DATABASE {name}")
+            perform(server, f"DROP DATABASE IF EXISTS {name}")
+            perform(server, f"CREATE DATABASE {name}")
             session.config.stash[OWN_DATABASES][variable] = (server, name)
-            os.environ[variable] = urlsplit(server)._replace(path=f"/{name}").geturl()
+    for variable, (server, name) in session.config.stash[OWN_DATABASES].items():
+        os.environ[variable] = urlsplit(server)._replace(path=f"/{name}").geturl()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Drop them."""
     own = session.config.stash.get(OWN_DATABASES, {})
     os.environ.update({variable: server for variable, (server, _) in own.items()})
-    if POSTGRESQL in own:
-        _on_postgresql(own[POSTGRESQL][0], f"DROP DATABASE {own[POSTGRESQL][1]} WITH (FORCE)")
-    if MYSQL in own:
-        _on_mysql(own[MYSQL][0], f"DROP DATABASE {own[MYSQL][1]}")
+    for variable, (server, name) in own.items():
+        perform = _sql_server(variable)
+        assert perform is not None
+        perform(server, f"DROP DATABASE {name}{' WITH (FORCE)' if perform is _on_postgresql else ''}")
 
     if not hasattr(session.config, "workerinput") and files_at_the_root() - session.config.stash[FOUND]:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -74,6 +76,13 @@ def files_at_the_root() -> set[str]:
     return {name for name in names if not any(fnmatch(name, pattern) for pattern in ignored)}
 
 
+def _sql_server(variable: str) -> Callable[[str, str], None] | None:
+    """What performs a statement on the SQL server that the variable leads to; None for any other variable."""
+    if variable.startswith(POSTGRESQL):
+        return _on_postgresql
+    return _on_mysql if variable.startswith(MYSQL) else None
+
+
 def _on_postgresql(server: str, sql: str) -> None:
     import psycopg
 
@@ -88,9 +97,18 @@ def _on_mysql(server: str, sql: str) -> None:
 
 def require(service: str) -> None:
     """Skip the test when the service is absent; in CI an absent service is a failure."""
-    variable = f"RETRYSAFE_TEST_{service.upper().replace('-', '_')}"
-    if variable not in os.environ:
-        absent(f"no {service}: {variable} is not set; run scripts/services start {service}")
+    if variable_of(service) not in os.environ:
+        absent(f"no {service}: {variable_of(service)} is not set; run scripts/services start {service}")
+
+
+def served(request: pytest.FixtureRequest, service: str | None) -> None:
+    """Require the service for one test; another version takes the place of the ordinary one for as long."""
+    if service is None:
+        return
+    require(service)
+    if service in OTHER_VERSIONS:
+        patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+        patch.setenv(variable_of(OTHER_VERSIONS[service]), os.environ[variable_of(service)])
 
 
 def absent(reason: str) -> NoReturn:
@@ -118,8 +136,7 @@ def mysql() -> str:
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyHarness]:
     """Every store behind every executor."""
     service, make = HARNESSES[request.param]
-    if service is not None:
-        require(service)
+    served(request, service)
     made = make(tmp_path)
     yield made
     made.close()

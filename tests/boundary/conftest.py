@@ -9,15 +9,14 @@ import pytest
 import pytest_asyncio
 
 from tests.boundary.shops import SHOPS, Shop
-from tests.conftest import require
+from tests.conftest import served
 
 
 @pytest_asyncio.fixture(params=SHOPS)
 async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Shop]:
     """Every kind of store and transaction."""
     service, open_ = SHOPS[request.param]
-    if service is not None:
-        require(service)
+    served(request, service)
     opened = open_(tmp_path)
     yield opened
     await opened.close()

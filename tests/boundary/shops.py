@@ -17,6 +17,7 @@ from retrysafe.connect import connect
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses import MysqlDialect
+from tests.versions import and_on_other_versions
 
 
 @dataclass
@@ -317,7 +318,7 @@ def asyncmy_shop(path: Path) -> Shop:
     return Shop(False, url, begin, _query, goods, _look_mysql, cleanups=[drop])
 
 
-SHOPS: dict[str, tuple[str | None, Callable[[Path], Shop]]] = {
+_SHOPS: dict[str, tuple[str | None, Callable[[Path], Shop]]] = {
     "sqlite3": (None, sqlite3_shop),
     "sqlite3 async": (None, sqlite3_async_shop),
     "SQLAlchemy Connection, SQLite": (None, lambda path: _sqlalchemy(path, "sqlite", orm=False)),
@@ -361,4 +362,5 @@ SHOPS: dict[str, tuple[str | None, Callable[[Path], Shop]]] = {
     ),
     "SQLAlchemy AsyncSession, asyncmy": ("mysql", lambda path: _sqlalchemy_async(None, "mysql+asyncmy", orm=True)),
 }
+SHOPS = and_on_other_versions(_SHOPS, {"postgresql": ("psycopg", "asyncpg"), "mysql": ("PyMySQL", "asyncmy")})
 """Name → the service it needs, and how it is opened in a directory of its own."""

@@ -18,6 +18,7 @@ from retrysafe.messaging.cloudevents import envelope_of
 from retrysafe.testing.publishers import PublisherFeatures, Publishing
 from retrysafe.types import Envelope
 from tests.messaging.roads import Road
+from tests.versions import and_on_other_versions
 
 
 class OnARoad(Publishing):
@@ -244,7 +245,7 @@ async def webhook(*, sync: bool) -> AsyncIterator[Endpoint]:
     await asyncio.to_thread(stack.close)
 
 
-PUBLISHINGS: dict[str, tuple[str | None, Callable[[], Any]]] = {
+_PUBLISHINGS: dict[str, tuple[str | None, Callable[[], Any]]] = {
     "memory": (None, partial(memory, sync=True)),
     "memory-async": (None, partial(memory, sync=False)),
     "rabbitmq": ("rabbitmq", rabbitmq),
@@ -253,3 +254,4 @@ PUBLISHINGS: dict[str, tuple[str | None, Callable[[], Any]]] = {
     "webhook": (None, partial(webhook, sync=True)),
     "webhook-async": (None, partial(webhook, sync=False)),
 }
+PUBLISHINGS = and_on_other_versions(_PUBLISHINGS, {"rabbitmq": ("rabbitmq",), "redis": ("redis-async",)})

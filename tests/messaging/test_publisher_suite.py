@@ -9,7 +9,7 @@ import pytest
 
 from retrysafe.testing.publishers import CASES, PublisherFeatures, PublisherSuite, Publishing
 from retrysafe.types import Envelope, Published, Reception
-from tests.conftest import require
+from tests.conftest import served
 from tests.messaging.publishings import PUBLISHINGS
 
 ACKED = Published(Reception.ACKED)
@@ -19,8 +19,7 @@ class TestOurs(PublisherSuite):
     @pytest.fixture(params=PUBLISHINGS)
     async def publishing(self, request: pytest.FixtureRequest) -> AsyncIterator[Publishing]:
         service, make = PUBLISHINGS[request.param]
-        if service is not None:
-            require(service)
+        served(request, service)
         async with make() as made:
             yield made
 

@@ -19,6 +19,7 @@ from retrysafe.stores.mysql import MysqlStore
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 from tests.stores.ageing import dynamodb_client
+from tests.versions import and_on_other_versions
 
 
 class FakeClock:
@@ -365,7 +366,7 @@ def dynamodb_table(path: Path) -> SyncHarness:
 
 
 AnyHarness = SyncHarness | AsyncHarness
-HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
+_HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
     "memory": (None, memory),
     "memory async": (None, memory_async),
     "sqlite3": (None, sqlite),
@@ -400,4 +401,12 @@ HARNESSES: dict[str, tuple[str | None, Callable[[Path], AnyHarness]]] = {
     "boto3 Table": ("dynamodb", dynamodb_table),
     "aiobotocore": ("dynamodb", dynamodb_async),
 }
+HARNESSES = and_on_other_versions(
+    _HARNESSES,
+    {
+        "postgresql": ("psycopg", "psycopg async", "asyncpg"),
+        "mysql": ("PyMySQL", "asyncmy", "Django, MySQL"),
+        "redis": ("redis", "redis async"),
+    },
+)
 """Name → the service it needs, and how it is made in a directory of its own."""

@@ -75,8 +75,8 @@ class MysqlStore(SqlStore):
     HAS_SCHEMA = (
         "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'retrysafe_schema'"
     )
-    MIGRATION_LOCK = "SELECT GET_LOCK(CONCAT('retrysafe ', MD5(DATABASE())), 9)"
-    MIGRATION_UNLOCK = "SELECT RELEASE_LOCK(CONCAT('retrysafe ', MD5(DATABASE())))"
+    MIGRATION_LOCK = "SELECT GET_LOCK(CONCAT('retrysafe ', LEFT(SHA2(DATABASE(), 256), 32)), 9)"
+    MIGRATION_UNLOCK = "SELECT RELEASE_LOCK(CONCAT('retrysafe ', LEFT(SHA2(DATABASE(), 256), 32)))"
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,1 @@
+"""The servers that `scripts/services` installs, starts and stops."""

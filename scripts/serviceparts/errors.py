@@ -1,0 +1,11 @@
+"""What can go wrong with a service."""
+
+from __future__ import annotations
+
+
+class ServiceError(Exception):
+    """A service did not start or stop."""
+
+
+class CannotInstall(Exception):
+    """Something is missing here, and a person has to install it."""
