@@ -193,14 +193,16 @@ class Replica(Cluster):
 
 
 class PgBouncer(OwnServer):
-    """A PgBouncer in transaction mode, with two server connections for whoever comes."""
+    """A PgBouncer in transaction mode, with two server connections for whoever comes, in turn.
+
+    It does not follow prepared statements, whatever its version.
+    """
 
     def __init__(self, program: str, behind: str) -> None:
         super().__init__("postgres")
         self._program = program
         self._behind = urlsplit(behind)
         self._config = self.home / "pgbouncer.ini"
-        database = self._behind.path.removeprefix("/")
         settings = {
             "listen_addr": "127.0.0.1",
             "listen_port": self.port,
@@ -212,14 +214,24 @@ class PgBouncer(OwnServer):
             "server_round_robin": 1,
             "ignore_startup_parameters": "extra_float_digits",
         }
-        server = f"host=127.0.0.1 port={self._behind.port} user={self._behind.username} dbname={database}"
-        lines = [f"[databases]\n{database} = {server}\n[pgbouncer]", *(f"{k} = {v}" for k, v in settings.items())]
+        if self._could_follow():
+            settings["max_prepared_statements"] = 0
+        server = f"host=127.0.0.1 port={self._behind.port} user={self._behind.username}"
+        lines = [f"[databases]\n* = {server}\n[pgbouncer]", *(f"{k} = {v}" for k, v in settings.items())]
         self._config.write_text("\n".join(lines) + "\n")
         self.start()
 
     @property
     def url(self) -> str:
-        return self._behind._replace(netloc=f"{self._behind.username}@127.0.0.1:{self.port}").geturl()
+        return self.before(self._behind.geturl())
+
+    def before(self, url: str) -> str:
+        """The URL of another database of the same server, through it."""
+        return urlsplit(url)._replace(netloc=f"{self._behind.username}@127.0.0.1:{self.port}").geturl()
+
+    def _could_follow(self) -> bool:
+        said = subprocess.run([self._program, "--version"], check=True, capture_output=True, text=True).stdout
+        return [int(number) for number in said.split()[1].split(".")[:2]] >= [1, 21]
 
     def _command(self) -> list[str]:
         return [self._program, str(self._config)]

@@ -97,7 +97,7 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
         Fault(
             30,
             "PgBouncer in transaction mode stands between",
-            "works: no LISTEN, no SET and no session lock is used",
+            "works: nothing is prepared by name, no LISTEN, SET or session lock used; what needs a session is refused",
         ),
         Fault(31, "SQLite is busy", "writers begin with BEGIN IMMEDIATE, and wait no longer than their bound"),
         Fault(32, "a cancelled task leaves a transaction open", "its connection is discarded"),

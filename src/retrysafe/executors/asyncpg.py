@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
 
-from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.errors import ConfigurationError
+from retrysafe.executors.pooler import DIRECT_STATUS, is_direct, not_connected, question, status_question
 from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, unheard, unreplicated
 from retrysafe.ports import Copy, Query, Rows
 
@@ -25,12 +27,24 @@ _Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutErro
 async def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "$")
+    await _refuse_names_behind_pooler(connection)
     if query.control is None and ("RETURNING" in sql or sql.startswith("SELECT") or not query.writes):
         rows = [tuple(row) for row in await connection.fetch(sql, *args, timeout=DEADLINE)]
         return Rows(rows, len(rows))
     status: str = await connection.execute(sql, *args, timeout=DEADLINE)
     count = status.rsplit(" ", 1)[-1]
     return Rows([], int(count) if count.isdigit() else 0)
+
+
+_judged: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+async def _refuse_names_behind_pooler(connection: Any) -> None:
+    """Refuse a connection of the user's that goes on preparing by name where a pooler does not follow. Asked once."""
+    real = getattr(connection, "_con", connection)  # a pool lends each in a new wrapper
+    if real not in _judged:
+        is_direct(await connection.fetchrow(question(connection.get_server_pid()), timeout=DEADLINE))
+        _judged.add(real)
 
 
 async def transfer(connection: Any, copy: Copy) -> Rows:
@@ -123,6 +137,7 @@ class AsyncpgClient:
     def __init__(self, pool: Any, url: str | None = None) -> None:
         self._pool = pool
         self._url = url
+        self._cache: dict[str, int] = {}
         self.heard = unheard
         self._opening = asyncio.Lock()
 
@@ -155,7 +170,7 @@ class AsyncpgClient:
             pool = await self._opened()
             connection = await pool.acquire(timeout=CHECKOUT)
         except _Failures as error:
-            raise StoreUnavailable(str(error) or type(error).__name__, unsent=True) from error
+            raise not_connected(error) from error
         try:
             with suppress(*_Failures):  # of a connection that breaks just now, which its first statement will tell
                 connection.add_log_listener(self._hear)
@@ -182,8 +197,22 @@ class AsyncpgClient:
                         max_size=10,
                         timeout=CHECKOUT,
                         reset=_no_reset,
+                        connect=self._connected,
                     )
         return self._pool
+
+    async def _connected(self, *args: Any, **settings: Any) -> Any:
+        """A connection that caches statements, by name, unless there is a pooler: asyncpg has to know beforehand."""
+        while True:
+            connection = await asyncpg.connect(*args, **settings | self._cache)
+            _judged.add(connection)
+            if self._cache:
+                return connection
+            status = await connection.execute(status_question(connection.get_server_pid()), timeout=DEADLINE)
+            if status == DIRECT_STATUS:
+                return connection
+            await connection.close()
+            self._cache = {"statement_cache_size": 0}
 
     async def aclose(self) -> None:
         """Close the pool if it is ours."""

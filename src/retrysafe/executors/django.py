@@ -111,11 +111,21 @@ def perform(connection: BaseDatabaseWrapper, query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "%s")
     with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            _prepare_if_direct(connection.connection)
         cursor.execute(sql, args)
         if cursor.description is None:
             return Rows([], cursor.rowcount)
         rows = [tuple(row) for row in cursor.fetchall()]
     return Rows(rows, len(rows))
+
+
+def _prepare_if_direct(driver: Any) -> None:
+    """Django prepares nothing by name, unless OPTIONS says so (prepare_threshold and server_side_binding)."""
+    if driver.prepare_threshold is not None:
+        from retrysafe.executors.psycopg import prepare_if_direct
+
+        prepare_if_direct(driver)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from psycopg.rows import tuple_row
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.deadline import timely
 from retrysafe.executors.own import AsyncOwn, Own, is_quiet
+from retrysafe.executors.pooler import is_direct, not_connected, question
 from retrysafe.executors.sql import (
     AUTOCOMMIT,
     ain_turn,
@@ -74,6 +76,7 @@ def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
     sql, args = arguments(query, "%s")
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)  # whatever factories the user's connection has
     with timely(connection, DEADLINE):
+        prepare_if_direct(connection)
         cursor.execute(sql.encode(), args)
     return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
@@ -81,9 +84,39 @@ def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
 async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "%s")
+    await aprepare_if_direct(connection)
     cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
     await cursor.execute(sql.encode(), args)
     return Rows(await cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
+
+
+_direct: weakref.WeakSet[psycopg.BaseConnection[Any]] = weakref.WeakSet()
+
+
+def prepare_if_direct(connection: psycopg.Connection[Any]) -> None:
+    """Ask once whether a connection leads to PostgreSQL itself; else let it prepare nothing by name any more."""
+    if connection.prepare_threshold is not None and connection not in _direct:
+        cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+        _judge(connection, cursor.execute(_question(connection), prepare=False).fetchone())
+
+
+async def aprepare_if_direct(connection: psycopg.AsyncConnection[Any]) -> None:
+    """The same for async code."""
+    if connection.prepare_threshold is not None and connection not in _direct:
+        cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+        await cursor.execute(_question(connection), prepare=False)
+        _judge(connection, await cursor.fetchone())
+
+
+def _question(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bytes:
+    return question(connection.info.backend_pid).encode()
+
+
+def _judge(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], answer: Any) -> None:
+    if is_direct(answer):
+        _direct.add(connection)
+    else:
+        connection.prepare_threshold = None
 
 
 def transfer(connection: psycopg.Connection[Any], copy: Copy) -> Rows:
@@ -396,9 +429,9 @@ class AsyncPooled:
         """So it is without a loop."""
 
 
-def _not_connected(error: psycopg.Error) -> StoreUnavailable:
+def _not_connected(error: psycopg.Error) -> Exception:
     """Say so without the frames of the attempt, which form a cycle with the error: they would keep its socket open."""
-    return StoreUnavailable(str(error.with_traceback(None)).strip(), unsent=True)
+    return not_connected(error.with_traceback(None))
 
 
 def _is_usable(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from retrysafe.errors import ConfigurationError, RetryTransaction, SchemaOutdated, StoreUnavailable
+from retrysafe.executors.pooler import PREPARED
 from retrysafe.ports import Query, Rows
 from retrysafe.types import Finding
 
@@ -19,6 +20,8 @@ _ABORTED = "25P02"
 _STORE_CLASSES = frozenset({"08", "25", "53", "54", "55", "57", "58", "XX"})
 """Classes of SQLSTATE that speak of the server, the connection or its locks, not of anybody's data."""
 _NO_SCHEMA = frozenset({"42P01", "42703"})
+_NAME_UNKNOWN = frozenset({"26000", "42P05"})
+"""The session does not know a prepared statement, or knows another by its name: a pooler has changed the session."""
 LOCKED = "55P03"
 NO_SAVEPOINT = "3B001"
 _MYSQL_STATES = {
@@ -165,6 +168,8 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
     if "retrysafe_" in text and (state in _NO_SCHEMA or "no such" in text):
         first = text.splitlines()[0]
         return SchemaOutdated(f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=.")
+    if state in _NAME_UNKNOWN:
+        return StoreUnavailable(f"{text}. {PREPARED}")
     if state is not None and not alone:
         if state in RESTART:
             return RetryTransaction(text)

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.pooler import is_direct, question
 from retrysafe.executors.sql import AUTOCOMMIT, NO_SAVEPOINT, arguments, fail, in_turn, this_process
 from retrysafe.ports import Copy, Query, Rows
 
@@ -24,12 +25,39 @@ _Failures = (exc.DBAPIError, exc.TimeoutError, OSError)
 
 def perform(connection: Connection, query: Query) -> Rows:
     """Perform one statement."""
+    if connection.dialect.name == "postgresql":
+        _leads_directly(connection)
     sql, args = arguments(query, _STYLES[connection.dialect.paramstyle])
     cursor = connection.exec_driver_sql(sql, tuple(args))
     if not cursor.returns_rows:
         return Rows([], cursor.rowcount)
     rows = [tuple(row) for row in cursor.fetchall()]
     return Rows(rows, len(rows))
+
+
+_DIRECT = "retrysafe_direct"
+
+
+def _leads_directly(connection: Connection) -> bool:
+    """Whether it is as good as PostgreSQL itself; a pooler may change the session between two messages to asyncpg's.
+
+    Behind a pooler it prepares nothing by name any more, or is refused.
+    """
+    known: dict[Any, Any] = connection.info  # kept as long as the driver's connection
+    if _DIRECT not in known:
+        known[_DIRECT] = _asked(connection, _dbapi(connection))
+    return bool(known[_DIRECT])
+
+
+def _asked(connection: Connection, driver: Any) -> bool:
+    if hasattr(driver, "get_server_pid"):
+        return is_direct(connection.exec_driver_sql(question(driver.get_server_pid())).one())
+    if getattr(driver, "prepare_threshold", None) is None:
+        return True  # it prepares nothing by name, wherever it leads
+    direct = is_direct(connection.exec_driver_sql(question(driver.info.backend_pid)).one())
+    if not direct:
+        driver.prepare_threshold = None
+    return direct
 
 
 class InTransaction:
@@ -203,15 +231,29 @@ class AsyncEngineClient:
 
     def __init__(self, engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession] | None = None) -> None:
         self._engine = engine
-        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._sessions = sessions
+        self._leased: AsyncEngine | None = None
 
     async def __call__(self, request: Query, /) -> Rows:
         try:
-            async with self._autocommit.connect() as connection:
+            if self._leased is None:
+                self._leased = await self._for_leased()
+            async with self._leased.connect() as connection:
                 return await connection.run_sync(_in_turn, request)
         except _Failures as error:
             fail(error, alone=True)
+
+    async def _for_leased(self) -> AsyncEngine:
+        """In autocommit mode, but with asyncpg behind a pooler: SQLAlchemy prepares and performs in two messages.
+
+        Only a transaction keeps both in one session.
+        """
+        if self._engine.dialect.driver == "asyncpg":
+            in_transactions = self._engine.execution_options(isolation_level="READ COMMITTED")
+            async with in_transactions.connect() as connection:
+                if not await connection.run_sync(_leads_directly):
+                    return in_transactions
+        return self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
@@ -234,4 +276,7 @@ class AsyncEngineClient:
 
 
 def _in_turn(connection: Connection, request: Query) -> Rows:
-    return in_turn(request, lambda query: perform(connection, query))
+    rows = in_turn(request, lambda query: perform(connection, query))
+    if connection.get_execution_options()["isolation_level"] != "AUTOCOMMIT":
+        connection.commit()
+    return rows

@@ -12,12 +12,13 @@ import selectors
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from retrysafe.core.polling import RECOVERY
 from retrysafe.errors import ConfigurationError
+from retrysafe.executors.pooler import is_direct, question
 from retrysafe.stores.postgresql import CHANNEL
 
 CONNECT = 10
@@ -53,9 +54,7 @@ class Listening:
                 failures += 1
 
     def _connected(self) -> Any:
-        import psycopg
-
-        return psycopg.connect(self._url, autocommit=True, connect_timeout=CONNECT, keepalives_idle=30)
+        return _connected(self._url)
 
     def _hear(self, connection: Any) -> None:
         connection.execute(f"LISTEN {CHANNEL}")
@@ -68,6 +67,33 @@ class Listening:
                 connection.pgconn.consume_input()
                 while connection.pgconn.notifies() is not None:
                     self._heard()
+
+
+def _connected(url: str) -> Any:
+    import psycopg
+
+    return psycopg.connect(url, autocommit=True, connect_timeout=CONNECT, keepalives_idle=30)
+
+
+def refuse_pooler(url: str | None) -> None:
+    """Raise `ConfigurationError` for a pooler, over which nothing is heard. A server that is away is tried later."""
+    if url is None:
+        return
+    import psycopg
+
+    with suppress(psycopg.Error), _connected(url) as connection:
+        if not is_direct(connection.execute(question(connection.info.backend_pid)).fetchone()):
+            raise ConfigurationError(
+                "listen= leads through a pooler such as PgBouncer, which in transaction pooling gives the session that "
+                "listens to others, and passes on no notification: give the URL of PostgreSQL itself. "
+                "Nothing was published."
+            )
+
+
+async def arefuse_pooler(url: str | None) -> None:
+    """The same on a loop."""
+    if url is not None:
+        await asyncio.to_thread(refuse_pooler, url)
 
 
 def address(url: str | None) -> str | None:

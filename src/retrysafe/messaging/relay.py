@@ -22,7 +22,7 @@ from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.attending import Attendance
 from retrysafe.messaging.draining import Setting, Sum, adrain, drain
 from retrysafe.messaging.errors import BrokerUnavailable
-from retrysafe.messaging.listening import address, alistening, listening
+from retrysafe.messaging.listening import address, alistening, arefuse_pooler, listening, refuse_pooler
 from retrysafe.messaging.low_water import LowWater
 from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.reporting import Reporter
@@ -154,7 +154,7 @@ class Relay:
 
     async def arun_once(self) -> Relayed:
         """The same for async code."""
-        async with self._aworking(self._aopened()) as (setting, client):
+        async with self._aworking(await self._aopened()) as (setting, client):
             await self._backend.acheck(client)
             total = Sum()
             while await self._around(setting, client, total) or self._low.reset():
@@ -223,14 +223,16 @@ class Relay:
                 "publisher= is for async code: relay with arun_once, arun_forever or async with, or give the "
                 "publisher's sync twin, if it has one."
             )
+        refuse_pooler(self._listen)
         return self._backend.another()
 
-    def _aopened(self) -> AsyncClient:
+    async def _aopened(self) -> AsyncClient:
         if not iscoroutinefunction(self._publisher.publish):
             raise ConfigurationError(
                 "publisher= is for sync code: relay with run_once, run_forever or with, or give the publisher's async "
                 "twin. Nothing was published."
             )
+        await arefuse_pooler(self._listen)
         return self._backend.aanother()
 
     @contextmanager
@@ -285,7 +287,7 @@ class Relay:
 
     async def arun_forever(self) -> None:
         """The same for async code."""
-        await self._aforever(self._aopened())
+        await self._aforever(await self._aopened())
 
     async def _aforever(self, client: AsyncClient) -> None:
         async with self._aworking(client) as (setting, client):
@@ -334,7 +336,7 @@ class Relay:
         import asyncio
 
         self._bell = Bell(asyncio.get_running_loop())
-        self._task = asyncio.create_task(self._aforever(self._aopened()), name="retrysafe-relay")
+        self._task = asyncio.create_task(self._aforever(await self._aopened()), name="retrysafe-relay")
         return self
 
     async def __aexit__(self, *exception: object) -> None:

@@ -434,6 +434,25 @@ BREAKS: list[Break] = [
         rows=(30,),
     ),
     Break(
+        "a pooler is taken for PostgreSQL itself",
+        "executors/pooler.py",
+        "    return bool(direct)",
+        "    return True",
+        (
+            f"{PGBOUNCER}TestNothingIsPreparedByName::test_a_url[transactional]",
+            f"{PGBOUNCER}test_nobody_is_listened_to_through_it",
+        ),
+        rows=(30,),
+    ),
+    Break(
+        "asyncpg may prepare by name behind a pooler",
+        "executors/pooler.py",
+        "if not direct and str(name).startswith(_COUNTED_NAMES):",
+        "if False:",
+        (f"{PGBOUNCER}TestNamesOfAsyncpg::test_of_a_pool[keyed]",),
+        rows=(30,),
+    ),
+    Break(
         "a writer does not wait for another",
         "executors/sqlite.py",
         "timeout=self.busy,\n",
