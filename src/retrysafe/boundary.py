@@ -199,6 +199,27 @@ class Boundary:
         """The scope of claims that name none."""
         return self._terms.scope_of(None)
 
+    def dropped_by(self, outer: Boundary) -> list[str]:
+        """Names of the arguments that would be ignored if ``outer`` kept a record in this boundary's place."""
+        ours, theirs = self._terms, outer._terms
+        compared = [
+            "clocks",
+            "concurrency",
+            "effects",
+            "probe",
+            "permanent",
+            "on_expired",
+            "encryption",
+            "quota",
+            "secret",
+        ]
+        if ours.scope is not None:
+            compared.append("scope")
+        dropped = [name for name in compared if getattr(ours, name) != getattr(theirs, name)]
+        if ours.effects == "transactional" and ours.backend is not theirs.backend:
+            dropped.append("store")
+        return dropped
+
     def __repr__(self) -> str:
         terms = self._terms
         return (

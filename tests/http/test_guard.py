@@ -14,9 +14,10 @@ import pytest
 from retrysafe import Boundary, KeyReused
 from retrysafe.core.keys import LONGEST
 from retrysafe.http.bodies import Body
-from retrysafe.http.guard import Guard, scoped
+from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response
 from retrysafe.http.policy import Options
+from retrysafe.http.principals import scoped
 from retrysafe.http.problems import Refusal
 from tests.http.observing import Recorder
 

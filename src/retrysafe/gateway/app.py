@@ -18,8 +18,9 @@ from retrysafe.gateway.principals import finder_of
 from retrysafe.gateway.settings import Settings
 from retrysafe.gateway.upstream import ClientGone, Exchange, Upstream
 from retrysafe.http import asgi
-from retrysafe.http.asgi import HELD, Message, Receive, Scope, Send, guarded, request_of, send_response, whose_of
+from retrysafe.http.asgi import HELD, Message, Receive, Scope, Send, guarded, request_of, send_response
 from retrysafe.http.messages import Request
+from retrysafe.http.principals import afind
 from retrysafe.http.problems import Refusal, render
 from retrysafe.observers import logger
 
@@ -154,8 +155,8 @@ class Visit:
                 await send_response(answering, answer(cut, self._settings.name, base))
             raise
 
-    async def _whose(self, scope: Scope) -> str | None:
-        return await whose_of(self._place.guard, scope)
+    async def _whose(self, scope: Scope) -> object:
+        return await afind(self._place.guard.principal, scope)
 
     def _begun(self, message: Message) -> Message:
         """The start of whatever response it is: with a date, and an error of ours signed as such."""

@@ -6,27 +6,27 @@ Put the middleware last in ``middlewares=[…]``, so that authentication is arou
 from __future__ import annotations
 
 import functools
-import inspect
 import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from contextvars import ContextVar
 from typing import Any, Unpack
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from retrysafe.boundary import Boundary
+from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response, lower
 from retrysafe.http.policy import Options
+from retrysafe.http.principals import Principal, afind
 from retrysafe.http.problems import Refusal
+from retrysafe.http.security import refuse_without_principal, secured
 from retrysafe.http.unary import Exchange
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Principal = Callable[[web.Request], Any]
 
 
 def idempotency(boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> Any:
@@ -66,27 +66,23 @@ def idempotent(
     return decorate
 
 
-_guarded: ContextVar[web.Request | None] = ContextVar("retrysafe_aiohttp_request", default=None)
-"""The request that is guarded already: by the application, when a single handler's turn comes."""
-
-
 async def _serve(
     guard: Guard, request: web.Request, handler: Callable[[], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Answer a request: by the handler, or in its place."""
-    if _guarded.get() is request:
-        return await handler()
     asked = _request(request)
+    if nested.is_inside(guard, asked):
+        return await handler()
+    if guard.need(asked) != "off":
+        refuse_without_principal(guard, secured(request.match_info.handler))
     try:
         key = guard.admit(asked)
         if key is None:
             return await handler()
-        whose = None if guard.principal is None else guard.principal(request)
-        scope = guard.scope(await whose if inspect.isawaitable(whose) else whose)
+        scope = guard.scope(await afind(guard.principal, request))
         with closing(Body(asked, guard.policy)) as body:
             raw = await request.read()
             body.add(raw)
-            _guarded.set(request)
             return await _exchange(Exchange(guard, asked, key, body, scope), request, raw, handler)
     except Refusal as refusal:
         return _rendered(guard.answer(refusal))

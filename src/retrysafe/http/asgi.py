@@ -6,8 +6,8 @@ Where it stands among others: CORS, compression, rate limits and authentication 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from functools import partial
 from typing import Any, NoReturn, Unpack
 from urllib.parse import quote
 
@@ -15,10 +15,13 @@ from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.doors import enter, leave, refuse_bound_to_threads
 from retrysafe.errors import RetrysafeError, RetryTransaction
+from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, is_endless, lower
+from retrysafe.http.nested import OUTER
 from retrysafe.http.policy import Options
+from retrysafe.http.principals import Principal, afind
 from retrysafe.http.problems import Refusal
 from retrysafe.http.traps import Phase, Watch, watch
 
@@ -27,8 +30,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Whose = Callable[[Scope], Awaitable[str | None]]
-"""Finds the scope of a request's keys; raises `Refusal` for a request of nobody."""
+Whose = Callable[[Scope], Awaitable[object]]
+"""Finds the principal of a request."""
 
 HELD = "retrysafe.exchange"
 """Where the scope of a guarded request has its `Exchange`."""
@@ -48,7 +51,8 @@ class IdempotencyMiddleware:
             response commit together: the handler finds the transaction as ``current().tx``. A store that serves
             sync code only is used in threads.
         principal: called with the ASGI scope, it returns whose request it is (text, an int or a UUID; also a
-            coroutine): keys of two principals never meet, and a request of nobody is refused with 403.
+            coroutine): keys of two principals never meet, and a request of nobody is refused with 403. What it raises
+            is the application's own error.
         options: see `retrysafe.http.policy.Options`.
 
     Raises `ConfigurationError` for choices that cannot be kept.
@@ -59,7 +63,7 @@ class IdempotencyMiddleware:
         app: App,
         boundary: Boundary,
         *,
-        principal: Callable[[Any], Any] | None = None,
+        principal: Principal | None = None,
         **options: Unpack[Options],
     ) -> None:
         refuse_bound_to_threads(boundary)
@@ -68,22 +72,20 @@ class IdempotencyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or HELD in scope:
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
         else:
             await guarded(self.guard, self.app, scope, receive, send, self.whose)
 
-    async def whose(self, scope: Scope) -> str | None:
-        """The scope of the request's keys."""
-        return await whose_of(self.guard, scope)
+    async def whose(self, scope: Scope) -> object:
+        """The principal of the request."""
+        return await afind(self.guard.principal, scope)
 
 
-async def whose_of(guard: Guard, request: Any) -> str | None:
-    """The scope of a request's keys, by the principal that ``guard`` finds for it. Raises `Refusal` for nobody."""
-    if guard.principal is None:
-        return guard.scope(None)
-    principal = guard.principal(request)
-    return guard.scope(await principal if inspect.isawaitable(principal) else principal)
+def leave_to_inner(guard: Guard, scope: Scope, whose: Whose) -> None:
+    """Hand the principal of ``guard`` on to one further in, to which the request is left."""
+    if guard.principal is not None:
+        scope[OUTER] = [*scope.get(OUTER, ()), partial(whose, scope)]
 
 
 async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: Send, whose: Whose | None) -> None:
@@ -93,6 +95,9 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
     as it is known whose request it is; an application that never gets there has answered by itself.
     """
     request = request_of(scope)
+    if nested.is_inside(guard, request, scope.get(HELD)):
+        await app(scope, receive, send)
+        return
     body: Body | None = None
     try:
         try:
@@ -100,7 +105,7 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
             if key is None:
                 await app(scope, receive, send)
                 return
-            found = None if whose is None else await whose(scope)
+            found = None if whose is None else guard.scope(await whose(scope), await _around(scope))
             body = Body(request, guard.policy)
             if not await read_body(body, receive):
                 return
@@ -112,6 +117,17 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
     finally:
         if body is not None:
             body.close()
+
+
+def is_scoped_around(scope: Scope) -> bool:
+    """Whether a guard around has a principal, so that the keys of its clients are apart whatever is found here."""
+    held: Exchange | None = scope.get(HELD)
+    return bool(scope.get(OUTER)) or (held is not None and held.guard.principal is not None)
+
+
+async def _around(scope: Scope) -> list[object]:
+    """The principals that the guards found which have left the request to one further in."""
+    return [await found() for found in scope.get(OUTER, ())]
 
 
 def request_of(scope: Scope) -> Request:
@@ -150,11 +166,12 @@ class Exchange:
 
     def __init__(self, guard: Guard, request: Request, key: str, body: Body, receive: Receive, send: Send) -> None:
         self.guard = guard
-        self._request = request
-        self._key = key
+        self.request = request
+        self.key = key
         self._body = body
         self._receive = receive
         self._send = send
+        self._scope: Scope = {}
         self._disconnected = False
         self._gone = False
         self._reset()
@@ -191,6 +208,7 @@ class Exchange:
     async def serve(self, app: App, scope: Scope, whose: str | None, *, deferred: bool = False) -> None:
         """Claim the key, and run the application, again if its transaction must be; or answer in its place."""
         restarts = 0
+        self._scope = scope
         while True:
             inner = self._scope_of(scope)
             await self._attempt(app, inner, whose, deferred=deferred)
@@ -218,7 +236,8 @@ class Exchange:
         try:
             if not deferred:
                 await self.begin(whose)
-            await app(scope, self.receive, self.send)
+            with nested.around(self):
+                await app(scope, self.receive, self.send)
             if self._instead is None and self.claim is not None and not self._settled:
                 raise RuntimeError("The application ended without a complete response.")
         except BaseException as error:
@@ -238,7 +257,7 @@ class Exchange:
             raise Preempted
         if self.tried is None:
             try:
-                whose = self.guard.scope(principal)
+                whose = self.guard.scope(principal, await _around(self._scope))
             except Refusal as refusal:
                 self._preempt(refusal)
             await self.begin(whose)
@@ -246,7 +265,7 @@ class Exchange:
     async def begin(self, whose: str | None) -> None:
         """Claim the key; raises `Preempted` when something else is answered than what the handler would."""
         try:
-            claim = self.tried = self.guard.claim(self._request, self._key, self._body, whose)
+            claim = self.tried = self.guard.claim(self.request, self.key, self._body, whose)
             await enter(claim, self.guard.boundary)
         except (Refusal, RetryTransaction) as instead:
             self._preempt(instead)

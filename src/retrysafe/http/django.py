@@ -34,6 +34,7 @@ from retrysafe.http.django_serving import (
     GUARDED,
     Again,
     guards_itself,
+    leave_to_inner,
     of_user,
     refuse_before_authentication,
     request_of,
@@ -43,8 +44,9 @@ from retrysafe.http.django_serving import (
 )
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import UNSAFE, Options
+from retrysafe.http.principals import SHARED
 
-Principal = Literal["user"] | Callable[[Any], Any]
+Principal = Literal["user", "shared"] | Callable[[Any], Any]
 V = TypeVar("V", bound=Callable[..., Any])
 
 
@@ -55,8 +57,10 @@ def guard_of(boundary: Boundary, principal: Principal | None, options: Options) 
             f"{boundary!r} is transactional, but not on an alias of Django's DATABASES: what the ORM does would not "
             "commit with the record. Use store='default', or effects='keyed'."
         )
-    if principal is not None and principal != "user" and not callable(principal):
-        raise ConfigurationError(f"principal={principal!r}: expected 'user', or a function that takes the request.")
+    if principal is not None and principal not in ("user", SHARED) and not callable(principal):
+        raise ConfigurationError(
+            f"principal={principal!r}: expected 'user', a function that takes the request, or 'shared'."
+        )
     return Guard(boundary, options, of_user if principal == "user" else principal)
 
 
@@ -218,6 +222,7 @@ class IdempotencyMiddleware:
         if request.method in self.guard.policy.methods:
             view = _view_of(request)
             if guards_itself(view, request.method):
+                leave_to_inner(self.guard, request)
                 return passing()
             refuse_before_authentication(self.guard, view, request)
         return serve(self.guard, request, partial(self._get_response, request), passing, of_view=False)
@@ -293,7 +298,7 @@ def guard_of_settings(name: str) -> Guard:
     boundary, principal = _imported(options.pop("boundary")), options.pop("principal", None)
     if not isinstance(boundary, Boundary):
         raise ConfigurationError(f"{name}['BOUNDARY'] is {boundary!r}, not a Boundary or the dotted path to one.")
-    return guard_of(boundary, principal if principal == "user" else _imported(principal), options)
+    return guard_of(boundary, principal if principal in ("user", SHARED) else _imported(principal), options)
 
 
 def _imported(found: Any) -> Any:

@@ -11,6 +11,7 @@ from http.cookies import Morsel
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
+from django.conf import settings
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -21,8 +22,11 @@ from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import Exchange, Live, Preempted
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, latin
+from retrysafe.http.nested import OUTER, is_inside
+from retrysafe.http.principals import find
 from retrysafe.http.problems import Refusal
-from retrysafe.http.wsgi import Input
+from retrysafe.http.security import refuse_without_principal, secured
+from retrysafe.http.wsgi import HELD, Input
 from retrysafe.http.wsgi import request_of as request_of_environ
 
 CLAIM = "idempotency"
@@ -30,6 +34,7 @@ CLAIM = "idempotency"
 GUARDED = "_retrysafe_guarded"
 """What is true of views, and classes of views, that are guarded on their own."""
 _VISIT = "_retrysafe_visit"
+_LOGIN = "django.contrib.auth.middleware.LoginRequiredMiddleware"
 _AUTHENTICATES = "perform_authentication"
 """What classes of views have in REST framework, and nowhere else."""
 View = Callable[[], HttpResponseBase]
@@ -62,12 +67,25 @@ def guards_itself(view: object, method: str) -> bool:
 
 
 def refuse_before_authentication(guard: Guard, view: object, request: HttpRequest) -> None:
-    """Raise `ConfigurationError` for a view of REST framework that is guarded from outside for everybody alike.
+    """Raise `ConfigurationError` for a view that finds out who calls and is guarded for everybody alike.
 
-    It finds out by itself who calls, after a replay would have been sent to whoever knows the key.
+    Whoever knows a key would be sent the response to a user that was let in.
     """
+    held = _held_around(request)
+    if (
+        guard.principal is not None
+        or guard.shared
+        or OUTER in request.__dict__
+        or guard.need(request_of(request)) == "off"
+    ):
+        return
+    if held is not None and held.guard.principal is not None:
+        return
     cls = _class_of(view)
-    if guard.principal is None and hasattr(cls, _AUTHENTICATES) and guard.need(request_of(request)) != "off":
+    refuse_without_principal(guard, secured(view) or secured(cls) or secured(getattr(cls, "dispatch", None)))
+    if _LOGIN in settings.MIDDLEWARE and view is not None and getattr(view, "login_required", True):
+        refuse_without_principal(guard, f"{view!r}, which LoginRequiredMiddleware keeps to users,")
+    if hasattr(cls, _AUTHENTICATES):
         raise ConfigurationError(
             f"{cls!r} is a view of REST framework, which authenticates inside the claim: anybody who knows a key would "
             "get the response. Guard it by retrysafe.http.drf (IdempotentMixin, or @idempotent), say whose requests "
@@ -115,15 +133,19 @@ class Visit:
         """How often the request has been run again."""
         return self.exchange.restarts
 
-    def begin(self, principal: Callable[[], Any]) -> None:
-        """Read the rest of the body and claim the key. Raises `retrysafe.http.exchange.Preempted`."""
+    def begin(self, asking: Any) -> None:
+        """Read the rest of the body and claim the key, for the principal of the request ``asking``.
+
+        Raises `retrysafe.http.exchange.Preempted`.
+        """
         if not self.restarts:
             refuse_open_transactions()
             try:
                 self._inlet.finish()
             except Refusal as refusal:
                 raise Preempted(refusal) from refusal
-        self.exchange.begin_for(principal())
+        around = [find(principal, self._request) for principal in self._request.__dict__.get(OUTER, ())]
+        self.exchange.begin_for(find(self.exchange.guard.principal, asking), around)
         setattr(self._request, CLAIM, self.exchange.claim)
 
     def serve(self, view: View) -> HttpResponseBase:
@@ -160,12 +182,30 @@ class Visit:
 
 def admit(guard: Guard, request: HttpRequest, *, of_view: bool = True) -> Visit | None:
     """The visit of a request that is to be guarded; None for one that passes. Raises `Refusal`."""
+    head = request_of(request)
     if getattr(request, CLAIM, None) is not None:
         _refuse_unseen(request, of_view=of_view)
+    held = _held_around(request)
+    if is_inside(guard, head, held):
+        request.__dict__[CLAIM] = None if held is None else held.claim
         return None
     request.__dict__[CLAIM] = None
-    key = guard.admit(request_of(request))
+    key = guard.admit(head)
     return None if key is None else Visit(guard, request, key, of_view=of_view)
+
+
+def _held_around(request: HttpRequest) -> Any:
+    """The exchange that the request is part of: of a guard within Django, or of one around it."""
+    visit = visit_of(request)
+    if visit is not None:
+        return visit.exchange
+    return getattr(request, "scope", request.META).get(HELD)
+
+
+def leave_to_inner(guard: Guard, request: HttpRequest) -> None:
+    """Hand the principal of ``guard`` on to the view, which guards itself."""
+    if guard.principal is not None:
+        request.__dict__[OUTER] = [*request.__dict__.get(OUTER, ()), guard.principal]
 
 
 def _refuse_unseen(request: HttpRequest, *, of_view: bool) -> None:
@@ -191,7 +231,7 @@ def serve(
         return (passing or view)()
 
     def begun() -> HttpResponseBase:
-        visit.begin(lambda: None if guard.principal is None else guard.principal(request))
+        visit.begin(request)
         return view()
 
     return visit.serve(begun)

@@ -27,6 +27,7 @@ from retrysafe.http.django_serving import GUARDED, Visit, admit, request_of, res
 from retrysafe.http.exchange import Preempted
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import UNSAFE, Options
+from retrysafe.http.principals import SHARED
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
 
@@ -57,7 +58,8 @@ class Idempotency:
         actions: Mapping[str, Need] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self.default = guard_of(boundary, principal, {"required": True, "methods": UNSAFE, **options})
+        chosen: Principal = SHARED if principal is None else principal
+        self.default = guard_of(boundary, chosen, {"required": True, "methods": UNSAFE, **options})
         self._actions: dict[str, Guard | None] = {}
         for name, need in (actions or {}).items():
             if need not in NEEDS:
@@ -158,7 +160,7 @@ class IdempotentMixin(APIView):
             raise Preempted(visit)
         if visit is not None:
             guard = visit.exchange.guard
-            visit.begin(lambda: None if guard.principal is None else guard.principal(request))
+            visit.begin(request)
             self._open_atomic_requests(own_alias(guard))
 
     def check_throttles(self, request: Any) -> None:

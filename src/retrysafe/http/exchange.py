@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 from retrysafe.claim import Claim
 from retrysafe.errors import RetrysafeError, RetryTransaction
+from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response, is_endless
@@ -64,8 +65,8 @@ class Exchange:
         self.claim: Claim | None = None
         self.restarts = 0
         self.body = body
-        self._request = request
-        self._key = key
+        self.request = request
+        self.key = key
         self._whose = whose
         self._deferred = deferred
         self._watch: Watch | None = None
@@ -105,10 +106,10 @@ class Exchange:
     def _restart_pause(self) -> float | None:
         return None if self.claim is None else self.claim.restart_pause(self.restarts)
 
-    def begin_for(self, principal: object) -> None:
-        """`begin` for a principal that was found by the handler itself."""
+    def begin_for(self, principal: object, around: Sequence[object] = ()) -> None:
+        """`begin` for a principal that the handler found, and those of guards ``around`` it; see `Guard.scope`."""
         try:
-            self._whose = self.guard.scope(principal)
+            self._whose = self.guard.scope(principal, around)
         except Refusal as refusal:
             _preempt(refusal)
         self.begin()
@@ -116,7 +117,7 @@ class Exchange:
     def begin(self) -> None:
         """Claim the key; raises `Preempted` when something else is answered than what the handler would."""
         try:
-            claim = self.guard.claim(self._request, self._key, self.body, self._whose)
+            claim = self.guard.claim(self.request, self.key, self.body, self._whose)
             claim.__enter__()
         except (Refusal, RetryTransaction) as instead:
             _preempt(instead)
@@ -135,7 +136,8 @@ class Exchange:
         if not self._deferred:
             self.begin()
         try:
-            live = handler()
+            with nested.around(self):
+                live = handler()
             if self.claim is None:  # passed over, because the store does not answer, or never asked for
                 return live
             capture = Capture(self, self.claim, live)

@@ -14,18 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Unpack
 
 from fastapi import Depends, HTTPException, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, iter_route_contexts
+from fastapi.security.base import SecurityBase
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.doors import refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi, starlette
-from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, request_of
+from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, is_scoped_around, request_of
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
+from retrysafe.http.principals import Principal
+from retrysafe.http.security import refuse_without_principal, secured
 
 __all__ = ["Idempotency", "IdempotencyMiddleware", "check_preconditions", "policy"]
 
@@ -51,13 +55,11 @@ class Idempotency:
     Raises `ConfigurationError` for choices that cannot be kept.
     """
 
-    def __init__(
-        self, boundary: Boundary, *, principal: Callable[..., Any] | None = None, **options: Unpack[Options]
-    ) -> None:
+    def __init__(self, boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> None:
         refuse_bound_to_threads(boundary)
         merged: Options = {"required": True, **options}
         self.guard = Guard(boundary, merged, principal)
-        self.begin = _beginning(principal or _nobody)
+        self.begin = _beginning(self.guard.principal or _nobody)
         self.route_class: type[APIRoute] = type("IdempotentRoute", (_Route,), {"idempotency": self})
         self.claim, self.session = _claiming(self.begin)
 
@@ -97,10 +99,35 @@ def _claiming(begin: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[.
     return claim, session
 
 
+_UNKNOWN = ""
+
+
+def security_of(route: Any) -> str | None:
+    """A name for a route, or one that is included, which asks who calls; None for any other."""
+    if secured(route.endpoint) is None and not _authenticates(route.dependant):
+        return None
+    return f"The route {route.path}, which asks who calls,"
+
+
+def _authenticates(dependant: Dependant) -> bool:
+    """Whether there is a security scheme, or what asks for scopes or credentials, anywhere in a tree."""
+    asked = {field.alias.lower().replace("_", "-") for field in dependant.header_params}
+    scoped = dependant.own_oauth_scopes or dependant.security_scopes_param_name
+    scheme: Any = dependant.call
+    if isinstance(scheme, SecurityBase) or scoped or asked & _CREDENTIALS or secured(scheme) is not None:
+        return True
+    return any(map(_authenticates, dependant.dependencies))
+
+
+_CREDENTIALS = frozenset({"authorization", "x-api-key", "api-key"})
+"""Request fields that say who calls (RFC 9110 section 11.6.2, and what stands in its place)."""
+
+
 class _Route(APIRoute):
     """A route that runs once per key."""
 
     idempotency: ClassVar[Idempotency]
+    security: str | None = _UNKNOWN
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
         self._declared = declared_by(endpoint)
@@ -118,9 +145,14 @@ class _Route(APIRoute):
             )
         super().__init__(path, endpoint, **kwargs)
 
+    @property
+    def guarded(self) -> frozenset[str]:
+        """The methods that are guarded."""
+        return self._guard.policy.methods
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        if HELD in scope or scope["method"] not in (self.methods or ()):
+        if scope["method"] not in (self.methods or ()):
             await super().handle(scope, receive, send)
             return
         if declared_by(self.endpoint) is not self._declared:
@@ -128,7 +160,17 @@ class _Route(APIRoute):
                 f"@policy stands above the decorator that makes a route of {self.endpoint!r}, which has not seen it: "
                 "put it beneath, directly on the function."
             )
+        if self._guard.need(request_of(scope)) != "off":
+            refuse_without_principal(self._guard, self._secured(scope), around=is_scoped_around(scope))
         await guarded(self._guard, super().handle, scope, receive, send, None)
+
+    def _secured(self, scope: Scope) -> str | None:
+        """A name for this route if it, or a router that includes it, has a dependency that authenticates."""
+        if self.security is _UNKNOWN:
+            included = iter_route_contexts(getattr(scope.get("app"), "routes", ()))
+            trees = [self, *(context for context in included if context.original_route is self)]
+            self.security = next(filter(None, map(security_of, trees)), None)
+        return self.security
 
 
 def _documented(given: dict[str, Any] | None, made: dict[str, Any]) -> dict[str, Any]:
@@ -154,11 +196,15 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
     def flat(self, routes: Iterable[Any]) -> Iterator[tuple[Any, object]]:
         """Every route with what matches requests for it: those of included routers know their prefix."""
         for context in iter_route_contexts(list(routes)):
-            yield context, context.original_route
+            yield context, context.original_route if isinstance(context.original_route, _Route) else context
 
-    def guards_itself(self, route: object, endpoint: object) -> bool:
-        """Whether a route is guarded on its own."""
-        return isinstance(route, _Route) or super().guards_itself(route, endpoint)
+    def guarded_by_itself(self, route: object, endpoint: object) -> frozenset[str]:
+        """The methods by which a route is guarded on its own."""
+        return route.guarded if isinstance(route, _Route) else super().guarded_by_itself(route, endpoint)
+
+    def secured(self, route: object, endpoint: object) -> str | None:
+        """A name for a route that authenticates by dependencies, which are not asked on a replay."""
+        return security_of(route) if hasattr(route, "dependant") else super().secured(route, endpoint)
 
 
 def check_preconditions(request: Request, current: Version | None, *, required: bool = False) -> None:

@@ -18,18 +18,19 @@ from flask import Blueprint, Flask, Request, Response, abort, current_app, reque
 
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
-from retrysafe.http import messages
+from retrysafe.http import messages, nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.exchange import Capture, Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import latin
 from retrysafe.http.policy import UNSAFE, Options, policy_of
+from retrysafe.http.principals import Principal, check, find
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
+from retrysafe.http.security import refuse_without_principal, secured
 from retrysafe.http.wsgi import HELD, Environ, Input, StartResponse, request_of
 
-Principal = Callable[[Request], Any]
 View = TypeVar("View", bound=Callable[..., Any])
 Guarded = TypeVar("Guarded", bound="Callable[..., Any] | Blueprint")
 
@@ -49,6 +50,7 @@ class Rule:
         if need not in NEEDS:
             raise ConfigurationError(f"idempotent({need!r}): expected one of {', '.join(NEEDS)}.")
         policy_of(options)
+        check(principal)
         self.need = need
         self.boundary = boundary
         self.principal = principal
@@ -198,9 +200,14 @@ class Installed:
                 f"@idempotent on the view of {request.endpoint!r} was not seen: the decorators above it must use "
                 "functools.wraps."
             )
-        if HELD in request.environ or (rule is not None and rule.need == "off"):
+        guard, off = self.guard(rule), rule is not None and rule.need == "off"
+        held: Exchange | None = request.environ.get(HELD)
+        asked = request_of(request.environ)
+        if nested.is_inside(guard, asked, held, off=off) or off:
             return view()
-        guard = self.guard(rule)
+        if guard.need(asked) != "off":
+            view_function = current_app.view_functions.get(request.endpoint or "")
+            refuse_without_principal(guard, secured(view_function))
         try:
             exchange = self._admit(guard)
         except Refusal as refusal:
@@ -216,7 +223,7 @@ class Installed:
         key = guard.admit(asked)
         if key is None:
             return None
-        whose = guard.scope(None if guard.principal is None else guard.principal(request))
+        whose = guard.scope(find(guard.principal, request))
         source = _input_of(request.environ, guard)
         source.finish()
         return Exchange(guard, asked, key, source.body, whose)

@@ -7,7 +7,6 @@ and trailing metadata instead of problem details.
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
@@ -18,12 +17,13 @@ import grpc.aio
 from grpc import StatusCode as Code
 
 from retrysafe.boundary import Boundary
-from retrysafe.http import unary
+from retrysafe.http import nested, unary
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import OMITTED, Headers, Request, Response
 from retrysafe.http.policy import Options
+from retrysafe.http.principals import Principal, afind, find
 from retrysafe.http.problems import PROBLEMS, Refusal
 
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -188,7 +188,7 @@ class _Interceptor:
         self,
         boundary: Boundary,
         *,
-        principal: Callable[[Any], Any] | None = None,
+        principal: Principal | None = None,
         **options: Unpack[Options],
     ) -> None:
         allowed = options.get("headers")
@@ -242,7 +242,9 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
         """How the call ends, and whether it is a replay."""
         try:
             request, key = self._request(details, context)
-            whose = self.guard.scope(None if self.guard.principal is None else self.guard.principal(context))
+            if nested.is_inside(self.guard, request):
+                return _perform(handler, raw, _SyncContext(context)), False
+            whose = self.guard.scope(find(self.guard.principal, context))
             ended: list[Answer] = []
 
             def work() -> Live:
@@ -293,10 +295,9 @@ class AsyncIdempotencyInterceptor(_Interceptor, grpc.aio.ServerInterceptor):  # 
     async def _call(self, details: Any, handler: Any, raw: bytes, context: Any) -> tuple[Answer, bool]:
         try:
             request, key = self._request(details, context)
-            principal = None if self.guard.principal is None else self.guard.principal(context)
-            if inspect.isawaitable(principal):
-                principal = await principal
-            whose = self.guard.scope(principal)
+            if nested.is_inside(self.guard, request):
+                return await _aperform(handler, raw, _AsyncContext(context)), False
+            whose = self.guard.scope(await afind(self.guard.principal, context))
             ended: list[Answer] = []
 
             async def work() -> Response:

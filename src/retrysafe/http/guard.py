@@ -6,21 +6,17 @@ the response to `Guard.judge` before it leaves the claim.
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import unquote
-from uuid import UUID
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.core import canonical, fingerprint
 from retrysafe.core.canonical import NotCanonical
-from retrysafe.core.keys import LONGEST
 from retrysafe.core.outcomes import Answered
 from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreUnavailable
-from retrysafe.http import keys
+from retrysafe.http import keys, principals
 from retrysafe.http.bodies import Body, without_boundary
 from retrysafe.http.messages import Request, Response, kept, replayed
 from retrysafe.http.policy import UNSAFE, Options, policy_of
@@ -32,7 +28,6 @@ from retrysafe.observers import logger
 OPERATION = "http"
 FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
 _JSON = (b"application/json", b"+json")
-_PREFIXED = re.compile(r"\d+:|sha256:")
 _REPEATED_ELSEWHERE = frozenset({307, 308})
 """Redirects after which a client sends the same request, and key, to another place (RFC 9110 section 15.4)."""
 _CODEC = ResponseCodec()
@@ -47,14 +42,17 @@ class Guard:
         self,
         boundary: Boundary,
         options: Options,
-        principal: Callable[..., Any] | None = None,
+        principal: principals.Principal | None = None,
         fields: tuple[bytes, ...] = FIELDS,
     ) -> None:
+        principals.check(principal)
         self.fields = fields
         self.boundary = boundary
         self.options = options
         self.policy = policy_of(options)
-        self.principal = principal
+        self.shared = principal == principals.SHARED
+        """Whether all clients have one space of keys on purpose."""
+        self.principal: Callable[..., Any] | None = None if isinstance(principal, str) else principal
 
     def under(self, need: Need, options: Options) -> Guard:
         """The guard of one route: this one's boundary and principal, its options but for ``options``.
@@ -64,7 +62,7 @@ class Guard:
         routes: dict[str, Need] = {"/**": need}
         said: Options = {"methods": self.policy.methods | UNSAFE, **options}
         merged: Options = {**self.options, **said, "required": need == "required", "routes": routes}
-        return Guard(self.boundary, merged, self.principal, self.fields)
+        return Guard(self.boundary, merged, principals.SHARED if self.shared else self.principal, self.fields)
 
     @property
     def transactional(self) -> bool:
@@ -96,13 +94,20 @@ class Guard:
             raise Refusal("key-missing", f"Nothing was done. Send {request.method} with an Idempotency-Key.")
         return key
 
-    def scope(self, principal: object) -> str | None:
-        """The scope of a principal: the boundary's tenant, if it has one, and who asks. Raises `Refusal` for nobody."""
-        if self.principal is None:
+    def scope(self, principal: object, around: Sequence[object] = ()) -> str | None:
+        """The scope of a request: the boundary's tenant, if it has one, and who asks. Raises `Refusal` for nobody.
+
+        ``around`` is what the guards around this one, which left the request to it, found as their principals: the
+        keys of two requests meet only if both agree. One that they did not find may be missing if this guard has one
+        of its own.
+        """
+        if self.principal is None and not around:
             return None
-        if isinstance(principal, bool) or not isinstance(principal, str | int | UUID) or principal == "":
+        own = () if self.principal is None else (principal,)
+        named = [found for found in (*around, *own) if principals.is_named(found)]
+        if not all(map(principals.is_named, own or around)):
             raise Refusal("principal-missing")
-        return scoped(self.boundary.tenant(), str(principal))
+        return principals.scoped(self.boundary.tenant(), *dict.fromkeys(named))
 
     # ------------------------------------------------------------ the claim
 
@@ -121,7 +126,8 @@ class Guard:
         if self.policy.operation == "http":
             return OPERATION
         endpoint = f"{OPERATION} {request.method} {request.path.decode('latin-1')}"
-        return endpoint if _is_name(endpoint) else f"{OPERATION} {_hashed(endpoint)}"
+        named = principals.as_name(endpoint)
+        return endpoint if named == endpoint else f"{OPERATION} {named}"
 
     def _parts(self, request: Request, body: Body) -> dict[str, bytes]:
         """What must be the same on a retry, by name."""
@@ -194,21 +200,6 @@ class Guard:
     def passes(self, error: RetrysafeError) -> bool:
         """Whether the handler runs although its key could not be claimed, as ``on_store_error="open"`` wants it."""
         return isinstance(error, StoreUnavailable) and self.policy.on_store_error == "open"
-
-
-def scoped(tenant: str, principal: str) -> str:
-    """One scope of tenant and principal, such that no two pairs meet; plain where there is no tenant."""
-    plain = not tenant and _PREFIXED.match(principal) is None
-    scope = principal if plain else f"{len(tenant)}:{tenant}:{principal}"
-    return scope if _is_name(scope) else _hashed(scope)
-
-
-def _is_name(text: str) -> bool:
-    return len(text) <= LONGEST and text.isprintable()
-
-
-def _hashed(text: str) -> str:
-    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _is_json(request: Request) -> bool:

@@ -8,7 +8,7 @@ and exception handlers of the route.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Unpack
 
@@ -27,11 +27,13 @@ from retrysafe.boundary import Boundary
 from retrysafe.doors import refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import asgi, openapi
-from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, request_of, whose_of
+from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, is_scoped_around, request_of
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
+from retrysafe.http.principals import Principal, afind
 from retrysafe.http.routes import NEEDS
+from retrysafe.http.security import refuse_without_principal
 
 __all__ = ["IdempotencyMiddleware", "IdempotencyPlugin", "PreconditionUnmet", "check_preconditions", "show_unmet"]
 
@@ -51,7 +53,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         app: App,
         boundary: Boundary,
         *,
-        principal: Callable[[Any], Any] | None = None,
+        principal: Principal | None = None,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(app, boundary, principal=principal, **options)
@@ -59,15 +61,18 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or HELD in scope:
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
-        else:
-            await guarded(self.guards.of(scope["route_handler"]), self.app, scope, receive, send, self.whose)
+            return
+        guard, handler = self.guards.of(scope["route_handler"]), scope["route_handler"]
+        if handler.guards and guard.need(request_of(scope)) != "off":
+            refuse_without_principal(guard, f"{handler}, which has guards,", around=is_scoped_around(scope))
+        await guarded(guard, self.app, scope, receive, send, self.whose)
 
-    async def whose(self, scope: Scope) -> str | None:
-        """The scope of the request's keys."""
+    async def whose(self, scope: Scope) -> object:
+        """The principal of the request."""
         request: Any = Request(scope)  # type: ignore[arg-type]
-        return await whose_of(self.guard, request)
+        return await afind(self.guard.principal, request)
 
 
 class _Guards:
@@ -109,9 +114,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
     Raises `ConfigurationError` for choices that cannot be kept.
     """
 
-    def __init__(
-        self, boundary: Boundary, *, principal: Callable[[Any], Any] | None = None, **options: Unpack[Options]
-    ) -> None:
+    def __init__(self, boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> None:
         refuse_bound_to_threads(boundary)
         self._guards = _Guards(Guard(boundary, options, principal))
         middleware: Any = IdempotencyMiddleware

@@ -20,11 +20,13 @@ from starlette.routing import Match, Router, request_response
 
 from retrysafe.boundary import Boundary
 from retrysafe.http import asgi
-from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, request_of, whose_of
+from retrysafe.http.asgi import App, Receive, Scope, Send, guarded, is_scoped_around, leave_to_inner, request_of
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import UNSAFE, Options
+from retrysafe.http.policy import UNSAFE, Options, policy_of
+from retrysafe.http.principals import Principal, afind
+from retrysafe.http.security import refuse_without_principal, secured
 
 __all__ = ["IdempotencyMiddleware", "check_preconditions", "idempotent", "policy", "user"]
 
@@ -44,31 +46,39 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or HELD in scope:
-            await self.app(scope, receive, send)
-            return
-        guard = self._guard_of(scope)
+        guard = self._guard_of(scope) if scope["type"] == "http" else None
         if guard is None:
             await self.app(scope, receive, send)
         else:
             await guarded(guard, self.app, scope, receive, send, self.whose)
 
-    async def whose(self, scope: Scope) -> str | None:
-        """The scope of the request's keys."""
-        return await whose_of(self.guard, Request(scope))
+    async def whose(self, scope: Scope) -> object:
+        """The principal of the request."""
+        return await afind(self.guard.principal, Request(scope))
 
     def _guard_of(self, scope: Scope) -> Guard | None:
         """The guard of a request; None where its route, or what is mounted on the way to it, guards itself."""
         found = list(self._served_by(scope))
-        if any(self.guards_itself(route, endpoint) for route, endpoint in found):
+        if any(scope["method"] in self.guarded_by_itself(route, endpoint) for route, endpoint in found):
+            leave_to_inner(self.guard, scope, self.whose)
             return None
         endpoint = _handler(found[-1][1], scope["method"]) if found else None
+        guard = self._declared_guard(endpoint)
+        if found and guard.need(request_of(scope)) != "off":
+            refuse_without_principal(guard, self.secured(found[-1][0], endpoint), around=is_scoped_around(scope))
+        return guard
+
+    def _declared_guard(self, endpoint: object) -> Guard:
         if declared_by(endpoint) is None:
             return self.guard
         guard = self._declared.get(endpoint)
         if guard is None:
             guard = self._declared[endpoint] = guard_for(self.guard, endpoint)
         return guard
+
+    def secured(self, route: object, endpoint: object) -> str | None:
+        """A name for a handler that authenticates by itself, which is not asked on a replay; None for any other."""
+        return secured(endpoint)
 
     @functools.cached_property
     def _declared(self) -> dict[object, Guard]:
@@ -96,7 +106,10 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         return inner
 
     def _found_in(self, routes: Iterable[Any], scope: Scope) -> Iterator[tuple[object, object]]:
-        for matcher, route in self.flat(routes):
+        own = [
+            route for route in routes if hasattr(route, "matches")
+        ]  # of a mounted application of another framework: none
+        for matcher, route in self.flat(own):
             child = _matched(matcher, scope)
             if child is not None:
                 yield route, child.get("endpoint")
@@ -107,14 +120,16 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         """Every route with what matches requests for it."""
         return ((route, route) for route in routes)
 
-    def guards_itself(self, route: object, endpoint: object) -> bool:
-        """Whether a route, or an application that is mounted there, is guarded on its own."""
+    def guarded_by_itself(self, route: object, endpoint: object) -> frozenset[str]:
+        """The methods by which a route, or an application that is mounted there, is guarded on its own."""
         app = endpoint if isinstance(endpoint, _Guarded) else getattr(route, "app", None)
         while app is not None and not isinstance(app, asgi.IdempotencyMiddleware):
-            if any(_guards(added.cls) for added in getattr(app, "user_middleware", ())):
-                return True
+            for added in getattr(app, "user_middleware", ()):
+                if _guards(added.cls):
+                    options: Any = {name: added.kwargs[name] for name in ("methods",) if name in added.kwargs}
+                    return policy_of(options).methods
             app = getattr(app, "app", None)
-        return app is not None
+        return frozenset() if app is None else app.guard.policy.methods
 
 
 def _guards(middleware: object) -> bool:
@@ -136,12 +151,17 @@ def _handler(endpoint: Any, method: str) -> object:
 class _Guarded(asgi.IdempotencyMiddleware):
     """A handler of its own route, guarded."""
 
-    async def whose(self, scope: Scope) -> str | None:
-        return await whose_of(self.guard, Request(scope))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] in self.guard.policy.methods:
+            refuse_without_principal(self.guard, secured(self), around=is_scoped_around(scope))
+        await super().__call__(scope, receive, send)
+
+    async def whose(self, scope: Scope) -> object:
+        return await afind(self.guard.principal, Request(scope))
 
 
 def idempotent(
-    boundary: Boundary, *, principal: Callable[[Request], Any] | None = None, **options: Unpack[Options]
+    boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[..., Any]], App]:
     """Decorate the handler of a route, a function or an `HTTPEndpoint`: it runs once per key.
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from retrysafe.claim import Claim
 from retrysafe.doors import enter, leave
 from retrysafe.errors import RetrysafeError, RetryTransaction
+from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response
@@ -25,8 +26,8 @@ class Exchange:
     def __init__(self, guard: Guard, request: Request, key: str, body: Body, whose: str | None) -> None:
         self.guard = guard
         self.claim: Claim | None = None
-        self._request = request
-        self._key = key
+        self.request = request
+        self.key = key
         self._body = body
         self._whose = whose
 
@@ -53,7 +54,7 @@ class Exchange:
     async def _begin(self) -> Response | None:
         """Claim the key; the stored response when there is nothing to run."""
         self.claim = None
-        claim = self.guard.claim(self._request, self._key, self._body, self._whose)
+        claim = self.guard.claim(self.request, self.key, self._body, self._whose)
         try:
             await enter(claim, self.guard.boundary)
         except RetryTransaction:
@@ -71,10 +72,13 @@ class Exchange:
     async def _run(self, handler: Handler) -> None:
         claim = self.claim
         if claim is None:  # passed over, because the store does not answer
-            await handler()
+            with nested.around(self):
+                await handler()
             return
         try:
-            self._judge(claim, await handler())
+            with nested.around(self):
+                response = await handler()
+            self._judge(claim, response)
         except BaseException as error:
             await self._leave(claim, error)
             raise

@@ -13,11 +13,13 @@ from urllib.parse import quote
 from wsgiref.util import FileWrapper
 
 from retrysafe.boundary import Boundary
+from retrysafe.http import nested
 from retrysafe.http.bodies import CHUNK, Body, Reader
 from retrysafe.http.exchange import Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, latin, length_of
 from retrysafe.http.policy import Options
+from retrysafe.http.principals import Principal, find
 from retrysafe.http.problems import Refusal
 
 Environ = dict[str, Any]
@@ -59,7 +61,7 @@ class IdempotencyMiddleware:
         app: App,
         boundary: Boundary,
         *,
-        principal: Callable[[Environ], Any] | None = None,
+        principal: Principal | None = None,
         **options: Unpack[Options],
     ) -> None:
         self.app = app
@@ -68,7 +70,7 @@ class IdempotencyMiddleware:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Serve one request."""
         try:
-            exchange = None if HELD in environ else self._admit(environ)
+            exchange = self._admit(environ)
         except Refusal as refusal:
             return respond(self.guard.answer(refusal), start_response)
         if exchange is None:
@@ -82,10 +84,12 @@ class IdempotencyMiddleware:
     def _admit(self, environ: Environ) -> Exchange | None:
         """Read the request, its body last; None when it passes untouched. Raises `Refusal`."""
         guard, request = self.guard, request_of(environ)
+        if nested.is_inside(guard, request, environ.get(HELD)):
+            return None
         key = guard.admit(request)
         if key is None:
             return None
-        whose = guard.scope(None if guard.principal is None else guard.principal(environ))
+        whose = guard.scope(find(guard.principal, environ))
         body = Body(request, guard.policy)
         try:
             Input(environ, body).finish()

@@ -116,7 +116,7 @@ BREAKS = [
     Break(
         "keys of two principals meet",
         "http/guard.py",
-        "        return scoped(self.boundary.tenant(), str(principal))",
+        "        return principals.scoped(self.boundary.tenant(), *dict.fromkeys(named))",
         "        return None",
         killed_by=(f"{GUARD}::test_k8_two_principals_do_not_meet_and_k9_one_meets_itself",),
         rows=(74,),
@@ -124,8 +124,8 @@ BREAKS = [
     Break(
         "the request of nobody is served",
         "http/guard.py",
-        'if isinstance(principal, bool) or not isinstance(principal, str | int | UUID) or principal == "":',
-        "if False:",
+        "        if not all(map(principals.is_named, own or around)):",
+        "        if False:",
         killed_by=(f"{GUARD}::test_k8_nobody_is_refused",),
         rows=(74,),
     ),
