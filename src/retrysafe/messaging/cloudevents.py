@@ -1,18 +1,24 @@
 """An envelope as the attributes of a CloudEvent, which every binding writes in its own place.
 
-CloudEvents 1.0.2 (https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md); ``sequence`` and the trace are
-its extensions "Sequence" and "Distributed Tracing".
+CloudEvents 1.0.2 (https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md) and its JSON format
+(https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md); ``sequence`` and the trace are its
+extensions "Sequence" and "Distributed Tracing", ``partitionkey`` is that of "Partitioning".
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from retrysafe.types import Envelope
 
 VERSION = "1.0"
 OWN = ("specversion", "id", "source", "type", "subject", "sequence", "topic", "datacontenttype")
+_STRUCTURED = "application/cloudevents+json"
+_ATTRIBUTE = re.compile(r"[a-z0-9]+")
 
 
 def attributes(envelope: Envelope) -> dict[str, str]:
@@ -33,16 +39,64 @@ def attributes(envelope: Envelope) -> dict[str, str]:
     return found
 
 
+def is_attribute(name: str) -> bool:
+    """Whether an attribute may have this name: lower-case letters and digits (section "Naming Conventions").
+
+    Other implementations refuse an event with any other name.
+    """
+    return _ATTRIBUTE.fullmatch(name) is not None
+
+
 def received(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
-    """The envelope of what a broker hands out, whoever published it there.
+    """The envelope of what a broker hands out, whoever published it there, in binary or structured mode.
 
     What has no ``id``, ``source`` or ``type`` has empty ones, for an inbox to judge; a sequence that is no number is
-    none.
+    none. An event without a subject is ordered by its partition key, if it has one.
     """
+    event = _structured(given, payload)
+    if event is not None:
+        given, payload = event
     known = {"id": "", "source": "", "type": "", "topic": topic, **given}
+    if "partitionkey" in known:
+        known.setdefault("subject", known["partitionkey"])
     if not re.fullmatch(r"-?\d{1,18}", known.get("sequence", "0"), re.ASCII):
         del known["sequence"]
     return envelope_of(known, payload)
+
+
+def _structured(given: Mapping[str, str], payload: bytes) -> tuple[dict[str, str], bytes] | None:
+    """The attributes and the data of an event that is all in the payload; None for any other payload.
+
+    A payload that says it is one, and cannot be read as one, stays as it is: its handler refuses it as unreadable.
+    """
+    if given.get("datacontenttype", "").partition(";")[0].strip().lower() != _STRUCTURED:
+        return None
+    try:
+        event: Any = json.loads(payload)
+        if not isinstance(event, dict):
+            return None
+        data, encoded = event.pop("data", None), event.pop("data_base64", None)
+        told = {name: _text(value) for name, value in event.items() if value is not None}
+        told.setdefault("datacontenttype", "application/json")
+        if encoded is not None:
+            return told, base64.b64decode(encoded, validate=True)
+        return told, _data(data, told["datacontenttype"])
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _data(data: Any, media_type: str) -> bytes:
+    kind = media_type.partition(";")[0].strip().lower()
+    if isinstance(data, str) and not (kind.endswith(("/json", "+json"))):
+        return data.encode()
+    return b"" if data is None else json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _text(value: Any) -> str:
+    """An attribute's value in its canonical string form."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def envelope_of(given: Mapping[str, str], payload: bytes) -> Envelope:

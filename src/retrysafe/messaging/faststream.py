@@ -150,7 +150,11 @@ def _opened(msg: StreamMessage[Any]) -> tuple[Envelope, bool]:
         "source": raw.app_id,
         "datacontenttype": raw.content_type,
     }
-    return envelope_from(raw.headers, properties, raw.body, raw.routing_key or ""), bool(raw.redelivered)
+    envelope = envelope_from(raw.headers, properties, raw.body, raw.routing_key or "")
+    if envelope.payload != raw.body:  # an event in structured mode
+        msg.body, msg.content_type = envelope.payload, envelope.media_type
+        msg.clear_cache()
+    return envelope, bool(raw.redelivered)
 
 
 def _check(subscriber: Any, others: list[Any]) -> None:

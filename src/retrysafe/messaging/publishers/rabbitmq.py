@@ -16,8 +16,8 @@ from aiormq import spec
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of
-from retrysafe.messaging.amqp import PREFIX
-from retrysafe.messaging.cloudevents import attributes
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.amqp import PREFIXES, Binding, headers_of
 from retrysafe.messaging.publishers.confirming import Parcel, confirmed, packed
 from retrysafe.types import Duration, Envelope, Published, Reception
 
@@ -37,12 +37,23 @@ class RabbitMQPublisher:
             of them. By default one queue, named like the topic. Their number is not to be changed while messages
             are under way, and consumers must be told the same.
         timeout: how long confirms are waited for; a message without one is sent again, under the same id.
+        binding: of CloudEvents, in which headers are written: "amqp" ("cloudEvents:id"), or "rabbitmq" ("ce-id") for
+            consumers that read only that one. Our consumers read both, and structured mode.
     """
 
     def __init__(
-        self, url: str, *, exchange: str = "", partitions: int | None = None, timeout: Duration = "10s"
+        self,
+        url: str,
+        *,
+        exchange: str = "",
+        partitions: int | None = None,
+        timeout: Duration = "10s",
+        binding: Binding = "amqp",
     ) -> None:
         partitions_of("", partitions)  # refuses a wrong number
+        if binding not in PREFIXES:
+            raise ConfigurationError(f'binding= is "amqp" or "rabbitmq", not {binding!r}.')
+        self._binding: Binding = binding
         self._url, self._exchange, self._partitions = url, exchange, partitions
         self._timeout = seconds_of(timeout, "timeout")
         self._connection: AbstractConnection | None = None
@@ -73,7 +84,7 @@ class RabbitMQPublisher:
         place = partition(envelope.topic, envelope.key, envelope.id, self._partitions)
         try:
             command = spec.Basic.Publish(exchange=self._exchange, routing_key=place, mandatory=True)
-            return packed(wire, command, _properties(envelope), envelope.payload)
+            return packed(wire, command, _properties(envelope, self._binding), envelope.payload)
         except (ValueError, TypeError, struct.error) as error:
             return Published(Reception.RETRYABLE, _said(error))
 
@@ -106,13 +117,13 @@ def _judged(error: BaseException | None) -> Published:
     return Published(Reception.RETRYABLE if isinstance(error, DeliveryError) else Reception.UNKNOWN, _said(error))
 
 
-def _properties(envelope: Envelope) -> spec.Basic.Properties:
+def _properties(envelope: Envelope, binding: Binding) -> spec.Basic.Properties:
     return spec.Basic.Properties(
         message_id=envelope.id,
         message_type=envelope.type,
         content_type=envelope.media_type,
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-        headers={f"{PREFIX}{name}": value for name, value in attributes(envelope).items()},
+        headers={**headers_of(envelope, binding)},
     )
 
 
