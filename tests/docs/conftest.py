@@ -95,7 +95,8 @@ async def _without_queues(url: str) -> None:
 
     async with await aio_pika.connect(url) as connection:
         channel = await connection.channel()
-        for queue in ("docs-mail", *(f"docs-orders.{number}" for number in range(4))):
+        groups = ("stock.docs-placed", "mail.docs-placed")
+        for queue in ("docs-mail", *groups, *(f"docs-orders.{number}" for number in range(4))):
             await channel.queue_delete(queue)
 
 

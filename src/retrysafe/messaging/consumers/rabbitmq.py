@@ -26,6 +26,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.finish import is_cancelled
 from retrysafe.messaging.amqp import envelope_from
 from retrysafe.messaging.consumers.uncut import Uncut
+from retrysafe.messaging.rabbitmq import queue_of
 from retrysafe.types import Delivery, Duration, Envelope
 
 _LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
@@ -60,6 +61,8 @@ class RabbitMQConsumer:
         topics: one or more.
         partitions: over how many queues each topic is spread, as its publishers were told.
         only: the numbers of the partitions to take part in; by default all.
+        group: the service whose queues are consumed, as `declare` was told: each group gets every message. By default
+            there is one queue for all, and each message reaches one consumer.
         prefetch: how many messages of a queue are received and not settled. As many can wait for lanes that rest before
             the queue comes to rest.
         redelivers: for how long after it was published a message may be handed out again; by default nobody can tell,
@@ -74,6 +77,7 @@ class RabbitMQConsumer:
         *,
         partitions: int | None = None,
         only: Iterable[int] | None = None,
+        group: str | None = None,
         prefetch: int = 200,
         redelivers: Duration | None = None,
         timeout: Duration = "10s",
@@ -81,7 +85,7 @@ class RabbitMQConsumer:
         if not 1 <= prefetch <= _MOST_UNCONFIRMED:
             raise ConfigurationError(f"prefetch= is a number from 1 to {_MOST_UNCONFIRMED}.")
         self._url, self._prefetch = url, prefetch
-        self._queues = queues_of(topics, partitions, only)
+        self._queues = [queue_of(place, group) for place in queues_of(topics, partitions, only)]
         self._timeout = seconds_of(timeout, "timeout")
         self._redelivers = None if redelivers is None else seconds_of(redelivers, "redelivers")
         self._shelf = Shelf()
