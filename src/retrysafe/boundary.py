@@ -23,7 +23,7 @@ from retrysafe.once import Guarded, Selector, fingerprint_of, wrap
 from retrysafe.ports import Codec, Observer, Steps
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.operating import settle_doubt
-from retrysafe.terms import Terms, clocks_of, reject
+from retrysafe.terms import Terms, Waiters, clocks_of, reject
 from retrysafe.types import (
     Clocks,
     Concurrency,
@@ -131,6 +131,7 @@ class Boundary:
             observers=Observers((LoggingObserver(),) if observers is None else observers),
             secret=keys.check_secret(secret),
             warned=[],
+            waiters=Waiters(),
             encryption=encryption,
             quota=quota,
         )

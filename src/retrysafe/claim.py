@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import functools
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -199,10 +200,6 @@ class Claim:
         """Tell the observers, as an entry point does, of something that concerns this attempt."""
         self._tell(name, **fields)
 
-    def adopt(self) -> None:
-        """Make the claim, which an entry point entered in a thread of its own, the one around the code running here."""
-        self._place.enter()
-
     # ------------------------------------------------------------ entering
 
     def __enter__(self) -> Claim:
@@ -223,27 +220,71 @@ class Claim:
             raise
         return self
 
+    async def enter_by(self, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+        """Enter from an event loop, on a store that serves sync code only: ``in_thread`` runs a function in a thread.
+
+        A thread is taken for each look at the store, and none while the claim waits for another attempt. What
+        ``in_thread`` was given comes to its end even when the caller is cancelled.
+        """
+        self._enter_once()
+        try:
+            try:
+                while (pause := await in_thread(self._look)) is not None:
+                    await self._terms.backend.await_(self._required_want().key, pause)
+            except BaseException as error:
+                await in_thread(functools.partial(self._abandon, error))
+                raise
+            finally:
+                self._stop_waiting()
+        except BaseException as error:
+            self._over(error)
+            raise
+        self._place.enter()
+
     def _enter(self) -> None:
-        if self._prepare():
+        if self._want is not None:
             refuse_on_a_loop(self._terms)
+        try:
+            while (pause := self._look()) is not None:
+                self._terms.backend.wait(self._required_want().key, pause)
+        except BaseException as error:
+            self._abandon(error)
+            raise
+        finally:
+            self._stop_waiting()
+        self._place.enter()
+
+    def _look(self) -> float | None:
+        """Try to win the key; seconds until the next try, None when there is nothing to wait for."""
+        if self._ground is None:
+            if not self._prepare():
+                return None
             if checks_snapshot(self._terms):
                 self._warn_of_snapshot(run(snapshot(self._terms), self._standing_ground().executor()))
-            try:
-                while (todo := self._react(self._claim())) is not None:
-                    if isinstance(todo, _Pause):
-                        self._terms.backend.wait(self._required_want().key, todo.seconds)
-                    else:
-                        self._probe(todo.record)
-                if self._lease is not None:
-                    if self._lease.is_late():
-                        self._lease.renewed(*run(self._renewing(), self._standing_ground().executor()))
-                    heartbeat.for_thread(self._terms.backend).add(self._lease)
-            except BaseException as error:
-                if self._held is not None:
-                    self._said.not_executed = True
-                    self._end(error)
-                raise
-        self._place.enter()
+        while isinstance(todo := self._react(self._claim()), _Probe):
+            self._probe(todo.record)
+        if todo is not None:
+            return todo.seconds
+        if self._lease is not None:
+            if self._lease.is_late():
+                self._lease.renewed(*run(self._renewing(), self._standing_ground().executor()))
+            heartbeat.for_thread(self._terms.backend).add(self._lease)
+        return None
+
+    def _abandon(self, error: BaseException) -> None:
+        """Give back a claim that was won, but whose caller will not do the work."""
+        if self._held is None:
+            return
+        self._said.not_executed = True
+        try:
+            self._end(error)
+        finally:
+            if self._lease is not None:
+                heartbeat.for_thread(self._terms.backend).drop(self._lease)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.over()
 
     async def _aenter(self) -> None:
         if self._prepare():
@@ -265,6 +306,8 @@ class Claim:
                     self._said.not_executed = True
                     await self._finish_end(error)
                 raise
+            finally:
+                self._stop_waiting()
         self._place.enter()
 
     def _enter_once(self) -> None:

@@ -19,9 +19,12 @@ from retrysafe.claim import Claim
 from retrysafe.errors import ConfigurationError
 from retrysafe.finish import finish
 
-_MOST_ENTERING = 40
-_entering: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = WeakKeyDictionary()
-"""Threads for claims alone: those that wait for another attempt must not keep it from ending."""
+_MOST = 40
+_Threads = WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor]
+_entering: _Threads = WeakKeyDictionary()
+"""Threads for statements of claims: none is held while a claim waits for another attempt."""
+_leaving: _Threads = WeakKeyDictionary()
+"""Threads to settle in, apart from those of claims and of handlers, so that no number of either can delay an end."""
 
 
 def refuse_bound_to_threads(boundary: Boundary) -> None:
@@ -38,16 +41,7 @@ async def enter(claim: Claim, boundary: Boundary) -> None:
     if boundary.serves_async:
         await claim.__aenter__()
         return
-    loop = asyncio.get_running_loop()
-    threads = _entering.get(loop)
-    if threads is None:
-        threads = _entering[loop] = ThreadPoolExecutor(_MOST_ENTERING, thread_name_prefix="retrysafe-claim")
-    _, cancelled = await finish(_in(threads, claim.__enter__))
-    if cancelled is not None:
-        claim.not_executed()
-        await leave(claim, cancelled, boundary)
-        raise cancelled
-    claim.adopt()
+    await claim.enter_by(_in_entering)
 
 
 async def leave(claim: Claim, error: BaseException | None, boundary: Boundary) -> None:
@@ -56,12 +50,24 @@ async def leave(claim: Claim, error: BaseException | None, boundary: Boundary) -
     if boundary.serves_async:
         await claim.__aexit__(kind, error, trace)
         return
-    _, cancelled = await finish(_in(None, claim.__exit__, kind, error, trace))
+    await _in(_leaving, functools.partial(claim.__exit__, kind, error, trace))
+
+
+async def _in_entering(function: Callable[[], Any]) -> Any:
+    return await _in(_entering, function)
+
+
+async def _in(pools: _Threads, function: Callable[[], Any]) -> Any:
+    """Run a function in a thread, to its end even if the caller is cancelled."""
+    loop = asyncio.get_running_loop()
+    threads = pools.get(loop)
+    if threads is None:
+        threads = pools[loop] = ThreadPoolExecutor(_MOST, thread_name_prefix="retrysafe-claim")
+
+    async def running() -> Any:
+        return await loop.run_in_executor(threads, contextvars.copy_context().run, function)
+
+    done, cancelled = await finish(running())
     if cancelled is not None:
         raise cancelled
-
-
-async def _in(threads: ThreadPoolExecutor | None, function: Callable[..., Any], *args: Any) -> None:
-    context = contextvars.copy_context()
-    work = functools.partial(context.run, function, *args)
-    await asyncio.get_running_loop().run_in_executor(threads, work)
+    return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from retrysafe.core.durations import micros
 from retrysafe.core.quotas import Quota
 from retrysafe.encryption import OVERHEAD, Keyring
 from retrysafe.errors import ConfigurationError, InvalidKey
+from retrysafe.locks import ProcessLock
 from retrysafe.observers import NO_FIELDS, Observers
 from retrysafe.ports import Codec
 from retrysafe.types import Clocks, Concurrency, Duration, Effects, Key, Layered, OnExpired, OnMissing, Reject, Wait
@@ -21,9 +23,17 @@ def reject() -> Reject:
     return Reject()
 
 
-def wait(seconds: Duration) -> Wait:
-    """Let a simultaneous duplicate wait up to ``seconds`` (or a duration such as "5s") for the first one's result."""
-    return Wait(durations.seconds(seconds, "wait"))
+def wait(seconds: Duration, *, at_most: int = 1000) -> Wait:
+    """Let a simultaneous duplicate wait up to ``seconds`` (or a duration such as "5s") for the first one's result.
+
+    In each process ``at_most`` duplicates of a boundary wait at a time; any more are told at once that the first is in
+    progress. Sync code waits in its thread: choose fewer than the server has threads, so that others are served.
+
+    Raises `ConfigurationError` for a number that is not positive.
+    """
+    if at_most < 1:
+        raise ConfigurationError(f"wait(at_most={at_most!r}): expected how many duplicates may wait, 1 or more.")
+    return Wait(durations.seconds(seconds, "wait"), at_most)
 
 
 def layered(fast: Any, truth: Any, *, name: str, at_most: Duration = "1h") -> Layered:
@@ -39,6 +49,28 @@ def layered(fast: Any, truth: Any, *, name: str, at_most: Duration = "1h") -> La
     if not keys.check_name(name, "name"):
         raise ConfigurationError("layered(): name= is empty; name the truth, such as 'shop production'.")
     return Layered(fast, truth, name, durations.micros(at_most, "at_most"))
+
+
+class Waiters:
+    """How many duplicates of a boundary wait in this process."""
+
+    def __init__(self) -> None:
+        self._lock = ProcessLock()
+        self._counts: dict[int, int] = {}
+
+    def join(self, at_most: int) -> bool:
+        """Count one more; False when there are as many already."""
+        with self._lock:
+            count = self._counts.get(os.getpid(), 0)
+            if count >= at_most:
+                return False
+            self._counts[os.getpid()] = count + 1
+        return True
+
+    def leave(self) -> None:
+        """Count one less."""
+        with self._lock:
+            self._counts[os.getpid()] -= 1
 
 
 class Terms(NamedTuple):
@@ -58,6 +90,7 @@ class Terms(NamedTuple):
     observers: Observers
     secret: bytes | None
     warned: list[bool]
+    waiters: Waiters
     encryption: Keyring | None = None
     quota: Quota | None = None
 

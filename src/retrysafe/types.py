@@ -246,9 +246,10 @@ class Reject(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A simultaneous duplicate waits up to ``seconds`` for the first one's result."""
+    """A simultaneous duplicate waits up to ``seconds`` for the first one's result, if no more than ``at_most`` wait."""
 
     seconds: float
+    at_most: int = 1000
 
 
 Concurrency = Reject | Wait

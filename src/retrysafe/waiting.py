@@ -46,13 +46,14 @@ class Waiting:
         self._terms = terms
         self._tell = tell
         self._patience: Patience | None = None
+        self._counted = False
 
     def pause(self, record: Record | None, *, helps: bool) -> float:
         """Seconds until it looks again; raises `InProgress` when it waits no longer, or waiting does not help here."""
         concurrency = self._terms.concurrency
         lease_left = None if record is None else record.lease_left
         pause: float | None = None
-        if not isinstance(concurrency, Reject) and helps:
+        if not isinstance(concurrency, Reject) and helps and self._counts(concurrency.at_most):
             now = heartbeat.clock()
             self._patience = (self._patience or Patience(now + concurrency.seconds)).polled()
             pause = self._patience.next_pause(now, lease_left, self._terms.chance())
@@ -62,3 +63,14 @@ class Waiting:
             raise InProgress(retry_after=retry_after)
         self._tell("waited", pause=pause)
         return pause
+
+    def over(self) -> None:
+        """It waits no longer."""
+        if self._counted:
+            self._counted = False
+            self._terms.waiters.leave()
+
+    def _counts(self, at_most: int) -> bool:
+        """Whether it is one of those that may wait."""
+        self._counted = self._counted or self._terms.waiters.join(at_most)
+        return self._counted

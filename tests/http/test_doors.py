@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from retrysafe import Boundary, ConfigurationError, current, wait
+from retrysafe import Boundary, ConfigurationError, InProgress, current, doors, wait
 from retrysafe.connect import connect
 from retrysafe.http.asgi import IdempotencyMiddleware
 from tests.django.aliases import add_alias, remove_alias
@@ -95,3 +97,86 @@ def test_a_transaction_that_belongs_to_a_thread_is_refused() -> None:
         IdempotencyMiddleware(Slow(), Boundary("keyed", store=alias))
     finally:
         remove_alias(alias)
+
+
+async def told_by(seen: Recorder, waiting: int) -> None:
+    """Wait until so many claims wait for another attempt."""
+    while len({one.attempt for one in list(seen.told) if one.name == "waited"}) < waiting:
+        seen.waited.clear()
+        await asyncio.to_thread(seen.waited.wait, 5)
+
+
+async def quick(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"quick"})
+
+
+async def test_r34_those_who_wait_hold_no_threads(engine: sqlalchemy.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "_MOST", 2)
+    app, seen = Slow(), Recorder()
+    boundary = Boundary("sync", store=engine, concurrency=wait(30), observers=[seen])
+    middleware = IdempotencyMiddleware(app, boundary)
+    first = asyncio.ensure_future(post(middleware))
+    await app.began.wait()
+    others = [asyncio.ensure_future(post(middleware)) for _ in range(5)]
+    async with asyncio.timeout(20):  # else those who wait have all the threads, until they give up
+        await told_by(seen, 5)
+        assert (await post(IdempotencyMiddleware(quick, boundary), "another")).body == b"quick"
+    app.go.set()
+    assert [answer.body for answer in await asyncio.gather(first, *others)] == [b"done"] * 6
+
+
+async def test_r34_a_result_is_recorded_while_handlers_have_all_the_threads_of_the_loop(
+    engine: sqlalchemy.Engine,
+) -> None:
+    loop, busy = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    handler = loop.run_in_executor(None, busy.wait)
+    async with asyncio.timeout(20):
+        assert (await post(IdempotencyMiddleware(quick, Boundary("sync", store=engine)))).body == b"quick"
+    busy.set()
+    await handler
+
+
+async def test_r34_no_more_wait_than_may(engine: sqlalchemy.Engine) -> None:
+    app, seen = Slow(), Recorder()
+    boundary = Boundary("sync", store=engine, concurrency=wait(30, at_most=1), observers=[seen])
+    middleware = IdempotencyMiddleware(app, boundary)
+    first = asyncio.ensure_future(post(middleware))
+    await app.began.wait()
+    gone = asyncio.ensure_future(post(middleware))
+    await told_by(seen, 1)
+    assert (await post(middleware)).code == "in-progress", "told at once"
+    gone.cancel()
+    with suppress(asyncio.CancelledError):
+        await gone
+    waiting = asyncio.ensure_future(post(middleware))
+    await told_by(seen, 2)
+    app.go.set()
+    assert [(await one).body for one in (first, waiting)] == [b"done"] * 2
+
+
+def test_r34_no_more_threads_wait_than_may() -> None:
+    seen, go, began = Recorder(), threading.Event(), threading.Event()
+    boundary = Boundary("sync", store="memory://", concurrency=wait(30, at_most=1), observers=[seen])
+
+    @boundary.once(key="key", operation="work")
+    def work(key: str) -> str:
+        began.set()
+        go.wait()
+        return "done"
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(work, "k")
+        began.wait()
+        second = threads.submit(work, "k")
+        seen.waited.wait()
+        with pytest.raises(InProgress):
+            work("k")
+        go.set()
+        assert (first.result(), second.result()) == ("done", "done")
+
+
+def test_r34_somebody_may_wait() -> None:
+    with pytest.raises(ConfigurationError, match="at_most"):
+        wait(1, at_most=0)
