@@ -99,9 +99,9 @@ def part(value: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
 
-def by_hand(header: dict[str, Any], secret: str = "") -> str:
+def by_hand(header: dict[str, Any], secret: str = "", **claims: Any) -> str:
     """A token as no library would make it."""
-    text = f"{part(header)}.{part(RIGHT)}"
+    text = f"{part(header)}.{part({**RIGHT, **claims})}"
     if not secret:
         return text + "."
     mac = hmac.new(secret.encode(), text.encode(), hashlib.sha256).digest()
@@ -157,6 +157,13 @@ async def test_k8_a_claim_that_is_no_name_names_nobody(value: Any) -> None:
     assert await finder(bearer(signed(account=7, aud=None))) == "7"
     with pytest.raises(Refusal):
         await finder(bearer(signed(account=value, aud=None)))
+
+
+async def test_a_number_may_be_the_subject() -> None:
+    finder = TokenFinder(Claims(("HS256",), key=SECRET), None)
+    assert await finder(bearer(by_hand({"alg": "HS256"}, SECRET, sub=7))) == "7"
+    with pytest.raises(Refusal):
+        await finder(bearer(by_hand({"alg": "HS256"}, SECRET, sub=["ann"])))
 
 
 def test_a_secret_is_not_shown() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
-from retrysafe.gateway import Gateway, Settings
+from retrysafe.gateway import Gateway, Settings, TrustedHeader
+from retrysafe.gateway.protocol import Limits, Protocol
 from tests.conftest import absent
 from tests.gateway.test_conformance import served
 from tests.gateway.upstreams import OK, Front, Upstream, always, before
@@ -177,3 +181,310 @@ def test_the_host_is_part_of_what_a_key_stands_for_where_it_is_passed_on(host: s
         assert said(front, asking % b"b.example").startswith(b"HTTP/1.1 " + code)
         assert b"idempotent-replayed: true" in said(front, asking % b"a.example")
         assert len(upstream.seen) == 1
+
+
+# ---------------------------------------------------------------- what one client may take
+
+
+class Clock:
+    """The loop of a protocol, whose timers are called by hand and whose requests are served by nobody."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[Timer] = []
+
+    def call_later(self, delay: float, callback: Any) -> Timer:
+        self.timers.append(Timer(self.now + delay, callback))
+        return self.timers[-1]
+
+    def create_task(self, work: Any, **_: Any) -> Clock:
+        work.close()
+        return self
+
+    def add_done_callback(self, told: Any) -> None:
+        """Nothing is ever done."""
+
+    def pass_(self, seconds: float) -> None:
+        until = self.now + seconds
+        while due := [one for one in self.timers if not one.cancelled and one.when <= until]:
+            first = min(due, key=lambda one: one.when)
+            self.timers.remove(first)
+            self.now = first.when
+            first.callback()
+        self.now = until
+
+
+class Timer:
+    def __init__(self, when: float, callback: Any) -> None:
+        self.when, self.callback, self.cancelled = when, callback, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Line:
+    """A client's connection, as a transport has it."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.closing = self.aborted = self.paused = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def get_extra_info(self, _: str, default: Any = None) -> Any:
+        return default
+
+
+async def nothing(scope: Any, receive: Any, send: Any) -> None:
+    """An application that is never run."""
+
+
+def connected(limits: Limits = Limits(), others: int = 0) -> tuple[Protocol, Line, Clock]:  # noqa: B008
+    """A connection that has just been made, beside others."""
+    state, clock, line = ServerState(), Clock(), Line()
+    state.connections |= {object() for _ in range(others)}  # type: ignore[misc]
+    config = uvicorn.Config(nothing, http=Protocol, lifespan="off", timeout_keep_alive=75, log_level="critical")
+    protocol = Protocol(config, state, {}, clock)  # type: ignore[arg-type]
+    protocol.limits = limits
+    protocol.connection_made(line)
+    return protocol, line, clock
+
+
+BEGIN = b"POST /orders HTTP/1.1\r\nHost: h\r\n"
+BODY = BEGIN + b"Content-Length: 100000\r\n\r\n"
+TOO_LARGE = {
+    "one field": BEGIN + b"X: " + b"a" * (1 << 20),
+    "a field without an end": BEGIN + b"X" * (1 << 20),
+    "many bytes": BEGIN + b"".join(b"X-%d: %b\r\n" % (at, b"a" * 1000) for at in range(100)),
+    "many fields": BEGIN + b"".join(b"X-%d: a\r\n" % at for at in range(200)),
+    "the target": b"GET /" + b"a" * (1 << 20),
+    "blank lines": b"\r\n" * (1 << 20),
+    "trailers": BEGIN + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" + b"X: a\r\n" * 50_000,
+    "one trailer": BEGIN + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: " + b"a" * (1 << 20),
+    "an extension of a chunk": BEGIN + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"a" * (1 << 20),
+}
+
+
+@pytest.mark.parametrize("size", [1 << 18, 1000])
+@pytest.mark.parametrize("which", TOO_LARGE)
+def test_p2_heads_and_trailers_are_bounded(which: str, size: int) -> None:
+    protocol, line, _ = connected()
+    sent = 0
+    for at in range(0, len(TOO_LARGE[which]), size):
+        if line.closing:
+            break
+        protocol.data_received(TOO_LARGE[which][at : at + size])
+        sent += size
+    assert (line.written[:12], line.closing) == (b"HTTP/1.1 431", True)
+    assert sent <= protocol.limits.head + (1 << 18) + 2 * (1 << 14)
+    assert len(protocol.headers or ()) <= protocol.limits.fields
+
+
+def test_p2_a_head_at_the_limit_and_any_body_are_read() -> None:
+    protocol, line, _ = connected()
+    fields = b"".join(b"X-%02d: %b\r\n" % (at, b"a" * 500) for at in range(100))
+    request = BEGIN + fields + b"Content-Length: 200000\r\n\r\n" + b"a" * 200_000
+    for _ in range(3):
+        protocol.data_received(request)
+        protocol.cycle.response_complete = True
+        protocol.on_response_complete()
+    assert (line.written, line.closing) == (b"", False)
+
+
+def test_p2_a_head_that_does_not_end_in_time_is_refused() -> None:
+    protocol, line, clock = connected()
+    for byte in BEGIN[:19]:
+        protocol.data_received(bytes([byte]))
+        clock.pass_(1)
+    assert not line.closing
+    clock.pass_(1)
+    assert (line.written[:12], line.closing) == (b"HTTP/1.1 408", True)
+
+
+def test_p2_a_client_that_sends_nothing_is_let_go() -> None:
+    _, line, clock = connected()
+    clock.pass_(74)
+    assert not line.closing
+    clock.pass_(2)
+    assert (line.written, line.closing) == (b"", True)
+
+
+def test_p2_a_body_that_drips_is_refused_and_one_that_flows_is_not() -> None:
+    protocol, line, clock = connected()
+    protocol.data_received(BODY)
+    for _ in range(19):
+        protocol.data_received(b"a")
+        clock.pass_(1)
+    assert not line.closing
+    clock.pass_(2)
+    assert (line.written[:12], line.closing) == (b"HTTP/1.1 408", True)
+    assert protocol.cycle.disconnected, "nobody waits for the rest"
+    protocol, line, clock = connected()
+    protocol.data_received(BODY)
+    for _ in range(40):
+        protocol.data_received(b"a" * 1024)
+        clock.pass_(1.5)
+    assert not line.closing
+
+
+def test_p2_a_client_that_has_to_wait_for_us_is_not_late() -> None:
+    protocol, line, clock = connected()
+    protocol.data_received(BODY + b"a" * 70_000)
+    assert line.paused
+    clock.pass_(300)
+    assert not line.closing
+    protocol, line, clock = connected()
+    protocol.data_received(BODY.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
+    clock.pass_(300)
+    assert not line.closing
+
+
+def test_p2_a_client_that_reads_nothing_is_cut() -> None:
+    protocol, line, clock = connected()
+    protocol.data_received(BEGIN + b"Content-Length: 0\r\n\r\n")
+    protocol.pause_writing()
+    clock.pass_(59)
+    protocol.resume_writing()
+    clock.pass_(100)
+    assert not line.closing
+    protocol.pause_writing()
+    clock.pass_(61)
+    assert line.aborted
+
+
+def test_p2_a_refusal_that_nobody_reads_does_not_keep_its_connection() -> None:
+    protocol, line, clock = connected()
+    protocol.data_received(b"nonsense\r\n\r\n")
+    assert (line.written[:12], line.closing, line.aborted) == (b"HTTP/1.1 400", True, False)
+    clock.pass_(61)
+    assert line.aborted
+
+
+def test_p2_too_many_connections_are_refused() -> None:
+    _, line, _ = connected(Limits(connections=2), others=1)
+    assert not line.closing
+    _, line, _ = connected(Limits(connections=2), others=2)
+    assert (line.written[:12], line.closing) == (b"HTTP/1.1 503", True)
+
+
+def test_p2_what_was_asked_before_is_answered_before_a_connection_is_ended() -> None:
+    protocol, line, _ = connected()
+    protocol.data_received(BEGIN + b"Content-Length: 0\r\n\r\n")
+    protocol.data_received(TOO_LARGE["one field"])
+    assert (line.written, line.closing) == (b"", False)
+    assert not protocol.cycle.keep_alive
+    protocol.data_received(BEGIN + b"Content-Length: 0\r\n\r\n")
+    assert len(protocol.pipeline) == 0, "nothing is read behind it"
+
+
+def test_p2_over_a_real_connection() -> None:
+    with before(always(OK)) as (front, upstream):
+        assert said(front, TOO_LARGE["many fields"]).startswith(b"HTTP/1.1 431")
+        assert said(front, head(length=0), LAST).count(b"HTTP/1.1 200") == 2
+        assert len(upstream.seen) == 2
+
+
+# ---------------------------------------------------------------- what a request says of itself
+
+
+@pytest.mark.parametrize("length", [b"2 ", b"2\t", b" 2 \t "])
+def test_blanks_around_a_value_are_no_part_of_it(length: bytes) -> None:
+    request = b"POST /orders HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-A:  b \t\r\nContent-Length:%b\r\n\r\nhi"
+    with before(always(OK)) as (front, upstream):
+        assert said(front, request % length).startswith(b"HTTP/1.1 200")
+        assert (upstream.seen[0].body, upstream.seen[0].all(b"content-length")) == (b"hi", [b"2"])
+
+
+@pytest.mark.parametrize("length", [b"2 2", b"+2", b"0x2", b"2\x0b", b"2,2", b"", b"\xc2\xb2"])
+def test_a_length_that_is_none_is_refused(length: bytes) -> None:
+    request = b"POST /orders HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %b\r\n\r\nhi"
+    with before(always(OK)) as (front, upstream):
+        assert said(front, request % length).startswith(b"HTTP/1.1 400")
+        assert not upstream.seen
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [(b"http://other/a?b=1", b"/a?b=1"), (b"HTTP://other", b"/"), (b"https://other?b=1", b"/?b=1")],
+)
+@pytest.mark.parametrize("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
+def test_p3_the_authority_of_the_absolute_form_is_the_host(target: bytes, path: bytes, offer: bytes) -> None:
+    request = b"POST %b HTTP/1.1\r\nHost: h\r\nConnection: close\r\n%bContent-Length: 0\r\n\r\n" % (target, offer)
+    with before(always(OK)) as (front, upstream):
+        assert said(front, request).startswith(b"HTTP/1.1 200")
+        (seen,) = upstream.seen
+        assert (seen.line, seen.all(b"host")) == (b"POST %b HTTP/1.1" % path, [b"other"])
+        assert seen.all(b"x-forwarded-host") == [b"other"]
+
+
+@pytest.mark.parametrize("target", [b"http://ann@other/a", b"ftp://other/a", b"http:///a", b"http://"])
+def test_p3_an_absolute_form_that_can_be_read_in_two_ways_is_refused(target: bytes) -> None:
+    request = b"POST %b HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % target
+    with before(always(OK)) as (front, upstream):
+        assert said(front, request).startswith(b"HTTP/1.1 400")
+        assert not upstream.seen
+
+
+def test_p3_an_absolute_form_needs_one_host_too() -> None:
+    for hosts in (b"", b"Host: a\r\nHost: b\r\n"):
+        request = b"POST http://other/a HTTP/1.1\r\n%bConnection: close\r\nContent-Length: 0\r\n\r\n" % hosts
+        with before(always(OK)) as (front, upstream):
+            assert said(front, request).startswith(b"HTTP/1.1 400")
+            assert not upstream.seen
+
+
+# ---------------------------------------------------------------- what only a proxy may tell
+
+CLAIMED = (
+    b"Forwarded X-Forwarded-For X-Forwarded-Port X-Forwarded-Prefix X-Forwarded-Anything X-Real-IP True-Client-IP "
+    b"CF-Connecting-IP X-Original-URL X-Rewrite-URL X-Forwarded-User X-Forwarded-Email X-Forwarded-Client-Cert "
+    b"Client-Cert Client-Cert-Chain X-Client-Cert X-Client-Verify X-SSL-Client-Cert SSL-Client-S-DN X-TLS-Version "
+    b"X-ARR-ClientCert X-Amzn-Mtls-Clientcert X-User X-User-Id X-User-Email X-Username Remote-User X-Remote-User "
+    b"X-Remote-Groups X-Authenticated-User X-Auth-Request-Email X-WebAuth-User X-Consumer-Username X-Credential-Id "
+    b"X-Goog-IAP-JWT-Assertion X-Ms-Client-Principal Tailscale-User-Login X-Account"
+).split()
+PLAIN = b"X-Auth-Token X-User-Agent X-Request-Id Authorization X-Api-Key Cookie X-Account-Kind X-Sslfree".split()
+
+
+def told(front: Front, names: list[bytes]) -> None:
+    lines = b"".join(b"%b: eve\r\n" % name for name in names)
+    said(front, BEGIN + lines + b"Connection: close\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize("spelt", [b"-", b"_"])
+def test_p1_what_only_a_proxy_may_tell_is_not_believed_of_strangers(spelt: bytes) -> None:
+    principal = TrustedHeader("X-Account", (ip_network("10.0.0.0/8"),))
+    names = [name.replace(b"-", spelt) for name in CLAIMED]
+    with before(always(OK), principal=principal) as (front, upstream):
+        told(front, [*names, *PLAIN])
+        (seen,) = upstream.seen
+        assert {name for name, value in seen.fields if value == b"eve"} == {name.lower() for name in PLAIN}
+
+
+def test_p1_names_that_are_listed_are_passed_on() -> None:
+    principal = TrustedHeader("X-Account", (ip_network("127.0.0.0/8"),))
+    with before(always(OK), principal=principal, trust_headers=("X-Client-Cert", "Remote_User")) as (front, upstream):
+        told(front, [*CLAIMED, b"Remote_User"])
+        listed = {b"x-client-cert", b"remote-user", b"remote_user", b"x-account"}
+        assert {name for name, value in upstream.seen[0].fields if value == b"eve"} == listed
+    with before(always(OK), trust_forwarded=True) as (front, upstream):
+        told(front, CLAIMED)
+        kept = {name for name, value in upstream.seen[0].fields if value == b"eve"}
+        assert {b"x-forwarded-port", b"x-real-ip", b"forwarded"} < kept
+        assert not kept & {b"x-forwarded-user", b"x-forwarded-client-cert", b"client-cert", b"remote-user"}

@@ -11,11 +11,21 @@ import aiohttp
 
 from retrysafe.gateway.admin import Admin
 from retrysafe.gateway.failures import CUT, NOT_BEGUN, Failed, UpstreamFailed, answer, becomes_of_key
-from retrysafe.gateway.fields import Hop, key_field, proxy_status, refuse_unclear, text_of, to_client, to_upstream, via
+from retrysafe.gateway.fields import (
+    Hop,
+    key_field,
+    proxy_status,
+    refuse_unclear,
+    spelt,
+    text_of,
+    to_client,
+    to_upstream,
+    via,
+)
 from retrysafe.gateway.guards import Guarded, Guards
 from retrysafe.gateway.metrics import Metrics
 from retrysafe.gateway.principals import finder_of
-from retrysafe.gateway.settings import Settings
+from retrysafe.gateway.settings import Settings, TrustedHeader
 from retrysafe.gateway.upstream import ClientGone, Exchange, Upstream
 from retrysafe.http import asgi
 from retrysafe.http.asgi import HELD, Message, Receive, Scope, Send, guarded, request_of, send_response
@@ -231,14 +241,25 @@ class Visit:
 
     def _hop(self) -> Hop:
         scope, settings = self._scope, self._settings
-        client = scope.get("client")
+        found = scope.get("client")
+        client = found[0] if found else None
+        believed = frozenset(map(_field, settings.trust_headers))
+        header = settings.principal if isinstance(settings.principal, TrustedHeader) else None
+        if header is not None and client is not None and header.trusts(client):
+            believed |= {_field(header.header)}
         return Hop(
             name=settings.name,
             version=scope.get("http_version", "1.1"),
             scheme=scope.get("scheme", "http"),
-            client=client[0] if client else None,
+            client=client,
             trusted=settings.trust_forwarded,
+            believed=believed,
+            principal=b"" if header is None else _field(header.header),
         )
+
+
+def _field(name: str) -> bytes:
+    return spelt(name.lower().encode("latin-1"))
 
 
 def _has_body(request: Request) -> bool:

@@ -39,6 +39,7 @@ _PLAIN: Mapping[str, Read] = {
     "idle": seconds,
     "host": text,
     "trust_forwarded": flag,
+    "trust_headers": texts,
     "ca_file": text,
     "openapi": text,
     "secret_env": text,

@@ -15,9 +15,24 @@ Out = list[tuple[bytes, bytes]]
 
 _ANSWERED = frozenset({b"expect"})
 """100-continue is answered by the server that reads the body: us."""
-_TELLING = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
-_NEEDED = frozenset({b"host", b"content-length", b"content-type"}) | _TELLING
+_NEEDED = frozenset({b"host", b"content-length", b"content-type"})
 """What a message cannot do without, whatever Connection names: a client must not take it away."""
+_FORWARDING = re.compile(
+    rb"forwarded|x-(?:forwarded|original|envoy|cluster)(?:-.*)?|x-(?:real|client)-ip|x-(?:rewrite-url|host)"
+    rb"|(?:true|fastly)-client-ip|cf-connecting-ip(?:v6)?"
+)
+"""By these, proxies tell of the connection that a request came on."""
+_IDENTITY = re.compile(
+    rb"(?:x-)?client-(?:cert|verify|dn|subject|issuer|serial|fingerprint|san|s-dn|i-dn)(?:-.*)?"
+    rb"|(?:x-)?(?:ssl|tls|mtls)(?:-.*)?|x-arr-clientcert|x-amzn-(?:mtls|oidc)-.*|x-forwarded-client-cert(?:-.*)?"
+    rb"|x-forwarded-(?:user|groups?|email|preferred-username|access-token)"
+    rb"|(?:x-)?remote-(?:user|groups?|name|email|extra|addr|ip|host|port)(?:-.*)?"
+    rb"|x-user(?:name|info|-(?:id|name|email|groups?|roles?|info|claims?|sub|dn|cert)(?:-.*)?)?"
+    rb"|x-auth-(?:request|user)(?:-.*)?|x-(?:authenticated|webauth|consumer|credential|principal)(?:-.*)?"
+    rb"|x-anonymous-consumer|x-jwt-(?:payload|claims?)(?:-.*)?|x-goog-(?:iap|authenticated)-.*"
+    rb"|x-ms-(?:client-principal|token)(?:-.*)?|cf-access-.*|x-pomerium-.*|tailscale-user-.*"
+)
+"""By these, proxies tell who asks: by a verified certificate (RFC 9440), or a login."""
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
@@ -30,6 +45,10 @@ class Hop(NamedTuple):
     scheme: str
     client: str | None
     trusted: bool
+    believed: frozenset[bytes] = frozenset()
+    """Names of fields that tell who asks, and are passed on as this client sent them."""
+    principal: bytes = b""
+    """The name of the field by which a proxy tells the gateway who asks."""
 
 
 def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None, length: int | None) -> Lines:
@@ -40,8 +59,6 @@ def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None
     are not text.
     """
     gone = _hop_by_hop(request.headers) | _ANSWERED
-    if not hop.trusted:
-        gone |= _TELLING
     if host is not None:
         gone |= {b"host"}
     if key is not None:
@@ -51,7 +68,7 @@ def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None
     lines = [
         (name.decode("latin-1"), text_of(value))
         for name, value in request.headers
-        if name not in gone and name.replace(b"_", b"-") not in gone  # many servers take the two for one
+        if not (spelt(name) in gone or name in gone or _is_claimed(spelt(name), hop))
     ]
     if host is not None:
         lines.insert(0, ("host", host))
@@ -60,6 +77,19 @@ def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None
     if length:
         lines.append(("content-length", str(length)))
     return [*lines, *_told(request, hop)]
+
+
+def spelt(name: bytes) -> bytes:
+    """A name as CGI, WSGI and PHP have it: they take the two spellings for one."""
+    return name.replace(b"_", b"-")
+
+
+def _is_claimed(name: bytes, hop: Hop) -> bool:
+    """Whether a field tells what only a proxy may, and whoever asks is not believed."""
+    if name in hop.believed:
+        return False
+    told = name == hop.principal or _IDENTITY.fullmatch(name) is not None
+    return told or (not hop.trusted and _FORWARDING.fullmatch(name) is not None)
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]], status: int, name: str) -> Out:
@@ -142,7 +172,8 @@ def _told(request: Request, hop: Hop) -> Lines:
 def _hop_by_hop(headers: Headers | Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """The fields that concern one connection only: those that always do, and what Connection names."""
     named = _tokens([value for name, value in headers if name == b"connection"])
-    return HOP_BY_HOP | (named - _NEEDED)
+    kept = {name for name in named if name in _NEEDED or _FORWARDING.fullmatch(name)}
+    return HOP_BY_HOP | (named - kept)
 
 
 def _tokens(values: Iterable[bytes]) -> frozenset[bytes]:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Any
 
 import aiohttp
@@ -42,7 +41,7 @@ class HeaderFinder:
 
     def __init__(self, principal: TrustedHeader) -> None:
         self._name = principal.header.lower().encode("latin-1")
-        self._trusted = principal.trusted
+        self._trusts = principal.trusts
 
     def __call__(self, scope: Scope) -> str:
         """The principal; raises `Refusal`."""
@@ -50,14 +49,6 @@ class HeaderFinder:
         if client is None or not self._trusts(client[0]):
             raise Refusal("principal-missing", "Nothing was done. This client may not say for whom it asks.")
         return _only(scope, self._name)
-
-    def _trusts(self, host: str) -> bool:
-        try:
-            address = ip_address(host)
-        except ValueError:
-            return False
-        address = getattr(address, "ipv4_mapped", None) or address
-        return any(address in network for network in self._trusted)
 
 
 class TokenFinder:
@@ -81,7 +72,11 @@ class TokenFinder:
                 audience=claims.audience,
                 issuer=claims.issuer,
                 leeway=claims.leeway,
-                options={"require": ["exp", claims.claim], "verify_aud": claims.audience is not None},
+                options={
+                    "require": ["exp", claims.claim],
+                    "verify_aud": claims.audience is not None,
+                    "verify_sub": False,  # it refuses numbers, which are checked below
+                },
             )
         except jwt.PyJWTError as error:
             logger().info("A token was refused: %s", error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -109,6 +109,15 @@ class TrustedHeader:
                 'such as ["10.0.0.0/8"].'
             )
 
+    def trusts(self, host: str) -> bool:
+        """Whether the address of a client is in one of the networks."""
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self.trusted)
+
 
 @dataclass(frozen=True)
 class Claims:
@@ -182,6 +191,9 @@ class Settings:
         host: whether the upstream sees the client's ``Host``, or its own.
         trust_forwarded: whether ``Forwarded`` and ``X-Forwarded-*`` of the client are kept (it is a proxy of yours), or
             replaced.
+        trust_headers: names of header fields that tell who asks and are passed on as clients send them, such as
+            "X-Client-Cert", because a proxy of yours sets or removes them. All others of their kind are dropped:
+            verified certificates and logins are a proxy's to tell.
         ca_file: certificates to verify the upstream with, instead of the system's.
         principal: whose a request is; None: all clients share their keys.
         defaults: the policy of requests that no route matches.
@@ -202,6 +214,7 @@ class Settings:
     idle: float = 4.0
     host: Host = "keep"
     trust_forwarded: bool = False
+    trust_headers: tuple[str, ...] = ()
     ca_file: str | None = None
     principal: Principal | None = None
     defaults: Route = Route()
