@@ -61,8 +61,10 @@ def upgrade():
     retrysafe.upgrade(op, 2)
     retrysafe.upgrade(op, 3)
     retrysafe.upgrade(op, 4)
+    retrysafe.upgrade(op, 5)
 
 def downgrade():
+    retrysafe.downgrade(op, 5)
     retrysafe.downgrade(op, 4)
     retrysafe.downgrade(op, 3)
     retrysafe.downgrade(op, 2)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from retrysafe.core.walking import Walk, most
 from retrysafe.messaging import Message
 from retrysafe.messaging.draining import Sum
 from retrysafe.messaging.publishers.memory import MemoryPublisher
@@ -121,4 +122,4 @@ def test_a_bucket_that_comes_free_is_read_as_it_is_then(level: str, place: Place
                 assert place.relay().run_once().left == 2
             return opened.execute(query)
 
-        assert run(take(setting.store, setting.outbox, number, 10, 0), execute) == []
+        assert run(take(setting.store, setting.outbox, number, most(10, 1 << 20), 0, Walk()), execute) == []

@@ -51,6 +51,9 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("--hold", choices=["transaction", "lease"], help="how a bucket is held meanwhile")
     parser.add_argument("--lease", metavar="TIME", default="30s", help="how long a dead relay's lease lasts (30s)")
     parser.add_argument("--batch", metavar="N", type=int, default=200, help="messages at a time (default: 200)")
+    parser.add_argument(
+        "--batch-bytes", metavar="N", type=int, default=4 << 20, help="bytes of them at a time (default: 4 MiB)"
+    )
     parser.add_argument("--keep", action="store_true", help="keep what has left: see retrysafe outbox sweep")
     parser.add_argument("--attempts", metavar="N", type=int, default=10, help="before a message is given up (10)")
     parser.add_argument("--pause", metavar="TIME", default="500ms", help="the first back-off at most (default: 500ms)")
@@ -82,6 +85,7 @@ def run(options: argparse.Namespace) -> int:
         hold=options.hold,
         lease=options.lease,
         batch=options.batch,
+        batch_bytes=options.batch_bytes,
         keep=options.keep,
         attempts=options.attempts,
         pause=options.pause,

@@ -17,11 +17,12 @@ from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.core.outcomes import Answered
 from retrysafe.core.relaying import Death, Rules, Verdict, answered, crashed, judge, nothing_yet, waves
+from retrysafe.core.walking import Most, Walks
 from retrysafe.errors import InProgress, LeaseLost
 from retrysafe.messaging.low_water import LowWater
 from retrysafe.ports import AsyncClient, AsyncPublisher, Client, OutboxStore, Publisher, Steps, TransactionalStore
 from retrysafe.programs.drivers import arestarting, arun, ask, restarting, run
-from retrysafe.programs.relaying import begin_fenced, conclude, conclude_fenced, take
+from retrysafe.programs.relaying import begin_fenced, conclude, conclude_fenced, due, take
 from retrysafe.types import Envelope, Published, Queued, Reception
 
 R = TypeVar("R")
@@ -35,9 +36,15 @@ class Setting(NamedTuple):
     leases: Boundary | None
     """Where buckets are leased; None: they are held by transactions."""
     rules: Rules
-    batch: int
+    batch: Most
     keep: bool
     low: LowWater
+    walks: Walks
+
+    def took(self, queue: Sequence[Queued]) -> None:
+        """These were read, and are to leave."""
+        self.low.took(queue)
+        self.walks.took(queue)
 
 
 class Flow:
@@ -139,15 +146,20 @@ class Sum:
 # ---------------------------------------------------------------- held by a transaction
 
 
+def _take(setting: Setting, number: int) -> Steps[list[Queued] | None]:
+    walk = setting.walks.of(number)
+    return take(setting.store, setting.outbox, number, setting.batch, setting.low.mark, walk)
+
+
 def drain(setting: Setting, client: Client, publisher: Publisher, number: int) -> Sum:
     """Publish a batch of a bucket; return what became of it: nothing, where another relay holds the bucket."""
     if setting.leases is not None:
         return _drain_leased(setting, setting.leases, client, publisher, number)
     total = Sum()
     with client.transaction() as opened:
-        queue = run(take(setting.store, setting.outbox, number, setting.batch, setting.low.mark), opened.execute)
+        queue = run(_take(setting, number), opened.execute)
         if queue:
-            setting.low.took(queue)
+            setting.took(queue)
             flow = Flow(queue, setting.rules)
             for wave in flow:
                 verdict = flow.judge(wave, published_by(publisher, wave))
@@ -163,9 +175,9 @@ async def adrain(setting: Setting, client: AsyncClient, publisher: AsyncPublishe
         return await _adrain_leased(setting, setting.leases, client, publisher, number)
     total = Sum()
     async with client.transaction() as opened:
-        queue = await arun(take(setting.store, setting.outbox, number, setting.batch, setting.low.mark), opened.execute)
+        queue = await arun(_take(setting, number), opened.execute)
         if queue:
-            setting.low.took(queue)
+            setting.took(queue)
             flow = Flow(queue, setting.rules)
             for wave in flow:
                 verdict = flow.judge(wave, await apublished_by(publisher, wave))
@@ -178,13 +190,17 @@ async def adrain(setting: Setting, client: AsyncClient, publisher: AsyncPublishe
 # ---------------------------------------------------------------- held by a lease
 
 
+def _due(setting: Setting, number: int) -> Steps[list[Queued]]:
+    return due(setting.outbox, number, setting.batch, setting.low.mark, setting.walks.of(number))
+
+
 def _drain_leased(setting: Setting, leases: Boundary, client: Client, publisher: Publisher, number: int) -> Sum:
     total = Sum()
     with suppress(InProgress), leases.claim(f"bucket {number}") as claim:
         claim.answered(Answered.UNEXECUTED, None)  # the bucket is free again, however this ends
-        due = run(ask(setting.outbox.due(number, setting.batch, setting.low.mark)), client)
-        setting.low.took(due)
-        queue, killers = sifted(due, setting.rules)
+        found = run(_due(setting, number), client)
+        setting.took(found)
+        queue, killers = sifted(found, setting.rules)
         if killers.dead:
             _conclude(setting, client, claim, killers, total)
         if queue:
@@ -221,9 +237,9 @@ async def _adrain_leased(
     with suppress(InProgress):
         async with leases.claim(f"bucket {number}") as claim:
             claim.answered(Answered.UNEXECUTED, None)
-            due = await arun(ask(setting.outbox.due(number, setting.batch, setting.low.mark)), client)
-            setting.low.took(due)
-            queue, killers = sifted(due, setting.rules)
+            found = await arun(_due(setting, number), client)
+            setting.took(found)
+            queue, killers = sifted(found, setting.rules)
             if killers.dead:
                 await _aconclude(setting, client, claim, killers, total)
             if queue:

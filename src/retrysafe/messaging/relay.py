@@ -18,6 +18,7 @@ from retrysafe.core.backoff import Backoff
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.polling import Polls
 from retrysafe.core.relaying import OnDead, Rules
+from retrysafe.core.walking import Walks, most
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.attending import Attendance
 from retrysafe.messaging.draining import Setting, Sum, adrain, drain
@@ -70,6 +71,7 @@ class Relay:
             count the attempts that died with their relay.
         lease: how long a bucket whose relay has died stays held, with leases; they are renewed while a relay lives.
         batch: how many messages of a bucket are taken at once.
+        batch_bytes: how many bytes of payloads and headers, at most; one message is taken however large it is.
         at_once: how many buckets an `AsyncPublisher` works on together.
         keep: move what has left to ``retrysafe_outbox_published`` instead of removing it.
         attempts: how often the broker may refuse a message before it is moved to the dead letters.
@@ -92,6 +94,7 @@ class Relay:
         hold: Holding | None = None,
         lease: Duration = "30s",
         batch: int = 200,
+        batch_bytes: int = 4 << 20,
         at_once: int = 4,
         keep: bool = False,
         attempts: int = 10,
@@ -103,10 +106,10 @@ class Relay:
         listen: str | None = None,
         observers: Iterable[Observer] | None = None,
     ) -> None:
-        if not 1 <= batch <= MOST or min(attempts, crashes) < 1 or not 1 <= at_once <= MOST_AT_ONCE:
+        if not 1 <= batch <= MOST or min(attempts, crashes, batch_bytes) < 1 or not 1 <= at_once <= MOST_AT_ONCE:
             raise ConfigurationError(
-                f"batch= is a number from 1 to {MOST}, at_once= one from 1 to {MOST_AT_ONCE}, attempts= and "
-                "crashes= numbers from 1."
+                f"batch= is a number from 1 to {MOST}, at_once= one from 1 to {MOST_AT_ONCE}, batch_bytes=, attempts= "
+                "and crashes= numbers from 1."
             )
         self._backend = connect.connect(store)
         self._listen = address(listen)
@@ -124,7 +127,11 @@ class Relay:
         backoff = Backoff(seconds_of(pause, "pause"), seconds_of(longest_pause, "longest_pause"))
         rules = Rules(attempts=attempts, crashes=crashes, backoff=backoff, on_dead=OnDead(on_dead))
         self._low = LowWater(outbox)
-        self._setting = Setting(cast("TransactionalStore", sql), outbox, None, rules, batch, keep, self._low)
+        self._walks = Walks(time.monotonic)
+        bounds = most(batch, batch_bytes)
+        self._setting = Setting(
+            cast("TransactionalStore", sql), outbox, None, rules, bounds, keep, self._low, self._walks
+        )
         self._reporter = Reporter(Observers(observing))
         self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(alarm, "alarm"))
         self._polls = Polls()
@@ -148,7 +155,7 @@ class Relay:
         with self._working(self._opened()) as (setting, client):
             self._backend.check(client)
             total = Sum()
-            while self._round(setting, client, total) or self._low.reset():
+            while self._round(setting, client, total) or self._anew():
                 pass
         return Relayed(total.left, total.delayed, total.dead)
 
@@ -157,7 +164,7 @@ class Relay:
         async with self._aworking(await self._aopened()) as (setting, client):
             await self._backend.acheck(client)
             total = Sum()
-            while await self._around(setting, client, total) or self._low.reset():
+            while await self._around(setting, client, total) or self._anew():
                 pass
         return Relayed(total.left, total.delayed, total.dead)
 
@@ -171,7 +178,11 @@ class Relay:
             began = time.monotonic()
             self._tell(drain(setting, client, self._publisher, number), began, total)
             self._attend(client)
-        return total.left > before
+        return total.left > before or self._walks.further
+
+    def _anew(self) -> bool:
+        """Read everything from its beginning; whether that is something new."""
+        return any([self._low.reset(), self._walks.restart()])
 
     async def _around(self, setting: Setting, client: AsyncClient, total: Sum) -> bool:
         """The same for async code, several buckets at a time: one that is slow keeps the others from nothing."""
@@ -192,7 +203,7 @@ class Relay:
         for ended in await asyncio.gather(*(work() for _ in range(self._at_once)), return_exceptions=True):
             if ended is not None:
                 raise ended
-        return total.left > before and not self._bell.rung
+        return (total.left > before or self._walks.further) and not self._bell.rung
 
     def _tell(self, done: Sum, began: float, total: Sum) -> None:
         for verdict in done.verdicts:
@@ -239,7 +250,7 @@ class Relay:
     def _working(self, client: Client) -> Iterator[tuple[Setting, Client]]:
         """Connections, and leases where they are wanted, for as long as a run lasts."""
         leases = self._leasing()
-        self._low.reset()
+        self._anew()
         try:
             with woken(self._backend, self._bell), listening(self._listen, self._bell.nudge):
                 yield self._setting._replace(leases=leases), client
@@ -253,7 +264,7 @@ class Relay:
     @asynccontextmanager
     async def _aworking(self, client: AsyncClient) -> AsyncIterator[tuple[Setting, AsyncClient]]:
         leases = self._leasing()
-        self._low.reset()
+        self._anew()
         try:
             with woken(self._backend, self._bell):
                 async with alistening(self._listen, self._bell.nudge):
@@ -308,7 +319,7 @@ class Relay:
         return rest
 
     def _failed(self, error: Exception) -> float:
-        self._low.reset()
+        self._anew()
         self._reporter.failed(error)
         self._polls, rest = self._polls.failed(random.random())
         return rest

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from retrysafe.core.inboxing import Counts
 from retrysafe.core.relaying import Death, Delay
+from retrysafe.core.walking import Most, Released, Span, Stretch
 from retrysafe.ports.asking import Ask
 from retrysafe.types import (
     Arrival,
@@ -50,11 +51,19 @@ class OutboxStore(Protocol):
         """The lowest number of all messages, and which transactions may still write a lower one."""
         ...
 
-    def due(self, number: int, limit: int, low: int = 0) -> Ask[list[Queued]]:
-        """The oldest messages of a bucket that may leave: none behind one that waits, none of a paused topic.
+    def due(self, number: int, span: Span, most: Most) -> Ask[Stretch]:
+        """Rows of a bucket, and the oldest of them that may leave: none behind one that waits, none of a paused topic.
 
-        Those with numbers below ``low`` are not read.
+        Where reading begins behind ``span.low``, none may that has one of its lane before.
         """
+        ...
+
+    def lane(self, number: int, of: int, span: Span, most: Most) -> Ask[Stretch]:
+        """The same of one lane alone, up to ``span.end``."""
+        ...
+
+    def released(self, number: int, upto: int, limit: int) -> Ask[Released]:
+        """Up to so many lanes whose message up to ``upto`` has waited long enough, and what is said of topics."""
         ...
 
     def begun(self, queue: Sequence[Queued]) -> list[Ask[None]]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from retrysafe.core.lanes import BUCKETS
 from retrysafe.core.relaying import MOST_COUNTED, Verdict
+from retrysafe.core.walking import LANES, MORE, PAGES, Most, Span, Walk
 from retrysafe.ports import Ask, OperableOutbox, OutboxStore, Steps, TransactionalStore
 from retrysafe.programs.drivers import ask
 from retrysafe.types import Backlog, DeadLetter, Held, Queued, RelaySeen
@@ -18,8 +19,48 @@ def each(asks: Iterable[Ask[None]]) -> Steps[None]:
         yield from ask(request)
 
 
+def due(outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk) -> Steps[list[Queued]]:
+    """The messages of a bucket that may leave next: of lanes that were passed over, and of what follows."""
+    queue = (yield from _passed_over(outbox, number, most, low, walk)) if walk.after else []
+    room = most.beside(queue)
+    start, following = max(low, walk.after + 1 if walk.after else 0), True
+    for page in range(PAGES):
+        span = Span(start, walk.rows(most) if page == 0 else most.messages + MORE, low)
+        stretch = yield from ask(outbox.due(number, span, most.beside(queue)))
+        ended = len(stretch.rows) < span.span_rows
+        queue += stretch.queue
+        if page == 0:
+            walk.idle = len(stretch.rows) - len(stretch.queue)
+        following = following and walk.saw(stretch, most, ended=ended)
+        left = most.beside(queue)
+        if ended or 2 * left.messages <= room.messages or left.bytes == 0:
+            break
+        start = stretch.rows[-1].id + 1
+    else:
+        walk.further = following
+    return queue
+
+
+def _passed_over(outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk) -> Steps[list[Queued]]:
+    """What may leave of the lanes that were passed over; half a batch, so that what follows goes on too."""
+    released = yield from ask(outbox.released(number, walk.after, LANES))
+    if not walk.goes_on(released):
+        return []
+    queue: list[Queued] = []
+    half = most.halved()
+    for of in walk.turn():
+        span = Span(low, most.of_lane, low, walk.after)
+        stretch = yield from ask(outbox.lane(number, of, span, half.beside(queue)))
+        if not stretch.rows or not stretch.rows[0].free:
+            walk.lanes.pop(of)
+        queue += stretch.queue
+        if len(queue) >= half.messages or half.beside(queue).bytes == 0:
+            break
+    return queue
+
+
 def take(
-    store: TransactionalStore, outbox: OutboxStore, number: int, limit: int, low: int
+    store: TransactionalStore, outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk
 ) -> Steps[list[Queued] | None]:
     """Begin a transaction that holds a bucket, and return what of it is due; None, and no transaction, if another does.
 
@@ -30,7 +71,7 @@ def take(
     if not (yield from ask(outbox.hold(number))):
         yield from ask(store.rollback())
         return None
-    return (yield from ask(outbox.due(number, limit, low)))
+    return (yield from due(outbox, number, most, low, walk))
 
 
 def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool) -> Steps[None]:

@@ -183,6 +183,11 @@ class MysqlStore(SqlStore):
         digits = {name: value.hex() if isinstance(value, bytes) else value for name, value in params.items()}
         return Query(_spelled(sql, self.clock, self.NOW), digits, otherwise, writes)
 
+    def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
+        """The same, by the index's name."""
+        at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
+        return f"{table} AS o FORCE INDEX ({index}) WHERE {at} AND o.id >= {start}", "o.id"
+
     def upsert(self, key: str, columns: Iterable[str]) -> str:
         """The same, by whichever key."""
         return self.on_conflict(key, ", ".join(f"{column} = VALUES({column})" for column in columns))

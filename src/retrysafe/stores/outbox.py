@@ -7,6 +7,7 @@ from typing import Any
 
 from retrysafe.core.lanes import bucket, lane
 from retrysafe.core.relaying import Death, Delay
+from retrysafe.core.walking import Most, Released, Row, Span, Stretch
 from retrysafe.ports import Ask, Rows
 from retrysafe.stores.envelopes import ENVELOPE, envelope_in, values_of
 from retrysafe.stores.sql import TABLE as RECORDS
@@ -16,6 +17,8 @@ from retrysafe.types import Envelope, Held, Look, Queued
 TABLE = "retrysafe_outbox"
 AT_ONCE = 200
 """How many messages one statement writes: databases bound its parameters."""
+BY_BUCKET, BY_LANE = f"{TABLE}_bucket", f"{TABLE}_lane"
+"""The indexes of a bucket's messages, and of a lane's, in the order of their numbers."""
 FOREVER = 1 << 62
 """Microseconds since the epoch that never come: until a person says so."""
 
@@ -60,10 +63,9 @@ class SqlOutbox:
 
     def waiting(self, low: int = 0) -> Ask[list[int]]:
         """The buckets that hold messages with numbers from ``low`` on."""
-        sql = (
-            f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE EXISTS "
-            f"(SELECT 1 FROM {TABLE} AS o WHERE o.bucket = b.bucket AND o.id >= {self._store.p('token', 'low')})"
-        )
+        found, order = self._store.along(TABLE, {"bucket": "b.bucket"}, self._store.p("token", "low"), BY_BUCKET)
+        first = f"SELECT o.bucket FROM {found} ORDER BY {order} LIMIT 1"
+        sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE ({first}) = b.bucket"
         return Ask(
             self._store.query(sql, {"low": low}, writes=False), lambda answer: [int(row[0]) for row in answer.rows]
         )
@@ -88,22 +90,91 @@ class SqlOutbox:
         )
         return Ask(self._store.query(sql, {"key": held.key, "attempt": held.attempt, "token": held.token}), _any)
 
-    def due(self, number: int, limit: int, low: int = 0) -> Ask[list[Queued]]:
-        """The oldest messages of a bucket from ``low`` on that may leave: none behind one that waits."""
-        p, clock = self._store.p, self._store.clock
+    def due(self, number: int, span: Span, most: Most) -> Ask[Stretch]:
+        """Rows of a bucket from ``span.start`` on, and of those that may leave the oldest, within these bounds.
+
+        None may that is behind one of its lane that waits, or is of a paused topic; none that has one of its lane
+        before it from ``span.low`` on, where reading does not begin there.
+        """
+        p = self._store.p
+        found = self._store.along(TABLE, {"bucket": p("bucket")}, p("token", "start"), BY_BUCKET)
+        unless = [self._blocked(), self._paused()]
+        params = {"bucket": number, "start": span.start, "span_rows": span.span_rows}
+        if span.start > span.low:
+            params["low"] = span.low
+            places = {"bucket": p("bucket"), "lane": "p.lane"}
+            before, order = self._store.along(TABLE, places, p("token", "low"), BY_LANE)
+            same = f"o.bucket = {p('bucket')} AND o.lane = p.lane"
+            head = f"SELECT CASE WHEN {same} THEN o.id END FROM {before} ORDER BY {order} LIMIT 1"
+            unless.append(f"coalesce(({head}), {p('token', 'start')}) < {p('token', 'start')}")
+        return self._stretch(found, f"p.bucket = {p('bucket')}", unless, params, most)
+
+    def lane(self, number: int, of: int, span: Span, most: Most) -> Ask[Stretch]:
+        """The same of one lane alone, up to ``span.end``."""
+        p = self._store.p
+        places = {"bucket": p("bucket"), "lane": p("token", "lane")}
+        found = self._store.along(TABLE, places, p("token", "start"), BY_LANE)
+        params = {"bucket": number, "lane": of, "start": span.start, "end": span.end, "span_rows": span.span_rows}
+        wanted = f"p.bucket = {p('bucket')} AND p.lane = {p('token', 'lane')} AND p.id <= {p('token', 'end')}"
+        return self._stretch(found, wanted, [self._blocked(), self._paused()], params, most)
+
+    def _blocked(self) -> str:
+        return (
+            f"EXISTS (SELECT 1 FROM {TABLE}_troubles AS d WHERE d.bucket = {self._store.p('bucket')} "
+            "AND d.lane = p.lane AND d.id + 0 <= p.id AND d.not_before + 0 > t.now)"  # by the index of lanes, no other
+        )
+
+    def _paused(self) -> str:
+        return f"EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = p.topic)"
+
+    def _stretch(
+        self, found: tuple[str, str], wanted: str, unless: Sequence[str], params: Mapping[str, Any], most: Most
+    ) -> Ask[Stretch]:
+        """Judge rows that were found in their order, by what is small of them; then read those that are taken.
+
+        Each step works on the rows of the one before it, of which there are as many as are asked for: there is nothing
+        here that a database could plan otherwise.
+        """
+        p, size = self._store.p, self._store.BYTES
+        source, order = found
+        takes = f"j.free = 1 AND j.place <= {p('limit', 'of_lane')}"
         columns = ", ".join(f"o.{name}" for name in COLUMNS)
-        blocked = (
-            f"SELECT 1 FROM {TABLE}_troubles AS d WHERE d.bucket = {p('bucket')} AND d.lane = o.lane "
-            "AND d.id <= o.id AND d.not_before > t.now"
-        )
         sql = (
-            f"SELECT {columns}, coalesce(w.started, 0), coalesce(w.finished, 0), t.now, w.id "
-            f"FROM {TABLE} AS o LEFT JOIN {TABLE}_troubles AS w ON w.id = o.id, {clock} "
-            f"WHERE o.bucket = {p('bucket')} AND o.id >= {p('token', 'low')} AND NOT EXISTS ({blocked}) "
-            f"AND NOT EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = o.topic) "
-            f"ORDER BY o.id LIMIT {p('limit')}"
+            f"WITH page AS (SELECT o.id, o.bucket, o.lane, o.topic, o.created, "
+            f"{size}(o.payload) + {size}(o.headers) AS size FROM {source} "
+            f"ORDER BY {order} LIMIT {p('limit', 'span_rows')}), "
+            f"judged AS (SELECT p.id, p.lane, p.created, p.size, t.now AS read_at, "
+            f"CASE WHEN {' OR '.join(unless)} THEN 0 ELSE 1 END AS free FROM page AS p, {self._store.clock} "
+            f"WHERE {wanted}), "
+            "placed AS (SELECT r.*, sum(r.free) OVER (PARTITION BY r.lane ORDER BY r.id) AS place, "
+            "sum(r.free) OVER (PARTITION BY r.lane) AS together FROM judged AS r), "
+            f"summed AS (SELECT j.*, sum(CASE WHEN {takes} THEN 1 ELSE 0 END) OVER (ORDER BY j.id) AS taken, "
+            f"sum(CASE WHEN {takes} THEN j.size ELSE 0 END) OVER (ORDER BY j.id) AS upto FROM placed AS j) "
+            f"SELECT j.id, j.lane, j.created, j.free, j.together, j.read_at, {columns}, "
+            "coalesce(w.started, 0), coalesce(w.finished, 0), w.id "
+            f"FROM summed AS j LEFT JOIN {TABLE} AS o ON o.id = j.id AND {takes} AND j.taken <= {p('limit')} "
+            f"AND (j.upto <= {p('limit', 'span_bytes')} OR j.upto = j.size) "
+            f"LEFT JOIN {TABLE}_troubles AS w ON w.id = o.id ORDER BY j.id"
         )
-        return Ask(self._store.query(sql, {"bucket": number, "limit": limit, "low": low}, writes=False), _queue)
+        bounds = {"limit": most.messages, "of_lane": most.of_lane, "span_bytes": most.bytes}
+        return Ask(self._store.query(sql, {**params, **bounds}, writes=False), _stretch)
+
+    def released(self, number: int, upto: int, limit: int) -> Ask[Released]:
+        """Up to so many lanes whose message up to ``upto`` has waited long enough, and what is said of topics."""
+        p = self._store.p
+        lanes = (
+            f"SELECT d.lane FROM {TABLE}_troubles AS d, {self._store.clock} WHERE d.bucket = {p('bucket')} "
+            f"AND d.not_before <= t.now AND d.id + 0 <= {p('token', 'upto')} LIMIT {p('limit')}"
+        )
+        topics = f"SELECT count(*) AS topics, coalesce(max(q.since), 0) AS latest FROM {TABLE}_paused AS q"
+        sql = f"SELECT s.topics, s.latest, r.lane FROM ({topics}) AS s LEFT JOIN ({lanes}) AS r ON 1 = 1"
+        return Ask(
+            self._store.query(sql, {"bucket": number, "upto": upto, "limit": limit}, writes=False),
+            lambda answer: Released(
+                [int(row[2]) for row in answer.rows if row[2] is not None],
+                (int(answer.rows[0][0]), int(answer.rows[0][1])),
+            ),
+        )
 
     # ------------------------------------------------------------ concluding
 
@@ -200,16 +271,21 @@ def _values(envelope: Envelope) -> tuple[Any, ...]:
     return bucket(of), of, *values_of(envelope)
 
 
-def _queue(answer: Rows) -> list[Queued]:
-    return [_queued(row) for row in answer.rows]
+def _stretch(answer: Rows) -> Stretch:
+    rows = [
+        Row(int(id_), int(of), int(created), int(free) == 1, int(number))
+        for id_, of, created, free, number, *_ in answer.rows
+    ]
+    queue = [_queued(row) for row in answer.rows if row[6] is not None]
+    return Stretch(rows, queue, int(answer.rows[0][5]) if answer.rows else 0)
 
 
 def _queued(row: Sequence[Any]) -> Queued:
-    fields: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
-    started, finished, now, note = row[len(COLUMNS) :]
+    fields: dict[str, Any] = dict(zip(COLUMNS, row[6:], strict=False))
+    started, finished, note = row[6 + len(COLUMNS) :]
     envelope = envelope_in(fields)
     place = int(fields["id"]), int(fields["lane"]), int(fields["created"])
-    return Queued(*place, int(started), int(finished), envelope, int(now), note is not None)
+    return Queued(*place, int(started), int(finished), envelope, int(row[5]), note is not None)
 
 
 def _look(answer: Rows) -> Look:

@@ -34,23 +34,26 @@ class OperableSqlOutbox(SqlOutbox):
 
     def backlog(self) -> Ask[list[Backlog]]:
         """What waits, by topic: of the oldest and the newest messages, half of `MOST_COUNTED` of each."""
-        blocked = (
-            f"SELECT 1 FROM {TABLE}_troubles AS d WHERE d.bucket = o.bucket AND d.lane = o.lane AND d.id <= o.id "
-            "AND d.not_before > t.now"
-        )
-        paused = f"EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = o.topic)"
         ends = " UNION ".join(
             f"SELECT {end}.* FROM (SELECT o.id, o.bucket, o.lane, o.topic, o.created FROM {TABLE} AS o "
             f"ORDER BY o.id{order} LIMIT {MOST_COUNTED // 2}) AS {end}"
             for end, order in (("oldest", ""), ("newest", " DESC"))
         )
-        rows = (
-            f"SELECT o.topic, o.created, t.now AS read_at, CASE WHEN {paused} THEN 1 ELSE 0 END AS paused, "
-            f"CASE WHEN {paused} OR EXISTS ({blocked}) THEN 0 ELSE 1 END AS due FROM ({ends}) AS o, {self._store.clock}"
+        waiting = (
+            f"SELECT d.bucket, d.lane, d.id FROM {TABLE}_troubles AS d, {self._store.clock} "
+            f"WHERE d.not_before > t.now LIMIT {MOST_COUNTED}"
         )
+        waits = f"SELECT w.bucket, w.lane, min(w.id) AS head FROM ({waiting}) AS w GROUP BY w.bucket, w.lane"
+        rows = (
+            "SELECT o.topic, o.created, CASE WHEN q.topic IS NULL THEN 0 ELSE 1 END AS paused, "
+            "CASE WHEN q.topic IS NULL AND b.head IS NULL THEN 1 ELSE 0 END AS due "
+            f"FROM ({ends}) AS o LEFT JOIN ({waits}) AS b ON b.bucket = o.bucket AND b.lane = o.lane "
+            f"AND b.head <= o.id LEFT JOIN {TABLE}_paused AS q ON q.topic = o.topic"
+        )
+        groups = f"SELECT r.topic, r.paused, r.due, count(*) AS number, min(r.created) AS oldest FROM ({rows}) AS r "
         sql = (
-            "SELECT r.topic, count(*), min(r.created), sum(r.due), min(CASE WHEN r.due = 1 THEN r.created END), "
-            f"max(r.paused), max(r.read_at) FROM ({rows}) AS r GROUP BY r.topic ORDER BY r.topic"
+            f"SELECT g.topic, g.paused, g.due, g.number, g.oldest, t.now FROM ({groups} "
+            f"GROUP BY r.topic, r.paused, r.due) AS g, {self._store.clock} ORDER BY g.topic"
         )
         return Ask(self._store.query(sql, {}, writes=False), _backlog)
 
@@ -153,7 +156,8 @@ class OperableSqlOutbox(SqlOutbox):
     def unpark(self, numbers: Sequence[int]) -> Ask[int]:
         """Let parked lanes go on with the message that they wait for."""
         where, params = self._numbers(numbers)
-        sql = f"DELETE FROM {TABLE}_troubles WHERE {where} AND not_before >= {FOREVER}"
+        none = "not_before = 0, started = 0, finished = 0"  # noted still: relays that have passed it over look there
+        sql = f"UPDATE {TABLE}_troubles SET {none} WHERE {where} AND not_before >= {FOREVER}"
         return Ask(self._store.query(sql, params), lambda answer: answer.affected)
 
     def _numbers(self, numbers: Sequence[int]) -> tuple[str, dict[str, Any]]:
@@ -196,10 +200,12 @@ class SqlPublished:
 
 
 def _backlog(answer: Rows) -> list[Backlog]:
-    return [
-        Backlog(topic, int(count), _age(oldest, now), int(due), _age(oldest_due, now), bool(int(paused)))
-        for topic, count, oldest, due, oldest_due, paused, now in answer.rows
-    ]
+    found: dict[str, Backlog] = {}
+    for topic, paused, due, count, oldest, now in answer.rows:
+        one, number, age = found.get(topic, Backlog(topic, 0, 0.0, 0, 0.0, False)), int(count), _age(oldest, now)
+        one = one._replace(messages=one.messages + number, oldest=max(one.oldest, age), paused=bool(int(paused)))
+        found[topic] = one._replace(due=number, oldest_due=age) if int(due) else one
+    return list(found.values())
 
 
 def _age(instant: int | None, now: int) -> float:

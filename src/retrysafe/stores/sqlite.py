@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from retrysafe.ports import Capabilities
 from retrysafe.stores.sql import SqlStore
 
@@ -28,5 +30,11 @@ class SqliteStore(SqlStore):
     NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
     GREATEST = "max"
     LOCKS_ROWS = False
+    BYTES = "length"
     BEGIN = "BEGIN IMMEDIATE"
     HAS_SCHEMA = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'retrysafe_schema'"
+
+    def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
+        """The same, by the index's name."""
+        at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
+        return f"{table} AS o INDEXED BY {index} WHERE {at} AND o.id >= {start}", "o.id"

@@ -32,6 +32,8 @@ class SqlStatements:
     GATE: ClassVar[str] = ""
     """A further condition under which a transaction may take a record, so that it never blocks."""
     SKIP_LOCKED: ClassVar[str] = ""
+    BYTES: ClassVar[str] = "octet_length"
+    """The function that tells how many bytes a value has, without reading it where the database can."""
     clock: str
     """What a statement reads from beside the records, so that it has ``t.now``."""
 
@@ -50,6 +52,16 @@ class SqlStatements:
         """The condition, behind an expression, that it is one of these values; and its parameters."""
         params = {f"{name}{i}": value for i, value in enumerate(values)}
         return f"IN ({', '.join(self.p(kind, each) for each in params)})", params
+
+    def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
+        """Rows with these values, from an id on, in the order of their ids, along an index of those columns and the id.
+
+        What stands behind FROM, and behind ORDER BY, for a LIMIT to follow. Behind the last of them there may be rows
+        with other values: whoever asks leaves them out afterwards. So no statistics, and no lack of them, can make the
+        database expect few rows and sort all that there are.
+        """
+        order = ", ".join(f"o.{name}" for name in (*places, "id"))
+        return f"{table} AS o WHERE ({order}) >= ({', '.join(places.values())}, {start})", order
 
     def upsert(self, key: str, columns: Iterable[str]) -> str:
         """The end of an INSERT that changes these columns of the row which is there."""
