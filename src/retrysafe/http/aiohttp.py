@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Iterator
 from contextlib import closing
 from typing import Any, Unpack
 
@@ -19,8 +19,8 @@ from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Headers, Request, Response, lower
-from retrysafe.http.policy import Options
+from retrysafe.http.messages import Headers, Request, Response, lower, path_of
+from retrysafe.http.policy import UNSAFE, Options
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.problems import Refusal
 from retrysafe.http.security import refuse_without_principal, secured
@@ -71,6 +71,7 @@ async def _serve(
 ) -> web.StreamResponse:
     """Answer a request: by the handler, or in its place."""
     asked = _request(request)
+    guard.warn_of_unmatched(lambda: _served(request.app))
     if nested.is_inside(guard, asked):
         return await handler()
     if guard.need(asked) != "off":
@@ -123,6 +124,13 @@ async def _give_back(request: web.Request, raw: bytes) -> None:
         request.content.unread_data(raw)
 
 
+def _served(app: web.Application) -> Iterator[tuple[Container[str], str]]:
+    """Every route's methods and template."""
+    for route in app.router.routes():
+        if route.resource is not None:
+            yield UNSAFE if route.method == "*" else {route.method}, route.resource.canonical
+
+
 def _abort(request: web.Request) -> None:
     """A response that the handler has begun to send by itself must not look complete."""
     if request.transport is not None:
@@ -130,8 +138,10 @@ def _abort(request: web.Request) -> None:
 
 
 def _request(request: web.Request) -> Request:
-    path, _, query = request.raw_path.partition("?")
-    return Request(request.method, path.encode(), query.encode(), lower(request.raw_headers))
+    path, query = path_of(request.raw_path), request.raw_path.partition("?")[2]
+    resource = request.match_info.route.resource
+    routed = (request.path, *(() if resource is None else (resource.canonical,)))
+    return Request(request.method, path.encode(), query.encode(), lower(request.raw_headers), routed)
 
 
 def _captured(given: web.StreamResponse) -> Response:

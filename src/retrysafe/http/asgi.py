@@ -133,7 +133,14 @@ async def _around(scope: Scope) -> list[object]:
 def request_of(scope: Scope) -> Request:
     """The head of an ASGI request."""
     path = scope.get("raw_path") or quote(scope["path"], safe="/:@!$&'()*+,;=~").encode()
-    return Request(scope["method"], path.partition(b"?")[0], scope.get("query_string", b""), lower(scope["headers"]))
+    query, headers = scope.get("query_string", b""), lower(scope["headers"])
+    return Request(scope["method"], path.partition(b"?")[0], query, headers, _routed(scope))
+
+
+def _routed(scope: Scope) -> tuple[str, ...]:
+    """The path as it is routed: whole, and inside of what serves it under a prefix (``root_path``, a mount)."""
+    path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+    return (path, path[len(root) :]) if root and path.startswith(f"{root}/") else (path,)
 
 
 async def read_body(body: Body, receive: Receive) -> bool:

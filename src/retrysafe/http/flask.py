@@ -7,7 +7,7 @@ It works around views, not around the WSGI application: whose request it is, Fla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import ExitStack
 from functools import wraps
 from io import BufferedReader
@@ -137,6 +137,9 @@ class Installed:
             )
         return self._guards[rule]
 
+    def _served(self) -> Iterator[tuple[Container[str], str]]:
+        return ((rule.methods or (), rule.rule) for rule in self._app.url_map.iter_rules())
+
     def _rule(self) -> Rule | None:
         """What was said of the view that was asked for, or of the innermost blueprint of which something was said."""
         marked = self._marked()
@@ -171,6 +174,7 @@ class Installed:
 
     def _keep_body(self, app: Flask, **signal: Any) -> None:
         """Before anybody reads the body, begin to keep what is read of it."""
+        self._guard.warn_of_unmatched(self._served)
         rule = self._rule()
         guard = self.guard(rule)
         guarded = request.method in guard.policy.methods and not (rule is not None and rule.need == "off")
@@ -202,7 +206,7 @@ class Installed:
             )
         guard, off = self.guard(rule), rule is not None and rule.need == "off"
         held: Exchange | None = request.environ.get(HELD)
-        asked = request_of(request.environ)
+        asked = _asked()
         if nested.is_inside(guard, asked, held, off=off) or off:
             return view()
         if guard.need(asked) != "off":
@@ -219,7 +223,7 @@ class Installed:
 
     def _admit(self, guard: Guard) -> Exchange | None:
         """Read the request, its body last; None when it passes untouched. Raises `Refusal`."""
-        asked = request_of(request.environ)
+        asked = _asked()
         key = guard.admit(asked)
         if key is None:
             return None
@@ -318,6 +322,14 @@ class _Swapped:
 
 
 # ------------------------------------------------------------ the body
+
+
+def _asked() -> messages.Request:
+    """The head of Flask's request, with the rule by which it is routed."""
+    asked = request_of(request.environ)
+    if request.url_rule is not None:
+        asked.routed += (request.url_rule.rule,)
+    return asked
 
 
 def _input_of(environ: Environ, guard: Guard) -> Input:

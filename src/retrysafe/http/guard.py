@@ -6,7 +6,7 @@ the response to `Guard.judge` before it leaves the claim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -50,6 +50,7 @@ class Guard:
         self.boundary = boundary
         self.options = options
         self.policy = policy_of(options)
+        self._compared = False
         self.shared = principal == principals.SHARED
         """Whether all clients have one space of keys on purpose."""
         self.principal: Callable[..., Any] | None = None if isinstance(principal, str) else principal
@@ -76,8 +77,17 @@ class Guard:
         policy = self.policy
         if request.method not in policy.methods:
             return "off"
-        path = "" if policy.routes is None else unquote(request.path.decode("latin-1"))  # as the application routes it
-        return policy.need(request.method, path)
+        if policy.routes is None:
+            return policy.need(request.method)
+        return policy.need(request.method, unquote(request.path.decode("latin-1")), *request.routed)
+
+    def warn_of_unmatched(self, served: Callable[[], Iterable[tuple[Container[str], str]]]) -> None:
+        """Log, once, which patterns of ``routes=`` match none of the routes that an application has."""
+        if self.policy.routes is None or self._compared:
+            return
+        self._compared = True
+        for pattern in self.policy.routes.unmatched(served()):
+            logger().warning("routes=: %r matches no route of the application, so that it guards nothing.", pattern)
 
     def admit(self, request: Request) -> str | None:
         """Return the request's key; None when it passes untouched. Raises `Refusal`."""

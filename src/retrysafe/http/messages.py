@@ -29,13 +29,15 @@ _MOST_DIGITS = 19
 class Request:
     """The head of a request: its method, the path and query as they were on the wire, and its field lines."""
 
-    __slots__ = ("_lines", "headers", "method", "path", "query")
+    __slots__ = ("_lines", "headers", "method", "path", "query", "routed")
 
-    def __init__(self, method: str, path: bytes, query: bytes, headers: Headers) -> None:
+    def __init__(self, method: str, path: bytes, query: bytes, headers: Headers, routed: tuple[str, ...] = ()) -> None:
         self.method = method
         self.path = path
         self.query = query
         self.headers = headers
+        self.routed = routed
+        """The path as the application routes it: decoded, without the prefix where it is mounted, or its route."""
         self._lines: dict[bytes, list[bytes]] = {}
         for name, value in headers:
             if name in self._lines:
@@ -46,6 +48,12 @@ class Request:
     def lines(self, name: bytes) -> Sequence[bytes]:
         """The values of the lines named ``name``, in their order."""
         return self._lines.get(name, ())
+
+
+def path_of(target: str) -> str:
+    """The path of a request's target, which may be in the absolute form, as proxies are asked in."""
+    path = target.partition("?")[0].partition("#")[0]
+    return path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
 
 
 class Response(NamedTuple):

@@ -93,9 +93,9 @@ class Policy(NamedTuple):
     response_limit: int = 1 << 20
     problem_base: str = BASE
 
-    def need(self, method: str, path: str) -> Need:
-        """Whether a request needs a key."""
-        found = None if self.routes is None else self.routes.need(method, path)
+    def need(self, method: str, *paths: str) -> Need:
+        """Whether a request needs a key that may be routed by each of these paths."""
+        found = None if self.routes is None else self.routes.strictest(method, paths)
         return found or ("required" if self.required else "optional")
 
 

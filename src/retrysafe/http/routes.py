@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from typing import Generic, Literal, TypeVar
 
@@ -14,6 +14,7 @@ Need = Literal["required", "optional", "off"]
 NEEDS = ("required", "optional", "off")
 T = TypeVar("T")
 _PATTERN = re.compile(r"(?:([A-Z]+) )?(/\S*)")
+_PARAMETER = re.compile(r"\{[^{}]*\}|<[^<>]*>")
 _LONGEST_KEPT = 512
 """Characters of a path up to which the rule that it matched is remembered: strangers choose the paths."""
 
@@ -83,12 +84,57 @@ class Routes:
     """Whether a request needs a key, by `Patterns`. Raises `ConfigurationError` for what is no pattern or no need."""
 
     def __init__(self, routes: Mapping[str, Need]) -> None:
+        self._patterns = list(routes)
         needs: dict[str, Need] = {pattern: _checked(pattern, need) for pattern, need in routes.items()}
-        self._needs: Patterns[Need] = Patterns(needs)
+        ranked = {pattern: (rank, need) for rank, (pattern, need) in enumerate(needs.items())}
+        self._exact: Patterns[tuple[int, Need]] = Patterns(ranked)
+        folded: dict[str, tuple[int, Need]] = {}
+        for pattern, said in ranked.items():
+            method, slash, path = pattern.partition("/")
+            folded.setdefault(method + _folded(slash + path), said)
+        self._alike: Patterns[tuple[int, Need]] = Patterns(folded)
 
     def need(self, method: str, path: str) -> Need | None:
         """What the first pattern that matches says; None when none does."""
-        return self._needs.find(method, path)
+        found = self._exact.find(method, path)
+        return None if found is None else found[1]
+
+    def strictest(self, method: str, paths: Iterable[str]) -> Need | None:
+        """What is said of a request that may be routed by each of these paths: the strictest; None when nothing is.
+
+        Applications route other spellings to the same place (a doubled or a final slash, another case), so a rule
+        that requires a key holds for these too, unless a rule before it matches the path as it is.
+        """
+        paths = set(paths)
+        exact = [found for path in paths if (found := self._exact.find(method, path)) is not None]
+        alike = [found for path in paths if (found := self._alike.find(method, _folded(path))) is not None]
+        first = min((rank for rank, _ in exact), default=None)
+        if any(need == "required" and (first is None or rank < first) for rank, need in alike):
+            return "required"
+        return min((need for _, need in exact), key=NEEDS.index, default=None)
+
+    def unmatched(self, served: Iterable[tuple[Container[str], str]]) -> list[str]:
+        """The patterns that match none of the routes of an application, each its methods and template."""
+        routes = [(methods, *_readings(template)) for methods, template in served]
+        return [one for one in self._patterns if not any(_meet(one, *route) for route in routes)]
+
+
+def _folded(path: str) -> str:
+    """A path without what applications overlook: doubled slashes, a final one, and case."""
+    return (re.sub("/+", "/", path).rstrip("/") or "/").casefold()
+
+
+def _readings(template: str) -> tuple[str, Glob]:
+    """An example of a route's paths, and what matches all of them: ``{id}`` and ``<int:id>`` are its parameters."""
+    return _folded(_PARAMETER.sub("x", template)), Glob(_folded(_PARAMETER.sub("**", template)))
+
+
+def _meet(pattern: str, methods: Container[str], example: str, glob: Glob) -> bool:
+    method, slash, path = pattern.partition("/")
+    wanted = _folded(slash + path)
+    return (not method or method.strip() in methods) and (
+        Glob(wanted).matches(example) or glob.matches(wanted.replace("*", "x"))
+    )
 
 
 def _compiled(pattern: str) -> tuple[str | None, Glob]:

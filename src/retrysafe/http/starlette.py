@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Unpack
 
 from starlette.applications import Starlette
@@ -58,6 +58,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
 
     def _guard_of(self, scope: Scope) -> Guard | None:
         """The guard of a request; None where its route, or what is mounted on the way to it, guards itself."""
+        self.guard.warn_of_unmatched(lambda: self._served(getattr(self._router(scope), "routes", ()), ""))
         found = list(self._served_by(scope))
         if any(scope["method"] in self.guarded_by_itself(route, endpoint) for route, endpoint in found):
             leave_to_inner(self.guard, scope, self.whose)
@@ -115,6 +116,16 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
                 yield route, child.get("endpoint")
                 yield from self._found_in(getattr(route, "routes", None) or (), {**scope, **child})
                 return
+
+    def _served(self, routes: Iterable[Any], prefix: str) -> Iterator[tuple[Container[str], str]]:
+        """Every route's methods and template, with those of mounted applications."""
+        for matcher, _ in self.flat([route for route in routes if hasattr(route, "matches")]):
+            template, inner = prefix + (getattr(matcher, "path", None) or ""), getattr(matcher, "routes", None)
+            if inner is None:
+                yield getattr(matcher, "methods", None) or UNSAFE, template
+            else:
+                yield UNSAFE, f"{template}/{{rest}}"
+                yield from self._served(inner, template)
 
     def flat(self, routes: Iterable[Any]) -> Iterator[tuple[Any, object]]:
         """Every route with what matches requests for it."""

@@ -17,7 +17,7 @@ from retrysafe.http import nested
 from retrysafe.http.bodies import CHUNK, Body, Reader
 from retrysafe.http.exchange import Exchange, Live
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Request, Response, latin, length_of
+from retrysafe.http.messages import Request, Response, latin, length_of, path_of
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import Principal, find
 from retrysafe.http.problems import Refusal
@@ -143,7 +143,9 @@ def request_of(environ: Environ) -> Request:
         (name.replace("_", "-"), environ[name]) for name in ("CONTENT_TYPE", "CONTENT_LENGTH") if environ.get(name)
     ]
     query = environ.get("QUERY_STRING", "").encode("latin-1")
-    return Request(environ["REQUEST_METHOD"], _path(environ), query, latin(headers))
+    inside, prefix = environ.get("PATH_INFO", ""), environ.get("SCRIPT_NAME", "")
+    routed = tuple(path.encode("latin-1").decode("utf-8", "replace") for path in (inside, prefix + inside))
+    return Request(environ["REQUEST_METHOD"], _path(environ), query, latin(headers), routed)
 
 
 def _path(environ: Environ) -> bytes:
@@ -151,10 +153,7 @@ def _path(environ: Environ) -> bytes:
     if not target:
         path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
         return quote(path.encode("latin-1"), safe=_PATH).encode()
-    path = target.partition("?")[0].partition("#")[0]
-    if not path.startswith("/"):  # the absolute form, as proxies are asked in
-        path = "/" + path.partition("://")[2].partition("/")[2]
-    return path.encode("latin-1")
+    return path_of(target).encode("latin-1")
 
 
 class Input(Reader):
