@@ -120,6 +120,11 @@ OCCURRENCES: dict[str, Meaning] = {
         "a message was handled that is older than the window: if it was handled before, that is forgotten",
         ("topic",),
     ),
+    "sequence_skipped": Meaning(
+        WARNING,
+        "a person has let a consumer go on after a sequence that it did not apply",
+        ("entity", "sequence", "actor", "reason"),
+    ),
     "relayed": Meaning(
         DEBUG,
         "a relay has published messages: how many, and seconds since the oldest of them was written",

@@ -11,7 +11,7 @@ import pytest
 
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.core.identifiers import milliseconds_of, uuid7
-from retrysafe.messaging import Became, Handled, Inbox, Received, SequenceGap
+from retrysafe.messaging import Became, Envelope, Handled, Handler, Inbox, Received, SequenceGap
 from retrysafe.webhooks import Event, Receiver
 from tests.boundary.shops import Shop
 from tests.messaging.inboxes import World, delivery, envelope
@@ -443,6 +443,62 @@ def test_strict_sequences_wait_for_what_is_missing_and_are_parked_if_it_does_not
     ]
     assert world.applied() == ["1", "2", "3"]
     assert [come(9), come(9), come(9)] == ["gap", "gap", "dead"]
+
+
+def strict_prices(world: World, inbox: Inbox) -> Handler[..., Any]:
+    """A consumer that applies every sequence but 2, and 2 only once it is mended."""
+
+    @inbox.handler("prices", attempts=1, gaps=5)
+    def handle(message: Received[Any]) -> None:
+        number = message.envelope.sequence
+        assert number is not None
+        if inbox.apply_if_newer(message.tx, str(message.envelope.key), number, strict=True):
+            if message.data["n"] == 2:
+                raise ValueError("poison")
+            world.apply(message.tx, number)
+
+    return handle
+
+
+def price(n: int, key: str = "k") -> Envelope:
+    return envelope(f"{key}{n}", key, payload=b'{"n":%d}' % n, sequence=n)
+
+
+def test_what_follows_a_poison_message_is_parked_after_one_attempt_and_redriven_after_it_is_skipped(
+    world: World,
+) -> None:
+    inbox = world.inbox()
+    handle = strict_prices(world, inbox)
+    words = [became(handle.handle(price(n)))[0] for n in range(1, 6)]
+    assert words == ["handled", "dead", "dead", "dead", "dead"]
+    assert became(handle.handle(price(1, "other")))[0] == "handled"
+
+    assert inbox.skip("prices", "k", 2, actor="ann", reason="wrong") is True
+    assert inbox.skip("prices", "k", 2) is False
+    assert became(handle.handle(price(6)))[0] == "dead"  # 3 still lies in the dead letters
+    world.mark(inbox)
+    while handle.handle_marked():
+        pass
+    assert world.applied() == ["1", "1", "3", "4", "5", "6"]
+    assert became(handle.handle(price(7)))[0] == "handled"
+    (skipped,) = (one for one in world.told if one.name == "sequence_skipped")
+    assert (skipped.fields["sequence"], skipped.fields["actor"]) == (2, "ann")
+
+
+def test_a_gap_that_was_waited_for_in_vain_parks_what_follows_at_once(world: World) -> None:
+    inbox = world.inbox()
+    handle = strict_prices(world, inbox)
+    late = [became(handle.handle(price(2)))[0] for _ in range(5)]
+    assert late == [*["gap"] * 4, "dead"]
+    assert [became(handle.handle(price(n)))[0] for n in (3, 4)] == ["dead", "dead"]
+    assert became(handle.handle(price(1)))[0] == "handled"
+
+
+async def test_a_sequence_is_skipped_on_an_event_loop(world: World) -> None:
+    inbox = world.inbox()
+    assert await inbox.askip("prices", "new", 3) is True
+    assert became(strict_prices(world, inbox).handle(price(4, "new")))[0] == "handled"
+    await inbox.boundary.aclose()
 
 
 def test_consumers_keep_sequences_of_their_own_and_outside_of_one_it_is_named(world: World) -> None:

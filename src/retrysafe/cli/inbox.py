@@ -7,6 +7,8 @@ the command could not be carried out as asked.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import socket
 from typing import Any
 
 from retrysafe.cli.dead_letters import (
@@ -21,9 +23,12 @@ from retrysafe.cli.dead_letters import (
     refuse_all,
     show_one,
 )
-from retrysafe.cli.opening import add_store_verb, add_verbs, store_of
+from retrysafe.cli.opening import add_store_verb, add_verb, add_verbs, loaded, store_of
 from retrysafe.cli.rendering import as_json, duration, say, table
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.inbox import Inbox
 from retrysafe.messaging.inbox_operating import InboxOperator
+from retrysafe.operating import user
 from retrysafe.types import Chosen
 
 
@@ -35,6 +40,13 @@ def add_to(verbs: Any) -> None:
         below, "forget", "remove notes of attempts, and sequences, that nobody has touched for long", run_forget
     )
     forget.add_argument("--older-than", metavar="TIME", required=True, help="never less than the longest window")
+    skip = add_verb(below, "skip", "let a strict consumer go on after a sequence that it cannot apply", run_skip)
+    skip.add_argument("inbox", metavar="MODULE:NAME", help="your Inbox")
+    skip.add_argument("--consumer", metavar="NAME", required=True, help="whose sequence it is")
+    skip.add_argument("--entity", metavar="TEXT", required=True, help="of which it is the sequence: usually the key")
+    skip.add_argument("--to", metavar="N", type=int, required=True, help="the last sequence that is skipped")
+    skip.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
+    skip.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
     _add_dead(add_dead(below))
 
 
@@ -85,6 +97,24 @@ def run_forget(options: argparse.Namespace) -> int:
         removed = operator.forget(options.older_than)
     print(as_json({"removed": removed}) if options.json else f"removed: {removed}")
     return 0
+
+
+def run_skip(options: argparse.Namespace) -> int:
+    """Skip a sequence."""
+    inbox = loaded("MODULE:NAME", options.inbox)
+    if not isinstance(inbox, Inbox):
+        raise ConfigurationError(f"{options.inbox} is a {type(inbox).__qualname__}, and should be your Inbox.")
+    actor = options.actor or f"{user()}@{socket.gethostname()}"
+    told = {"actor": actor, "reason": options.reason}
+    if inbox.boundary.backend.serves_sync:
+        moved = inbox.skip(options.consumer, options.entity, options.to, **told)
+    else:
+        moved = asyncio.run(inbox.askip(options.consumer, options.entity, options.to, **told))
+    if options.json:
+        print(as_json({"skipped": moved}))
+    else:
+        print(f"skipped: {options.to}" if moved else f"nothing changed: {options.to} or a newer one was applied before")
+    return 0 if moved else 1
 
 
 def run_list(options: argparse.Namespace) -> int:

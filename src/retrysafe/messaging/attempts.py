@@ -186,7 +186,7 @@ class Attempt:
             return self._refused(error)
         text = error_text(error)
         if isinstance(error, SequenceGap):
-            return End(Became.GAP, text)
+            return End(Became.GAP, text, gap=self._place(error.entity, error.missing))
         if isinstance(error, MessageUnreadable) or self.failure is not None or self._is_permanent(error):
             return End(Became.DEAD, text)
         return End(Became.FAILED, text)
@@ -224,6 +224,16 @@ class Attempt:
             claim.fail(MessageDead(error))
 
         return fail
+
+    @property
+    def place(self) -> bytes | None:
+        """What the message's own place in the sequence of its key is known by; None if it has none."""
+        return self._place(self._envelope.key, self._envelope.sequence)
+
+    def _place(self, entity: str | None, sequence: int | None) -> bytes | None:
+        if entity is None or sequence is None:
+            return None
+        return self._setting.boundary.lookup(key_of(entity, str(sequence)), operation=f"{self._setting.consumer} place")
 
     @property
     def has_record(self) -> bool:

@@ -52,12 +52,22 @@ class SequenceGap(RetrysafeError):
     """The message is not the next one of its entity: what comes before it has not been applied.
 
     Let it leave the handler: what the handler did is rolled back, and the message comes again after a pause. If what is
-    missing does not come, it ends in the dead letters. ``last`` is the sequence that was applied last.
+    missing does not come, or was given up itself, it ends in the dead letters, and so does at once what follows it.
+    Redrive the missing one, or skip it (``retrysafe inbox skip``), then redrive the others of its key.
+
+    Attributes:
+        last: the sequence that was applied last; None if none was.
+        entity: whose sequence it is; None where the handler raised the error itself.
+        missing: the sequence that has to be applied next.
     """
 
     effect_happened = "no"
     retry_same_key = True
 
-    def __init__(self, detail: str = "", *, last: int | None = None) -> None:
+    def __init__(
+        self, detail: str = "", *, last: int | None = None, entity: str | None = None, missing: int | None = None
+    ) -> None:
         super().__init__(detail)
         self.last = last
+        self.entity = entity
+        self.missing = missing

@@ -164,7 +164,13 @@ class Handler(Generic[P, R]):
     def _concluding(self, attempt: Attempt, end: End) -> Steps[Handled]:
         trials = self.setting.trials
         return inboxing.conclude(
-            self.letters.inbox, attempt.arrival, end, trials, random.random(), counted=attempt.counted
+            self.letters.inbox,
+            attempt.arrival,
+            end,
+            trials,
+            random.random(),
+            counted=attempt.counted,
+            place=attempt.place,
         )
 
     def _withdraw(self, attempt: Attempt) -> None:

@@ -141,7 +141,7 @@ class Inbox:
         execute = connect.join(self.boundary.backend, tx).execute
         if execute is None:
             raise ConfigurationError("tx= belongs to async code: await aapply_if_newer().")
-        return _applied(entity, sequence, run(steps, execute), strict=strict)
+        return _applied(entity, sequence, run(steps, execute), first if strict else None)
 
     async def aapply_if_newer(
         self, tx: Any, entity: str, sequence: int, *, strict: bool = False, first: int = 1, consumer: str | None = None
@@ -151,7 +151,28 @@ class Inbox:
         execute = connect.join(self.boundary.backend, tx).aexecute
         if execute is None:
             raise ConfigurationError("tx= belongs to sync code: use apply_if_newer().")
-        return _applied(entity, sequence, await arun(steps, execute), strict=strict)
+        return _applied(entity, sequence, await arun(steps, execute), first if strict else None)
+
+    def skip(self, consumer: str, entity: str, sequence: int, *, actor: str = "", reason: str = "") -> bool:
+        """Go on after this sequence of an entity, although it was not applied; False when it, or a newer one, was.
+
+        For a consumer with strict sequences, after what it cannot apply. What waits in the dead letters for it is
+        handled when it is redriven. Observers are told: ``sequence_skipped``.
+        """
+        steps = self._advancing(entity, sequence, strict=False, first=1, consumer=consumer)
+        moved, _ = Letters(self.boundary.backend).run(steps)
+        return moved and self._skipped(consumer, entity, sequence, actor, reason)
+
+    async def askip(self, consumer: str, entity: str, sequence: int, *, actor: str = "", reason: str = "") -> bool:
+        """`skip` on an event loop."""
+        steps = self._advancing(entity, sequence, strict=False, first=1, consumer=consumer)
+        moved, _ = await Letters(self.boundary.backend).arun(steps)
+        return moved and self._skipped(consumer, entity, sequence, actor, reason)
+
+    def _skipped(self, consumer: str, entity: str, sequence: int, actor: str, reason: str) -> bool:
+        told = {"entity": legible(entity), "sequence": sequence, "actor": actor, "reason": reason}
+        self.boundary.notice("sequence_skipped", consumer, **told)
+        return True
 
     def _advancing(
         self, entity: str, sequence: int, strict: bool, first: int, consumer: str | None
@@ -208,8 +229,9 @@ class Options(TypedDict, total=False):
     digest: bool
 
 
-def _applied(entity: str, sequence: int, found: tuple[bool, int | None], *, strict: bool) -> bool:
+def _applied(entity: str, sequence: int, found: tuple[bool, int | None], first: int | None) -> bool:
     moved, last = found
-    if strict and not moved and (last is None or sequence > last):
-        raise SequenceGap(f"{sequence} of {entity!r} came, and the last one applied is {last}.", last=last)
+    if first is not None and not moved and (last is None or sequence > last):
+        missing = first if last is None else last + 1
+        raise SequenceGap(f"{missing} of {entity!r} has not been applied.", last=last, entity=entity, missing=missing)
     return moved

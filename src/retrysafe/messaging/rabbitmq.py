@@ -48,7 +48,7 @@ async def declare(
         group: the service whose queues these are, as its consumers are told: they are named "GROUP.TOPIC".
         within: how long the broker may take; after that `TimeoutError` is raised.
 
-    Raises `ConfigurationError` for a group without an exchange, and `aio_pika.exceptions.ChannelPreconditionFailed` when
+    Raises `ConfigurationError` for a group without an exchange, `aio_pika.exceptions.ChannelPreconditionFailed` when
     a queue or an exchange is there with other arguments: what it is cannot be changed. Give it another name, or delete
     it when it is empty.
     """

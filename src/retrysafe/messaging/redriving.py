@@ -19,13 +19,13 @@ from retrysafe.types import Chosen, DeadLetter, InboxLetter
 
 def redrive(setting: Settings, letters: Letters, limit: int) -> list[Handled]:
     """Handle marked dead letters, and return what became of them."""
-    found = letters.run(ask(_marked(setting, letters, limit)))
+    found = _in_sequence(letters.run(ask(_marked(setting, letters, limit))))
     return [done for letter in found if (done := _redriven(setting, letters, letter)) is not None]
 
 
 async def aredrive(setting: Settings, letters: Letters, limit: int) -> list[Handled]:
     """The same for a coroutine function."""
-    found = await letters.arun(ask(_marked(setting, letters, limit)))
+    found = _in_sequence(await letters.arun(ask(_marked(setting, letters, limit))))
     return [done for letter in found if (done := await _aredriven(setting, letters, letter)) is not None]
 
 
@@ -78,6 +78,11 @@ def _marked(setting: Settings, letters: Letters, limit: int) -> Ask[list[InboxLe
     return letters.inbox.letters(
         Chosen(consumer=setting.consumer), boundary=setting.boundary.name, limit=limit, marked=True
     )
+
+
+def _in_sequence(found: list[InboxLetter]) -> list[InboxLetter]:
+    """The oldest first, but by their sequences where they have some: the strict ones wait for each other."""
+    return sorted(found, key=lambda letter: letter.arrival.envelope.sequence or 0)
 
 
 def _attempt(setting: Settings, letter: InboxLetter) -> Attempt:

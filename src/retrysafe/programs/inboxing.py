@@ -15,13 +15,14 @@ class End(NamedTuple):
     """How an attempt at a message ended, before it is noted.
 
     ``again``: seconds after which it has to come again without its attempt being counted. ``before``: it is dead since
-    another delivery of it.
+    another delivery of it. ``gap``: the place in a sequence that has to be filled before it.
     """
 
     became: Became
     error: str = ""
     again: float | None = None
     before: bool = False
+    gap: bytes | None = None
 
 
 class Judging(Protocol):
@@ -52,14 +53,27 @@ def begin(inbox: InboxStore, attempt: Judging) -> Steps[End | None]:
 
 
 def conclude(
-    inbox: InboxStore, arrival: Arrival, end: End, trials: Trials, chance: float, *, counted: bool
+    inbox: InboxStore,
+    arrival: Arrival,
+    end: End,
+    trials: Trials,
+    chance: float,
+    *,
+    counted: bool,
+    place: bytes | None = None,
 ) -> Steps[Handled]:
-    """Note what became of a message; ``counted``: that an attempt began is noted already."""
+    """Note what became of a message; ``counted``: that an attempt began is noted already.
+
+    ``place``: that of the message in a sequence. When it is given up, or what it waits for does not come, the place is
+    noted as one that stays empty: what follows is then not tried until nothing is left of its attempts.
+    """
     if end.became in ENDED:
         yield from ask(inbox.ended(arrival, end.error, counted=counted))
         counts = yield from ask(inbox.counts(arrival))
         pause = after_failure(counts, trials, chance, gap=end.became is Became.GAP)
-        if pause is None:
+        if pause is None or (end.gap is not None and (yield from _stays_empty(inbox, arrival, end.gap))):
+            yield from _note_empty(inbox, arrival, end.gap, end.error)
+            yield from _note_empty(inbox, arrival, place, end.error)
             return (yield from bury(inbox, arrival, counts, end.error))
         return Handled(end.became, pause, end.error)
     if end.became is Became.DEAD:
@@ -69,10 +83,21 @@ def conclude(
                 yield from ask(inbox.cleared(arrival))
             return Handled(Became.DEAD, None, end.error)
         counts = counts._replace(started=max(counts.started, 1), finished=max(counts.finished, 1))
+        yield from _note_empty(inbox, arrival, place, end.error)
         return (yield from bury(inbox, arrival, counts, end.error))
     if counted:
         yield from ask(inbox.withdrawn(arrival) if end.became in UNCOUNTED else inbox.cleared(arrival))
     return Handled(end.became, end.again, end.error)
+
+
+def _note_empty(inbox: InboxStore, arrival: Arrival, place: bytes | None, error: str) -> Steps[None]:
+    if place is not None:
+        yield from ask(inbox.ended(arrival._replace(identity=place), error, counted=False))
+
+
+def _stays_empty(inbox: InboxStore, arrival: Arrival, place: bytes) -> Steps[bool]:
+    counts = yield from ask(inbox.counts(arrival._replace(identity=place)))
+    return counts.finished > 0
 
 
 def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[Handled]:
