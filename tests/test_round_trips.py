@@ -319,7 +319,7 @@ def test_sqlite_own_transaction(file: str) -> None:
     claim(boundary, "first")
     SENT.clear()
     assert not claim(boundary, "k")
-    assert verbs() == ["BEGIN", "INSERT", "SAVEPOINT", "UPDATE", "COMMIT"]
+    assert verbs() == ["BEGIN", "SAVEPOINT", "INSERT", "SAVEPOINT", "RELEASE", "UPDATE", "COMMIT"]
     boundary.close()
 
 

@@ -14,6 +14,10 @@ from retrysafe.heartbeat import Lease
 from retrysafe.terms import Terms
 
 _ENDS = {Event.FAIL: "failed", Event.RELEASE: "released", Event.DOUBT: "unknown"}
+_ENDED = (
+    "tx= was ended inside the block; or, on SQLite, MySQL and MariaDB, a savepoint or claim that began in it before "
+    "this claim did has ended before it."
+)
 
 
 class Conclusion(NamedTuple):
@@ -64,8 +68,7 @@ class Conclusion(NamedTuple):
         if self.lease is None or not self.lease.lost:
             self.tell("lease_lost")
         if error is None:
-            ended = self.lease is None
-            raise LeaseLost("tx= was ended inside the block." if ended else "Another attempt has taken the key over.")
+            raise LeaseLost("Another attempt has taken the key over." if self.lease is not None else _ENDED)
 
     def _recorded(self, end: End, event: Event, error: BaseException | None) -> None:
         if end.ending is Ending.UNENCODABLE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,39 @@ async def test_own_transaction_committed_by_the_handler_is_unknown(shop: Shop) -
             await _end(shop, claim.tx, "COMMIT")
     assert shop.rows() == ["committed too early"]
     assert shop.state(boundary) == ["unknown"]
+
+
+async def test_own_transaction_that_the_handler_commits_and_begins_again_is_unknown(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    with pytest.raises(OutcomeUnknown, match="committed the boundary's transaction"):
+        async with shop.entered(boundary.claim(key)) as claim:
+            await shop.insert(claim.tx, "a: committed too early")
+            await _end(shop, claim.tx, "COMMIT")
+            await _begin(shop, claim.tx)
+            await shop.insert(claim.tx, "b: never committed")
+    assert shop.rows() == ["a: committed too early"]
+    assert shop.state(boundary) == ["unknown"]
+
+
+async def test_callers_transaction_that_is_committed_and_begun_again_in_the_claim_is_found_out(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    with suppress(Exception):  # what the library says to a transaction of its own that was ended beneath it
+        async with shop.transaction() as tx:
+            with pytest.raises(LeaseLost):
+                async with shop.entered(boundary.claim(key, tx=tx)) as claim:
+                    await shop.insert(tx, "committed too early")
+                    answer = shop.execute(tx, "COMMIT")
+                    if hasattr(answer, "__await__"):
+                        await answer
+                    await _begin(shop, tx)
+                    claim.result = "not in one transaction with its record"
+    assert "completed" not in shop.state(boundary)
+
+
+async def _begin(shop: Shop, tx: Any) -> None:
+    answer = shop.execute(tx, "BEGIN")
+    if hasattr(answer, "__await__"):
+        await answer
 
 
 async def test_own_transaction_rolled_back_by_the_handler_stores_nothing(shop: Shop) -> None:

@@ -117,7 +117,7 @@ def refused(query: Query, error: Exception) -> Query | None:
 def sqlstate(error: BaseException) -> str | None:
     """The SQLSTATE of a driver's error, also when SQLAlchemy or Django has wrapped it."""
     for candidate in (error, _drivers(error), _drivers(error).__cause__):
-        state = _mysql_state(candidate) or getattr(candidate, "sqlstate", None)
+        state = _mysql_state(candidate) or _sqlite_state(candidate) or getattr(candidate, "sqlstate", None)
         if isinstance(state, str):
             return state
     return None
@@ -140,6 +140,12 @@ def _mysql_state(error: BaseException | None) -> str | None:
 def wants_restart(error: BaseException) -> bool:
     """Whether the database asked for the whole transaction again: serialization failure or deadlock."""
     return isinstance(error, RetryTransaction) or sqlstate(error) in RESTART
+
+
+def _sqlite_state(error: BaseException | None) -> str | None:
+    """The SQLSTATE of the one error of SQLite's that is an answer; it has no number of its own."""
+    unknown = type(error).__module__ == "sqlite3" and str(error).startswith("no such savepoint")
+    return NO_SAVEPOINT if unknown else None
 
 
 _USERS_OWN = frozenset(

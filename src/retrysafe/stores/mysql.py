@@ -15,6 +15,7 @@ from typing import Any
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Ask, Capabilities, Query, Rows
 from retrysafe.stores.sql import TABLE, SqlStore, allowed, any_of, columns
+from retrysafe.stores.sql.marks import in_its_transaction, marked
 from retrysafe.stores.sql.parameters import quota_params, want_params
 from retrysafe.stores.sql.statements import limited_by
 from retrysafe.types import Allowance, Finding, Held, Record, Standing, Stored, Want
@@ -25,7 +26,7 @@ LARGEST_RESULT = 7 * 1024 * 1024
 _PACKET = 16 * 1024 * 1024
 _GATES = 0x10000
 _BYTES = ("key", "fingerprint", "result", "quota", "payload")
-_LOCKED, _NO_SAVEPOINT = "55P03", "3B001"
+_LOCKED = "55P03"
 _AT_ONCE = "/*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ "
 _ISOLATION = "/*!80019 @@transaction_isolation */ /*M!100600 @@tx_isolation */"
 """The isolation level of the session; at READ UNCOMMITTED a plain read shows what may be rolled back."""
@@ -108,8 +109,7 @@ class MysqlStore(SqlStore):
         """Leased: read, insert, read again. In a transaction: insert at once or not at all, then read."""
         if not want.transactional:
             return super().claim_query(want)
-        params = want_params(want)
-        return Query(f"SAVEPOINT {_savepoint(want)}", {}, self._at_once(want, self._gated_insert_sql, params))
+        return marked(want, self._at_once(want, self._gated_insert_sql, want_params(want)))
 
     def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
         """Look whether there is room, then insert.
@@ -120,7 +120,7 @@ class MysqlStore(SqlStore):
         used_up = self.query(self._used_up_sql[limited_by(allowance)], params, writes=False)
         if want.transactional:
             insert = self._at_once(want, self._gated_counted_insert_sql, params)
-            return Query(f"SAVEPOINT {_savepoint(want)}", {}, used_up._replace(otherwise=insert))
+            return marked(want, used_up._replace(otherwise=insert))
         read = self.query(self.read_sql, params, writes=False)
         insert = self.query(self._free_insert_sql, params, read)
         return read._replace(otherwise=used_up._replace(otherwise=insert))
@@ -142,11 +142,7 @@ class MysqlStore(SqlStore):
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
         """Settle the owner's record, if the transaction is the one that claimed it."""
-        ask = super().settle(held, event, result)
-        if not held.transactional:
-            return ask
-        same = Query(f"RELEASE SAVEPOINT {_savepoint(held)}", {}, ask.request, refusals={_NO_SAVEPOINT: None})
-        return Ask(same, ask.parse)
+        return in_its_transaction(held, super().settle(held, event, result))
 
     def renew_query(self, count: int, params: dict[str, Any]) -> Query:
         """Extend leases, in the order of the keys; then read which of them are alive."""
@@ -243,11 +239,6 @@ class MysqlStore(SqlStore):
 @lru_cache(maxsize=512)
 def _spelled(sql: str, clock: str, now: str) -> str:
     return sql.replace(f", {clock}", "").replace("t.now", now)
-
-
-def _savepoint(claim: Want | Held) -> str:
-    """A name of this attempt's own: claims may nest in one transaction."""
-    return "retrysafe_" + re.sub(r"\W", "_", claim.attempt)
 
 
 # ---------------------------------------------------------------- settings

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from retrysafe.ports import Capabilities
+from retrysafe.core.transitions import Event
+from retrysafe.ports import Ask, Capabilities, Query
 from retrysafe.stores.sql import SqlStore
+from retrysafe.stores.sql.marks import in_its_transaction, marked
+from retrysafe.types import Allowance, Held, Stored, Want
 
 
 class SqliteStore(SqlStore):
-    """Records in a SQLite file. SQLite's clock has millisecond steps."""
+    """Records in a SQLite file. SQLite's clock has millisecond steps.
+
+    A savepoint made by a transactional claim shows, when it is settled, that the transaction is still the same one.
+    """
 
     capabilities = Capabilities(
         name="sqlite",
@@ -38,3 +44,26 @@ class SqliteStore(SqlStore):
         """The same, by the index's name."""
         at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
         return f"{table} AS o INDEXED BY {index} WHERE {at} AND o.id >= {start}", "o.id"
+
+    def claim_query(self, want: Want) -> Query:
+        """In a transaction: mark it first."""
+        claim = super().claim_query(want)
+        return marked(want, claim) if want.transactional else claim
+
+    def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
+        """The same."""
+        claim = super().counted_claim_query(want, allowance)
+        return marked(want, claim) if want.transactional else claim
+
+    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+        """Settle the owner's record, if the transaction is the one that claimed it."""
+        return in_its_transaction(held, super().settle(held, event, result))
+
+    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
+        """Mark the transaction, and insert first records."""
+        claim = super().claim_many(wants)
+        return Ask(marked(wants[0], claim.request), claim.parse)
+
+    def complete_many(self, held: Sequence[Held], result: Stored) -> Ask[int]:
+        """Complete the records of one attempt, if the transaction is the one that claimed them."""
+        return in_its_transaction(held[0], super().complete_many(held, result))
