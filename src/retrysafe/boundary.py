@@ -16,7 +16,7 @@ from retrysafe.core import keys
 from retrysafe.core.quotas import Quota
 from retrysafe.core.transitions import RULES, resolution
 from retrysafe.encryption import Bound, Keyring, sealed
-from retrysafe.endings import encode_result
+from retrysafe.endings import encode_result, is_permanent
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.observers import LoggingObserver, Observers
 from retrysafe.once import Guarded, Selector, fingerprint_of, wrap
@@ -61,7 +61,8 @@ class Boundary:
         scope: tenant and principal, or a function that returns them; keys of two scopes never meet.
         probe: called with a claim whose outcome is unknown: finds out whether the effect happened and says so by
             ``claim.result = …; claim.committed()``, ``claim.not_executed()`` or ``claim.fail(error)``.
-        permanent: exception types that are stored and replayed as failures.
+        permanent: exception types that are stored and replayed as failures. An exception group is, if all errors in it
+            are of these types.
         on_expired: what the reuse of a key after its window is: "new" work, or refused with `KeyExpired`.
         on_missing: what a missing key is: an "error" (`InvalidKey`), or let "pass" unguarded.
         codec: how results are stored; by default `JSONCodec`. Every result is decoded again before it is stored, and
@@ -155,11 +156,6 @@ class Boundary:
         return concurrency.seconds if isinstance(concurrency, Wait) else 0.0
 
     @property
-    def permanent(self) -> tuple[type[BaseException], ...]:
-        """The exception types that are stored as failures."""
-        return self._terms.permanent
-
-    @property
     def largest_result(self) -> int | None:
         """How many bytes of a result the store can keep; None when there is no limit of its own."""
         return self._terms.largest_result
@@ -195,6 +191,10 @@ class Boundary:
     def restarts(self, error: BaseException) -> bool:
         """Whether ``error`` means that the database wants the whole transaction again."""
         return self._terms.backend.restarts(error)
+
+    def is_permanent(self, error: BaseException) -> bool:
+        """Whether an error of the work is stored and replayed as a failure, by its type."""
+        return is_permanent(error, self._terms)
 
     def tenant(self) -> str:
         """The scope of claims that name none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from retrysafe.core.exception_groups import unwrapped
 from retrysafe.core.outcomes import Ending
 from retrysafe.core.transitions import Event
 from retrysafe.endings import End, Said
@@ -80,7 +81,7 @@ class Conclusion(NamedTuple):
 
     def _cause(self, error: BaseException | None) -> str:
         """What a failure is told as: the type of its error, or what the entry point said of the answer."""
-        return self.said.answered[1] if error is None else type(error).__name__
+        return self.said.answered[1] if error is None else type(unwrapped(error)).__name__
 
     def _can_restart(self, settled: Settled, error: BaseException) -> bool:
         """Whether the database wants the whole transaction again, and nothing of it was committed."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from retrysafe.codec import decode_failure, encode_failure
+from retrysafe.codec import JSONCodec, decode_failure, encode_failure
+from retrysafe.core.exception_groups import every, leaves, unwrapped
 from retrysafe.core.outcomes import Answered, Ending, Ground, Verdict, ending_of_answer, ending_of_error, verdict
 from retrysafe.core.transitions import Event
 from retrysafe.errors import OutcomeUnknown, ResultNotEncodable, RetrysafeError, StoredFailure
@@ -39,8 +40,9 @@ def end_of(said: Said, error: BaseException | None, ground: Ground, terms: Terms
     if said.failure is not None:
         return End(Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure, terms.largest_result))
     if error is not None:
-        permanent = isinstance(error, terms.permanent) and not _is_passing(error, terms)
-        ending = ending_of_error(permanent=permanent, committed=said.committed, not_executed=said.not_executed)
+        ending = ending_of_error(
+            permanent=is_permanent(error, terms), committed=said.committed, not_executed=said.not_executed
+        )
         word = verdict(ending, ground)
         return End(ending, word, None if word.event is Event.RELEASE else encode_error(error, terms.largest_result))
     answered, reason = said.answered
@@ -66,6 +68,11 @@ def answer_of(said: Said, terms: Terms, result: Any, annotation: Any) -> tuple[E
     return (Event.RESOLVE_RELEASED, None) if said.not_executed else None
 
 
+def is_permanent(error: BaseException, terms: Terms) -> bool:
+    """Whether an error is of the ``permanent=`` types; of a group, whether all in it are, and none passes by itself."""
+    return every(error, terms.permanent) and not any(_is_passing(leaf, terms) for leaf in leaves(error))
+
+
 def _is_passing(error: BaseException, terms: Terms) -> bool:
     """Whether an error may pass by itself, however broad ``permanent=`` is: a restart, or ours of an inner claim."""
     ours = isinstance(error, RetrysafeError) and not isinstance(error, StoredFailure)
@@ -89,16 +96,35 @@ def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | Non
 
 
 def encode_error(error: BaseException, largest: int | None) -> Stored:
-    """An error as a stored failure; what of it cannot be read, encoded or kept by the store is left out."""
-    kind, data = type(error).__name__, getattr(error, "data", None)
-    try:
-        stored = encode_failure(kind, str(error), data)
-    except Exception:  # noqa: BLE001 - the failure itself must be kept, whatever its text and data do
-        stored = encode_failure(kind, _text(error), None)
+    """An error as a stored failure; what of it cannot be read, encoded or kept by the store is left out.
+
+    Of a group with one error, that is stored; of several, the data is a list of their types, messages and data.
+    """
+    kind, message, data = _described(unwrapped(error))
+    stored = encode_failure(kind, message, data)
     if _fits(stored, largest):
         return stored
-    shown = _text(error)[:_SHORTENED]
-    return encode_failure(kind, f"{shown}… (shortened: the store keeps up to {largest} bytes)", None)
+    shown = f"{message[:_SHORTENED]}… (shortened: the store keeps up to {largest} bytes)"
+    return encode_failure(kind, shown, None)
+
+
+def _described(error: BaseException) -> tuple[str, str, Any]:
+    if not isinstance(error, BaseExceptionGroup):
+        return type(error).__name__, _text(error), _data(error)
+    parts = [_described(leaf) for leaf in leaves(error)]
+    message = "; ".join(f"{kind}: {text}" for kind, text, _ in parts)
+    data = [{"type": kind, "message": text, "data": given} for kind, text, given in parts]
+    return type(error).__name__, f"{len(parts)} errors: {message}", data
+
+
+def _data(error: BaseException) -> Any:
+    """The ``data`` of an error, if it has such, and it can be read and encoded."""
+    try:
+        data = getattr(error, "data", None)
+        JSONCodec().encode(data, None)
+    except Exception:  # noqa: BLE001 - the failure itself must be kept, whatever its data does
+        return None
+    return data
 
 
 def stored_failure(error: BaseException, largest: int | None) -> StoredFailure:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.codec import JSONCodec
+from retrysafe.core.exception_groups import every
 from retrysafe.doors import enter, leave, refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.finish import finish, is_cancelled
@@ -36,7 +37,9 @@ class Function(NamedTuple):
         """Call a plain function; raises what it raises, but see `acall`."""
         try:
             return self.function(given)
-        except asyncio.CancelledError as error:
+        except (asyncio.CancelledError, BaseExceptionGroup) as error:
+            if not _is_cancellation(error):
+                raise
             raise RuntimeError(CANCELLED_WITHIN) from error
 
     async def acall(self, given: Any) -> Any:
@@ -47,10 +50,15 @@ class Function(NamedTuple):
         """
         try:
             return await self.function(given)
-        except asyncio.CancelledError as error:
-            if is_cancelled():
+        except (asyncio.CancelledError, BaseExceptionGroup) as error:
+            if is_cancelled() or not _is_cancellation(error):
                 raise
             raise RuntimeError(CANCELLED_WITHIN) from error
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Whether it is one, or a group of such and perhaps of errors, but of nothing that ends a process."""
+    return every(error, (asyncio.CancelledError, Exception)) and not every(error, Exception)
 
 
 def function_of(function: Callable[..., Any], parse: Callable[[Any], Any] | None) -> Function:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.backend import Backend
 from retrysafe.core.beats import PER_LEASE, RETRIES_PER_LEASE, Beats
+from retrysafe.core.exception_groups import every
 from retrysafe.deferred import Deferred, LoopSettler, ThreadSettler
 from retrysafe.errors import StoreUnavailable
 from retrysafe.locks import ProcessLock
@@ -95,7 +96,7 @@ class Lease:
             return False
         import asyncio
 
-        return task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
+        return task.uncancel() == 0 and error is not None and every(error, asyncio.CancelledError)
 
 
 class _Schedule:

@@ -916,6 +916,21 @@ async def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(place
     assert (answer.status, answer.code) == (409, "in-progress")
 
 
+@LEASED
+async def test_r20_a_lost_lease_is_recognised_in_a_group(place: Place) -> None:
+    async def late() -> None:
+        claim = current()
+        claim._lease.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
+        claim.ensure_held()
+
+    async def handler(scope: Any, receive: Any, send: Any) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(late())
+
+    answer = await post(guarded(App(handler), place))
+    assert (answer.status, answer.code) == (409, "in-progress")
+
+
 async def test_r23_a_retry_with_if_match_is_replayed(place: Place) -> None:
     current_tag = ['"1"']
 

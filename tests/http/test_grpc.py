@@ -396,6 +396,25 @@ def test_d1_refusals_are_stored_and_failures_free_the_key(build: Build, effects:
             assert service.ran - before == (1 if code in STORED else 2), code
 
 
+def test_d1_a_call_that_is_aborted_in_a_group_of_tasks_is_aborted(build: Build) -> None:
+    async def together(context: Any) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(context.abort(Code.NOT_FOUND, "no"))
+
+    def refuse(context: Any) -> Any:
+        if build.colour == "aio":  # type: ignore[attr-defined]
+            return together(context)
+        try:
+            return context.abort(Code.NOT_FOUND, "no")
+        except Exception as error:
+            raise ExceptionGroup("one", [error]) from error
+
+    with build() as (service, client, _):
+        service.do = refuse
+        assert [client(idempotency_key="k").code for _ in range(2)] == [Code.NOT_FOUND] * 2
+        assert service.ran == 1
+
+
 def test_r16_an_exception_frees_a_keyed_key_and_leaves_an_external_one_unknown(build: Build) -> None:
     def fail(context: Any) -> None:
         raise RuntimeError("broken")

@@ -11,7 +11,16 @@ import pytest
 
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.core.identifiers import milliseconds_of, uuid7
-from retrysafe.messaging import Became, Envelope, Handled, Handler, Inbox, Received, SequenceGap
+from retrysafe.messaging import (
+    Became,
+    Envelope,
+    Handled,
+    Handler,
+    Inbox,
+    MessageUnreadable,
+    Received,
+    SequenceGap,
+)
 from retrysafe.webhooks import Event, Receiver
 from tests.boundary.shops import Shop
 from tests.messaging.inboxes import World, delivery, envelope
@@ -189,6 +198,41 @@ def test_a_permanent_failure_and_an_unreadable_payload_are_given_up_at_once(worl
         assert became(*(handle.handle(one) for one in (envelope(1), envelope(2), bad, nan))) == ["dead"] * 4
         errors = {one.letter.envelope.id: one.letter.error.split(":")[0] for one in world.letters(inbox)}
         assert errors == dict(zip("1234", ("KeyError", "LookupError", *["MessageUnreadable"] * 2), strict=True))
+
+
+async def test_a_group_of_errors_is_judged_by_what_is_in_it(world: World) -> None:
+    inbox = world.inbox(permanent=KeyError)
+    raised: dict[str, BaseException] = {
+        "1": ExceptionGroup("unhandled errors in a TaskGroup", [KeyError("x")]),
+        "2": ExceptionGroup("two", [KeyError("x"), ExceptionGroup("inner", [MessageUnreadable("y")])]),
+        "3": ExceptionGroup("a gap", [SequenceGap("late", last=1)]),
+        "4": ExceptionGroup("mixed", [KeyError("x"), OSError("z")]),
+        "5": BaseExceptionGroup("cancelled by itself", [asyncio.CancelledError(), KeyError("x")]),
+    }
+
+    def fail(message: Received[Any]) -> None:
+        raise raised[message.envelope.id]
+
+    async def afail(message: Received[Any]) -> None:
+        fail(message)
+
+    handler: Any = inbox.handler("stock")(afail if world.kind == "postgresql" else fail)
+    handled = [await handler.ahandle(envelope(n)) for n in raised]
+    assert [one.became.value for one in handled] == ["dead", "dead", "gap", "failed", "failed"]
+    texts = {one.letter.envelope.id: one.letter.error for one in world.letters(inbox)}
+    assert texts == {"1": "KeyError: 'x'", "2": "ExceptionGroup: KeyError: 'x'; MessageUnreadable: y"}
+    assert handled[3].error == "ExceptionGroup: KeyError: 'x'; OSError: z"
+
+
+def test_an_interruption_in_a_group_is_no_messages_failure(world: World) -> None:
+    handler = world.inbox(permanent=Exception).handler("stock")(_interrupted)
+    with pytest.raises(BaseExceptionGroup):
+        handler.handle(envelope(1))
+    assert world.letters(Inbox(world.boundaries[-1])) == []
+
+
+def _interrupted(message: Received[Any]) -> None:
+    raise BaseExceptionGroup("two", [KeyError("x"), KeyboardInterrupt()])
 
 
 ODD: dict[str, dict[str, str]] = {

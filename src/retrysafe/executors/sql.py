@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any, NoReturn
 
+from retrysafe.core.exception_groups import leaves
 from retrysafe.errors import ConfigurationError, RetryTransaction, SchemaOutdated, StoreUnavailable
 from retrysafe.executors.pooler import PREPARED
 from retrysafe.ports import Query, Rows
@@ -138,8 +139,13 @@ def _mysql_state(error: BaseException | None) -> str | None:
 
 
 def wants_restart(error: BaseException) -> bool:
-    """Whether the database asked for the whole transaction again: serialization failure or deadlock."""
-    return isinstance(error, RetryTransaction) or sqlstate(error) in RESTART
+    """Whether the database asked for the whole transaction again: serialization failure or deadlock.
+
+    Of a group, one error is enough, for nothing of the transaction is left; but not if the work was interrupted too.
+    """
+    found = leaves(error)
+    asked = any(isinstance(leaf, RetryTransaction) or sqlstate(leaf) in RESTART for leaf in found)
+    return asked and all(isinstance(leaf, Exception) for leaf in found)
 
 
 def _sqlite_state(error: BaseException | None) -> str | None:

@@ -17,6 +17,7 @@ import grpc.aio
 from grpc import StatusCode as Code
 
 from retrysafe.boundary import Boundary
+from retrysafe.core.exception_groups import every, leaves
 from retrysafe.http import nested, unary
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import Exchange, Live
@@ -266,7 +267,10 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
 def _perform(handler: Any, raw: bytes, context: _SyncContext) -> Answer:
     try:
         response = handler.unary_unary(_read(handler, raw), context)
-    except _Aborted as aborted:
+    except (_Aborted, ExceptionGroup) as error:
+        aborted = leaves(error)[0]
+        if not isinstance(aborted, _Aborted) or not every(error, _Aborted):
+            raise
         return aborted.answer
     return context.ended(_write(handler, response, context))
 
@@ -317,7 +321,10 @@ async def _aperform(handler: Any, raw: bytes, context: _AsyncContext) -> Answer:
         response = handler.unary_unary(_read(handler, raw), context)
         if hasattr(response, "__await__"):
             response = await response
-    except _Aborted as aborted:
+    except (_Aborted, ExceptionGroup) as error:
+        aborted = leaves(error)[0]
+        if not isinstance(aborted, _Aborted) or not every(error, _Aborted):
+            raise
         return aborted.answer
     return context.ended(_write(handler, response, context))
 

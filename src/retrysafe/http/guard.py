@@ -14,6 +14,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.core import canonical, fingerprint
 from retrysafe.core.canonical import NotCanonical
+from retrysafe.core.exception_groups import leaves
 from retrysafe.core.outcomes import Answered
 from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.http import keys, principals
@@ -205,7 +206,8 @@ class Guard:
 
     def lost(self, error: BaseException | None) -> Refusal | None:
         """What is answered when the handler has found, by ``ensure_held()``, that another attempt has its key."""
-        return self.refusal(error) if isinstance(error, LeaseLost) else None
+        found = [] if error is None else [leaf for leaf in leaves(error) if isinstance(leaf, LeaseLost)]
+        return self.refusal(found[0]) if found else None
 
     def passes(self, error: RetrysafeError) -> bool:
         """Whether the handler runs although its key could not be claimed, as ``on_store_error="open"`` wants it."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.core import keys
+from retrysafe.core.exception_groups import every, leaves, unwrapped
 from retrysafe.core.fingerprint import UNCHECKED, of_parts
 from retrysafe.core.identifiers import milliseconds_of
 from retrysafe.core.inboxing import KILLS, SUSPECT, Became, Counts, Trials, crash_pause, is_suspect
@@ -185,9 +186,10 @@ class Attempt:
         if error is not self.raised and not (isinstance(error, RetryTransaction) and self.raised is not None):
             return self._refused(error)
         text = error_text(error)
-        if isinstance(error, SequenceGap):
-            return End(Became.GAP, text, gap=self._place(error.entity, error.missing))
-        if isinstance(error, MessageUnreadable) or self.failure is not None or self._is_permanent(error):
+        gap = leaves(error)[0]
+        if isinstance(gap, SequenceGap) and every(error, SequenceGap):
+            return End(Became.GAP, text, gap=self._place(gap.entity, gap.missing))
+        if self.failure is not None or self._is_permanent(error):
             return End(Became.DEAD, text)
         return End(Became.FAILED, text)
 
@@ -209,7 +211,8 @@ class Attempt:
         return End(Became.FAILED, error_text(error))
 
     def _is_permanent(self, error: Exception) -> bool:
-        return isinstance(error, self._setting.boundary.permanent)
+        permanent = self._setting.boundary.is_permanent
+        return permanent(error) or all(isinstance(leaf, MessageUnreadable) or permanent(leaf) for leaf in leaves(error))
 
     def _set_apart(self) -> None:
         """A second payload under a used id is a dead letter of its own; the first one keeps its own."""
@@ -253,7 +256,10 @@ def pause(seconds: float) -> float:
 
 
 def error_text(error: BaseException) -> str:
-    """An error in one line: its type, and its text if that can be read."""
+    """An error in one line: its type, and its text if that can be read; of a group, those of its errors."""
+    error = unwrapped(error)
+    if isinstance(error, BaseExceptionGroup):
+        return f"{type(error).__name__}: {'; '.join(map(error_text, leaves(error)))}"
     text = "(its text could not be read)"
     with suppress(Exception):
         text = error.detail if isinstance(error, RetrysafeError) and error.detail else str(error)

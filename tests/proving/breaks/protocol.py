@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.proving.breaks import Break
 
+GROUPS = "tests/boundary/test_exception_groups.py"
 CONFORMANCE = "tests/stores/test_conformance.py::test_conformance"
 PEERS = "tests/faults/test_peers_bugs.py"
 TRANSACTIONS = "tests/boundary/test_transactions.py"
@@ -286,6 +287,22 @@ BREAKS = [
         "return ours and type(error) not in terms.permanent",
         killed_by=(f"{PEERS}::test_a_retryable_error_is_not_stored_as_a_permanent_failure",),
         rows=(23, 24),
+    ),
+    Break(
+        "a group with one permanent error is permanent as a whole",
+        "core/exception_groups.py",
+        "and all(every(one, kinds)",
+        "and any(every(one, kinds)",
+        killed_by=(f"{GROUPS}::test_a_group_with_anything_else_is_transient[mixed]",),
+    ),
+    Break(
+        "what passes by itself is not looked for in groups",
+        "endings.py",
+        "any(_is_passing(leaf, terms) for leaf in leaves(error))",
+        "_is_passing(error, terms)",
+        killed_by=(
+            f"{GROUPS}::test_what_passes_by_itself_makes_a_group_transient_however_broad_the_types[InProgress]",
+        ),
     ),
     Break(
         "a completion whose reply was lost is not read back",
