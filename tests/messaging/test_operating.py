@@ -21,6 +21,7 @@ from retrysafe.cli import main
 from retrysafe.connect import connect
 from retrysafe.core.polling import Polls
 from retrysafe.messaging import BrokerUnavailable, Message, Outbox
+from retrysafe.messaging.draining import Sum
 from retrysafe.messaging.operating import OutboxOperator
 from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
 from retrysafe.messaging.relay import Relay, Relayed
@@ -147,6 +148,39 @@ def test_relays_are_seen_and_those_that_died_are_forgotten(place: Place) -> None
         assert only.silent < 60
         run(first._attendance.farewell(), connect(place.url).client())
         assert operator.standing().relays == []
+
+
+@pytest.mark.parametrize("mine", ["transaction", "lease"])
+def test_relays_that_hold_buckets_in_different_ways_do_not_work_together(mine: Any, place: Place) -> None:
+    """Neither sees what the other one holds: both would publish every message, out of order."""
+    if place.kind == "sqlite":
+        pytest.skip("it has leases only")
+    theirs = "lease" if mine == "transaction" else "transaction"
+    first, publisher = place.relay(hold=theirs), MemoryPublisher()
+    with first._working(first._opened()) as (setting, client):
+        first._round(setting, client, Sum())
+        place.write(Message("orders", 1, key="A"))
+        second = place.relay(publisher, hold=mine)
+        with second._working(second._opened()) as (its, other):
+            for _ in range(2):
+                with pytest.raises(ConfigurationError, match=f"hold='{theirs}'"):
+                    second._round(its, other, Sum())
+        assert publisher.published == []
+        assert place.relay(hold=theirs).run_once().left == 1
+    place.write(Message("orders", 2, key="A"))
+    assert place.relay(publisher, hold=mine).run_once().left == 1
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+async def test_a_publisher_that_never_answers_is_not_waited_for(place: Place) -> None:
+    class Deaf(AsyncMemoryPublisher):
+        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    place.write(Message("orders", 1, key="A"))
+    relay = place.relay(Deaf(), publish_timeout="50ms", pause="30d", longest_pause="30d")
+    assert await relay.arun_once() == Relayed(0, 1, 0)
 
 
 def test_nobody_relays_and_that_is_told(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
@@ -12,13 +12,13 @@ import pytest
 
 from retrysafe.core.walking import Walk, most
 from retrysafe.messaging import Message
-from retrysafe.messaging.draining import Sum
+from retrysafe.messaging.draining import Sum, _take
 from retrysafe.messaging.publishers.memory import MemoryPublisher
 from retrysafe.ports import Query, Rows
 from retrysafe.programs.drivers import ask, run
 from retrysafe.programs.relaying import take
 from retrysafe.stores.outbox import TABLE
-from retrysafe.types import Envelope, Queued
+from retrysafe.types import Envelope, Published, Queued
 from tests.faults.helpers import own_database, until
 from tests.messaging.test_operating import Place
 
@@ -122,4 +122,34 @@ def test_a_bucket_that_comes_free_is_read_as_it_is_then(level: str, place: Place
                 assert place.relay().run_once().left == 2
             return opened.execute(query)
 
-        assert run(take(setting.store, setting.outbox, number, most(10, 1 << 20), 0, Walk()), execute) == []
+        assert run(take(setting.store, setting.outbox, number, most(10, 1 << 20), 0, Walk(), 60.0), execute) == []
+
+
+def test_a_server_that_ends_silent_transactions_soon_ends_none_that_publishes(place: Place) -> None:
+    """Ended in the middle of each wave, it would be published again for ever, and nothing would leave."""
+    name = place.url.rpartition("/")[2]
+    place.sql(f"ALTER DATABASE {name} SET idle_in_transaction_session_timeout = '300ms'")
+
+    class Slow(MemoryPublisher):
+        def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+            """Until the server has ended a transaction that is silent for a shorter time than the relay's."""
+            with closing(place.open()) as other:
+                (pid,) = other.execute("SELECT pg_backend_pid()").fetchone()
+                until(lambda: not place.sql(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}"))
+            return super().publish(envelopes)
+
+    place.write(Message("a", 1, key="A"))
+    publisher = Slow()
+    assert place.relay(publisher).run_once().left == 1
+    assert len(publisher.published) == 1
+
+
+def test_the_transaction_of_a_relay_that_is_frozen_ends_by_itself(place: Place) -> None:
+    """Others have its buckets then: the server waits a little longer than the relay waits for its publisher."""
+    place.write(Message("a", 1, key="A"))
+    relay = place.relay(publish_timeout="20s")
+    with relay._working(relay._opened()) as (setting, client), client.transaction() as opened:
+        (number,) = run(ask(setting.outbox.waiting()), client)
+        assert len(run(_take(setting, number), opened.execute) or ()) == 1
+        shown = opened.execute(Query("SHOW idle_in_transaction_session_timeout", {}))
+        assert shown.rows[0][0] == "35s"

@@ -61,6 +61,9 @@ def add_to(verbs: Any) -> None:
     parser.add_argument(
         "--on-dead", choices=["skip", "park"], default="skip", help="what its lane does then (default: skip)"
     )
+    parser.add_argument(
+        "--publish-timeout", metavar="TIME", default="1m", help="how long the publisher is waited for (default: 1m)"
+    )
     parser.add_argument("--alarm", metavar="TIME", default="1m", help="how long a message may be due (default: 1m)")
     parser.add_argument(
         "--listen",
@@ -91,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
         pause=options.pause,
         longest_pause=options.longest_pause,
         on_dead=options.on_dead,
+        publish_timeout=options.publish_timeout,
         alarm=options.alarm,
         listen=store if options.listen == "" else options.listen,
     )

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.messaging.reporting import Reporter
 from retrysafe.ports import OperableOutbox, Steps
 from retrysafe.programs.drivers import ask
@@ -48,7 +48,11 @@ class Attendance:
 
         A look that fails ends nothing, and one that takes long makes the next one wait: messages go on leaving.
         """
-        tells = yield from attend(self._outbox, self._name, self._hold)
+        try:
+            tells = yield from attend(self._outbox, self._name, self._hold)
+        except ConfigurationError:
+            self._next = 0.0  # nothing is published before this is settled
+            raise
         began = self._clock()
         if not tells or began < self._next_look:
             return

@@ -40,11 +40,22 @@ class Setting(NamedTuple):
     keep: bool
     low: LowWater
     walks: Walks
+    patience: float
+    """Seconds that one call of the publisher may take."""
+
+    @property
+    def silence(self) -> float:
+        """Seconds for which nothing may be asked in a transaction: longer than the publisher is waited for."""
+        return self.patience + GRACE
 
     def took(self, queue: Sequence[Queued]) -> None:
         """These were read, and are to leave."""
         self.low.took(queue)
         self.walks.took(queue)
+
+
+GRACE = 15.0
+"""Seconds between the end of a relay's patience and that of its server's."""
 
 
 class Flow:
@@ -92,10 +103,13 @@ def published_by(publisher: Publisher, wave: Sequence[Queued]) -> Sequence[Publi
         return doubtful(wave, error)
 
 
-async def apublished_by(publisher: AsyncPublisher, wave: Sequence[Queued]) -> Sequence[Published]:
-    """The same for async code."""
+async def apublished_by(publisher: AsyncPublisher, wave: Sequence[Queued], patience: float) -> Sequence[Published]:
+    """The same for async code; what is not told within ``patience`` seconds, nobody can tell."""
+    import asyncio
+
     try:
-        return receptions(wave, await publisher.publish(envelopes(wave)))
+        async with asyncio.timeout(patience):
+            return receptions(wave, await publisher.publish(envelopes(wave)))
     except Exception as error:  # noqa: BLE001 - as above
         return doubtful(wave, error)
 
@@ -148,7 +162,7 @@ class Sum:
 
 def _take(setting: Setting, number: int) -> Steps[list[Queued] | None]:
     walk = setting.walks.of(number)
-    return take(setting.store, setting.outbox, number, setting.batch, setting.low.mark, walk)
+    return take(setting.store, setting.outbox, number, setting.batch, setting.low.mark, walk, setting.silence)
 
 
 def drain(setting: Setting, client: Client, publisher: Publisher, number: int) -> Sum:
@@ -180,7 +194,7 @@ async def adrain(setting: Setting, client: AsyncClient, publisher: AsyncPublishe
             setting.took(queue)
             flow = Flow(queue, setting.rules)
             for wave in flow:
-                verdict = flow.judge(wave, await apublished_by(publisher, wave))
+                verdict = flow.judge(wave, await apublished_by(publisher, wave, setting.patience))
                 await arun(conclude(setting.outbox, verdict, keep=setting.keep), opened.execute)
                 total.add(verdict)
             await arun(ask(setting.store.commit()), opened.execute)
@@ -248,7 +262,13 @@ async def _adrain_leased(
             flow = Flow(queue, setting.rules)
             for wave in flow:
                 claim.ensure_held()
-                await _aconclude(setting, client, claim, flow.judge(wave, await apublished_by(publisher, wave)), total)
+                await _aconclude(
+                    setting,
+                    client,
+                    claim,
+                    flow.judge(wave, await apublished_by(publisher, wave, setting.patience)),
+                    total,
+                )
     return total
 
 

@@ -80,6 +80,10 @@ class Relay:
         pause, longest_pause: bounds of the wait before a refused message is tried again: of the first one, doubled
             with each, and of the last. The wait is a random time below them.
         on_dead: what then becomes of its lane: "skip" goes on with the next message, "park" waits for a person.
+        publish_timeout: how long one call of the publisher may take: longer than its own time-outs. An `AsyncPublisher`
+            is not waited for any longer, and what it had then is tried again. A transaction that holds a bucket stays
+            open for 15 s more, whatever the server's setting; PostgreSQL and MariaDB then end it, so that others have
+            the buckets of a relay that is frozen or cut off.
         alarm: how long a message may be due before "backlog_stalled" is told.
         listen: the URL of the PostgreSQL server, to hear on a connection of its own when an ``Outbox(notify=True)`` of
             another process has written: not through a pooler that lends connections by transaction. Needs psycopg.
@@ -102,6 +106,7 @@ class Relay:
         pause: Duration = "500ms",
         longest_pause: Duration = "5m",
         on_dead: Literal["skip", "park"] = "skip",
+        publish_timeout: Duration = "1m",
         alarm: Duration = "1m",
         listen: str | None = None,
         observers: Iterable[Observer] | None = None,
@@ -130,7 +135,8 @@ class Relay:
         self._walks = Walks(time.monotonic)
         bounds = most(batch, batch_bytes)
         self._setting = Setting(
-            cast("TransactionalStore", sql), outbox, None, rules, bounds, keep, self._low, self._walks
+            *(cast("TransactionalStore", sql), outbox, None, rules, bounds, keep, self._low, self._walks),
+            patience=seconds_of(publish_timeout, "publish_timeout"),
         )
         self._reporter = Reporter(Observers(observing))
         self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(alarm, "alarm"))

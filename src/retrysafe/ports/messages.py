@@ -35,12 +35,15 @@ class OutboxStore(Protocol):
         """The buckets that hold messages with numbers from ``low`` on."""
         ...
 
-    def unfrozen(self) -> list[Ask[None]]:
-        """Let each statement of a transaction that has just begun see what was committed last, whatever the default."""
+    def prepared(self, silence: float) -> list[Ask[None]]:
+        """Let each statement of a transaction that has just begun see what was committed last, whatever the default.
+
+        And let it not be ended before nothing was asked in it for ``silence`` seconds, where `hold` cannot.
+        """
         ...
 
-    def hold(self, number: int) -> Ask[bool]:
-        """Hold a bucket to the end of the transaction; False when another one does."""
+    def hold(self, number: int, silence: float) -> Ask[bool]:
+        """Hold a bucket to the end of the transaction, which may be silent for so long; False when another does."""
         ...
 
     def fence(self, held: Held) -> Ask[bool]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from retrysafe.core.lanes import BUCKETS
 from retrysafe.core.relaying import MOST_COUNTED, Verdict
 from retrysafe.core.walking import LANES, MORE, PAGES, Most, Span, Walk
+from retrysafe.errors import ConfigurationError
 from retrysafe.ports import Ask, OperableOutbox, OutboxStore, Steps, TransactionalStore
 from retrysafe.programs.drivers import ask
 from retrysafe.types import Backlog, DeadLetter, Held, Queued, RelaySeen
@@ -60,15 +61,17 @@ def _passed_over(outbox: OutboxStore, number: int, most: Most, low: int, walk: W
 
 
 def take(
-    store: TransactionalStore, outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk
+    store: TransactionalStore, outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk, silence: float
 ) -> Steps[list[Queued] | None]:
     """Begin a transaction that holds a bucket, and return what of it is due; None, and no transaction, if another does.
+
+    It ends when nothing is asked in it for ``silence`` seconds, where the database can do that.
 
     What is due is read after the bucket is held: an earlier look would show what its last holder has published since.
     """
     yield from ask(store.begin())
-    yield from each(outbox.unfrozen())
-    if not (yield from ask(outbox.hold(number))):
+    yield from each(outbox.prepared(silence))
+    if not (yield from ask(outbox.hold(number, silence))):
         yield from ask(store.rollback())
         return None
     return (yield from due(outbox, number, most, low, walk))
@@ -183,10 +186,26 @@ def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[bool]:
     if len(there) < BUCKETS:
         yield from ask(outbox.restore(there))
     relays = yield from ask(outbox.relays())
+    _require_alike(name, relays)
     gone = [relay.name for relay in relays if relay.silent >= GONE]
     if gone:
         yield from ask(outbox.bye(gone))
     return name == min((relay.name for relay in relays if relay.silent < GONE), default=name)
+
+
+def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:
+    """Relays that hold buckets in different ways do not see each other's hold: who was there first goes on alone."""
+    own = next((relay for relay in relays if relay.name == name), None)
+    if own is None:
+        return
+    for other in relays:
+        there = other.hold != own.hold and other.silent < GONE
+        if there and (-other.running, other.name) < (-own.running, own.name):
+            raise ConfigurationError(
+                f"Relay {other.name} holds buckets by hold={other.hold!r}, this one by hold={own.hold!r}: both would "
+                "publish the same messages. This one publishes nothing since it saw that. Give them the same hold=, "
+                f"or end the other one first; one that died is forgotten after {GONE:.0f} seconds."
+            )
 
 
 def redrive(store: TransactionalStore, outbox: OperableOutbox, letters: Sequence[DeadLetter]) -> Steps[int]:

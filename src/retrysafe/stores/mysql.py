@@ -73,6 +73,10 @@ class MysqlStore(SqlStore):
     NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     BEGIN = "START TRANSACTION"
     CLAIMS_MANY = False
+    OUTLASTS = (
+        "SET SESSION wait_timeout = GREATEST(@@SESSION.wait_timeout, :seconds) "
+        "/*M!100600 , SESSION idle_transaction_timeout = :seconds */"
+    )
     HAS_SCHEMA = (
         "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'retrysafe_schema'"
     )

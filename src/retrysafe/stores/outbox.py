@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from retrysafe.core.lanes import bucket, lane
@@ -70,15 +71,26 @@ class SqlOutbox:
             self._store.query(sql, {"low": low}, writes=False), lambda answer: [int(row[0]) for row in answer.rows]
         )
 
-    def unfrozen(self) -> list[Ask[None]]:
-        """Let each statement of a transaction that has just begun see what was committed last, whatever the default."""
-        return [] if self._store.UNFROZEN is None else [self._write(self._store.UNFROZEN, {})]
+    def prepared(self, silence: float) -> list[Ask[None]]:
+        """Let each statement of a transaction that has just begun see what was committed last, whatever the default.
 
-    def hold(self, number: int) -> Ask[bool]:
-        """Hold a bucket to the end of the transaction, unless another one does."""
-        locked = " FOR UPDATE SKIP LOCKED" if self.locks_rows else ""
-        sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE b.bucket = {self._store.p('bucket')}{locked}"
-        return Ask(self._store.query(sql, {"bucket": number}), _any)
+        And let it not be ended before nothing was asked in it for ``silence`` seconds, where `hold` cannot.
+        """
+        asks = [] if self._store.UNFROZEN is None else [self._write(self._store.UNFROZEN, {})]
+        if self._store.OUTLASTS is not None:
+            asks.append(self._write(self._store.OUTLASTS, {"seconds": ceil(silence)}))
+        return asks
+
+    def hold(self, number: int, silence: float) -> Ask[bool]:
+        """Hold a bucket to the end of the transaction, unless another one does.
+
+        Where the database can, it ends the transaction itself when nothing is asked in it for ``silence`` seconds:
+        sooner, it would undo what is being published; much later, nobody else has the bucket of a relay that is frozen.
+        """
+        more, locked = self._store.SILENCE, " FOR UPDATE SKIP LOCKED" if self.locks_rows else ""
+        params: dict[str, Any] = {"bucket": number, "silence": f"{silence * 1000:.0f}"} if more else {"bucket": number}
+        sql = f"SELECT b.bucket{more} FROM {TABLE}_buckets AS b WHERE b.bucket = {self._store.p('bucket')}{locked}"
+        return Ask(self._store.query(sql, params), _any)
 
     def fence(self, held: Held) -> Ask[bool]:
         """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""

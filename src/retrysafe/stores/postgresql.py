@@ -230,6 +230,12 @@ class PostgresqlStore(SqlStore):
 
     UNFROZEN = _UNFROZEN
 
+    SILENCE = (
+        ", set_config('idle_in_transaction_session_timeout', CAST(:silence AS text), true), "
+        "CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL "  # from PostgreSQL 17 on
+        "THEN set_config('transaction_timeout', '0', true) END"
+    )
+
     ISOLATION = "SELECT current_setting('transaction_isolation')"
 
 

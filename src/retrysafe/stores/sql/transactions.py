@@ -16,6 +16,10 @@ class SqlTransactions:
     """Below which number all transactions have ended, and one that is higher than those of all that have begun."""
     UNFROZEN: ClassVar[str | None] = None
     """The first statement of a transaction whose others each see what was committed last, where that is to be said."""
+    OUTLASTS: ClassVar[str | None] = None
+    """A statement by which the transaction is not ended before it was silent for so many ``:seconds``."""
+    SILENCE: ClassVar[str] = ""
+    """More columns of a SELECT, by which the transaction ends when nothing is asked in it for so many ``:silence``."""
     ISOLATION: ClassVar[str | None] = None
     """A query for the isolation level of the current transaction, where it decides what a waiter can see."""
     HAS_SCHEMA: ClassVar[str]
