@@ -1,4 +1,4 @@
-"""``routes=`` holds for every spelling that an application routes to the same place; rules that match nothing are told."""
+"""``routes=`` holds for every spelling that is routed to the same place; rules that match nothing are told."""
 
 from __future__ import annotations
 

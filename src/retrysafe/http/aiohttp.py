@@ -82,20 +82,19 @@ async def _serve(
             return await handler()
         scope = guard.scope(await afind(guard.principal, request))
         with closing(Body(asked, guard.policy)) as body:
-            raw = await request.read()
-            body.add(raw)
-            return await _exchange(Exchange(guard, asked, key, body, scope), request, raw, handler)
+            await _read(request, body)
+            return await _exchange(Exchange(guard, asked, key, body, scope), request, body, handler)
     except Refusal as refusal:
         return _rendered(guard.answer(refusal))
 
 
 async def _exchange(
-    exchange: Exchange, request: web.Request, raw: bytes, handler: Callable[[], Awaitable[web.StreamResponse]]
+    exchange: Exchange, request: web.Request, body: Body, handler: Callable[[], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     given: list[web.StreamResponse] = []
 
     async def work() -> Response:
-        await _give_back(request, raw)
+        await _give_back(request, body)
         try:
             given[:] = [await handler()]
         except web.HTTPException as response:
@@ -115,10 +114,25 @@ async def _exchange(
     return given[0]
 
 
-async def _give_back(request: web.Request, raw: bytes) -> None:
+async def _read(request: web.Request, body: Body) -> None:
+    """Take the body as it comes, so that no more of it is in memory than ``body_memory``.
+
+    Raises `aiohttp.web.HTTPRequestEntityTooLarge` for more than the application takes.
+    """
+    limit = request.client_max_size
+    if request.content.at_eof():  # read by a middleware around, which aiohttp remembers
+        body.add(await request.read())
+    async for chunk in request.content.iter_any():
+        body.add(chunk)
+        if limit and body.length > limit:
+            raise web.HTTPRequestEntityTooLarge(limit, body.length)
+
+
+async def _give_back(request: web.Request, body: Body) -> None:
     """Let the handler read the body from its beginning, in whatever way it does."""
     while await request.content.readany():
         pass
+    raw = b"".join(body.chunks())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         request.content.unread_data(raw)

@@ -438,7 +438,7 @@ class Exchange:
             await self._give_up_for(error)
             return
         body = None if self._captured is None else bytes(self._captured)
-        self.guard.judge(claim, Response(self._status, tuple(self._headers), body))
+        self.guard.judge(claim, Response(self._status, tuple(self._headers), body), self.request)
         try:
             await self._leave(claim, None)
         except RetryTransaction as again:

@@ -305,7 +305,8 @@ class Capture:
             self._end(error)
             return
         body = None if self._captured is None else bytes(self._captured)
-        self._guard.judge(self._claim, Response(self._live.status, self._live.headers, body))
+        response = Response(self._live.status, self._live.headers, body)
+        self._guard.judge(self._claim, response, self._exchange.request)
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:

@@ -19,7 +19,7 @@ from retrysafe.core.outcomes import Answered
 from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.http import keys, principals
 from retrysafe.http.bodies import Body, without_boundary
-from retrysafe.http.messages import Request, Response, kept, replayed
+from retrysafe.http.messages import Request, Response, kept, leads_to_login, replayed
 from retrysafe.http.policy import UNSAFE, Options, policy_of
 from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render
 from retrysafe.http.routes import Need
@@ -161,14 +161,19 @@ class Guard:
 
     # ------------------------------------------------------------ what came of it
 
-    def judge(self, claim: Claim, response: Response) -> None:
-        """Say of a response, complete but for a body that was too large, whether it is the answer to every retry."""
+    def judge(self, claim: Claim, response: Response, request: Request | None = None) -> None:
+        """Say of a response, complete but for a body that was too large, whether it is the answer to every retry.
+
+        One that sends the client of ``request`` to log in first is not: nothing was done yet.
+        """
         stored = self._fitting(kept(response, self.policy.headers, self.policy.secrets))
         answered = Answered.DONE
         if response.status >= 500:
             answered = Answered.FAILED if self.policy.on_5xx == "effects" else Answered.REFUSED
         elif response.status in _REPEATED_ELSEWHERE:
             answered = Answered.ELSEWHERE
+        elif request is not None and leads_to_login(request, response):
+            answered = Answered.UNEXECUTED
         elif response.status >= 400:
             answered = Answered.REFUSED if response.status in self.policy.store_statuses else Answered.UNEXECUTED
         claim.answered(answered, stored, f"HTTP {response.status}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Field lines in the order in which they stand, names in lower case."""
@@ -14,11 +15,31 @@ HOP_BY_HOP = frozenset(
 )
 """RFC 9110 section 7.6.1: what concerns one connection and not the response."""
 RENEWED = frozenset({b"date", b"content-length"})
-SECRETS = frozenset({b"set-cookie", b"www-authenticate"})
+SECRETS = frozenset(
+    {
+        b"set-cookie",
+        b"www-authenticate",
+        b"proxy-authenticate",
+        b"authorization",
+        b"proxy-authorization",
+        b"authentication-info",
+        b"proxy-authentication-info",
+        b"x-auth-token",
+        b"x-access-token",
+        b"x-refresh-token",
+        b"x-session-token",
+        b"x-csrf-token",
+        b"x-xsrf-token",
+        b"x-api-key",
+        b"x-amz-security-token",
+    }
+)
+"""Credentials and what asks for them (RFC 9110 section 11, RFC 6265): bound to a session or to a moment."""
 _OF_THE_BODY = frozenset(
     {b"content-type", b"content-encoding", b"content-language", b"content-range", b"content-md5", b"content-digest"}
 )
 BODYLESS = frozenset({204, 205, 304})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 MARKER = b"idempotent-replayed"
 OMITTED = b"idempotency-replay"
@@ -89,6 +110,22 @@ def is_endless(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return any(
         name == b"content-type" and value.lstrip().lower().startswith(b"text/event-stream") for name, value in headers
     )
+
+
+def leads_to_login(request: Request, response: Response) -> bool:
+    """Whether a redirect names the request's own path as where to come back to, as those to a page of login do.
+
+    Django, Flask-Login and Starlette write ``?next=`` and the path, or the whole URL.
+    """
+    if response.status not in _REDIRECTS:
+        return False
+    target = next((value for name, value in response.headers if name == b"location"), b"").decode("latin-1")
+    own = {unquote(request.path.decode("latin-1")), *request.routed}
+    try:
+        back = [value for name, value in parse_qsl(urlsplit(target).query, max_num_fields=100) if name == "next"]
+        return any(unquote(urlsplit(value).path) in own for value in back)
+    except ValueError:  # no URL
+        return False
 
 
 def kept(response: Response, allowed: frozenset[bytes] | None, secrets: frozenset[bytes]) -> Response:

@@ -41,7 +41,7 @@ class Options(TypedDict, total=False):
         on_large: a response over ``response_limit`` is kept without its body ("omit"), or is an "error".
         on_store_error: when the store does not answer, refuse ("closed"), or run without protection ("open").
         headers: the only response headers that are stored, if given.
-        secrets: which of Set-Cookie and WWW-Authenticate are stored although they are secrets.
+        secrets: which of Set-Cookie, WWW-Authenticate and other fields with credentials are stored nevertheless.
         canonical_json: whether JSON requests are compared by what they mean instead of byte by byte.
         body_memory: bytes of a request that are held in memory; the rest goes to a temporary file.
         body_limit: bytes of a request over which it is refused with 413.

@@ -11,16 +11,18 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Container, Iterable, Iterator
+from functools import partial
 from typing import Any, Unpack
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.routing import Match, Router, request_response
 
 from retrysafe.boundary import Boundary
 from retrysafe.http import asgi
-from retrysafe.http.asgi import App, Receive, Scope, Send, guarded, is_scoped_around, leave_to_inner, request_of
+from retrysafe.http.asgi import App, Receive, Scope, Send, Whose, guarded, is_scoped_around, leave_to_inner, request_of
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
@@ -48,13 +50,31 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         """Serve one request."""
         guard = self._guard_of(scope) if scope["type"] == "http" else None
         if guard is None:
-            await self.app(scope, receive, send)
+            await self._inside(self.app, scope, receive, send)
         else:
-            await guarded(guard, self.app, scope, receive, send, self.whose)
+            await self._inside(partial(_guarding, guard, self.app, self.whose), scope, receive, send)
+
+    async def _inside(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; what ``principal`` raises is answered as the application answers it from its handlers."""
+        try:
+            await app(scope, receive, send)
+        except _Raised as raised:
+            if raised.by is not self:
+                raise
+            error = raised.error
+
+            async def raising(scope: Scope, receive: Receive, send: Send) -> None:
+                raise error
+
+            handlers = getattr(scope.get("app"), "exception_handlers", {})
+            await ExceptionMiddleware(raising, handlers=handlers)(scope, receive, send)
 
     async def whose(self, scope: Scope) -> object:
         """The principal of the request."""
-        return await afind(self.guard.principal, Request(scope))
+        try:
+            return await afind(self.guard.principal, Request(scope))
+        except HTTPException as error:
+            raise _Raised(self, error) from error
 
     def _guard_of(self, scope: Scope) -> Guard | None:
         """The guard of a request; None where its route, or what is mounted on the way to it, guards itself."""
@@ -141,6 +161,19 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
                     return policy_of(options).methods
             app = getattr(app, "app", None)
         return frozenset() if app is None else app.guard.policy.methods
+
+
+async def _guarding(guard: Guard, app: App, whose: Whose, scope: Scope, receive: Receive, send: Send) -> None:
+    await guarded(guard, app, scope, receive, send, whose)
+
+
+class _Raised(Exception):
+    """What ``principal`` raised, outside of what makes responses of it in Starlette."""
+
+    def __init__(self, by: IdempotencyMiddleware, error: HTTPException) -> None:
+        super().__init__(error)
+        self.by = by
+        self.error = error
 
 
 def _guards(middleware: object) -> bool:

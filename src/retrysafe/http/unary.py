@@ -90,7 +90,7 @@ class Exchange:
             if self.guard.transactional or self.guard.policy.on_large == "error":
                 raise Refusal("response-unsupported")
             response = response._replace(body=None)
-        self.guard.judge(claim, response)
+        self.guard.judge(claim, response, self.request)
 
     async def _leave(self, claim: Claim, error: BaseException | None) -> None:
         try:
