@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -15,8 +17,9 @@ import anyio
 import httpx
 import pytest
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import Host, Journal, Resumed, Retries
-from retrysafe.http.client.httpx import AsyncRetryTransport
+from retrysafe.http.client.httpx import AsyncRetryTransport, RetryTransport
 from tests.http.client.child import BODY
 from tests.http.client.conftest import Make
 from tests.http.client.senders import FAILURES, Time
@@ -252,4 +255,50 @@ def test_c02_a_task_cancelled_while_it_writes_leaves_its_request_to_be_resumed(
     (pending,) = journal.pending()
     assert not pending.owner
     assert len(server.effects) == (name == "settle")
+    journal.close()
+
+
+# ---------------------------------------------------------------- whose eyes it is for
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o666, 0o660])
+def test_a_journal_that_others_could_read_is_taken_from_them(path: Path, mode: int) -> None:
+    Journal(path).close()
+    files = [path, path.with_name("calls.db-wal"), path.with_name("calls.db-shm")]
+    with sqlite3.connect(path) as keeps:  # so that SQLite leaves its files beside it
+        keeps.execute("SELECT * FROM requests").fetchall()
+        for file in files:
+            file.chmod(mode)
+        journal = Journal(path)
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+        journal.close()
+    keeps.close()
+
+
+def test_a_journal_of_somebody_elses_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Journal(path).close()
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(ConfigurationError, match="no file of this user"):
+        Journal(path)
+
+
+def test_what_lies_beside_a_journal_and_is_no_file_is_refused(path: Path, tmp_path: Path) -> None:
+    path.with_name("calls.db-wal").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match="no file of this user"):
+        Journal(path)
+
+
+def test_headers_whose_names_tell_of_a_secret_are_not_written(path: Path, time: Time) -> None:
+    def fails(_: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("cut")
+
+    names = ["X-Vault-Token", "Ocp-Apim-Subscription-Key", "X-Client-Secret", "X-Session-Id", "X-Signature", "X-Own"]
+    journal = Journal(path, secrets=["X-Own"])
+    retries = Retries([Host("https://api.example.com")], journal=journal, attempts=1, world=time.world, observers=())
+    transport = RetryTransport(retries, httpx.MockTransport(fails))
+    with httpx.Client(transport=transport) as client, pytest.raises(httpx.ReadError):
+        client.post("https://api.example.com/", headers={**dict.fromkeys(names, "s3cr3t"), "X-Plain": "kept"})
+    (left,) = journal.pending()
+    assert ("x-plain", "kept") in left.headers
+    assert "s3cr3t" not in str(left.headers)
     journal.close()

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import threading
+import zlib
 from email.utils import formatdate
 from typing import Any
 
@@ -21,6 +22,7 @@ from retrysafe.http.client import (
     Retries,
     World,
 )
+from retrysafe.http.client.bodies import decoded, problem_code
 from tests.http.client.conftest import Make
 from tests.http.client.senders import FAILURES, SENDERS, Time
 from tests.http.client.server import (
@@ -469,14 +471,124 @@ def test_c16_another_origin_sees_neither_key_nor_credentials(make: Make, server:
 
 def test_c16_redirects_have_an_end(make: Make, server: Server) -> None:
     server.will(*[says(307, headers={"Location": "/again"})] * 9)
-    sender = make(redirects=2)
-    if sender.name == "requests":  # its session goes on where the adapter ends, each time as a request of its own
-        sender.session.max_redirects = 0  # type: ignore[attr-defined]
-        with pytest.raises(FAILURES):
-            sender.post(server.url)
-    else:
-        assert sender.post(server.url).status == 307
+    assert make(redirects=2).post(server.url).status == 307
     assert len(server.requests) == 3
+
+
+SECRETS = {
+    "X_Api_Key": "s",
+    "X_Vault_Token": "s",
+    "Ocp_Apim_Subscription_Key": "s",
+    "X_Client_Secret": "s",
+    "X_Session_Id": "s",
+    "X_Hub_Signature_256": "s",
+    "Authorization": "s",
+    "Idempotency_Key": "mine",
+}
+
+
+def seen_of(other: Server) -> list[list[str]]:
+    names = [name.replace("_", "-") for name in SECRETS]
+    return [[name for name in names if request.header(name.lower()) is not None] for request in other.requests]
+
+
+@pytest.mark.parametrize("library", SENDERS)
+@pytest.mark.parametrize("location", ["http://a@{}/", "/again"], ids=["a user", "one too many"])
+def test_c16_a_redirect_that_is_declined_is_not_followed_by_the_library(
+    server: Server, time: Time, library: str, location: str
+) -> None:
+    with running() as other:
+        where = location.format(other.origin.removeprefix("http://"))
+        last = says(307, headers={"Location": other.url})
+        server.will(*[says(307, headers={"Location": where})] * (2 if where == "/again" else 1), last)
+        retries = Retries([Host(server.origin)], redirects=2, world=time.world, observers=())
+        follow = {} if library == "requests" else {"follow_redirects": True}
+        sender = SENDERS[library](retries, **follow)
+        got = sender.post(server.url, b"body", **SECRETS)
+        sender.close()
+        assert (got.status, other.requests) == (307, [])
+        assert got.headers["location"] == (where if where != "/again" else other.url)
+
+
+@pytest.mark.parametrize("library", SENDERS)
+@pytest.mark.parametrize("keyed", [True, False])
+def test_c16_a_redirect_that_a_library_follows_takes_no_secrets_along(
+    server: Server, time: Time, library: str, keyed: bool
+) -> None:
+    with running() as other:
+        for target in ("/here", other.url):
+            server.will(says(307, headers={"Location": target}))
+            retries = Retries([Host(server.origin)] if keyed else [], redirects=0, world=time.world, observers=())
+            follow = {} if library == "requests" else {"follow_redirects": True}
+            sender = SENDERS[library](retries, **follow)
+            fields = SECRETS if keyed else {name: SECRETS[name] for name in SECRETS if name != "Idempotency_Key"}
+            assert sender.post(server.url, b"body", X_Plain="1", **fields).status == 201
+            sender.close()
+        assert server.requests[1].header("x-api-key") == "s", "the same origin"
+        assert other.requests[-1].header("x-plain") == "1"
+        assert all(name not in seen_of(other)[-1] for name in ("X-Api-Key", "X-Vault-Token", "Idempotency-Key"))
+
+
+def test_c16_another_origin_sees_no_header_whose_name_tells_of_a_secret(make: Make, server: Server) -> None:
+    with running() as other:
+        server.will(says(307, headers={"Location": other.url}))
+        make().post(server.url, b"body", X_Plain="1", **SECRETS)
+        assert seen_of(other) == [[]]
+        assert other.requests[0].header("x-plain") == "1"
+
+
+# ---------------------------------------------------------------- what a server may take
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate"])
+def test_c19_a_problem_is_unpacked_as_far_as_it_may_be_long(encoding: str) -> None:
+    window = {"gzip": 31, "deflate": 15, "raw deflate": -15}[encoding]
+    name = encoding.removeprefix("raw ")
+
+    def packed(size: int) -> bytes:
+        packer = zlib.compressobj(9, zlib.DEFLATED, window)
+        return packer.compress(b'{"code":"x","detail":"' + b" " * size + b'"}') + packer.flush()
+
+    assert problem_code("application/problem+json", decoded(name, packed(10), 100) or b"") == "x"
+    asked: list[int] = []
+
+    class Unpacking:
+        def __init__(self, window: int) -> None:
+            self.real = real(window)
+
+        def decompress(self, data: bytes, most: int = 0) -> bytes:
+            asked.append(most)
+            return self.real.decompress(data, most)
+
+    real = zlib.decompressobj
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(zlib, "decompressobj", Unpacking)
+        assert decoded(name, packed(1 << 20), 100) is None
+    assert set(asked) == {101}, "no more is made than is wanted"
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "nonsense"])
+def test_c19_what_cannot_be_bounded_is_not_unpacked(encoding: str) -> None:
+    assert decoded(encoding, b"{}", 100) is None
+    assert decoded("", b"{}", 100) == b"{}"
+    assert decoded("identity", b"{}", 1) is None
+    assert decoded("gzip", b"no gzip", 100) is None
+
+
+def test_c13_budgets_of_many_hosts_are_bounded_and_none_is_won_back() -> None:
+    budgets = Budgets(most=4)
+    for _ in range(10):
+        assert budgets.take("spent")
+    for number in range(100):
+        budgets.deposit(f"new {number}")
+    assert budgets.left("spent") == 0, "a flood of hosts brings nothing back"
+    assert len(budgets._whole) <= 4
+    for number in range(3):
+        budgets.take(f"other {number}")
+    taken = sum(budgets.take(f"flood {number}") for number in range(1000))
+    assert taken == 10, "who is new shares one bucket"
+    assert len(budgets._spent) <= 5
+    assert not budgets.take("spent")
 
 
 def test_c16_redirects_that_httpx_follows_do_not_carry_the_key_away(server: Server, time: Time) -> None:

@@ -133,7 +133,7 @@ BREAKS = [
     Break(
         "retries cost no budget",
         f"{FOLDER}/budget.py",
-        "                self._buckets[origin] = left\n",
+        "                self._keep(origin, left)\n",
         "                pass\n",
         killed_by=(f"{OUTAGES}::test_c13_ten_thousand_calls_of_a_host_that_is_down[httpx]",),
     ),

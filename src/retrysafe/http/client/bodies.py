@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 
 from retrysafe.http.messages import length_of
@@ -63,6 +65,29 @@ def ends_unmarked(version: int, method: str, status: int, headers: Mapping[str, 
         return False
     announced = "close" in headers.get("connection", "").lower()
     return not announced and "content-length" not in headers and "transfer-encoding" not in headers
+
+
+def decoded(encoding: str, body: bytes, limit: int) -> bytes | None:
+    """A body without its Content-Encoding; None if that is none of gzip and deflate, or over ``limit`` bytes long.
+
+    A few bytes can stand for very many, so no more are made than are wanted.
+    """
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return body if len(body) <= limit else None
+    if name not in _WINDOWS:
+        return None
+    for window in _WINDOWS[name]:
+        with suppress(zlib.error):
+            unpacking = zlib.decompressobj(window)
+            found = unpacking.decompress(body, limit + 1)
+            return found if len(found) <= limit else None
+    return None
+
+
+_ZLIB, _BARE, _GZIP = zlib.MAX_WBITS, -zlib.MAX_WBITS, zlib.MAX_WBITS | 16
+_WINDOWS = {"gzip": (_GZIP,), "x-gzip": (_GZIP,), "deflate": (_ZLIB, _BARE)}
+"""How zlib reads an encoding; of deflate there are two kinds, and servers send both."""
 
 
 def problem_code(content_type: str, body: bytes) -> str:

@@ -25,26 +25,58 @@ class Bucket(NamedTuple):
         return None if self.tenths < 10 else Bucket(self.tenths - 10)
 
 
-class Budgets:
-    """The buckets of all hosts; one object may serve any number of clients and threads of a process."""
+_MOST_HOSTS = 4096
+_OTHERS = ""
+"""The bucket of all hosts that have none of their own."""
 
-    def __init__(self) -> None:
+
+class Budgets:
+    """The buckets of all hosts; one object may serve any number of clients and threads of a process.
+
+    Whoever names hosts must neither fill the memory nor win a spent budget back. So a bucket is forgotten only when it
+    has as much as a new one; when there is no such bucket, hosts that are new share one.
+    """
+
+    def __init__(self, most: int = _MOST_HOSTS) -> None:
         self._lock = ProcessLock()
-        self._buckets: dict[str, Bucket] = {}
+        self._most = most
+        self._spent: dict[str, Bucket] = {}
+        self._whole: dict[str, Bucket] = {}
+        """Those that have as much as a new one, in the order of their last use."""
 
     def deposit(self, origin: str) -> None:
         """A request to a host begins."""
         with self._lock:
-            self._buckets[origin] = self._buckets.get(origin, Bucket()).deposited()
+            self._keep(origin, self._bucket(origin).deposited())
 
     def take(self, origin: str) -> bool:
         """Whether the host may be sent one more retry; if so, it is paid for."""
         with self._lock:
-            left = self._buckets.get(origin, Bucket()).taken()
+            left = self._bucket(origin).taken()
             if left is not None:
-                self._buckets[origin] = left
+                self._keep(origin, left)
             return left is not None
 
     def left(self, origin: str) -> float:
         """How many retries the host may be sent now."""
-        return self._buckets.get(origin, Bucket()).tenths / 10
+        with self._lock:
+            return self._bucket(origin).tenths / 10
+
+    def _bucket(self, origin: str) -> Bucket:
+        found = self._spent.get(origin)
+        if found is None:
+            full = len(self._spent) >= self._most
+            found = self._spent.get(_OTHERS) if full else self._whole.get(origin)
+        return found or Bucket()
+
+    def _keep(self, origin: str, bucket: Bucket) -> None:
+        if origin not in self._spent and len(self._spent) >= self._most:
+            origin = _OTHERS
+        self._whole.pop(origin, None)
+        self._spent.pop(origin, None)
+        if bucket.tenths < Bucket().tenths or origin == _OTHERS:
+            self._spent[origin] = bucket
+            return
+        self._whole[origin] = bucket
+        if len(self._whole) > self._most:
+            del self._whole[next(iter(self._whole))]

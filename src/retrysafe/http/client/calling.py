@@ -19,13 +19,13 @@ from retrysafe.http.client.errors import (
     RequestOutcomeUnknown,
     RequestTooLarge,
 )
-from retrysafe.http.client.headers import FIELD, SECRETS
+from retrysafe.http.client.headers import FIELD, secrets_among
 from retrysafe.http.client.hosts import Host, address, shown
 from retrysafe.http.client.journal import Journal
 from retrysafe.http.client.operation import Call, Ending, operation
 from retrysafe.http.client.policy import policy_of
-from retrysafe.http.client.redirects import Target
-from retrysafe.http.client.results import Answer, Failure
+from retrysafe.http.client.redirects import Target, credentials_to_leave
+from retrysafe.http.client.results import REDIRECTS, Answer, Failure
 from retrysafe.http.client.world import World
 from retrysafe.http.keys import parse
 from retrysafe.observers import LoggingObserver, Observers
@@ -61,8 +61,9 @@ class Retries:
         deadline: how long all attempts and pauses may take together.
         base, cap: a pause is a random time up to min(cap, base · 2ⁿ); a Retry-After is never undercut.
         overload_base: the base after 429 and 503.
-        redirects: how many redirects of a request with a key are followed, by its method, body and key. 0 leaves them
-            to the client library, which does not know where a key may go.
+        redirects: how many redirects of a request with a key are followed, by its method, body and key. One that is
+            not followed is the answer, also where the client library follows redirects. 0 leaves them to the library;
+            then neither a key nor a header that holds credentials goes to another origin.
         hedge_after: after so long without an answer a copy is sent, with the same key; None for never.
         body_limit: bytes of a streamed body that are kept for a retry; a longer one is sent once.
         response_limit: up to so many bytes, a response counts only when it is whole; what is longer is read by the
@@ -128,9 +129,13 @@ class Retries:
             hosts=self.hosts,
             resendable=outgoing.body is not None,
             recognised_until=self.world.wall() + host.retention if host and key else None,
-            secrets=self.journal.secrets if self.journal else SECRETS,
+            secrets=self._secrets(outgoing),
         )
         return Planned(self, call, field, entry)
+
+    def _secrets(self, outgoing: Outgoing) -> frozenset[str]:
+        further = self.journal.secrets if self.journal else ()
+        return secrets_among((name for name, _ in outgoing.headers), further)
 
     def _key(self, outgoing: Outgoing, host: Host | None) -> tuple[str, str | None]:
         """The key of a request, and how its header is to be set; None leaves the header as it is."""
@@ -157,7 +162,7 @@ class Retries:
             key=key,
             method=outgoing.method,
             url=outgoing.url,
-            headers=kept_headers(outgoing.headers, journal.secrets),
+            headers=kept_headers(outgoing.headers, self._secrets(outgoing)),
             body=outgoing.body,
             created=now,
             recognised_until=now + host.retention if host else None,
@@ -197,6 +202,17 @@ class Planned:
     def program(self) -> Program:
         """The operation, to be driven."""
         return operation(self.call, self.retries.policy, self.retries.budgets, self.retries.world, self.tell)
+
+    def left(self, answer: Answer, names: Iterable[str]) -> frozenset[str] | None:
+        """The headers to take from the caller's request before its library may follow a redirect.
+
+        None if the library must not: the redirects of a request with a key are followed here or not at all.
+        """
+        if answer.status not in REDIRECTS or not answer.headers.get("location"):
+            return frozenset()
+        if self.call.key and self.retries.policy.redirects:
+            return None
+        return credentials_to_leave(self.call.target.url, answer, [*names, *self.call.secrets])
 
     def end(self, ending: Ending) -> Exception | None:
         """The operation has ended: note it in the journal; return what its caller gets instead of a response."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 FIELD = "Idempotency-Key"
 SECRETS = frozenset(
     {
@@ -24,3 +26,16 @@ SECRETS = frozenset(
     }
 )
 """Headers that hold credentials, by their usual names in lower case: no other origin and no journal gets them."""
+_TELLING = ("token", "key", "secret", "session", "signature")
+OF_THE_LIBRARY = frozenset({"authorization", "cookie", "proxy-authorization"})
+"""Credentials that client libraries know: they take them from a redirect to another origin, and add that one's own."""
+
+
+def secrets_among(names: Iterable[str], further: Iterable[str] = ()) -> frozenset[str]:
+    """The headers of a request that hold credentials, in lower case.
+
+    Those of `SECRETS` and ``further``, and every one whose name says token, key, secret, session or signature.
+    """
+    known = SECRETS.union(further)
+    lowered = {name.lower() for name in names}
+    return known | {name for name in lowered if any(word in name for word in _TELLING)}

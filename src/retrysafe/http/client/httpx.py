@@ -21,7 +21,16 @@ from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import address, quoted
 from retrysafe.http.client.journal import Journal
 from retrysafe.http.client.operation import Ending
-from retrysafe.http.client.over_httpx import AsyncRefreshing, AsyncWire, Refreshing, SyncWire, aread, outgoing, read
+from retrysafe.http.client.over_httpx import (
+    AsyncRefreshing,
+    AsyncWire,
+    Refreshing,
+    SyncWire,
+    aread,
+    declined,
+    outgoing,
+    read,
+)
 from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
 
@@ -71,8 +80,7 @@ class RetryTransport(httpx.BaseTransport):
         raised = planned.end(ending)
         if raised is not None:
             raise raised
-        response: httpx.Response = is_answer(ending).raw
-        return response
+        return _handed_over(request, planned, is_answer(ending))
 
     def close(self) -> None:
         """Close what sends."""
@@ -113,8 +121,7 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
         raised = await _ended(planned, ending) if journalled else planned.end(ending)
         if raised is not None:
             raise raised
-        response: httpx.Response = is_answer(ending).raw
-        return response
+        return _handed_over(request, planned, is_answer(ending))
 
     async def aclose(self) -> None:
         """Close what sends."""
@@ -220,6 +227,17 @@ def _take_over(request: httpx.Request) -> None:
     stamped = request.extensions.get(_STAMP)
     if stamped is not None and stamped != (request.method, address(str(request.url))):
         request.headers.pop(FIELD, None)
+
+
+def _handed_over(request: httpx.Request, planned: Planned, answer: Answer) -> httpx.Response:
+    """The response for httpx, which makes the next request of this one where it follows a redirect."""
+    response: httpx.Response = answer.raw
+    left = planned.left(answer, request.headers)
+    if left is None:
+        return declined(response)
+    for name in left:
+        request.headers.pop(name, None)
+    return response
 
 
 def _stamp(request: httpx.Request, planned: Planned) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import stat
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,11 +44,13 @@ class Journal:
     """Requests that are under way, or ended in doubt, in a SQLite file; any number of processes may share it.
 
     Arguments:
-        path: the file. It holds bodies and raw keys: it is made for its owner's eyes only.
+        path: the file. It holds bodies and raw keys: it is for its owner's eyes only. One that others may read is taken
+            from them, and one that belongs to somebody else is refused.
         scope: whose requests these are. Give each tenant or account one of its own: what is resumed is sent with the
             credentials of the client that resumes it.
         secrets: names of further headers that hold credentials and are never written. Authorization, Cookie and
-            Proxy-Authorization never are, nor are the user and password of a URL.
+            Proxy-Authorization never are, nor is a header whose name says token, key, secret, session or signature, nor
+            the user and password of a URL. What else a URL or a body holds, is written.
 
     The file must be on a disk of this machine. Raises `JournalUnavailable` when it cannot be used.
     """
@@ -225,7 +228,7 @@ class Journal:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            _protect(self.path)
             self._connection = SqliteFile(str(self.path), busy=10.0).connect()
         return self._connection
 
@@ -247,6 +250,31 @@ class Journal:
             self._owner.close()
         self._lock = threading.RLock()
         self._connection = self._owner = None
+
+
+def _protect(path: Path) -> None:
+    """Make a file, if there is none, and see that nobody but its owner reads it and what SQLite keeps beside it.
+
+    Raises `ConfigurationError` for a file of somebody else's.
+    """
+    with suppress(FileExistsError):  # to open and close one that exists would end the locks that this process has on it
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        file = path.with_name(name)
+        with suppress(FileNotFoundError):
+            found = file.lstat()
+            if not stat.S_ISREG(found.st_mode) or not _is_ours(found):
+                raise ConfigurationError(
+                    f"{file} is no file of this user's: who owns it could read keys and bodies. Give another path."
+                )
+            if found.st_mode & 0o077:
+                file.chmod(0o600)
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    """Whether a file belongs to this user; the administrator may look at every journal."""
+    user = os.geteuid() if hasattr(os, "geteuid") else found.st_uid
+    return user in (found.st_uid, 0)
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:

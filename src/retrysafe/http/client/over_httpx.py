@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import httpx
 
-from retrysafe.http.client.bodies import agathered, gathered, is_read_whole, problem_code
+from retrysafe.http.client.bodies import agathered, decoded, gathered, is_read_whole, problem_code
 from retrysafe.http.client.calling import Outgoing, Retries
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.operation import Send
@@ -18,6 +18,8 @@ from retrysafe.http.client.tls import certificate_refused
 
 _HOPELESS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+_LARGEST_PROBLEM = 1 << 16
+"""Bytes of a problem document, of which the code alone is wanted."""
 
 Refreshing = Callable[[], Mapping[str, str]]
 AsyncRefreshing = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
@@ -126,6 +128,21 @@ def _failure(error: httpx.TransportError) -> Failure:
     return Failure(Kind.UNSENT if isinstance(error, _UNSENT) else Kind.AMBIGUOUS, error)
 
 
+class _Declined(httpx.Response):
+    """A redirect that httpx does not follow either: it would take the key, and other credentials, along."""
+
+    @property
+    def has_redirect_location(self) -> bool:
+        return False
+
+
+def declined(response: httpx.Response) -> httpx.Response:
+    """A redirect as an answer of its own."""
+    return _Declined(
+        response.status_code, headers=response.headers, stream=response.stream, extensions=response.extensions
+    )
+
+
 def _whole(response: httpx.Response, body: bytes) -> Answer:
     """A response that has come to its end."""
     status, headers = response.status_code, response.headers
@@ -138,11 +155,8 @@ def _code(headers: httpx.Headers, body: bytes) -> str:
     content_type = headers.get("content-type", "")
     if "problem+json" not in content_type.lower():
         return ""
-    try:
-        plain = httpx.Response(200, headers=headers, stream=httpx.ByteStream(body)).read()
-    except httpx.DecodingError:
-        return ""
-    return problem_code(content_type, plain)
+    plain = decoded(headers.get("content-encoding", ""), body, _LARGEST_PROBLEM)
+    return "" if plain is None else problem_code(content_type, plain)
 
 
 class _Base:

@@ -127,6 +127,20 @@ def _failure(error: requests.RequestException) -> Failure:
     return Failure(Kind.UNSENT if unsent else Kind.AMBIGUOUS, error)
 
 
+class _Declined(requests.Response):
+    """A redirect that requests does not follow either: it would take the key, and other credentials, along."""
+
+    @property
+    def is_redirect(self) -> bool:
+        return False
+
+
+def declined(response: requests.Response) -> requests.Response:
+    """A redirect as an answer of its own."""
+    response.__class__ = _Declined
+    return response
+
+
 class _Begun:
     """What urllib3 has of a response of which so much was read, and decoded, already."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import urldefrag, urljoin, urlsplit
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.client.headers import SECRETS
+from retrysafe.http.client.headers import OF_THE_LIBRARY, SECRETS, secrets_among
 from retrysafe.http.client.hosts import address, origin_of
 from retrysafe.http.client.results import Answer
 
@@ -60,6 +60,17 @@ def follow(target: Target, answer: Answer, secrets: frozenset[str] = SECRETS) ->
         dropped=dropped,
         added={name: value for name, value in target.added.items() if name.lower() not in dropped},
     )
+
+
+def credentials_to_leave(url: str, answer: Answer, names: Iterable[str]) -> frozenset[str]:
+    """What of a request's headers a client library must not take along when it follows a redirect itself.
+
+    Nothing where the redirect stays at the origin of ``url``. What libraries take away by themselves is left to them:
+    they may have other such headers for the other origin.
+    """
+    target = _located(url, answer.headers.get("location", ""))
+    stays = target is not None and address(target) == address(url)
+    return frozenset() if stays else secrets_among(names) - OF_THE_LIBRARY
 
 
 def _located(base: str, location: str) -> str | None:

@@ -11,13 +11,14 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import resuming
-from retrysafe.http.client.calling import Retries, is_answer
+from retrysafe.http.client.calling import Planned, Retries, is_answer
 from retrysafe.http.client.driving import drive
 from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import quoted
 from retrysafe.http.client.journal import Journal
-from retrysafe.http.client.over_requests import Refreshing, Wire, outgoing, read, retries_itself
+from retrysafe.http.client.over_requests import Refreshing, Wire, declined, outgoing, read, retries_itself
+from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
 
 
@@ -72,13 +73,24 @@ class RetryAdapter(BaseAdapter):
         raised = planned.end(ending)
         if raised is not None:
             raise raised
-        response: requests.Response = is_answer(ending).raw
+        response = _handed_over(request, planned, is_answer(ending))
         response.connection = self  # type: ignore[assignment]  # by which requests' digest authentication sends again
         return response
 
     def close(self) -> None:
         """Close what sends."""
         self._inner.close()
+
+
+def _handed_over(request: requests.PreparedRequest, planned: Planned, answer: Answer) -> requests.Response:
+    """The response for requests, which makes the next request of this one where it follows a redirect."""
+    response: requests.Response = answer.raw
+    left = planned.left(answer, request.headers)
+    if left is None:
+        return declined(response)
+    for name in left:
+        request.headers.pop(name, None)
+    return response
 
 
 def resume(
