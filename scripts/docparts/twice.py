@@ -196,12 +196,18 @@ BY_STORE: dict[str, tuple[Loss, ...]] = {
 ANYWHERE = (
     '**After the window** the key is new work, unless `on_expired="refuse"`. After `memory=` it always is.',
     (
-        "**Another identity.** Boundary name, scope, operation, key and `secret=` make up a key's identity. Renaming a "
-        "function whose operation is not named, renaming a boundary, changing the scope's format, or changing the "
-        "secret makes every earlier key new."
+        "**Another identity.** Boundary name, scope, operation, key and `secret=` make up a key's identity. Renaming "
+        "or moving a function whose operation is not named, renaming a boundary, changing the scope's format, or "
+        "changing the secret makes every earlier key new."
     ),
     "**A new key for an old intent.** A client that makes a new key on each retry gets a new effect on each retry.",
     '**No key**, with `on_missing="pass"`: unguarded.',
+    (
+        "**One operation in two services.** Within a process, functions, boundaries, receivers and consumers that "
+        "would claim the same keys are refused; between processes with one store nobody sees it, and one is answered "
+        "with what the other has done, so that something did not run. Blocks of `claim` without `operation=` share the "
+        "keys of their boundary."
+    ),
     (
         "**`payload=None`**: the same key with another payload gets the first one's result. Nothing runs twice, but "
         "something that should have run did not."

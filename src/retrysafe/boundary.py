@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from retrysafe import connect
+from retrysafe import connect, keyspaces
 from retrysafe.backend import Backend
 from retrysafe.claim import Claim
 from retrysafe.claims import Claims
@@ -19,7 +18,7 @@ from retrysafe.encryption import Bound, Keyring, sealed
 from retrysafe.endings import encode_result, is_permanent
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.observers import LoggingObserver, Observers
-from retrysafe.once import Guarded, Selector, fingerprint_of, wrap
+from retrysafe.once import UNCHECKED, Guarded, Selector, fingerprint_of, wrap
 from retrysafe.ports import Codec, Observer, Steps
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.operating import settle_doubt
@@ -29,6 +28,7 @@ from retrysafe.types import (
     Concurrency,
     Duration,
     Effects,
+    Fingerprint,
     Key,
     OnExpired,
     OnMissing,
@@ -70,6 +70,10 @@ class Boundary:
         observers: told of every decision; by default a `LoggingObserver`.
         quota: a `Quota`: how many new keys each scope may claim in a period, and how many it may have in the store.
         encryption: a `Keyring` that encrypts stored results and failures; by default they are stored as they are.
+        shared: several boundaries of this name are to claim the same keys of this store, in one process: each of them
+            says so. By default a second one is refused, unless the same line of code builds it again with the same
+            ``effects``, ``window``, ``memory``, ``on_expired`` and ``secret``, the other has been closed, or nobody can
+            reach it any more. On another store a boundary of the same name has other keys.
         secret: keys the hashes under which keys are stored and derived; set it when keys are guessable and the
             store can be read by others. Changing it makes every stored key unknown.
 
@@ -99,6 +103,7 @@ class Boundary:
         quota: Quota | None = None,
         encryption: Keyring | None = None,
         secret: str | bytes | None = None,
+        shared: bool = False,
     ) -> None:
         _check_choices(name, concurrency, effects, on_expired, on_missing)
         clocks = clocks_of(lease, window, memory)
@@ -111,12 +116,15 @@ class Boundary:
         _check_kinds(quota, encryption)
         _check_quota(quota, clocks, backend)
         clocks = clocks._replace(margin=backend.store.capabilities.margin)
-        backend.users += 1
-        backend.boundaries.add(name)
-        self._closed = False
-        self._functions: dict[str, Callable[..., Any]] = {}
+        self.closed = False
+        """Whether it claims nothing any more."""
+        self.shared = shared
+        """Whether others of its name are to claim the same keys."""
+        self.origin = keyspaces.origin_of_caller(1)
+        """Where in the code it was built."""
+        self.owners: dict[str, keyspaces.Owner] = {}
+        """Who claims keys under each operation."""
         self._guarded: dict[str, Guarded] = {}
-        self._operations: set[str] = set()
         self._terms = Terms(
             name=name,
             backend=backend,
@@ -138,6 +146,9 @@ class Boundary:
         )
         self._entry = self._terms
         """The same for the entry point that claimed last."""
+        keyspaces.enter(self)
+        backend.users += 1
+        backend.boundaries.add(name)
 
     @property
     def name(self) -> str:
@@ -188,6 +199,17 @@ class Boundary:
         """The store with its clients, for entry points that keep more in it than records."""
         return self._terms.backend
 
+    def agreed(self) -> Mapping[str, object]:
+        """The settings that boundaries of one name must have in common unless they are ``shared``, by name."""
+        terms = self._terms
+        return {
+            "effects": terms.effects,
+            "window": terms.clocks.window,
+            "memory": terms.clocks.memory,
+            "on_expired": terms.on_expired,
+            "secret": terms.secret,
+        }
+
     def restarts(self, error: BaseException) -> bool:
         """Whether ``error`` means that the database wants the whole transaction again."""
         return self._terms.backend.restarts(error)
@@ -235,18 +257,20 @@ class Boundary:
         key: Key | None,
         *,
         operation: str | None = None,
-        payload: Any = None,
+        payload: Any = ...,
         scope: str | None = None,
         tx: Any = None,
     ) -> Claim:
         """Claim ``key`` for a block of code, with ``with`` or ``async with``.
 
-        ``payload`` is what must be the same on every retry (None: not checked); ``operation`` is by default
-        the boundary's name; ``tx`` is the caller's open transaction, which we never commit or roll back.
+        ``payload`` is what must be the same on every retry: None is one as any other, and nothing is checked without
+        ``payload=``. ``operation`` is by default the boundary's name: two blocks that do different things name
+        theirs. ``tx`` is the caller's open transaction, which we never commit or roll back.
         Raises `InvalidKey` here, and `ConfigurationError` for arguments that contradict the boundary; what is
         wrong with the transaction itself, and everything else, shows on entering.
         """
-        return self.open(key, operation=operation or self.name, fingerprint=fingerprint_of(payload), scope=scope, tx=tx)
+        print_ = UNCHECKED if payload is ... else fingerprint_of(payload)
+        return self.open(key, operation=operation or self.name, fingerprint=print_, scope=scope, tx=tx)
 
     def once(
         self,
@@ -254,41 +278,49 @@ class Boundary:
         key: Selector,
         payload: Selector | Literal["arguments"] | None = "arguments",
         operation: str | None = None,
+        shared: bool = False,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function, method or coroutine: it runs once per key, and retries get its result.
 
         ``key`` is a path into the arguments ("order.id") or a callable that takes some of them. ``payload``
-        is the same, by default all arguments but ``self`` and ``tx``, and None switches the check off.
-        ``operation`` is by default the function's qualified name; name it before you rename the function,
-        because it is part of every key's identity. An argument ``tx`` of a transactional boundary is joined.
+        is the same, by default all arguments but ``self`` and ``tx``; a retry may lack those that were at their
+        defaults. ``payload=None`` switches the check off; a path or callable that finds None does not.
+        ``operation`` is by default the function's module and qualified name, and for a method that a class inherits
+        that class too; name it before you rename or move the function, because it is part of every key's identity.
+        ``shared`` lets several functions claim keys under one named operation, when each of them says so: the first
+        one that is called with a key answers for all. An argument ``tx`` of a transactional boundary is joined.
+        Raises `ConfigurationError` for a second function of one operation that is not shared.
         """
 
+        if shared and operation is None:
+            raise ConfigurationError("once(): shared=True needs the operation= that is shared.")
+
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            named = operation or self._default_operation(function)
-            guarded = Guarded(self._terms, self.open, function, key, payload, named)
+            named = operation or keyspaces.default_operation(function)
+            heir = self._inherit if operation is None and keyspaces.is_method(function) else None
+            given = operation is not None
+            guarded = Guarded(self._terms, self.open, function, key, payload, named, heir, named=given)
             wrapped: Callable[P, R] = wrap(guarded)
+            self.take_operation(named, function, shared=shared)
             self._guarded.setdefault(named, guarded)
             return wrapped
 
         return decorate
 
-    def _default_operation(self, function: Callable[..., Any]) -> str:
-        name = getattr(function, "__qualname__", "<lambda>")
-        if "<lambda>" in name:
-            raise ConfigurationError("once() needs operation= for a function without a name of its own.")
-        if not _same_function(self._functions.setdefault(name, function), function):
-            raise ConfigurationError(
-                f"Two functions are named {name!r} in boundary {self.name!r}: their keys would meet. "
-                "Give one of them operation=."
-            )
-        return str(name)
+    def _inherit(self, guarded: Guarded, kind: type) -> str:
+        """The operation of a method without a named one in a class that may inherit it."""
+        named = keyspaces.operation_in(kind, guarded.function, guarded.operation)
+        if named != guarded.operation:
+            self.take_operation(named, kind)
+            self._guarded.setdefault(named, guarded)
+        return named
 
     def open(
         self,
         key: Key | None,
         *,
         operation: str,
-        fingerprint: bytes,
+        fingerprint: bytes | Fingerprint,
         scope: str | None = None,
         tx: Any = None,
         annotation: Any = None,
@@ -299,7 +331,7 @@ class Boundary:
         The codec is the boundary's unless one is given; ``annotation`` is handed to it.
         """
         terms = self._terms if codec is None else self._with(codec)
-        if self._closed:
+        if self.closed:
             raise ConfigurationError(f"Boundary {self.name!r} has been closed.")
         if tx is not None and terms.effects != "transactional":
             raise ConfigurationError(
@@ -327,16 +359,18 @@ class Boundary:
         """The key under which the record of a claim with this key is stored."""
         return keys.lookup(self._terms.secret, self.name, self.tenant(), operation, keys.parse(key))
 
-    def _want(self, key: str, operation: str, fingerprint: bytes, scope: str | None = None) -> Want:
+    def _want(self, key: str, operation: str, fingerprint: bytes | Fingerprint, scope: str | None = None) -> Want:
         """What an attempt at a key asks for."""
         terms = self._terms
         scope_text = terms.scope_of(scope)
+        print_ = fingerprint if isinstance(fingerprint, Fingerprint) else Fingerprint(fingerprint)
         return Want(
             key=keys.lookup(terms.secret, terms.name, scope_text, operation, key),
             boundary=terms.name,
             scope=scope_text,
             operation=operation,
-            fingerprint=fingerprint,
+            fingerprint=print_.stored,
+            older_fingerprint=print_.older,
             attempt=os.urandom(16).hex(),
             effects=terms.effects,
             clocks=terms.clocks,
@@ -344,19 +378,13 @@ class Boundary:
             quota=None if terms.quota is None else terms.quota.allowance(terms.name, scope_text),
         )
 
-    def take_operation(self, default: str, given: str | None) -> str:
-        """The operation of an entry point: the one it was ``given``, or its default, which one alone may have.
+    def take_operation(self, operation: str, owner: object, *, origin: Any = None, shared: bool = False) -> str:
+        """Let ``owner``, a function or another entry point, claim keys under an operation.
 
-        Raises `ConfigurationError` for a default that another entry point of this process has: their keys would meet.
+        Raises `ConfigurationError` when another one of this process does, unless both say that it is ``shared``.
         """
-        operation = keys.check_name(given or default, "operation")
-        if not given and operation in self._operations:
-            raise ConfigurationError(
-                f"There is an entry point {operation!r} on boundary {self.name!r} already: their keys would meet, and "
-                "what one has done would not be done by the other. Give each operation= of its own, or the same one to "
-                "both if that is what you want."
-            )
-        self._operations.add(operation)
+        keys.check_name(operation, "operation")
+        keyspaces.take(self, operation, keyspaces.Owner(owner, origin or keyspaces.origin_of(owner), shared))
         return operation
 
     def notice(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:
@@ -450,13 +478,10 @@ class Boundary:
             await self._terms.backend.aclose()
 
     def _leave(self) -> bool:
-        if self._closed:
+        if self.closed:
             return False
-        self._closed = True
+        self.closed = True
         return connect.leave(self._terms.backend)
-
-
-_EMPTY = types.CellType()
 
 
 def _check_choices(name: object, concurrency: object, effects: str, on_expired: str, on_missing: str) -> None:
@@ -502,17 +527,6 @@ def _check_quota(quota: Quota | None, clocks: Clocks, backend: Backend) -> None:
             f"quota= counts over {quota.period / 1e6:g} s, and keys are forgotten after {clocks.memory / 1e6:g} s: a "
             "shorter period, or a longer memory=."
         )
-
-
-def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether two functions are one, perhaps loaded again: the same code in the same module over the same values."""
-
-    def identity(function: Callable[..., Any]) -> tuple[Any, ...]:
-        cells = getattr(function, "__closure__", None) or ()
-        values = tuple(cell.cell_contents for cell in cells if cell != _EMPTY)
-        return function.__module__, getattr(function, "__code__", function), values
-
-    return one is other or identity(one) == identity(other)
 
 
 def _exception_types(given: Any) -> tuple[type[Exception], ...]:

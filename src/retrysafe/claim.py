@@ -405,7 +405,8 @@ class Claim:
                 self._tell("failure_replayed", error_type=kind)
                 raise StoredFailure(kind, message, data)
             case Decision.REUSED:
-                differing = fingerprint.differing(record.fingerprint, self._required_want().fingerprint)
+                given = fingerprint.beside(record.fingerprint, self._required_want().payload)
+                differing = fingerprint.differing(record.fingerprint, given)
                 self._tell("mismatch", differing=differing)
                 raise KeyReused(f"The payload differs in: {', '.join(differing)}.", differing=differing)
             case Decision.EXPIRED:

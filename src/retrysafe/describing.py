@@ -39,15 +39,23 @@ def describe(boundary: Boundary) -> dict[str, Any]:
         "secret": "set" if terms.secret else "not set",
         "quota": _quota(terms),
         "encryption": _encryption(terms),
-        "operations": [operation(guarded) for _, guarded in sorted(boundary._guarded.items())],
+        "shared": "with others of its name" if boundary.shared else "no: another of its name is refused in one process",
+        "operations": [_owned(boundary, name) for name in sorted(boundary.owners)],
         "retries": {ground.value: outlook(terms, ground) for ground in GROUNDS[terms.effects]},
     }
 
 
+def _owned(boundary: Boundary, name: str) -> dict[str, str]:
+    """Who claims keys under an operation, and which."""
+    owner, guarded = boundary.owners[name], boundary._guarded.get(name)
+    told = {"entry point": owner.title} if guarded is None else operation(guarded)
+    return {"operation": name, **told, **({"shared": "with others that say so"} if owner.shared else {})}
+
+
 def operation(guarded: Guarded) -> dict[str, str]:
-    """How a guarded function finds its key and its payload."""
+    """How a guarded function is named, and finds its key and its payload."""
     return {
-        "operation": guarded.operation,
+        "named": "by operation=" if guarded.named else "by module and name: keys are new when either changes",
         "function": f"{guarded.function.__module__}.{getattr(guarded.function, '__qualname__', '(callable)')}",
         "key": _selected(guarded.key_by),
         "payload": "not checked" if guarded.payload_by is None else _selected(guarded.payload_by),

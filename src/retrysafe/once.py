@@ -8,6 +8,7 @@ import time
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from retrysafe.claim import Claim
 from retrysafe.core import fingerprint
@@ -15,11 +16,13 @@ from retrysafe.core.canonical import NotCanonical
 from retrysafe.endings import stored_failure
 from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction
 from retrysafe.terms import Terms
+from retrysafe.types import Fingerprint
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Opener = Callable[..., Claim]
 Selector = str | Callable[..., Any]
+UNCHECKED = Fingerprint(fingerprint.UNCHECKED)
 _PATH = re.compile(r"[A-Za-z_]\w*(\.\w+|\[\d+\])*")
 
 
@@ -33,13 +36,13 @@ class Arguments:
         parameters = self.signature.parameters.values()
         self.names = tuple(parameter.name for parameter in parameters)
         self._known = frozenset(self.names)
-        self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return name → value with defaults; raises TypeError as the call itself would."""
         if self._plain and len(args) <= len(self.names):
-            bound = {**self._defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
+            bound = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
             if len(bound) == len(self.names) and (not kwargs or self._fits(kwargs, self.names[: len(args)])):
                 return bound
         full = self.signature.bind(*args, **kwargs)
@@ -89,17 +92,18 @@ def _follow(value: Any, steps: list[str], path: str) -> Any:
     return value
 
 
-def fingerprint_of(payload: Any) -> bytes:
-    """The fingerprint of a claim's payload; None switches the check off."""
-    return fingerprint.UNCHECKED if payload is None else _fingerprinted(fingerprint.of_payload, payload)
+def fingerprint_of(payload: Any) -> Fingerprint:
+    """The fingerprint of a payload, of which None is one as any other."""
+    return _fingerprinted(fingerprint.of_payload, payload)
 
 
-def _fingerprinted(of: Callable[[Any], bytes], payload: Any) -> bytes:
+def _fingerprinted(of: Callable[..., Fingerprint], *payload: Any) -> Fingerprint:
     try:
-        return of(payload)
+        return of(*payload)
     except NotCanonical as error:
         raise ConfigurationError(
-            f"{error}. Choose what counts as the payload with payload=, or switch the check off with payload=None."
+            f"{error}. Choose what counts as the payload with payload=, or switch the check off: with payload=None of "
+            "once(), without payload= of claim()."
         ) from error
 
 
@@ -114,7 +118,11 @@ class Guarded:
         key: Selector,
         payload: Selector | Literal["arguments"] | None,
         operation: str,
+        heir: Callable[[Guarded, type], str] | None = None,
+        *,
+        named: bool = True,
     ) -> None:
+        self.named = named
         self.terms = terms
         self.function = function
         self.operation = operation
@@ -130,25 +138,36 @@ class Guarded:
         if self._takes_tx:
             self._not_payload.add("tx")
         self._annotation: Any = _Unresolved
+        self._heir = heir if self._not_payload & {"self", "cls"} else None
+        self._heirs: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
     def claim(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Claim:
         """The claim for one call."""
         bound = self._arguments.bind(args, kwargs)
         return self._open(
             self._key(bound),
-            operation=self.operation,
+            operation=self.operation if self._heir is None else self._operation_in(bound[self._arguments.names[0]]),
             fingerprint=self._fingerprint(bound),
             tx=bound.get("tx") if self._takes_tx else None,
             annotation=self.annotation,
         )
 
-    def _fingerprint(self, bound: dict[str, Any]) -> bytes:
+    def _operation_in(self, owner: Any) -> str:
+        """The operation for the class, or the object, that a method is called on."""
+        kind = owner if isinstance(owner, type) else type(owner)
+        found = self._heirs.get(kind)
+        if found is None:
+            assert self._heir is not None
+            found = self._heirs[kind] = self._heir(self, kind)
+        return found
+
+    def _fingerprint(self, bound: dict[str, Any]) -> Fingerprint:
         if self.payload_by is None:
-            return fingerprint.UNCHECKED
+            return UNCHECKED
         if self.payload_by != "arguments":
             return fingerprint_of(self._select(bound))
         counted = {name: value for name, value in bound.items() if name not in self._not_payload}
-        return _fingerprinted(fingerprint.of_fields, counted)
+        return _fingerprinted(fingerprint.of_fields, counted, self._arguments.defaults)
 
     @property
     def annotation(self) -> Any:

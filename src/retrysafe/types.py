@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -133,6 +133,14 @@ class Refusal(NamedTuple):
     retry_after: float
 
 
+class Fingerprint(NamedTuple):
+    """A payload as it is stored and compared."""
+
+    stored: bytes
+    older: Callable[[], bytes] | None = None
+    """How releases up to 0.1 counted it, if in another way."""
+
+
 class Want(NamedTuple):
     """What an attempt asks for when it claims a key."""
 
@@ -146,6 +154,12 @@ class Want(NamedTuple):
     clocks: Clocks
     on_expired: OnExpired = "new"
     quota: Allowance | None = None
+    older_fingerprint: Callable[[], bytes] | None = None
+
+    @property
+    def payload(self) -> Fingerprint:
+        """What the record's payload is compared with."""
+        return Fingerprint(self.fingerprint, self.older_fingerprint)
 
     @property
     def transactional(self) -> bool:

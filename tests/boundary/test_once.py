@@ -266,7 +266,6 @@ def test_two_functions_of_one_name_are_refused(boundary: Boundary) -> None:
 
     twin = type(function)(function.__code__, {}, "function")
     twin.__qualname__ = function.__qualname__
-    twin.__module__ = "elsewhere"
     boundary.once(key=lambda: "k")(function)
     with pytest.raises(ConfigurationError, match="operation="):
         boundary.once(key=lambda: "k")(twin)

@@ -430,6 +430,7 @@ def test_a_relative_sqlite_url_stays_with_its_file(tmp_path: Path, monkeypatch: 
     with boundary.claim("k") as claim:
         claim.result = 1
     assert not any(two.iterdir())
+    boundary.close()
     with Boundary("x", store=f"sqlite:///{one / 'shop.db'}").claim("k") as claim:
         assert claim.replayed
 

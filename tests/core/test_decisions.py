@@ -6,8 +6,9 @@ from itertools import product
 
 import pytest
 
-from retrysafe.core.decisions import Decision, decide, same_payload
-from retrysafe.types import Effects, OnExpired, Record, Standing
+from retrysafe.core.decisions import Decision, decide
+from retrysafe.core.fingerprint import agree
+from retrysafe.types import Effects, Fingerprint, OnExpired, Record, Standing
 from tests.core.test_transitions import at, want
 
 MODES: tuple[Effects, ...] = ("transactional", "keyed", "external")
@@ -71,7 +72,7 @@ def test_the_mode_of_the_dead_attempt_decides_not_that_of_the_next() -> None:
 
 
 def test_an_empty_fingerprint_switches_the_check_off() -> None:
-    assert same_payload(b"", b"x")
-    assert same_payload(b"x", b"")
-    assert same_payload(b"x", b"x")
-    assert not same_payload(b"x", b"y")
+    assert agree(b"", Fingerprint(b"x"))
+    assert agree(b"x", Fingerprint(b""))
+    assert agree(b"x", Fingerprint(b"x"))
+    assert not agree(b"x", Fingerprint(b"y"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, KeyReused, ResultNotEncodable, ResultUnreadable, RetrysafeError
-from retrysafe.core.fingerprint import VERSION
+from retrysafe.core.fingerprint import MARKED
 from retrysafe.stores.redis import name_of
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import plain, run_sql
@@ -119,7 +119,7 @@ def _goes_off() -> None:
 def test_a_fingerprint_of_a_later_version_is_another_payload(store: str, make: Making) -> None:
     """It cannot be compared, so it does not agree."""
     boundary = make(store)
-    _changing(store, _settled(boundary))("fingerprint", bytes((VERSION + 1,)) + b"of tomorrow")
+    _changing(store, _settled(boundary))("fingerprint", bytes((MARKED + 1,)) + b"of tomorrow")
     with pytest.raises(KeyReused, match="payload"), boundary.claim("key", payload="p"):
         pytest.fail("it was run again")
 

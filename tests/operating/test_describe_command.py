@@ -69,7 +69,13 @@ def test_every_boundary_of_a_module_is_described(module: str, command: Command) 
     assert refunds["effects"].startswith("external")
     assert refunds["scope"] == "'eu'"
     assert charges["operations"] == [
-        {"operation": "charge", "function": f"{module}.charge", "key": "order.id", "payload": "order.amount"}
+        {
+            "operation": f"{module}.charge",
+            "named": "by module and name: keys are new when either changes",
+            "function": f"{module}.charge",
+            "key": "order.id",
+            "payload": "order.amount",
+        }
     ]
     doubt = {one["retry"] for one in refunds["retries"][Ground.EXTERNAL.value] if one["record"] == "unknown"}
     assert doubt == {f"asks probe=find_out; if that cannot tell, it {ANSWERS[Decision.DOUBT]}"}

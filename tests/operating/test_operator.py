@@ -61,7 +61,7 @@ def test_an_unknown_key_is_resolved_as_completed(place: Place) -> None:
     seen = place.unknown(window="1h", memory="2h")
     place.elapse("K", 60)
     change = place.operator().resolve(seen, "completed", result={"id": 7})
-    assert (change.done, place.retry()) == (True, {"id": 7})
+    assert (change.done, place.retry(window="1h", memory="2h")) == (True, {"id": 7})
     settled = place.record("K")
     assert (settled.expires - settled.updated, settled.forget - settled.updated) == (3600 * 10**6, 7200 * 10**6)
 
@@ -106,7 +106,7 @@ def test_what_is_not_in_doubt_is_not_resolved(place: Place, standing: str) -> No
         assert change.record is not None
         assert change.record.standing == standing
         claim.result = "mine"
-    assert place.retry() == "mine"
+    assert place.retry(effects="keyed", lease=600) == "mine"
 
 
 def test_a_key_that_is_another_attempts_by_now_is_left_alone(place: Place) -> None:

@@ -717,11 +717,16 @@ def test_two_receivers_act_on_one_event_only_if_their_operations_differ(
     place: Place, effects: Effects, clock: Clock
 ) -> None:
     boundary, delivery = place.boundary(window=WINDOW), STRIPE.deliver()
-    for operation in (None, "webhook stripe", "bookkeeping"):
-        receiver = Receiver(boundary, STRIPE.receiver_scheme(), operation=operation, clock=clock)
+    for operation, shared in (("both", True), ("both", True), (None, False)):
+        receiver = Receiver(boundary, STRIPE.receiver_scheme(), operation=operation, shared=shared, clock=clock)
         receiver.on(STRIPE.type)(effects.had)
         receiver.receive(delivery.headers, delivery.body)
     assert effects.of == [STRIPE.event_id] * 2
+    for operation in (None, "both", "webhook stripe"):
+        with pytest.raises(ConfigurationError, match="their keys would meet"):
+            Receiver(boundary, STRIPE.receiver_scheme(), operation=operation, clock=clock)
+    with pytest.raises(ConfigurationError, match="needs the operation="):
+        Receiver(boundary, STRIPE.receiver_scheme(), shared=True, clock=clock)
 
 
 @MEMORY

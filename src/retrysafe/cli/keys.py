@@ -246,7 +246,7 @@ def _compared(record: Record, path: str) -> tuple[str, ...]:
     if not record.fingerprint:
         raise ConfigurationError("--payload: this key was claimed without a payload to compare with.")
     given = _decoded(_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
-    return fingerprint.differing(record.fingerprint, fingerprint.of_payload(given))
+    return fingerprint.differing(record.fingerprint, fingerprint.of_payload(given).stored)
 
 
 def _read(path: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 
@@ -17,29 +17,43 @@ class NotCanonical(ValueError):
     """The value has no canonical form; the message says which part of it and why."""
 
 
-def of_value(value: Any) -> bytes:
+class Member(NamedTuple):
+    """A name and value of a mapping, dataclass or model, and the default of the field, if it has one."""
+
+    name: Any
+    value: Any
+    default: Any
+
+
+NO_DEFAULT: Any = object()
+Members = Callable[[Any], list[Member] | None]
+"""Finds the members of a mapping, dataclass or pydantic model; None of anything else."""
+
+
+def of_value(value: Any, members: Members | None = None) -> bytes:
     """Return bytes that are equal for equal values and differ for values that differ.
 
     Takes None, bool, int, finite float, str, bytes, Decimal, UUID, dates and times, enums, lists and
     tuples, sets, mappings, dataclasses and pydantic models, nested as you like. What counts is what
     a value says, not which class says it: a dataclass or model is the mapping of its fields in any
     order, an enum member is its value, a tuple is a list, and an instant is the same in every time
-    zone. Raises `NotCanonical` for anything else.
+    zone. ``members`` says what the fields of models are: by default `members_of`. Raises `NotCanonical` for
+    anything else.
     """
     try:
-        return _of(value)
+        return _of(value, members or members_of)
     except NotCanonical:
         raise
     except (ValueError, RecursionError, ArithmeticError) as error:
         raise NotCanonical(f"it has no canonical form: {error}") from error
 
 
-def _of(value: Any) -> bytes:
+def _of(value: Any, members: Members) -> bytes:
     simple = _SIMPLE.get(type(value))
     if simple is not None:
         tag, render = simple
         return _leaf(tag, render(value))
-    return _compound(value)
+    return _compound(value, members)
 
 
 def of_json(text: bytes) -> bytes:
@@ -115,35 +129,104 @@ _SIMPLE: dict[type, tuple[bytes, Callable[[Any], bytes]]] = {
 }
 
 
-def pairs_of(value: Any) -> list[tuple[Any, Any]] | None:
-    """Name and value of each member of a mapping, dataclass or pydantic model; None of anything else."""
+def members_of(value: Any) -> list[Member] | None:
+    """The members of a value: of a model, the fields of its own class as they are."""
+    return _members(value, _fields_of_model)
+
+
+def dumped_members_of(value: Any) -> list[Member] | None:
+    """The same, but of a model what it dumps: without excluded fields, and those of the annotated class alone."""
+    return _members(value, _dump_of_model)
+
+
+def is_model(value: Any) -> bool:
+    """Whether it is a pydantic model."""
+    return hasattr(type(value), "__pydantic_fields__") and not hasattr(type(value), "__dataclass_fields__")
+
+
+def _members(value: Any, of_model: Members) -> list[Member] | None:
     if type(value) in _SIMPLE or isinstance(value, Enum):
         return None
     if isinstance(value, Mapping):
-        return list(value.items())
+        return [Member(name, member, NO_DEFAULT) for name, member in value.items()]
     if hasattr(type(value), "__dataclass_fields__"):
         import dataclasses
 
-        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    if hasattr(type(value), "__pydantic_fields__"):
-        dumped = value.model_dump()
-        return list(dumped.items()) if isinstance(dumped, dict) else None
-    return None
+        return [
+            Member(field.name, getattr(value, field.name), _default(field.default, field.default_factory))
+            for field in dataclasses.fields(value)
+        ]
+    return of_model(value) if is_model(value) else None
 
 
-def _compound(value: Any) -> bytes:
-    model: Any = value
+def _fields_of_model(model: Any) -> list[Member] | None:
+    """What cannot be a payload itself counts as the model dumps it, if it does."""
+    if _is_root(model):
+        return None
+    values = {name: vars(model)[name] for name in type(model).__pydantic_fields__ if name in vars(model)}
+    values |= model.__pydantic_extra__ or {}
+    odd = {name for name, value in values.items() if not _has_form(value)}
+    if odd:
+        dumped = model.model_dump()
+        values = {
+            name: dumped[name] if name in odd else value
+            for name, value in values.items()
+            if name in dumped or name not in odd
+        }
+    return [Member(name, value, _default_in(model, name)) for name, value in values.items()]
+
+
+def _dump_of_model(model: Any) -> list[Member] | None:
+    dumped = model.model_dump()
+    if not isinstance(dumped, dict):
+        return None
+    return [Member(name, value, _default_in(model, name)) for name, value in dumped.items()]
+
+
+def _is_root(model: Any) -> bool:
+    return bool(getattr(type(model), "__pydantic_root_model__", False))
+
+
+def _default_in(model: Any, name: str) -> Any:
+    field = type(model).__pydantic_fields__.get(name)
+    return NO_DEFAULT if field is None else _default(field.default, field.default_factory)
+
+
+_EMPTY_OF: dict[type, Any] = {list: [], dict: {}, set: set(), tuple: (), frozenset: frozenset()}
+
+
+def _default(default: Any, factory: Any) -> Any:
+    """A field's default; factories are not called, as they may count or tell the time."""
+    if isinstance(factory, type):
+        return _EMPTY_OF.get(factory, NO_DEFAULT)
+    return default if _has_form(default) else NO_DEFAULT  # what libraries put there when there is none has no form
+
+
+def _has_form(value: Any) -> bool:
+    """Whether a value may have a canonical form, by its type."""
+    kinds = (*_SIMPLE, Enum, Mapping, AbstractSet)
+    return (
+        isinstance(value, kinds)
+        or (isinstance(value, Sequence) and not isinstance(value, bytearray | memoryview))
+        or hasattr(type(value), "__dataclass_fields__")
+        or is_model(value)
+    )
+
+
+def _compound(value: Any, members: Members) -> bytes:
     if isinstance(value, Enum):
-        return _leaf(b"e", _of(value.value))
-    pairs = pairs_of(value)
-    if pairs is not None:
-        return _leaf(b"D", b"".join(sorted(_leaf(b"", _of(name) + _of(member)) for name, member in pairs)))
+        return _leaf(b"e", _of(value.value, members))
+    found = members(value)
+    if found is not None:
+        pairs = (_leaf(b"", _of(name, members) + _of(member, members)) for name, member, _ in found)
+        return _leaf(b"D", b"".join(sorted(pairs)))
     if isinstance(value, AbstractSet):
-        return _leaf(b"S", b"".join(sorted(map(_of, value))))
+        return _leaf(b"S", b"".join(sorted(_of(member, members) for member in value)))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
-        return _leaf(b"L", b"".join(map(_of, value)))
-    if hasattr(type(value), "__pydantic_fields__"):
-        return _of(model.model_dump())
+        return _leaf(b"L", b"".join(_of(member, members) for member in value))
+    if is_model(value):
+        model: Any = value
+        return _of(model.model_dump() if members is dumped_members_of else model.root, members)
     for kind, (tag, render) in _SIMPLE.items():
         if isinstance(value, kind):
             return _leaf(tag, render(value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from retrysafe.core.fingerprint import agree
 from retrysafe.types import OnExpired, Record, Standing, Want
 
 
@@ -44,13 +45,8 @@ def decide(record: Record, want: Want) -> Decision:
         return Decision.TAKE
     if standing is Standing.EXPIRED:
         return _EXPIRED[want.on_expired]
-    if not same_payload(record.fingerprint, want.fingerprint):
+    if not agree(record.fingerprint, want.payload):
         return Decision.REUSED
     if standing is Standing.LAPSED:
         return _LAPSED[record.effects]
     return _BY_STANDING[standing]
-
-
-def same_payload(stored: bytes, given: bytes) -> bool:
-    """Whether two fingerprints agree; an empty one means that the check is off."""
-    return stored == given or not stored or not given

@@ -98,6 +98,7 @@ class Guards:
                 observers=self._observers,
                 encryption=None if settings.encryption is None else Keyring.from_env(settings.encryption),
                 secret=settings.secret,
+                shared=True,  # the route is part of the fingerprint: a key is never answered by another route's terms
             )
         return found
 

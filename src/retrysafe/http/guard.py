@@ -55,6 +55,7 @@ class Guard:
         self.shared = principal == principals.SHARED
         """Whether all clients have one space of keys on purpose."""
         self.principal: Callable[..., Any] | None = None if isinstance(principal, str) else principal
+        boundary.take_operation(OPERATION, "HTTP requests")
 
     def under(self, need: Need, options: Options) -> Guard:
         """The guard of one route: this one's boundary and principal, its options but for ``options``.

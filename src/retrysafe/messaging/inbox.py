@@ -60,11 +60,13 @@ class Inbox:
         message comes again. ``consumer`` is its name: with a message's source and id it is the key, so that two
         consumers each handle every message. See `Options` for the others.
 
-        Raises `ConfigurationError` for a second handler of the name, and for generator functions.
+        Raises `ConfigurationError` for a second handler of the name, in any inbox of the process with keys of the same
+        boundary, and for generator functions.
         """
         name = self._taken(consumer)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
+            self.boundary.take_operation(name, function)
             made: Handler[P, R] = Handler(self._settings(name, function, options), self._letters)
             functools.update_wrapper(made, function)
             return made
@@ -104,6 +106,7 @@ class Inbox:
         name = self._taken(consumer)
 
         def decorate(function: Callable[P, R]) -> BatchHandler[P, R]:
+            self.boundary.take_operation(name, function)
             setting = self._settings(name, function, options)._replace(together=together)
             made: BatchHandler[P, R] = BatchHandler(setting, self._letters, most)
             functools.update_wrapper(made, function)

@@ -12,6 +12,7 @@ from retrysafe.core.keys import check_name
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.handling import in_thread
 from retrysafe.http.messages import Response
+from retrysafe.keyspaces import origin_of_caller
 from retrysafe.webhooks.answers import acknowledged, answer_of, refused
 from retrysafe.webhooks.deliveries import Event, Head, HeaderLines, document_of, event_of
 from retrysafe.webhooks.errors import DeliveryRefused
@@ -40,6 +41,7 @@ class Receiver:
         operation: part of every event's identity; by default "webhook" and the scheme's name, which one receiver of a
             boundary can have. Two receivers of the same scheme need two: what strangers may choose the ids for, such
             as two accounts or tenants with secrets of their own, and endpoints that both act on the same event.
+        shared: the events of this ``operation`` are handled once by all who claim it: each of them says so.
         concurrent_status: what a delivery gets while another one of its event is handled: 503, 409, 425 or 429.
         body_limit: bytes of a body over which it is refused with 413; by default what the provider sends at most.
         clock: what tells the time, in seconds since the Unix epoch.
@@ -53,6 +55,7 @@ class Receiver:
         scheme: Scheme,
         *,
         operation: str | None = None,
+        shared: bool = False,
         concurrent_status: ConcurrentStatus = 503,
         body_limit: int | None = None,
         clock: Callable[[], float] = time.time,
@@ -67,7 +70,10 @@ class Receiver:
             raise ConfigurationError(f"concurrent_status={concurrent_status!r}: expected 503, 409, 425 or 429.")
         self.boundary = boundary
         self.scheme = scheme
-        self.operation = boundary.take_operation(f"webhook {scheme.name}", operation)
+        if shared and not operation:
+            raise ConfigurationError("shared=True needs the operation= that is shared.")
+        name, origin = operation or f"webhook {scheme.name}", origin_of_caller(1)
+        self.operation = boundary.take_operation(name, self, origin=origin, shared=shared)
         self.unhandled = check_name(unhandled(self.operation), "operation")
         """The operation under which events are kept that have no handler."""
         self.body_limit = scheme.body_limit if body_limit is None else body_limit
