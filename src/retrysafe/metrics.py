@@ -212,7 +212,7 @@ COUNTERS = (
         "retrysafe.outbox.relay_failures",
         "{failure}",
         "What relays could not do at once.",
-        ("relay_failed", "backlog_uncounted"),
+        ("relay_failed", "relay_lost", "backlog_uncounted"),
     ),
     Counter(
         "retrysafe.outbox.stalled",

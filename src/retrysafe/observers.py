@@ -142,6 +142,11 @@ OCCURRENCES: dict[str, Meaning] = {
         "how an outbox stands: messages that wait, those that are due, seconds since the oldest were written, relays",
         ("messages", "oldest", "due", "oldest_due", "dead", "relays"),
     ),
+    "relay_lost": Meaning(
+        WARNING,
+        "a relay is silent for a minute, and did not say that it goes: dead, frozen or cut off",
+        ("relay", "silent"),
+    ),
     "backlog_uncounted": Meaning(
         WARNING, "a relay could not look how its outbox stands; messages go on leaving", ("error",)
     ),

@@ -26,6 +26,7 @@ from retrysafe.messaging.operating import OutboxOperator
 from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
 from retrysafe.messaging.relay import Relay, Relayed
 from retrysafe.messaging.retention import OutboxSweeper, line
+from retrysafe.observers import Observers
 from retrysafe.ports import Ask
 from retrysafe.programs.drivers import run
 from retrysafe.programs.relaying import redrive
@@ -143,7 +144,11 @@ def test_relays_are_seen_and_those_that_died_are_forgotten(place: Place) -> None
         place.sql("UPDATE retrysafe_outbox_relays SET seen = seen - 61000000")
         assert [relay.silent >= 61 for relay in operator.standing().relays] == [True, True]
         assert operator.standing().alive == 0
+        told = Told()
+        first._reporter._observers = Observers((told,))
         run(first._attendance.steps(), connect(place.url).client())
+        (lost,) = [one.fields for one in told.occurrences if one.name == "relay_lost"]
+        assert (lost["relay"], lost["silent"] >= 61) == (second._attendance._name, True)
         (only,) = operator.standing().relays
         assert only.silent < 60
         run(first._attendance.farewell(), connect(place.url).client())

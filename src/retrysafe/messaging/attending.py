@@ -49,10 +49,12 @@ class Attendance:
         A look that fails ends nothing, and one that takes long makes the next one wait: messages go on leaving.
         """
         try:
-            tells = yield from attend(self._outbox, self._name, self._hold)
+            tells, gone = yield from attend(self._outbox, self._name, self._hold)
         except ConfigurationError:
             self._next = 0.0  # nothing is published before this is settled
             raise
+        for relay in gone:
+            self._reporter.lost(relay)
         began = self._clock()
         if not tells or began < self._next_look:
             return

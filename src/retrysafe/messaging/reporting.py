@@ -8,7 +8,7 @@ from typing import Any
 from retrysafe.core.relaying import Verdict
 from retrysafe.observers import Observers
 from retrysafe.programs.relaying import Standing
-from retrysafe.types import Queued
+from retrysafe.types import Queued, RelaySeen
 
 NAME = "retrysafe.outbox"
 
@@ -34,6 +34,10 @@ class Reporter:
     def failed(self, error: Exception) -> None:
         """A relay could not go on."""
         self._tell("relay_failed", None, error=str(error) or type(error).__name__)
+
+    def lost(self, relay: RelaySeen) -> None:
+        """A relay has said nothing for so long that it is taken for gone."""
+        self._tell("relay_lost", None, relay=relay.name, silent=round(relay.silent, 3))
 
     def uncounted(self, error: Exception) -> None:
         """Nobody could tell how an outbox stands."""

@@ -176,8 +176,8 @@ def standing(outbox: OperableOutbox) -> Steps[Standing]:
     return Standing(backlog, relays, paused, dead, kept)
 
 
-def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[bool]:
-    """Say that a relay is there, and forget those that are gone; whether it is the one who tells how things stand.
+def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[bool, list[RelaySeen]]]:
+    """Say that a relay is there; whether it is the one who tells how things stand, and those that it has forgotten.
 
     A bucket that is missing would never be relayed: emptying all tables, as tests do, takes them with it.
     """
@@ -187,10 +187,11 @@ def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[bool]:
         yield from ask(outbox.restore(there))
     relays = yield from ask(outbox.relays())
     _require_alike(name, relays)
-    gone = [relay.name for relay in relays if relay.silent >= GONE]
+    gone = [relay for relay in relays if relay.silent >= GONE]
     if gone:
-        yield from ask(outbox.bye(gone))
-    return name == min((relay.name for relay in relays if relay.silent < GONE), default=name)
+        yield from ask(outbox.bye([relay.name for relay in gone]))
+    first = min((relay.name for relay in relays if relay.silent < GONE), default=name)
+    return name == first, gone
 
 
 def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:
