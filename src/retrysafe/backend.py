@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from retrysafe import migrations
 from retrysafe.errors import ConfigurationError
@@ -22,7 +23,7 @@ from retrysafe.ports import (
     Steps,
 )
 from retrysafe.programs import migrating
-from retrysafe.programs.drivers import arun, run
+from retrysafe.programs.drivers import arun, ask, run
 from retrysafe.programs.migrating import CreatedStore, Migration
 from retrysafe.programs.operating import examine
 from retrysafe.types import Finding
@@ -56,6 +57,10 @@ class AsyncClosable(Protocol):
     def abandon(self) -> None: ...
 
 
+Place = tuple[Hashable, ...]
+"""Where a store or a transaction leads, as far as it can be seen without asking: see `retrysafe.connect.places`."""
+
+
 class Backend:
     """A store with its clients: one per process for sync code, one per process and loop for async code."""
 
@@ -76,6 +81,8 @@ class Backend:
         migrate_with: str | None = None,
         async_with: str = "give a URL or an async engine or client",
         missing: Callable[[], bool] = lambda: False,
+        places: Callable[[], set[Place]] = set,
+        no_transactions: str = "",
     ) -> None:
         self.store = store
         self.near: Nearby | None = None
@@ -85,12 +92,19 @@ class Backend:
         self.migrates_itself = migrates_itself
         self.missing = missing
         """Whether the store is not there, and would be made by using it: an operator's typing error, say."""
+        self.no_transactions = no_transactions
+        """Why transactions of the boundary's own cannot be kept on these connections; empty where they can."""
         self.serves_sync = sync is not None
         self.serves_async = asynchronous is not None
         self.alias = alias
         """What a framework calls the store, if its transactions are the framework's: one connection in each thread."""
         self.immediate = immediate
         """Whether a request never waits: then async code performs it like sync code, and cannot be cancelled there."""
+        self._places = places
+        self._found: set[Place] = set()
+        """Places that have turned out to be the same database."""
+        self._others: WeakKeyDictionary[Backend, bool] = WeakKeyDictionary()
+        """Other backends, and whether they have turned out to be the same database."""
         self._migrate_with = migrate_with or f"retrysafe migrate --store {address}"
         self._async_with = async_with
         self._sync = sync
@@ -223,15 +237,75 @@ class Backend:
 
     # ------------------------------------------------------------ schema
 
-    def check(self, execute: Executor) -> None:
-        """Refuse to work on a missing or old schema, or on a server that is set up wrongly; asked once per process."""
+    def check(self, execute: Executor, place: Place | None = None) -> None:
+        """Refuse to work on a missing or old schema, or on a server that is set up wrongly; asked once per process.
+
+        ``place`` is where ``execute`` leads if it is a transaction of the caller's: it is refused if that is another
+        database, which is asked once for each place.
+        """
+        if place is not None and self.serves_sync and not self._leads_to(place):
+            theirs = run(_whereabouts(self), execute)
+            mine = theirs if theirs in self._places() else run(_whereabouts(self), self.client())
+            self._judge_place(place, theirs, mine)
         if self._needs_check():
             self._judge(run(self._checking(), execute))
 
-    async def acheck(self, execute: AsyncExecutor) -> None:
+    async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
         """The same for async code."""
+        if place is not None and self.serves_async and not self._leads_to(place):
+            theirs = await arun(_whereabouts(self), execute)
+            mine = theirs if theirs in self._places() else await arun(_whereabouts(self), self.aclient())
+            self._judge_place(place, theirs, mine)
         if self._needs_check():
             self._judge(await arun(self._checking(), execute))
+
+    def _leads_to(self, place: Place) -> bool:
+        if place not in self._found:
+            if place not in self._places():
+                return False
+            self._found.add(place)
+        return True
+
+    def _judge_place(self, place: Place, theirs: object, mine: object) -> None:
+        if theirs is None or theirs != mine:
+            raise ConfigurationError(
+                f"tx= is on another database than store= ({self.address}), so the record would not be where it is "
+                "looked for. Nothing was written. Give a transaction on the database of the store, or that database "
+                "as store=."
+            )
+        self._found.add(place)
+
+    # ------------------------------------------------------------ the same database under two names
+
+    def is_same(self, other: Backend) -> bool | None:
+        """Whether another backend leads to the same database; None: only the database itself can tell, see `compare`.
+
+        Opens no connection. What is not known to be one database may still be one.
+        """
+        if other is self or not self._places().isdisjoint(other._places()):
+            return True
+        return False if self.kind != other.kind or self._cannot_tell(other) else self._others.get(other)
+
+    def _cannot_tell(self, other: Backend) -> bool:
+        """Whether nobody can be asked: there is no SQL, or files, which are known by their places."""
+        return self.kind not in ("postgresql", "mysql") or not (
+            (self.serves_sync and other.serves_sync) or (self.serves_async and other.serves_async)
+        )
+
+    def compare(self, other: Backend) -> None:
+        """Ask both databases whether they are one."""
+        if self.serves_sync and other.serves_sync:
+            mine = run(_whereabouts(self), self.client())
+            self._compared(other, mine == run(_whereabouts(other), other.client()))
+
+    async def acompare(self, other: Backend) -> None:
+        """The same for async code."""
+        if self.serves_async and other.serves_async:
+            mine = await arun(_whereabouts(self), self.aclient())
+            self._compared(other, mine == await arun(_whereabouts(other), other.aclient()))
+
+    def _compared(self, other: Backend, same: bool) -> None:
+        self._others[other] = other._others[self] = same
 
     def _needs_check(self) -> bool:
         return os.getpid() not in self._checked
@@ -335,3 +409,9 @@ class Backend:
         if self.near is not None:
             await self.near.aclose()
         self.close()
+
+
+def _whereabouts(backend: Backend) -> Steps[object]:
+    """What the database says of itself, which no other says; None: it is like no other, as one in memory is."""
+    store: Any = backend.store
+    return (yield from ask(store.whereabouts()))

@@ -113,6 +113,8 @@ class Boundary:
             raise ConfigurationError(
                 f"effects='transactional' needs transactions, which a {backend.kind} store does not have."
             )
+        if effects == "transactional" and backend.no_transactions:
+            raise ConfigurationError(backend.no_transactions)
         _check_kinds(quota, encryption)
         _check_quota(quota, clocks, backend)
         clocks = clocks._replace(margin=backend.store.capabilities.margin)

@@ -257,6 +257,8 @@ class Claim:
     def _look(self) -> float | None:
         """Try to win the key; seconds until the next try, None when there is nothing to wait for."""
         if self._ground is None:
+            for store in self._strangers():
+                self._terms.backend.compare(store)
             if not self._prepare():
                 return None
             if checks_snapshot(self._terms):
@@ -287,6 +289,8 @@ class Claim:
             self._waiting.over()
 
     async def _aenter(self) -> None:
+        for store in self._strangers():
+            await self._terms.backend.acompare(store)
         if self._prepare():
             if checks_snapshot(self._terms):
                 self._warn_of_snapshot(await arun(snapshot(self._terms), self._standing_ground().aexecutor()))
@@ -329,6 +333,10 @@ class Claim:
         if self._observers.wants("asked"):
             self._ground = Timed(self._ground, self._tell)
         return True
+
+    def _strangers(self) -> list[Backend]:
+        """Stores around this claim that are to be asked whether they are its own under another name."""
+        return [] if self._want is None else self._place.strangers(self._terms.backend)
 
     def _find_ground(self) -> Ground:
         """Inside a transactional claim on the same store, its transaction; a lease cannot live there."""

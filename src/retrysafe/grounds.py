@@ -154,11 +154,11 @@ class Joined:
         return self._joining.aexecute
 
     def claim(self, want: Want) -> Outcome:
-        self._backend.check(self.executor())
+        self._backend.check(self.executor(), self._joining.place)
         return run(claim(self._backend.store, want), self.executor())
 
     async def aclaim(self, want: Want) -> Outcome:
-        await self._backend.acheck(self.aexecutor())
+        await self._backend.acheck(self.aexecutor(), self._joining.place)
         return await arun(claim(self._backend.store, want), self.aexecutor())
 
     def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:

@@ -77,6 +77,11 @@ class Place:
         """Whether a claim on the same key is open around this one."""
         return any(place.claim._held_key == key for place in _places())
 
+    def strangers(self, backend: Backend) -> list[Backend]:
+        """The stores of transactions around this claim of which it is not known whether they are the same database."""
+        stores = [place.claim._backend for place in _places() if place.claim.tx is not None]
+        return [store for store in stores if backend.is_same(store) is None]
+
     def transaction_on(self, backend: Backend, *, asked_for: bool) -> Enclosing | None:
         """The innermost claim around this one that has a transaction on the same store.
 
@@ -84,7 +89,7 @@ class Place:
         the transaction has ended.
         """
         for place in _places():
-            if place.claim.tx is not None and place.claim._backend is backend:
+            if place.claim.tx is not None and backend.is_same(place.claim._backend):
                 if not asked_for and place._runner != _runner():
                     raise ConfigurationError(
                         f"A claim was made in another task or thread than the transaction of {place.claim.boundary!r} "

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from retrysafe.backend import Backend
+from retrysafe.connect import places
 from retrysafe.connect.parts import dynamodb_store, library, redis_backend, service_clock, sql_store, without_password
 from retrysafe.connect.urls import sqlite
 from retrysafe.errors import ConfigurationError
@@ -36,6 +37,8 @@ def _engine(engine: Any, sessions: Any = None) -> Backend:
         sync=partial(module.EngineClient, engine, sessions),
         asynchronous=None,
         address=str(engine.url),
+        places=lambda: places.of_engine(engine),
+        no_transactions=module.ENGINE_AUTOCOMMIT if module.declares_autocommit(engine) else "",
         migrates_itself=engine.dialect.name == "sqlite",
     )
 
@@ -50,6 +53,8 @@ def _async_engine(engine: Any, sessions: Any = None) -> Backend:
         sync=None,
         asynchronous=partial(module.AsyncEngineClient, engine, sessions),
         address=str(engine.url),
+        places=lambda: places.of_engine(engine),
+        no_transactions=module.ENGINE_AUTOCOMMIT if module.declares_autocommit(engine) else "",
     )
 
 
@@ -89,6 +94,7 @@ def _psycopg_pool(pool: Any) -> Backend:
         sync=partial(module.PsycopgClient.on, pool),
         asynchronous=None,
         address=without_password(pool.conninfo),
+        places=lambda: {places.pool(pool)},
     )
 
 
@@ -99,6 +105,7 @@ def _async_psycopg_pool(pool: Any) -> Backend:
         sync=None,
         asynchronous=partial(module.AsyncPsycopgClient.on, pool),
         address=without_password(pool.conninfo),
+        places=lambda: {places.pool(pool)},
     )
 
 
@@ -116,6 +123,7 @@ def _asyncpg_pool(pool: Any) -> Backend:
         sync=None,
         asynchronous=partial(module.AsyncpgClient, pool),
         address="postgresql://…",
+        places=lambda: {places.pool(pool)},
     )
 
 

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from retrysafe.backend import Backend
+from retrysafe.backend import Backend, Place
+from retrysafe.connect import places
 from retrysafe.connect.parts import library
 from retrysafe.errors import ConfigurationError
 from retrysafe.ports import AsyncExecutor, Executor
@@ -21,6 +22,8 @@ class Joining(NamedTuple):
     execute: Executor | None
     aexecute: AsyncExecutor | None
     tx: Any = None
+    place: Place | None = None
+    """Where it leads, as far as that can be seen."""
 
 
 def join(backend: Backend, tx: Any) -> Joining:
@@ -31,11 +34,11 @@ def join(backend: Backend, tx: Any) -> Joining:
         loaded = sys.modules.get(module)
         if loaded is not None and isinstance(tx, getattr(loaded, name)):
             return join(backend, tx.registry())
-    for module, name, kind_of, make in _JOINABLE:
+    for module, name, kind_of, place_of, make in _JOINABLE:
         loaded = sys.modules.get(module)
         if loaded is not None and isinstance(tx, getattr(loaded, name)):
             _refuse_other_kind(backend, kind_of(tx))
-            return make(tx)
+            return make(tx)._replace(place=place_of(tx))
     raise ConfigurationError(
         f"tx= is a {type(tx).__module__}.{type(tx).__qualname__}; expected a connection or session of sqlite3, "
         "psycopg, asyncpg, PyMySQL, asyncmy or SQLAlchemy that is in a transaction, or a Django alias or connection."
@@ -87,7 +90,7 @@ def _join_django(backend: Backend, tx: Any) -> Joining:
     module = library("django", "django")
     connection = module.connection_of(tx)
     _refuse_other_kind(backend, connection.vendor)
-    return Joining(module.join(connection, backend.address), None, connection)
+    return Joining(module.join(connection, backend.address), None, connection, ("django", connection.alias))
 
 
 _ALIASED = (("django.db.backends.base.base", "BaseDatabaseWrapper"), ("django.utils.connection", "ConnectionProxy"))
@@ -96,26 +99,36 @@ _ALIASED = (("django.db.backends.base.base", "BaseDatabaseWrapper"), ("django.ut
 _SCOPED = (("sqlalchemy.orm", "scoped_session"), ("sqlalchemy.ext.asyncio", "async_scoped_session"))
 """Registries of sessions, which stand for the session of the current scope."""
 
-_JOINABLE: tuple[tuple[str, str, Callable[[Any], str], Callable[[Any], Joining]], ...] = (
-    ("sqlite3", "Connection", _fixed("sqlite"), _join_sqlite),
-    ("psycopg", "Connection", _fixed("postgresql"), _join_sync("psycopg", "psycopg", "join")),
-    ("psycopg", "AsyncConnection", _fixed("postgresql"), _join_async("psycopg", "psycopg", "ajoin")),
-    ("asyncpg", "Connection", _fixed("postgresql"), _join_async("asyncpg", "asyncpg", "ajoin")),
-    ("asyncpg.pool", "PoolConnectionProxy", _fixed("postgresql"), _join_async("asyncpg", "asyncpg", "ajoin")),
-    ("pymysql.connections", "Connection", _fixed("mysql"), _join_sync("pymysql", "mysql", "join")),
-    ("asyncmy.connection", "Connection", _fixed("mysql"), _join_async("asyncmy", "mysql", "ajoin")),
-    ("sqlalchemy", "Connection", _dialect, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
-    ("sqlalchemy.orm", "Session", _dialect, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
+_JOINABLE: tuple[
+    tuple[str, str, Callable[[Any], str], Callable[[Any], Place | None], Callable[[Any], Joining]], ...
+] = (
+    ("sqlite3", "Connection", _fixed("sqlite"), places.of_sqlite, _join_sqlite),
+    ("psycopg", "Connection", _fixed("postgresql"), places.of_psycopg, _join_sync("psycopg", "psycopg", "join")),
+    ("psycopg", "AsyncConnection", _fixed("postgresql"), places.of_psycopg, _join_async("psycopg", "psycopg", "ajoin")),
+    ("asyncpg", "Connection", _fixed("postgresql"), places.of_asyncpg, _join_async("asyncpg", "asyncpg", "ajoin")),
+    (
+        "asyncpg.pool",
+        "PoolConnectionProxy",
+        _fixed("postgresql"),
+        places.of_asyncpg,
+        _join_async("asyncpg", "asyncpg", "ajoin"),
+    ),
+    ("pymysql.connections", "Connection", _fixed("mysql"), places.of_mysql, _join_sync("pymysql", "mysql", "join")),
+    ("asyncmy.connection", "Connection", _fixed("mysql"), places.of_mysql, _join_async("asyncmy", "mysql", "ajoin")),
+    ("sqlalchemy", "Connection", _dialect, places.of_sqlalchemy, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
+    ("sqlalchemy.orm", "Session", _dialect, places.of_sqlalchemy, _join_sync("sqlalchemy", "sqlalchemy", "Joined")),
     (
         "sqlalchemy.ext.asyncio",
         "AsyncConnection",
         _dialect,
+        places.of_sqlalchemy,
         _join_async("sqlalchemy", "sqlalchemy", "AsyncJoined"),
     ),
     (
         "sqlalchemy.ext.asyncio",
         "AsyncSession",
         _dialect,
+        places.of_sqlalchemy,
         _join_async("sqlalchemy", "sqlalchemy", "AsyncJoined"),
     ),
 )

@@ -9,9 +9,11 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from retrysafe.backend import Backend
+from retrysafe.backend import Backend, Place
+from retrysafe.connect import places
 from retrysafe.connect.parts import dynamodb_store, library, redis_backend, service_clock, sql_store, without_password
 from retrysafe.errors import ConfigurationError
+from retrysafe.files import file_of
 from retrysafe.ports import AsyncClient
 
 IMPATIENCE = 0.5
@@ -82,6 +84,7 @@ def sqlite(url: str) -> Backend:
         pulse=partial(SqliteClient, impatient),
         apulse=partial(asynchronous, impatient),
         address=url,
+        places=lambda: {found} if (found := file_of(path)) else set(),
         migrates_itself=True,
         missing=lambda: not os.path.exists(path),  # noqa: PTH110 - pathlib would double the time to import
     )
@@ -97,6 +100,7 @@ def _postgresql(url: str) -> Backend:
         sync=partial(module.PsycopgClient.connect, plain),
         asynchronous=partial(module.AsyncPsycopgClient.connect, plain),
         address=without_password(url),
+        places=_place("postgresql", url),
     )
 
 
@@ -106,7 +110,13 @@ def _asyncpg(url: str) -> Backend:
     module = library("asyncpg", "asyncpg")
     plain = url.replace("postgresql+asyncpg", "postgresql", 1)
     connect_ = partial(module.AsyncpgClient.connect, plain)
-    return Backend(PostgresqlStore(), sync=None, asynchronous=connect_, address=without_password(url))
+    return Backend(
+        PostgresqlStore(),
+        sync=None,
+        asynchronous=connect_,
+        address=without_password(url),
+        places=_place("postgresql", url),
+    )
 
 
 def _mysql(url: str, *, sync: bool = True, asynchronous: bool = True) -> Backend:
@@ -115,7 +125,19 @@ def _mysql(url: str, *, sync: bool = True, asynchronous: bool = True) -> Backend
     options = _mysql_options(url)
     client = partial(library("pymysql", "mysql").PymysqlClient, options) if sync else None
     aclient = partial(library("asyncmy", "mysql").AsyncmyClient.connect, options) if asynchronous else None
-    return Backend(MysqlStore(), sync=client, asynchronous=aclient, address=without_password(url))
+    return Backend(
+        MysqlStore(),
+        sync=client,
+        asynchronous=aclient,
+        address=without_password(url),
+        places=_place("mysql", url),
+    )
+
+
+def _place(kind: str, url: str) -> Callable[[], set[Place]]:
+    """What `Backend` takes."""
+    found = places.of_url(kind, url)
+    return lambda: set() if found is None else {found}
 
 
 def _mysql_options(url: str) -> dict[str, Any]:
@@ -212,6 +234,7 @@ def django(alias: str) -> Backend:
         asynchronous=None,
         pulse=partial(module.DjangoClient, alias, impatient=True),
         address=module.address(alias),
+        places=lambda: places.of_alias(alias, module.file_name(alias)),
         alias=alias,
         migrate_with=f"python manage.py migrate retrysafe --database={alias}  ('retrysafe.django' in INSTALLED_APPS)",
         async_with="put the whole guarded function into asgiref.sync.sync_to_async, or give a URL",

@@ -91,6 +91,12 @@ def address(alias: str) -> str:
     return f"Django alias {alias!r}"
 
 
+def file_name(alias: str) -> str | None:
+    """The file of an alias, if its database is SQLite."""
+    connection = connections[alias]
+    return str(connection.settings_dict["NAME"]) if connection.vendor == "sqlite" else None
+
+
 def connection_of(tx: str | BaseDatabaseWrapper | ConnectionProxy) -> BaseDatabaseWrapper:
     """The connection of this thread that ``tx=`` names or stands for."""
     if isinstance(tx, BaseDatabaseWrapper):

@@ -54,6 +54,13 @@ AUTOCOMMIT = (
     "Begin a transaction first, and pass the connection inside it."
 )
 
+ENGINE_AUTOCOMMIT = (
+    "store= is an engine in AUTOCOMMIT mode, so what is done in a transaction of the boundary's own would not be "
+    "rolled back with it. Nothing was run. Give an engine that begins transactions: create_engine(…) without "
+    "isolation_level='AUTOCOMMIT' and without autocommit in connect_args=, or this one with "
+    "engine.execution_options(isolation_level='READ COMMITTED')."
+)
+
 
 @lru_cache(maxsize=512)
 def positional(sql: str, style: str) -> tuple[str, tuple[str, ...]]:

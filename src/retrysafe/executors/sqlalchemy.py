@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.pooler import is_direct, question
-from retrysafe.executors.sql import AUTOCOMMIT, NO_SAVEPOINT, arguments, fail, in_turn, this_process
+from retrysafe.executors.sql import AUTOCOMMIT, ENGINE_AUTOCOMMIT, NO_SAVEPOINT, arguments, fail, in_turn, this_process
 from retrysafe.ports import Copy, Query, Rows
 
 _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}
@@ -96,6 +96,7 @@ class InTransaction:
         match request.control:
             case "begin":
                 _begin(self._connection(), request.sql)
+                _refuse_autocommit(self._connection(), ENGINE_AUTOCOMMIT)
             case "savepoint":
                 self._savepoint = self.handle.begin_nested()
             case "rollback_to_savepoint":
@@ -123,7 +124,13 @@ def _dbapi(connection: Connection) -> Any:
     return connection.connection.driver_connection
 
 
-def _refuse_autocommit(connection: Connection) -> None:
+def declares_autocommit(engine: Engine | AsyncEngine) -> bool:
+    """Whether an engine says that its connections commit by themselves; opens none."""
+    level = engine.get_execution_options().get("isolation_level")
+    return (level or getattr(engine.dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT"
+
+
+def _refuse_autocommit(connection: Connection, said: str = AUTOCOMMIT) -> None:
     driver = _dbapi(connection)
     if connection.dialect.name == "sqlite":
         autocommit = driver.isolation_level is None and not driver.in_transaction
@@ -135,7 +142,7 @@ def _refuse_autocommit(connection: Connection) -> None:
             else getattr(adapted, "autocommit", False) is True
         )
     if autocommit:
-        raise ConfigurationError(AUTOCOMMIT)
+        raise ConfigurationError(said)
 
 
 class Joined:
@@ -146,15 +153,26 @@ class Joined:
         self._started = False
 
     def __call__(self, request: Query, /) -> Rows:
-        if not self._started:
-            connection = self._inner._connection()
-            _refuse_autocommit(connection)
-            try:
-                _begin(connection, "BEGIN IMMEDIATE")
-            except _Failures as error:
-                fail(error)
-            self._started = True
+        self._start()
         return self._inner(request)
+
+    def flush(self) -> None:
+        """Send the changes of a session, whether or not it does so by itself; what the user's data causes is raised."""
+        session = self._inner.handle
+        if isinstance(session, Session) and not session._flushing:
+            self._start()
+            session.flush()
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        connection = self._inner._connection()
+        _refuse_autocommit(connection)
+        try:
+            _begin(connection, "BEGIN IMMEDIATE")
+        except _Failures as error:
+            fail(error)
+        self._started = True
 
 
 class AsyncJoined:
@@ -165,12 +183,16 @@ class AsyncJoined:
         self._inner: Joined | None = None
 
     async def __call__(self, request: Query, /) -> Rows:
-        def on(sync: Any) -> Rows:
-            if self._inner is None:
-                self._inner = Joined(sync)
-            return self._inner(request)
+        return await self._handle.run_sync(lambda sync: self._on(sync)(request))
 
-        return await self._handle.run_sync(on)
+    async def aflush(self) -> None:
+        """Send the changes of a session."""
+        await self._handle.run_sync(lambda sync: self._on(sync).flush())
+
+    def _on(self, sync: Any) -> Joined:
+        if self._inner is None:
+            self._inner = Joined(sync)
+        return self._inner
 
 
 class AsyncInTransaction:

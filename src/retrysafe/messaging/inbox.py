@@ -141,20 +141,22 @@ class Inbox:
         ``consumer`` is by default the one whose handler runs: each one keeps sequences of its own.
         """
         steps = self._advancing(entity, sequence, strict, first, consumer)
-        execute = connect.join(self.boundary.backend, tx).execute
-        if execute is None:
+        joining = connect.join(self.boundary.backend, tx)
+        if joining.execute is None:
             raise ConfigurationError("tx= belongs to async code: await aapply_if_newer().")
-        return _applied(entity, sequence, run(steps, execute), first if strict else None)
+        self.boundary.backend.check(joining.execute, joining.place)
+        return _applied(entity, sequence, run(steps, joining.execute), first if strict else None)
 
     async def aapply_if_newer(
         self, tx: Any, entity: str, sequence: int, *, strict: bool = False, first: int = 1, consumer: str | None = None
     ) -> bool:
         """`apply_if_newer` in a transaction of async code."""
         steps = self._advancing(entity, sequence, strict, first, consumer)
-        execute = connect.join(self.boundary.backend, tx).aexecute
-        if execute is None:
+        joining = connect.join(self.boundary.backend, tx)
+        if joining.aexecute is None:
             raise ConfigurationError("tx= belongs to sync code: use apply_if_newer().")
-        return _applied(entity, sequence, await arun(steps, execute), first if strict else None)
+        await self.boundary.backend.acheck(joining.aexecute, joining.place)
+        return _applied(entity, sequence, await arun(steps, joining.aexecute), first if strict else None)
 
     def skip(self, consumer: str, entity: str, sequence: int, *, actor: str = "", reason: str = "") -> bool:
         """Go on after this sequence of an entity, although it was not applied; False when it, or a newer one, was.

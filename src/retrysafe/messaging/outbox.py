@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from retrysafe import connect
-from retrysafe.backend import Backend
+from retrysafe.backend import Backend, Place
 from retrysafe.core import keys
 from retrysafe.core.identifiers import ENTROPY, uuid7
 from retrysafe.errors import ConfigurationError
@@ -18,7 +18,7 @@ from retrysafe.messaging.notifying import Notifier
 from retrysafe.messaging.payloads import encode
 from retrysafe.messaging.tracing import trace_headers
 from retrysafe.messaging.waking import wake
-from retrysafe.ports import AsyncExecutor, Executor
+from retrysafe.ports import AsyncExecutor, AsyncFlushing, Executor, Flushing
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.relaying import each
 from retrysafe.stores.outbox_operating import OperableSqlOutbox
@@ -155,24 +155,28 @@ class Outbox:
             self._notifier.atell()
 
     def _write(self, tx: Any, envelopes: list[Envelope]) -> None:
-        execute = connect.join(self._backend, tx).execute
-        if execute is None:
+        joining = connect.join(self._backend, tx)
+        if joining.execute is None:
             raise ConfigurationError("tx= belongs to async code: use aadd or aadd_many, and await it.")
-        self._checked(execute, envelopes)
+        self._checked(joining.execute, joining.place, envelopes)
 
-    def _checked(self, execute: Executor, envelopes: list[Envelope]) -> None:
-        self._backend.check(execute)
+    def _checked(self, execute: Executor, place: Place | None, envelopes: list[Envelope]) -> None:
+        self._backend.check(execute, place)
+        if isinstance(execute, Flushing):
+            execute.flush()  # the row must be locked when the message gets its number
         run(each(self._outbox.add(envelopes)), execute)
         self._tell()
 
     async def _awrite(self, tx: Any, envelopes: list[Envelope]) -> None:
-        execute = connect.join(self._backend, tx).aexecute
-        if execute is None:
+        joining = connect.join(self._backend, tx)
+        if joining.aexecute is None:
             raise ConfigurationError("tx= belongs to sync code: use add or add_many.")
-        await self._achecked(execute, envelopes)
+        await self._achecked(joining.aexecute, joining.place, envelopes)
 
-    async def _achecked(self, execute: AsyncExecutor, envelopes: list[Envelope]) -> None:
-        await self._backend.acheck(execute)
+    async def _achecked(self, execute: AsyncExecutor, place: Place | None, envelopes: list[Envelope]) -> None:
+        await self._backend.acheck(execute, place)
+        if isinstance(execute, AsyncFlushing):
+            await execute.aflush()
         await arun(each(self._outbox.add(envelopes)), execute)
         self._atell()
 

@@ -46,6 +46,24 @@ class AfterCommit(Protocol):
         ...
 
 
+@runtime_checkable
+class Flushing(Protocol):
+    """An executor on a session, which may keep changes back until it is told to send them."""
+
+    def flush(self) -> None:
+        """Send them, so that what they lock is locked."""
+        ...
+
+
+@runtime_checkable
+class AsyncFlushing(Protocol):
+    """The same for async code."""
+
+    async def aflush(self) -> None:
+        """Send them."""
+        ...
+
+
 class Client(Executor, Protocol):
     """An executor that owns its connections."""
 

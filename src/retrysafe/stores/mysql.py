@@ -70,6 +70,7 @@ class MysqlStore(SqlStore):
             "tx= a key counts as new if its first claim is not committed yet, or came after your transaction's snapshot"
         ),
     )
+    WHEREABOUTS = "SELECT @@hostname, @@port, @@datadir, DATABASE()"
     NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     BEGIN = "START TRANSACTION"
     CLAIMS_MANY = False

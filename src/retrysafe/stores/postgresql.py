@@ -69,6 +69,11 @@ class PostgresqlStore(SqlStore):
     STAMP = "pg_current_xact_id()"
     GATE = f" AND {_LOCK}"
     SKIP_LOCKED = " FOR UPDATE OF r SKIP LOCKED"
+    WHEREABOUTS = (
+        "SELECT CAST(extract(epoch FROM pg_postmaster_start_time()) * 1000000 AS bigint), "
+        "(SELECT CAST(oid AS bigint) FROM pg_database WHERE datname = current_database()), "
+        f"CAST(CAST(to_regclass('{TABLE}') AS oid) AS bigint)"
+    )
     HAS_SCHEMA = "SELECT CAST(to_regclass('retrysafe_schema') AS text)"
     MIGRATION_LOCK = "SELECT pg_advisory_xact_lock(7303014801234711)"
 

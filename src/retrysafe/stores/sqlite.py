@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from retrysafe.core.transitions import Event
+from retrysafe.files import file_of
 from retrysafe.ports import Ask, Capabilities, Query
 from retrysafe.stores.sql import SqlStore
 from retrysafe.stores.sql.marks import in_its_transaction, marked
@@ -38,7 +39,13 @@ class SqliteStore(SqlStore):
     LOCKS_ROWS = False
     BYTES = "length"
     BEGIN = "BEGIN IMMEDIATE"
+    WHEREABOUTS = "PRAGMA database_list"
     HAS_SCHEMA = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'retrysafe_schema'"
+
+    def whereabouts(self) -> Ask[object]:
+        """The file; None for a database in memory, which every connection has for itself."""
+        query = Query(self.WHEREABOUTS, {}, writes=False)
+        return Ask(query, lambda answer: file_of(next((path for _, name, path in answer.rows if name == "main"), None)))
 
     def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
         """The same, by the index's name."""

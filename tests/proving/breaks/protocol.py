@@ -391,6 +391,26 @@ BREAKS = [
         killed_by=(f"{PEERS}::test_nested_guarded_calls_keep_their_results_apart",),
     ),
     Break(
+        "a store is the object that leads to it, not its database",
+        "nesting.py",
+        "if place.claim.tx is not None and backend.is_same(place.claim._backend):",
+        "if place.claim.tx is not None and backend is place.claim._backend:",
+        killed_by=(
+            "tests/faults/test_same_database.py::test_a_claim_inside_joins_whatever_the_store_is_called[two engines]",
+            "tests/faults/test_same_database.py::test_on_an_event_loop_too",
+        ),
+    ),
+    Break(
+        "a record is written wherever tx= leads",
+        "backend.py",
+        "if theirs is None or theirs != mine:",
+        "if False:",
+        killed_by=(
+            "tests/faults/test_same_database.py::test_a_transaction_on_another_database_is_refused[psycopg_connection]",
+            "tests/faults/test_same_database.py::test_in_async_code_too",
+        ),
+    ),
+    Break(
         "a forked child settles the claim of its parent",
         "nesting.py",
         "        return self._entered and self._pid == os.getpid()",

@@ -204,6 +204,13 @@ class SqlStore(SqlStatements, SqlTransactions):
         """Count the records by boundary and standing, in one statement."""
         return [Ask(self.query(self._tally_sql, {}, writes=False), reading.tallies)]
 
+    WHEREABOUTS: ClassVar[str]
+    """Answers with one row that no other database, or schema in it, gives at the same time."""
+
+    def whereabouts(self) -> Ask[object]:
+        """Which database this is; None for one that is like no other."""
+        return Ask(Query(self.WHEREABOUTS, {}, writes=False), lambda answer: tuple(answer.rows[0]))
+
     def examine(self) -> list[Ask[list[Finding]]]:
         """Look at no settings: a dialect overrides what is worth it."""
         return []
