@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from retrysafe.conformance import wire
 from retrysafe.conformance.wire import Address, Connection, Request, Silent, address
 
 
@@ -119,3 +120,100 @@ def test_pieces_come_as_they_arrive() -> None:
 def test_addresses(url: str, found: Address, again: str) -> None:
     assert address(url) == found
     assert str(found) == again
+
+
+# ---------------------------------------------------------------- what a server may take
+
+
+class Slowly:
+    """A server's side of a connection: one piece for each read, and so many seconds before it."""
+
+    def __init__(self, pieces: Iterator[bytes], seconds: float = 0.0) -> None:
+        self.now, self.read = 0.0, 0
+        self._pieces, self._seconds = pieces, seconds
+        self._timeout = 0.0
+
+    def settimeout(self, seconds: float) -> None:
+        self._timeout = seconds
+
+    def recv(self, most: int) -> bytes:
+        if self._seconds > self._timeout:
+            self.now += self._timeout
+            raise TimeoutError
+        self.now += self._seconds
+        piece = next(self._pieces, b"")
+        self.read += len(piece)
+        return piece
+
+    def sendall(self, data: bytes) -> None:
+        self.now += 0.01
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def speaking(pieces: Iterator[bytes], seconds: float = 0.0) -> tuple[Connection, Slowly]:
+    peer = Slowly(pieces, seconds)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        connection = Connection(
+            Address("http", "127.0.0.1", listening.getsockname()[1], ""), 10.0, clock=lambda: peer.now
+        )
+    connection._socket.close()
+    connection._socket = peer  # type: ignore[assignment]
+    return connection, peer
+
+
+def flow(begin: bytes, more: bytes) -> Iterator[bytes]:
+    yield begin
+    while True:
+        yield more
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+DRIPS = {
+    "a head": (HEAD, b"X: y\r\n"),
+    "a line": (HEAD, b"X"),
+    "interim responses": (b"HTTP/1.1 102 Processing\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "chunks": (CHUNKED, b"1\r\nx\r\n"),
+    "a body with a length": (HEAD + b"Content-Length: 100000\r\n\r\n", b"x"),
+    "a body to the end": (HEAD + b"\r\n", b"x"),
+    "trailers": (CHUNKED + b"0\r\n", b"X: y\r\n"),
+}
+
+
+@pytest.mark.parametrize("which", DRIPS)
+def test_one_step_has_an_end_however_the_server_drips(which: str) -> None:
+    connection, peer = speaking(flow(*DRIPS[which]), seconds=0.5)
+    with pytest.raises(Silent):
+        connection.ask(ASK)
+    assert peer.now <= 10.02
+
+
+FLOODS = {
+    "a head": (HEAD, b"X: y\r\n" * 1000),
+    "a line": (HEAD, b"X" * 1000),
+    "chunks": (CHUNKED, b"1000\r\n" + b"x" * 4096 + b"\r\n"),
+    "one chunk": (CHUNKED + b"fffffffffff\r\n", b"x" * 4096),
+    "a length": (HEAD + b"Content-Length: 99999999999\r\n\r\n", b"x" * 4096),
+    "a body to the end": (HEAD + b"\r\n", b"x" * 4096),
+}
+
+
+@pytest.mark.parametrize("which", FLOODS)
+def test_a_flood_is_not_read(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "_MOST_BODY", 1 << 20)
+    connection, peer = speaking(flow(*FLOODS[which]))
+    if which == "one chunk":
+        assert not connection.ask(ASK).whole
+    else:
+        with pytest.raises(ConnectionError, match="more than"):
+            connection.ask(ASK)
+    assert peer.read < (1 << 20) + (1 << 17)
+
+
+def test_a_head_of_many_lines_is_read_in_linear_time() -> None:
+    """As bytes that are moved: a line is taken from a buffer, which is not copied for each."""
+    connection, peer = speaking(iter([HEAD + b"X: y\r\n" * 10_000 + b"Content-Length: 0\r\n\r\n"]))
+    assert len(connection.ask(ASK).all("X")) == 10_000
+    assert peer.read < wire._MOST_HEAD

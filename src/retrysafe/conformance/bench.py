@@ -148,7 +148,7 @@ class Bench:
         try:
             found = json.loads(response.body)
             executions = found["executions"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Unusable(f"/fixture/calls answered {response.body[:200]!r}, not an object with executions") from error
         if not isinstance(executions, int):
             raise Unusable(f"/fixture/calls answered {executions!r} executions")

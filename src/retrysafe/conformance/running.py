@@ -63,7 +63,7 @@ def read(to: Address, timeout: float = TIMEOUT) -> Capabilities:
         finally:
             connection.close()
     except (OSError, Silent) as error:
-        raise ConfigurationError(f"{to} can't be reached: {error}. Is it running?") from error
+        raise ConfigurationError(f"{to} can't be reached, or not read: {error}. Is it running?") from error
     if response.status != 200:
         raise ConfigurationError(
             f"{to}/fixture answered {response.status}: the server has to offer the conformance fixture, "
@@ -71,7 +71,7 @@ def read(to: Address, timeout: float = TIMEOUT) -> Capabilities:
         )
     try:
         return parse(json.loads(response.body))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{to}/fixture answered no JSON: {error}") from error
 
 

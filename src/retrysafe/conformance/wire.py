@@ -9,15 +9,20 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.http.messages import length_of
 
 Fields = tuple[tuple[str, str], ...]
 _MOST_HEAD = 65_536
+"""Bytes of one line, and of all lines of a head or of trailers."""
+_MOST_BODY = 64 << 20
+"""Bytes of a body, and more than any rule asks for."""
 _WITHOUT_BODY = (204, 304)
 
 
@@ -108,23 +113,30 @@ class Response(NamedTuple):
 class Connection:
     """One connection to a server; requests follow each other on it.
 
-    Every read raises `Silent` when the server takes longer than ``timeout`` seconds, `ConnectionError` when it broke
-    off before a response began.
+    One step, a request that is sent or a response that is read to its end, takes ``timeout`` seconds at most, however
+    the server spreads its bytes: then it raises `Silent`. `ConnectionError` is raised when the server broke off before
+    a response began, or sends more than any rule asks for.
     """
 
-    def __init__(self, to: Address, timeout: float) -> None:
+    def __init__(self, to: Address, timeout: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout = timeout
+        self._clock = clock
+        self._end = clock() + timeout
         self._socket = socket.create_connection((to.host, to.port), timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if to.scheme == "https":
             self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=to.host)
-        self._read = b""
+        self._read = bytearray()
+        self._lines = 0
         self._pieces: Iterator[bytes] = iter(())
         self._whole = True
         self.host = to.authority
 
     def send(self, data: bytes) -> None:
         """Send bytes."""
+        self._begin_step()
         try:
+            self._socket.settimeout(self._left())
             self._socket.sendall(data)
         except TimeoutError as error:
             raise Silent("the server stopped reading") from error
@@ -141,10 +153,16 @@ class Connection:
     def receive(self, method: str = "POST") -> Response:
         """Read a response to its end."""
         begun = self.begin(method)
-        return begun._replace(body=b"".join(self.pieces()), whole=self._whole)
+        body = bytearray()
+        for piece in self._pieces:
+            body += piece
+            if len(body) > _MOST_BODY:
+                raise ConnectionError(f"the body has more than {_MOST_BODY} bytes")
+        return begun._replace(body=bytes(body), whole=self._whole)
 
     def begin(self, method: str = "POST") -> Response:
         """Read the head of a response, past interim ones (1xx); the body is then in `pieces`."""
+        self._begin_step()
         status, fields = self._head()
         while 100 <= status < 200:
             status, fields = self._head()
@@ -154,7 +172,8 @@ class Connection:
         return response
 
     def pieces(self) -> Iterator[bytes]:
-        """The rest of the body, piece by piece as it arrives."""
+        """The rest of the body, piece by piece as it arrives; a step of its own."""
+        self._begin_step()
         return self._pieces
 
     @property
@@ -171,8 +190,20 @@ class Connection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
+    def _begin_step(self) -> None:
+        """From now on the server has all its time again."""
+        self._end, self._lines = self._clock() + self._timeout, 0
+
+    def _left(self) -> float:
+        """Seconds that the server still has for this step; raises `TimeoutError` if there are none."""
+        left = self._end - self._clock()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
     def _more(self) -> bool:
         try:
+            self._socket.settimeout(self._left())
             data = self._socket.recv(65_536)
         except TimeoutError as error:
             raise Silent("no answer came") from error
@@ -180,15 +211,23 @@ class Connection:
         return bool(data)
 
     def _line(self) -> bytes:
-        while b"\n" not in self._read:
-            if len(self._read) > _MOST_HEAD or not self._more():
+        looked = 0
+        while (end := self._read.find(b"\n", looked)) < 0:
+            looked = len(self._read)
+            if self._lines + looked > _MOST_HEAD:
+                raise ConnectionError(f"a head has more than {_MOST_HEAD} bytes")
+            if not self._more():
                 raise ConnectionError("the connection broke off")
-        line, _, self._read = self._read.partition(b"\n")
+        line = bytes(self._read[:end])
+        del self._read[: end + 1]
+        self._lines += end + 1
+        if self._lines > _MOST_HEAD:
+            raise ConnectionError(f"a head has more than {_MOST_HEAD} bytes")
         return line.rstrip(b"\r")
 
     def _head(self) -> tuple[int, Fields]:
         line = self._line().split(b" ", 2)
-        if len(line) < 2 or not line[0].startswith(b"HTTP/1.") or not line[1].isdigit():
+        if len(line) < 2 or not line[0].startswith(b"HTTP/1.") or len(line[1]) != 3 or not line[1].isdigit():
             raise ConnectionError(f"this is not HTTP/1.1: {line!r}")
         fields: list[tuple[str, str]] = []
         while text := self._line():
@@ -202,20 +241,24 @@ class Connection:
             return iter(())
         if "chunked" in response.tokens("transfer-encoding"):
             return self._chunks()
-        length = response.all("content-length")
-        return self._counted(int(length[0])) if length and length[0].isdigit() else self._to_the_end()
+        length = length_of(next(iter(response.all("content-length")), ""))
+        return self._to_the_end() if length is None else self._counted(length)
 
     def _counted(self, left: int) -> Iterator[bytes]:
         while left:
             if not self._read and not self._received():
                 return
-            piece, self._read = self._read[:left], self._read[left:]
+            piece = bytes(self._read[:left])
+            del self._read[:left]
             left -= len(piece)
+            self._lines = 0
             yield piece
 
     def _chunks(self) -> Iterator[bytes]:
         try:
             while size := int(self._line().split(b";")[0], 16):
+                if size > _MOST_BODY:
+                    raise ValueError(size)
                 piece = b"".join(self._counted(size))
                 if not self._whole:
                     return
@@ -228,7 +271,8 @@ class Connection:
 
     def _to_the_end(self) -> Iterator[bytes]:
         while self._read or self._received(expected=True):
-            piece, self._read = self._read, b""
+            piece = bytes(self._read)
+            self._read.clear()
             yield piece
 
     def _received(self, *, expected: bool = False) -> bool:
