@@ -63,6 +63,34 @@ that asks again by itself: the group has then read further than the owner knows.
 its stream, is made, from the first entry on.
 """
 
+_TRIM_EVERY = 60.0
+"""Seconds between two trimmings of a stream."""
+_TRIM = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+local function parts(id) return tonumber(id:match('^%d+')), tonumber(id:match('%d+$')) end
+local function before(one, other)
+    local ms, number = parts(one)
+    local other_ms, other_number = parts(other)
+    return ms < other_ms or ms == other_ms and number < other_number
+end
+local now = redis.call('TIME')
+local least = string.format('%.0f-0', math.max(0, now[1] * 1000 + math.floor(now[2] / 1000) - ARGV[1]))
+local groups = redis.call('XINFO', 'GROUPS', KEYS[1])
+if #groups == 0 then return 0 end
+for _, facts in ipairs(groups) do
+    local group = {}
+    for at = 1, #facts, 2 do group[facts[at]] = facts[at + 1] end
+    local waits = group['last-delivered-id']
+    if group['pending'] > 0 then waits = redis.call('XPENDING', KEYS[1], group['name'])[2] end
+    if before(waits, least) then least = waits end
+end
+return redis.call('XTRIM', KEYS[1], 'MINID', '~', least, 'LIMIT', 10000)
+"""
+"""Removes entries that are old enough and that every group of the stream has settled. ARGV: milliseconds to keep them.
+
+Redis frees whole blocks of some 100 entries, and here at most 10,000 entries at a time, so that nobody waits for it.
+"""
+
 
 class _Entry(NamedTuple):
     """What a delivery is settled by."""
@@ -106,7 +134,10 @@ class RedisStreamsConsumer:
             before the stream comes to rest.
         lease: for how long a stream stays with a consumer that is dead or cut off.
         leases: the store of the leases, as ``Boundary(store=…)`` takes it; by default the server of the client.
-        delete: remove an entry when it is settled; only where no other group reads the stream. By default entries stay,
+        delete: remove an entry when it is settled; only where no other group reads the stream. By default entries stay
+            for ``keep``.
+        keep: how long after it was published an entry is removed, once every group of its stream has settled it. What a
+            group has not settled stays. A group that is made later misses what was removed before; None: entries stay
             until publishers trim the stream by their ``length``.
         redelivers: for how long after it was published a message may be handed out again; by default nobody can tell,
             since a stream keeps its entries.
@@ -125,6 +156,7 @@ class RedisStreamsConsumer:
         lease: Duration = "15s",
         leases: Any = None,
         delete: bool = False,
+        keep: Duration | None = "1d",
         redelivers: Duration | None = None,
         observers: Iterable[Observer] | None = None,
     ) -> None:
@@ -136,6 +168,8 @@ class RedisStreamsConsumer:
         places = [place for topic in names for place in partitions_of(topic, partitions)]
         self._streams = {stream_of(prefix, place): place for place in places}
         self._client, self._group, self._prefetch, self._delete = client, group, prefetch, delete
+        self._keep = None if keep is None else round(seconds_of(keep, "keep") * 1000)
+        self._trimmed: dict[str, float] = {}
         self._redelivers = None if redelivers is None else seconds_of(redelivers, "redelivers")
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self._holdings = Holdings(client, list(self._streams), group, client if leases is None else leases, lease)
@@ -211,7 +245,8 @@ class RedisStreamsConsumer:
         await self._holdings.leave(gone)
         await self._holdings.share()
         await self._settle_owed()
-        self._more = await self._read_on()
+        self._more = await self._read_on()  # which makes the group, if it is not there
+        await self._trim()
 
     async def _read_on(self) -> bool:
         """Whether there may be more to hand out than before."""
@@ -275,6 +310,19 @@ class RedisStreamsConsumer:
         if any(self._shelf.out(stream) for stream in held if stream not in waiting):
             seconds = min(seconds, _BRIEF)
         await self._client.xread({stream: self._read[stream].end for stream in waiting}, 1, max(1, int(seconds * 1000)))
+
+    async def _trim(self) -> None:
+        """Remove what every group has settled from the streams that are held, each now and then."""
+        now = asyncio.get_running_loop().time()
+        due = [one for one in self._holdings.tokens() if now >= self._trimmed.get(one, -_TRIM_EVERY) + _TRIM_EVERY]
+        if self._keep is None or not due:
+            return
+        pipeline = self._client.pipeline(transaction=False)
+        for stream in due:
+            pipeline.eval(_TRIM, 1, stream, str(self._keep))
+        await pipeline.execute()
+        self._trimmed = {stream: self._trimmed.get(stream, now) for stream in self._holdings.tokens()}
+        self._trimmed.update(dict.fromkeys(due, now))
 
     async def _settle_owed(self) -> None:
         owed = {stream: list(tags) for stream, tags in self._owed.items() if tags}

@@ -145,7 +145,7 @@ class RedisStreamsPublisher:
         *,
         prefix: str = "",
         partitions: int | None = None,
-        remember: Duration = "24h",
+        remember: Duration = "1h",
         length: int | None = None,
     ) -> None:
         self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
@@ -185,7 +185,7 @@ class AsyncRedisStreamsPublisher:
         *,
         prefix: str = "",
         partitions: int | None = None,
-        remember: Duration = "24h",
+        remember: Duration = "1h",
         length: int | None = None,
     ) -> None:
         self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
