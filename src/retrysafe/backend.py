@@ -135,7 +135,7 @@ class Backend:
         pid = os.getpid()
         found = self._clients.get(pid)
         if found is None:
-            with self._lock:
+            with self._lock.mine:
                 found = self._clients.get(pid)
                 if found is None:
                     found = self._clients[pid] = self._made(self._sync)
@@ -212,7 +212,7 @@ class Backend:
         if self._listening is not None:
             listener = self._listeners.get(os.getpid())
             if listener is None:
-                with self._lock:
+                with self._lock.mine:
                     listener = self._listeners.setdefault(os.getpid(), self._listening(self.wakeups.wake))
         self.wakeups.wait(key, seconds, listener)
 

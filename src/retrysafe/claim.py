@@ -640,7 +640,10 @@ class Claim:
     # ------------------------------------------------------------ small things
 
     def _over(self, error: BaseException) -> None:
-        """The attempt ends by an error of ours or of the work."""
+        """The attempt ends by an error of ours or of the work, or by one that a signal handler raised in between."""
+        self._place.abandon()
+        if self._ground is not None:
+            self._ground.abandon(error)
         if isinstance(error, RetrysafeError):
             self._signed(error)
         self._observers.close(error)

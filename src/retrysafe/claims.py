@@ -57,8 +57,13 @@ class Claims:
     # ------------------------------------------------------------ entering
 
     def __enter__(self) -> Claims:
-        restarting(self._enter)
-        self._place.enter()
+        try:
+            restarting(self._enter)
+            self._place.enter()
+        except BaseException as error:
+            self._place.abandon()
+            self._give_back(error)
+            raise
         return self
 
     def _enter(self) -> None:
@@ -68,8 +73,8 @@ class Claims:
         self._opened = self._lending.__enter__()
         try:
             self.decisions, self._held = run(open_many(self._store, self._wants), self._opened.execute)
-        except BaseException:
-            self._give_back()
+        except BaseException as error:
+            self._give_back(error)
             raise
 
     async def __aenter__(self) -> Claims:
@@ -96,14 +101,17 @@ class Claims:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._place.leave():
-            return
         held, kept = self._held, False
         try:
+            if not self._place.leave():
+                return
             if error is None:
                 kept = run(conclude_many(self._store, held, self._stored()), self._opened.execute)
-        finally:
             self._give_back()
+        except BaseException as raised:
+            self._place.abandon()
+            self._give_back(raised)
+            raise
         if error is None and not kept:
             run(doubt_many(self._store, held), self._terms.backend.client())
         self._conclude(held, kept, error)
@@ -150,9 +158,11 @@ class Claims:
     def _stored(self) -> Any:
         return encode_result(self._terms.codec, self.result, None, self._terms.largest_result)
 
-    def _give_back(self) -> None:
-        lending, self._lending, self._opened = self._lending, None, None
-        lending.__exit__(None, None, None)
+    def _give_back(self, error: BaseException | None = None) -> None:
+        """End what was lent, if it is not ended; an error is thrown into it: nothing half used is lent again."""
+        if self._lending is not None:
+            self._lending.__exit__(None if error is None else type(error), error, None)
+        self._lending = self._opened = None
 
     async def _agive_back(self) -> None:
         lending, self._lending, self._opened = self._lending, None, None

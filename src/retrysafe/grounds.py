@@ -82,6 +82,10 @@ class Ground(Protocol):
         """The same for async code."""
         ...
 
+    def abandon(self, error: BaseException) -> None:
+        """Roll back what is left of our own transaction, after an exception that may have been raised anywhere."""
+        ...
+
 
 class Leased:
     """The record is written by itself; a lease says that its attempt is alive."""
@@ -128,6 +132,8 @@ class Leased:
             return Settled.UNANSWERED
 
     def after(self) -> None: ...
+
+    def abandon(self, error: BaseException) -> None: ...
 
 
 class Joined:
@@ -179,6 +185,8 @@ class Joined:
 
     def after(self) -> None: ...
 
+    def abandon(self, error: BaseException) -> None: ...
+
 
 class Own:
     """The record is written in a transaction that the boundary opens, lends to the handler, and ends."""
@@ -210,13 +218,14 @@ class Own:
         self._backend.check(client)
         self._lending = client.transaction()
         self._opened = self._lending.__enter__()
-        outcome: Outcome | None = None
         try:
             outcome = run(open_claim(_transactional(self._backend), want), self._opened.execute)
-            return outcome
-        finally:
-            if not isinstance(outcome, Won):
-                self._give_back()
+        except BaseException as error:
+            self._give_back(error)
+            raise
+        if not isinstance(outcome, Won):
+            self._give_back()
+        return outcome
 
     async def aclaim(self, want: Want) -> Outcome:
         return await _anear_first(self._backend.near, want, lambda want: arestarting(lambda: self._aclaim(want)))
@@ -238,8 +247,10 @@ class Own:
         try:
             try:
                 done = run(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
-            finally:
-                self._give_back()
+            except BaseException as error:
+                self._give_back(error)
+                raise
+            self._give_back()
         except RetrysafeError as failure:
             if failing:
                 return Settled.BROKEN
@@ -278,11 +289,16 @@ class Own:
         if afterwards is not None:
             afterwards.after_commit()
 
-    def _give_back(self) -> None:
+    def abandon(self, error: BaseException) -> None:
+        if hasattr(self._lending, "__exit__"):
+            self._give_back(error)
+
+    def _give_back(self, error: BaseException | None = None) -> None:
+        """End what was lent; an error is thrown into it, so that nothing is lent again that may be half used."""
         if isinstance(self._opened, AfterCommit):
             self._afterwards = self._opened
-        lending, self._lending, self._opened = self._lending, None, None
-        lending.__exit__(None, None, None)
+        self._lending.__exit__(None if error is None else type(error), error, None)
+        self._lending = self._opened = None
 
     async def _agive_back(self) -> None:
         lending, self._lending, self._opened = self._lending, None, None

@@ -350,7 +350,7 @@ def for_thread(backend: Backend) -> ThreadHeartbeat:
     pid = os.getpid()
     found = backend.heartbeats.get(pid)
     if found is None:
-        with _starting:
+        with _starting.mine:
             found = backend.heartbeats.setdefault(pid, ThreadHeartbeat(backend))
     assert isinstance(found, ThreadHeartbeat)
     return found

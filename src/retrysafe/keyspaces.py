@@ -159,13 +159,13 @@ def enter(made: Member) -> None:
     conflict = _lasting(lambda: next(filter(None, (_difference(one, made) for one in _others(made))), None))
     if conflict is not None:
         raise ConfigurationError(conflict)
-    with _lock:
+    with _lock.mine:
         _living.setdefault(made.name, WeakSet()).add(made)
 
 
 def _others(made: Member) -> list[Member]:
     """The boundaries that claim keys of the same name on the same store."""
-    with _lock:
+    with _lock.mine:
         found: list[Member] = list(_living.get(made.name, ()))
     return [
         one

@@ -69,6 +69,13 @@ class Place:
             _inherited.append(self)
         return mine
 
+    def abandon(self) -> None:
+        """Be out of the way of later claims, if an exception has come before `leave`."""
+        if self.is_open():
+            self._entered = False
+            if _innermost.get() is self:
+                _innermost.set(self.outer)
+
     def is_open(self) -> bool:
         """Whether its block is running, in this process."""
         return self._entered and self._pid == os.getpid()

@@ -60,7 +60,7 @@ class Waiters:
 
     def join(self, at_most: int) -> bool:
         """Count one more; False when there are as many already."""
-        with self._lock:
+        with self._lock.mine:
             count = self._counts.get(os.getpid(), 0)
             if count >= at_most:
                 return False
@@ -69,7 +69,7 @@ class Waiters:
 
     def leave(self) -> None:
         """Count one less."""
-        with self._lock:
+        with self._lock.mine:
             self._counts[os.getpid()] -= 1
 
 

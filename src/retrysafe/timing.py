@@ -70,6 +70,9 @@ class Timed:
     def after(self) -> None:
         self._ground.after()
 
+    def abandon(self, error: BaseException) -> None:
+        self._ground.abandon(error)
+
     async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
         with Timing(self._tell, "settle") as timing:
             settled = await self._ground.asettle(held, word, stored, failing=failing)

@@ -22,7 +22,7 @@ class Wakeups:
     def wake(self, key: bytes) -> None:
         """Wake everybody who waits for ``key``."""
         if self._waiting:
-            with self._lock:
+            with self._lock.mine:
                 waiting = self._waiting.pop(key, ())
             for wake, _ in waiting:
                 wake()
@@ -57,14 +57,14 @@ class Wakeups:
     def _registered(
         self, key: bytes, wake: Callable[[], object], listener: Listener | AsyncListener | None
     ) -> Iterator[None]:
-        with self._lock:
+        with self._lock.mine:
             self._waiting[key].append((wake, listener))
         if listener is not None:
             listener.listen(key)
         try:
             yield
         finally:
-            with self._lock:
+            with self._lock.mine:
                 left = [one for one in self._waiting.pop(key, ()) if one[0] is not wake]
                 if left:
                     self._waiting[key] = left

@@ -30,7 +30,7 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
         return memory("memory://")
     store = _anchored(store) if isinstance(store, str) else aliased(store)
     identity = store if isinstance(store, str | Layered) else id(store)
-    with _sharing:
+    with _sharing.mine:
         if identity not in _shared:
             made = _backend_of(store)
             _shared[identity] = (made, store)  # keeping the object keeps its id its own
@@ -64,7 +64,7 @@ def same_store(one: Backend, other: Backend) -> bool:
 
 def forget(backend: Backend) -> None:
     """Let the next connect make a new backend."""
-    with _sharing:
+    with _sharing.mine:
         for identity in [identity for identity, (shared, _) in _shared.items() if shared is backend]:
             del _shared[identity]
 

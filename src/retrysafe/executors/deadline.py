@@ -79,7 +79,7 @@ def _patiences(connection: Any) -> dict[int, float]:
 @contextmanager
 def _waiting_by(connection: Any, wait: Any, thread: int, seconds: float) -> Iterator[None]:
     """Let a psycopg connection, which may be shared, wait by this function as long as anybody is in a block."""
-    with _installing:
+    with _installing.mine:
         patiences = _patiences(connection)
         outer = patiences.get(thread)
         if not patiences:
@@ -88,7 +88,7 @@ def _waiting_by(connection: Any, wait: Any, thread: int, seconds: float) -> Iter
     try:
         yield
     finally:
-        with _installing:
+        with _installing.mine:
             if outer is not None:
                 patiences[thread] = outer
             else:

@@ -7,7 +7,6 @@ connection, so that the ORM works inside them.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,12 +21,10 @@ from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.own import ALL_LENT, CHECKOUT, MOST_CONNECTIONS
 from retrysafe.executors.sql import arguments, fail, in_turn, this_process
+from retrysafe.locks import Places
 from retrysafe.ports import Query, Rows
-
-MOST_CONNECTIONS = 10
-CHECKOUT = 10.0
-"""Seconds to wait for a free connection before the claim fails."""
 
 _DEADLINES: dict[str, dict[str, Any]] = {
     "postgresql": {
@@ -307,7 +304,7 @@ class DjangoClient:
         self._alias = alias
         self._impatient = impatient
         self._idle: deque[Any] = deque()
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._places = Places(MOST_CONNECTIONS)
         self._closed = False
 
     def __call__(self, request: Query, /) -> Rows:
@@ -341,17 +338,13 @@ class DjangoClient:
             yield threads
             return
         here = this_process()
-        if not self._free.acquire(timeout=CHECKOUT):
-            raise StoreUnavailable(f"All {MOST_CONNECTIONS} connections of the store are in use.", unsent=True)
-        try:
+        with self._places.taken(CHECKOUT, StoreUnavailable(ALL_LENT, unsent=True)):
             connection = self._connected(threads)
             try:
                 yield connection
             finally:
                 if here():
                     self._take_back(connection)
-        finally:
-            self._free.release()
 
     def _connected(self, like: Any) -> Any:
         connection = self._idle_one(like) or self._made(like)

@@ -183,7 +183,7 @@ class DynamodbClient:
         """A client of our own."""
         import boto3
 
-        with _making, _with_region():
+        with _making.mine, _with_region():
             client = boto3.client("dynamodb", **access.arguments(Config))
         return cls(client, clock, access.patience, own=True)
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import select
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import RetrysafeError, StoreUnavailable
 from retrysafe.executors.sql import this_process
+from retrysafe.locks import Places
 
 C = TypeVar("C")
 
@@ -55,27 +55,29 @@ class Own(Generic[C]):
     def __init__(self, driver: Driver[C]) -> None:
         self._driver = driver
         self._idle: deque[C] = deque()
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._places = Places(MOST_CONNECTIONS)
         self._closed = False
 
     @contextmanager
     def lent(self, *, transaction: bool = False) -> Iterator[C]:
         """Lend a connection."""
         here = this_process()
-        if not self._free.acquire(timeout=CHECKOUT):
-            raise StoreUnavailable(ALL_LENT, unsent=True)
-        try:
+        with self._places.taken(CHECKOUT, StoreUnavailable(ALL_LENT, unsent=True)):
             connection = self._idle_connection() or self._driver.connect()
+            whole = False
             try:
                 yield connection
+                whole = True
+            except RetrysafeError:
+                whole = True
+                raise
             finally:
                 if here():
-                    self._take_back(connection)
-        finally:
-            self._free.release()
+                    self._take_back(connection, whole=whole)
 
-    def _take_back(self, connection: C) -> None:
-        if self._closed or not self._driver.is_usable(connection):
+    def _take_back(self, connection: C, *, whole: bool) -> None:
+        """``whole``: no exception of others', which may have come between a request and its answer, has passed."""
+        if self._closed or not whole or not self._driver.is_usable(connection):
             self._driver.close(connection)
         else:
             self._idle.append(connection)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisError, ResponseError
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.locks import Places
 from retrysafe.ports import Scan, Scanned, Script, Settings
 
 MOST_CONNECTIONS = 10
@@ -231,7 +232,7 @@ class RedisClient:
 
     def __init__(self, masters: Masters, most_connections: int | None = None) -> None:
         self._masters = masters
-        self._free = None if most_connections is None else threading.BoundedSemaphore(most_connections)
+        self._places = None if most_connections is None else Places(most_connections)
 
     def __call__(self, request: Script | Scan | Settings, /) -> Any:
         with self._turn():
@@ -242,17 +243,10 @@ class RedisClient:
                 return [settings_of(perform(node, commands)) for node in self._masters.all().values()]
             return answer_of(self._run(request))
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        if self._free is None:
-            yield
-            return
-        if not self._free.acquire(timeout=CHECKOUT):
-            raise StoreUnavailable(ALL_LENT, unsent=True)
-        try:
-            yield
-        finally:
-            self._free.release()
+    def _turn(self) -> AbstractContextManager[None]:
+        if self._places is None:
+            return nullcontext()
+        return self._places.taken(CHECKOUT, StoreUnavailable(ALL_LENT, unsent=True))
 
     def _run(self, script: Script) -> Reply:
         elsewhere = self._masters.elsewhere

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.sql import AUTOCOMMIT, fail, in_turn, this_process
+from retrysafe.locks import Places
 from retrysafe.ports import Query, Rows
 
 RENEWAL_BUSY = 0.15
@@ -58,10 +58,13 @@ class SqliteFile(NamedTuple):
 def perform(connection: sqlite3.Connection, query: Query) -> Rows:
     """Perform one statement; every cursor is read to its end, or it would keep the write lock."""
     cursor = connection.cursor()
-    cursor.row_factory = None  # whatever factory the user's connection has
-    cursor.execute(query.sql, query.params)
-    rows = cursor.fetchall()
-    return Rows(rows, len(rows) if cursor.description else cursor.rowcount)
+    try:
+        cursor.row_factory = None  # whatever factory the user's connection has
+        cursor.execute(query.sql, query.params)
+        rows = cursor.fetchall()
+        return Rows(rows, len(rows) if cursor.description else cursor.rowcount)
+    finally:
+        cursor.close()
 
 
 class InTransaction:
@@ -116,7 +119,7 @@ class SqliteClient:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._idle: deque[sqlite3.Connection] = deque()
-        self._turn = threading.Lock()
+        self._turn = Places(1)
         self._closed = False
 
     def __call__(self, request: Query, /) -> Rows:
@@ -129,13 +132,9 @@ class SqliteClient:
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
-        if not self._turn.acquire(timeout=self._file.busy):
-            raise StoreUnavailable(f"{self._file.path}: another transaction of this process holds the file.")
-        try:
-            with self._lent() as connection:
-                yield InTransaction(connection)
-        finally:
-            self._turn.release()
+        busy = StoreUnavailable(f"{self._file.path}: another transaction of this process holds the file.")
+        with self._turn.taken(self._file.busy, busy), self._lent() as connection:
+            yield InTransaction(connection)
 
     @contextmanager
     def _lent(self) -> Iterator[sqlite3.Connection]:
@@ -160,15 +159,18 @@ class SqliteClient:
 
 def put_back(connection: sqlite3.Connection, idle: deque[sqlite3.Connection], *, closed: bool) -> None:
     """Return a connection to the idle ones, without an open transaction; close it if that fails."""
+    usable = False
     try:
         if connection.in_transaction:
             connection.rollback()
+        usable = not closed
     except sqlite3.Error:
-        closed = True
-    if closed:
-        connection.close()
-    else:
-        idle.append(connection)
+        pass
+    finally:
+        if usable:
+            idle.append(connection)
+        else:
+            connection.close()
 
 
 def reader(connection: sqlite3.Connection) -> Callable[[Query], Rows]:

@@ -35,7 +35,7 @@ class Coalesced:
 
     def want(self) -> bool:
         """Want it; whether who asks has to begin with it."""
-        with self._lock:
+        with self._lock.mine:
             self._wanted.add(os.getpid())
             begins = os.getpid() not in self._telling
             self._telling.add(os.getpid())
@@ -43,7 +43,7 @@ class Coalesced:
 
     def again(self) -> bool:
         """Whether who tells has to do it once more; else he is free to go."""
-        with self._lock:
+        with self._lock.mine:
             wanted = os.getpid() in self._wanted
             self._wanted.discard(os.getpid())
             if not wanted:

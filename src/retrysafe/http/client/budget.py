@@ -46,12 +46,12 @@ class Budgets:
 
     def deposit(self, origin: str) -> None:
         """A request to a host begins."""
-        with self._lock:
+        with self._lock.mine:
             self._keep(origin, self._bucket(origin).deposited())
 
     def take(self, origin: str) -> bool:
         """Whether the host may be sent one more retry; if so, it is paid for."""
-        with self._lock:
+        with self._lock.mine:
             left = self._bucket(origin).taken()
             if left is not None:
                 self._keep(origin, left)
@@ -59,7 +59,7 @@ class Budgets:
 
     def left(self, origin: str) -> float:
         """How many retries the host may be sent now."""
-        with self._lock:
+        with self._lock.mine:
             return self._bucket(origin).tenths / 10
 
     def _bucket(self, origin: str) -> Bucket:

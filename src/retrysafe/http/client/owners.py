@@ -41,7 +41,7 @@ _lock_of_lent = ProcessLock()
 
 def lend(journal: Path) -> Owner:
     """This process's name for a journal: the same one for all who use the file here."""
-    with _lock_of_lent:
+    with _lock_of_lent.mine:
         owner, users = _lent.get(journal, (None, 0))
         if owner is None or owner.pid != os.getpid():
             owner, users = Owner(journal), 0
@@ -52,7 +52,7 @@ def lend(journal: Path) -> Owner:
 
 def give_back(journal: Path, owner: Owner) -> None:
     """Somebody uses it no more; the last one lets the name go."""
-    with _lock_of_lent:
+    with _lock_of_lent.mine:
         lent, users = _lent.get(journal, (None, 0))
         if lent is not owner:
             owner.close()

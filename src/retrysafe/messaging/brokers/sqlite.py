@@ -76,7 +76,7 @@ class _File:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction that has the file to itself."""
-        with self._turn:
+        with self._turn.mine:
             connection = self._opened()
             connection.execute("BEGIN IMMEDIATE")
             try:
