@@ -197,7 +197,7 @@ async def test_r12_an_upload_is_in_memory_once_when_the_handler_begins(boundary:
     held: list[int] = []
 
     async def handle(request: web.Request) -> web.Response:
-        held.append(tracemalloc.get_traced_memory()[0])
+        held.append(tracemalloc.get_traced_memory()[1])
         return web.Response(text=str(len(await request.read())))
 
     guarding = aiohttp.idempotency(boundary, body_memory=1 << 16)

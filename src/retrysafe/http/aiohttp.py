@@ -132,10 +132,11 @@ async def _give_back(request: web.Request, body: Body) -> None:
     """Let the handler read the body from its beginning, in whatever way it does."""
     while await request.content.readany():
         pass
-    raw = b"".join(body.chunks())
+    chunks = list(body.chunks())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        request.content.unread_data(raw)
+        for chunk in reversed(chunks):
+            request.content.unread_data(chunk)
 
 
 def _served(app: web.Application) -> Iterator[tuple[Container[str], str]]:

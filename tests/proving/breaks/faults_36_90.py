@@ -269,7 +269,7 @@ _CLOCKS = [
     Break(
         "leases of threads are not renewed",
         "claim.py",
-        "                    heartbeat.for_thread(self._terms.backend).add(self._lease)\n",
+        "            heartbeat.for_thread(self._terms.backend).add(self._lease)\n",
         "",
         killed_by=("tests/faults/test_heartbeat.py::test_work_longer_than_its_lease_keeps_its_key[sqlite]",),
         rows=(57,),
