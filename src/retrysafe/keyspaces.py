@@ -37,9 +37,9 @@ class Origin(NamedTuple):
         return f"{self.file}:{self.line}"
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> tuple[str, str, int]:
         """The line of code, however often it is run."""
-        return self.file, self.line
+        return self.module, self.file, self.line
 
     def loaded_again(self, later: Origin) -> bool:
         """Whether the module was imported again before ``later`` was made in it."""

@@ -76,6 +76,15 @@ def test_nor_if_only_one_of_them_says_that_it_is_shared(importing: Importing) ->
         importing("write_invoice")
 
 
+def test_nor_two_modules_without_files(url: str) -> None:
+    """Whose lines have the same place in the same nameless text."""
+    first: dict[str, Any] = {"__name__": "send_mail"}
+    exec(_MODULE.format(url=url, more="", named=""), first)
+    with pytest.raises(ConfigurationError, match="shared=True"):
+        exec(_MODULE.format(url=url, more="", named=""), {"__name__": "write_invoice"})
+    first["boundary"].close()
+
+
 def test_functions_of_one_name_in_two_modules_have_keys_of_their_own(importing: Importing) -> None:
     mail, invoice = (importing(name, more=", shared=True") for name in ("send_mail", "write_invoice"))
     assert (mail.handle("e-1"), invoice.handle("e-1")) == ("send_mail", "write_invoice")
