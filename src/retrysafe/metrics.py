@@ -215,6 +215,13 @@ COUNTERS = (
         ("relay_failed", "relay_lost", "backlog_uncounted"),
     ),
     Counter(
+        "retrysafe.outbox.destination_stalls",
+        "{failure}",
+        "Calls and probes that a destination took nothing of, by destination.",
+        ("destination_stalled",),
+        field="destination",
+    ),
+    Counter(
         "retrysafe.outbox.stalled",
         "{look}",
         "Looks at an outbox whose messages are due for too long.",

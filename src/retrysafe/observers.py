@@ -133,6 +133,14 @@ OCCURRENCES: dict[str, Meaning] = {
     "publish_delayed": Meaning(
         INFO, "a message was not taken; it is tried again, and its lane waits with it", ("topic", "attempts", "error")
     ),
+    "destination_stalled": Meaning(
+        ERROR,
+        "a queue, stream or endpoint takes nothing: its messages wait, spend no attempt, and one at a time is a probe",
+        ("destination", "error", "pause"),
+    ),
+    "destination_recovered": Meaning(
+        INFO, "a queue, stream or endpoint that took nothing takes messages again", ("destination",)
+    ),
     "parked": Meaning(ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")),
     "dead_lettered": Meaning(
         ERROR, "a message was given up: it is among the dead letters", ("topic", "attempts", "error")

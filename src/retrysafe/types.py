@@ -373,10 +373,15 @@ class RelaySeen(NamedTuple):
 class Reception(StrEnum):
     """How a broker took a message.
 
-    Acked: it has it, as safely as it was asked to. Duplicate: it had it. Retryable: it does not have it. Fatal: it will
-    never take it. Unknown: nobody can tell, so it is sent again under the same id. Postponed: it was not tried, or an
-    attempt is still under way; that costs no attempt. Unavailable: the broker as a whole cannot be reached or takes
-    nothing, which says nothing about this message; that costs no attempt either, and the relay rests.
+    Acked: it has it, as safely as it was asked to. Duplicate: it had it. Retryable: it refused this message; tried
+    again, and an attempt is spent. Fatal: it will never take this message. Unknown: nobody can tell, so it is sent
+    again under the same id; an attempt is spent only when it was published alone to a destination that takes others.
+
+    No attempt is spent, and nothing overtakes the message, when it is not the message's fault. Postponed: it was not
+    tried, or an attempt is still under way. Stalled: its destination takes nothing now (a queue that is full or
+    missing, lost its majority, does not confirm; an endpoint that answers 503); the relay leaves the destination
+    alone, lets one message at a time through as a probe, and goes on with all others. Unavailable: the broker as a
+    whole cannot be reached or takes nothing from anybody, and the relay rests.
     """
 
     ACKED = "acked"
@@ -385,6 +390,7 @@ class Reception(StrEnum):
     FATAL = "fatal"
     UNKNOWN = "unknown"
     POSTPONED = "postponed"
+    STALLED = "stalled"
     UNAVAILABLE = "unavailable"
 
 

@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -51,6 +51,16 @@ class Rabbit(OnARoad):
     features = PublisherFeatures(reports_missing=True)
     elsewhere = "nowhere"
     look: Callable[[], Any]
+    channel: Any
+
+    async def stall(self) -> bool:
+        """A queue that is missing takes nothing, and nor does one that is full."""
+        await self.channel.queue_delete(self.topic)
+        return True
+
+    async def unstall(self) -> None:
+        queue = await self.channel.declare_queue(self.topic, durable=True, arguments={"x-queue-type": "quorum"})
+        self.look = partial(queue.get, fail=False, no_ack=True)
 
     async def arrived(self) -> Sequence[Envelope]:
         from retrysafe.messaging.publishers.rabbitmq import PREFIX
@@ -74,19 +84,40 @@ async def rabbitmq(url: str = "") -> AsyncIterator[Rabbit]:
     made.road = road_to(url)
     made.publisher = RabbitMQPublisher(by_road(made.road, url), timeout="5s")
     async with await aio_pika.connect(url) as connection:
-        channel = await connection.channel()
-        queue = await channel.declare_queue(made.topic, durable=True, arguments={"x-queue-type": "quorum"})
-        made.look = partial(queue.get, fail=False, no_ack=True)
+        made.channel = await connection.channel()
+        made.beside = f"{made.topic}-beside"
+        await made.channel.declare_queue(made.beside, durable=True)
+        await made.unstall()
         yield made
         await made.publisher.aclose()
     async with await aio_pika.connect(url) as connection:  # the first one may have been cut
-        await (await connection.channel()).queue_delete(made.topic)
+        channel = await connection.channel()
+        for queue in (made.topic, made.beside):
+            await channel.queue_delete(queue)
     await asyncio.to_thread(made.road.close)
 
 
 class Streams(OnARoad):
     features = PublisherFeatures(duplicates=True)
     url: str
+
+    async def stall(self) -> bool:
+        """Something else has the name of its stream."""
+        import redis.asyncio
+
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            with suppress(redis.ResponseError):  # there is none yet
+                await client.rename(f"tests:{{{self.topic}}}", f"tests:{{{self.topic}}}:kept")
+            await client.set(f"tests:{{{self.topic}}}", "in the way")
+        return True
+
+    async def unstall(self) -> None:
+        import redis.asyncio
+
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            await client.delete(f"tests:{{{self.topic}}}")
+            with suppress(redis.ResponseError):
+                await client.rename(f"tests:{{{self.topic}}}:kept", f"tests:{{{self.topic}}}")
 
     async def arrived(self) -> Sequence[Envelope]:
         import redis.asyncio
@@ -110,6 +141,7 @@ async def redis_streams(url: str = "", *, sync: bool) -> AsyncIterator[Streams]:
     made = Streams()
     made.url = url
     made.topic = f"suite-{secrets.token_hex(6)}"
+    made.beside = f"{made.topic}-beside"
     made.road = road_to(url)
     by = by_road(made.road, url)
     if sync:
@@ -123,7 +155,7 @@ async def redis_streams(url: str = "", *, sync: bool) -> AsyncIterator[Streams]:
         await closed
     await asyncio.to_thread(made.road.close)
     with redis.Redis.from_url(url) as client:
-        client.delete(*client.keys(f"tests:{{{made.topic}}}*"), "nothing")
+        client.delete(*client.keys(f"tests:{{{made.topic}*"), "nothing")
 
 
 class Memory(Publishing):
@@ -153,6 +185,9 @@ class Answers:
         self.headers: dict[str, str] = {}
         self.gate: threading.Event | None = None
         self.waiting = 0
+        self.busy: str | None = None
+        """A path of which every request is answered with 503."""
+        self.largest = 1 << 20
 
 
 class Endpoint(OnARoad):
@@ -161,8 +196,18 @@ class Endpoint(OnARoad):
     features = PublisherFeatures(ordered=False, reports_missing=True)
     elsewhere = "nowhere"
 
+    beside = "mails"
+    largest = 1 << 20
+
     def __init__(self) -> None:
         self.answers = Answers()
+
+    async def stall(self) -> bool:
+        self.answers.busy = "/hook"
+        return True
+
+    async def unstall(self) -> None:
+        self.answers.busy = None
 
     async def arrived(self) -> Sequence[Envelope]:
         return self.answers.arrived
@@ -189,6 +234,10 @@ def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
             status = answers.statuses.popleft() if answers.statuses else 204
             if fields["webhook-signature"] != f"v1,{expected}":
                 status = 401
+            elif self.path == answers.busy:
+                status = 503
+            elif len(body) > answers.largest:
+                status = 413
             if status < 300:
                 answers.arrived.append(envelope_of(given, body))
             self.send_response(status)
@@ -227,7 +276,8 @@ async def webhook(*, sync: bool) -> AsyncIterator[Endpoint]:
     made.topic = "orders"
     stack = ExitStack()
     made.road = Road("127.0.0.1", stack.enter_context(http_endpoint(made.answers)))
-    endpoints = {"orders": Signing(f"http://127.0.0.1:{made.road.port}/hook", SECRET)}
+    at = f"http://127.0.0.1:{made.road.port}"
+    endpoints = {"orders": Signing(f"{at}/hook", SECRET), "mails": Signing(f"{at}/mails", SECRET)}
     if sync:
         client = httpx.Client()
         sender = Sender(client, attempts=1, timeout="5s", observers=())

@@ -152,7 +152,11 @@ async def test_a_slow_subscriber_keeps_only_its_own_messages(outbox: Place) -> N
 
 @pytest.mark.parametrize(
     ("status", "reception"),
-    [(200, "acked"), (410, "fatal"), (500, "retryable"), (404, "retryable"), (429, "retryable"), (302, "retryable")],
+    [
+        *((status, "retryable") for status in (400, 409, 413, 415, 422, 431, 451)),
+        *((status, "stalled") for status in (302, 401, 403, 404, 408, 429, 502, 503, 504)),
+        *((200, "acked"), (410, "fatal"), (500, "unknown")),
+    ],
 )
 async def test_an_endpoints_answer_is_judged(status: int, reception: str) -> None:
     async with webhook(sync=False) as publishing:
@@ -272,8 +276,144 @@ async def drained(broker: RabbitMQServer, publishing: Rabbit) -> Sequence[Envelo
         return await publishing.arrived()
 
 
+@asynccontextmanager
+async def queues(broker: RabbitMQServer, *names: str, **arguments: Any) -> AsyncIterator[Any]:
+    """Quorum queues of these names, each with these arguments, and a look at what arrives in each."""
+    import aio_pika
+
+    async with await aio_pika.connect(broker.url) as connection:
+        channel = await connection.channel()
+        declared = {
+            name: await channel.declare_queue(
+                name, durable=True, arguments={"x-queue-type": "quorum", **arguments.get(name, {})}
+            )
+            for name in names
+        }
+
+        async def taken(name: str) -> list[str]:
+            found = []
+            while (message := await declared[name].get(fail=False, no_ack=True)) is not None:
+                found.append(message.message_id or "")
+            return found
+
+        yield taken
+    async with await aio_pika.connect(broker.url) as connection:
+        channel = await connection.channel()
+        for name in names:
+            await channel.queue_delete(name)
+
+
+async def test_a_full_queue_gives_nothing_up_and_nothing_overtakes(broker: RabbitMQServer, outbox: Place) -> None:
+    """`reject-publish`: whatever did not fit leaves when there is room, and what was written later leaves later."""
+    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+
+    bounds = {"full": {"x-max-length": 10, "x-overflow": "reject-publish"}}
+    async with queues(broker, "full", "well", **bounds) as taken:
+        publisher = RabbitMQPublisher(broker.url)
+        relay = relay_of(outbox, publisher, attempts=1)
+        first = outbox.write(*(Message("full", n, key=str(n)) for n in range(30)))
+        others = outbox.write(*(Message("well", n, key=str(n)) for n in range(5)))
+        for _ in range(3):
+            await relay.arun_once()
+        assert sorted(await taken("well")) == sorted(others)
+        assert outbox.sql("SELECT count(*) FROM retrysafe_outbox_dead") == [(0,)]
+        second = outbox.write(*(Message("full", n, key=str(n)) for n in range(30)))
+        arrived: list[str] = []
+        async with asyncio.timeout(60):
+            while outbox.sql("SELECT 1 FROM retrysafe_outbox"):
+                arrived += await taken("full")
+                await relay.arun_once()
+        arrived += await taken("full")
+        assert set(arrived) == {*first, *second}
+        assert all(arrived.index(one) < arrived.index(other) for one, other in zip(first, second, strict=True))
+        await publisher.aclose()
+
+
+async def test_what_a_full_queue_says_is_the_same_of_every_message(broker: RabbitMQServer) -> None:
+    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+
+    bounds = {"full": {"x-max-length": 1, "x-overflow": "reject-publish"}}
+    async with queues(broker, "full", **bounds), rabbitmq(broker.url) as publishing:
+        publisher = RabbitMQPublisher(broker.url)
+        said = [(await publisher.publish([publishing.envelope(n, topic="full")]))[0] for n in range(8)]
+        await publisher.aclose()
+    refused = [one for one in said if one.reception is not Reception.ACKED]
+    assert len(refused) >= 5
+    assert {one.reception for one in refused} == {Reception.STALLED}
+    assert len(set(refused)) == 1
+
+
+async def test_a_message_over_the_brokers_limit_is_refused_alone(broker: RabbitMQServer) -> None:
+    """RabbitMQ closes the channel for it, and tells nothing of those that were under way beside it."""
+    limit = "application:set_env(rabbit, max_message_size, {})."
+    await asyncio.to_thread(control, broker, "eval", limit.format(1000))
+    try:
+        async with rabbitmq(broker.url) as publishing:
+            envelopes = [publishing.envelope(n, payload=b"x" * (5000 if n in (2, 5) else 5)) for n in range(8)]
+            said = await publishing.publish(*envelopes)
+            assert [n for n, one in enumerate(said) if one.reception is Reception.FATAL] == [2, 5]
+            assert {one.reception for n, one in enumerate(said) if n not in (2, 5)} == {Reception.ACKED}
+            arrived = await publishing.arrived()
+            assert {one.id for one in arrived} == {one.id for n, one in enumerate(envelopes) if n not in (2, 5)}
+    finally:
+        await asyncio.to_thread(control, broker, "eval", limit.format(134217728))
+
+
+async def test_an_exchange_that_is_removed_stalls_and_blames_no_message(broker: RabbitMQServer) -> None:
+    import aio_pika
+
+    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+
+    publisher = RabbitMQPublisher(broker.url, exchange="events")
+    async with rabbitmq(broker.url) as publishing, await aio_pika.connect(broker.url) as connection:
+        channel = await connection.channel()
+
+        async def declared() -> None:
+            exchange = await channel.declare_exchange("events", aio_pika.ExchangeType.TOPIC)
+            await (await channel.get_queue(publishing.topic)).bind(exchange, publishing.topic)
+
+        (missing,) = await publisher.publish([publishing.envelope(0)])
+        await declared()
+        (before,) = await publisher.publish([publishing.envelope(1)])
+        await channel.exchange_delete("events")
+        removed = await publisher.publish([publishing.envelope(n) for n in (2, 3)])
+        (still,) = await publisher.publish([publishing.envelope(4)])
+        await declared()
+        (after,) = await publisher.publish([publishing.envelope(5)])
+    await publisher.aclose()
+    assert [one.reception for one in (missing, before, still, after)] == ["stalled", "acked", "stalled", "acked"]
+    assert {one.reception for one in removed} <= {Reception.STALLED, Reception.UNKNOWN}
+
+
+async def test_a_queue_that_does_not_confirm_keeps_only_its_own_messages(broker: RabbitMQServer, outbox: Place) -> None:
+    """A quorum queue that has lost its majority: here its process is suspended."""
+    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+
+    async with queues(broker, "suspended", "well") as taken:
+        publisher = RabbitMQPublisher(broker.url, timeout="500ms")
+        relay = relay_of(outbox, publisher, attempts=1)
+        relay._dispatch._patience = 0.05
+        await asyncio.to_thread(control, broker, "eval", "sys:suspend({'%2F_suspended', node()}).")
+        try:
+            waiting = outbox.write(*(Message("suspended", n, key=str(n % 7)) for n in range(300)))
+            async with relay:
+                for _ in range(5):
+                    others = await asyncio.to_thread(outbox.write, *(Message("well", n, key=str(n)) for n in range(20)))
+                    arrived: set[str] = set()
+                    async with asyncio.timeout(60):
+                        while not arrived >= set(others):
+                            arrived |= set(await taken("well"))
+                            await asyncio.sleep(0.01)
+        finally:
+            await asyncio.to_thread(control, broker, "eval", "sys:resume({'%2F_suspended', node()}).")
+        assert outbox.sql("SELECT count(*) FROM retrysafe_outbox_dead") == [(0,)]
+        await relayed(relay_of(outbox, publisher, attempts=1), outbox)
+        assert set(await taken("suspended")) == set(waiting)
+        await publisher.aclose()
+
+
 async def test_a_broker_without_disk_takes_nothing_and_nobody_hangs(broker: RabbitMQServer) -> None:
-    """It lets publishers wait, without a word: the publisher says after its time that nobody can tell."""
+    """It lets publishers wait, without a word: the publisher says after its time that no message is to blame."""
     async with rabbitmq(broker.url) as publishing:
         publishing.publisher._timeout = 0.5
         before = [publishing.envelope(n) for n in range(3)]
@@ -285,7 +425,7 @@ async def test_a_broker_without_disk_takes_nothing_and_nobody_hangs(broker: Rabb
 
             async def is_told() -> bool:
                 said[:] = await publishing.publish(*waiting)
-                return {one.reception for one in said} <= {Reception.UNKNOWN, Reception.RETRYABLE}
+                return {one.reception for one in said} <= {Reception.STALLED, Reception.UNAVAILABLE}
 
             async with asyncio.timeout(60):
                 while not await is_told():  # the alarm comes a moment after the command

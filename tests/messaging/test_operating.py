@@ -635,7 +635,7 @@ async def test_a_slow_bucket_keeps_no_other(place: Place) -> None:
 def test_events_tell_what_left_and_what_did_not(place: Place) -> None:
     told = Told()
     place.write(Message("ok", 1, key="A"), Message("bad", 2, key="B"), Message("busy", 3, key="C"))
-    answers = {"ok": ACKED, "bad": Published(Reception.FATAL, "no"), "busy": Published(Reception.UNKNOWN, "lost")}
+    answers = {"ok": ACKED, "bad": Published(Reception.FATAL, "no"), "busy": Published(Reception.RETRYABLE, "lost")}
     relay = place.relay(Judging(lambda one: answers[one.topic]), pause="30d", longest_pause="30d", observers=[told])
     relay.run_once()
     found = {one.name: one for one in told.occurrences}

@@ -27,20 +27,32 @@ class TestOurs(PublisherSuite):
 # ---------------------------------------------------------------- wrong ones
 
 
+LARGEST = 300_000
+
+
 class Wrong(Publishing):
     """A broker in memory that can be away, and a publisher that does something wrong."""
 
     topic = "orders"
     elsewhere = "nowhere"
+    beside = "mails"
+    largest = LARGEST
     features = PublisherFeatures(reports_missing=True, duplicates=True)
 
     def __init__(self) -> None:
         self.publisher = self
         self.there: list[Envelope] = []
-        self.away = False
+        self.away = self.full = False
 
     async def arrived(self) -> Sequence[Envelope]:
-        return self.there
+        return [one for one in self.there if one.topic == self.topic]
+
+    async def stall(self) -> bool:
+        self.full = True
+        return True
+
+    async def unstall(self) -> None:
+        self.full = False
 
     async def cut(self) -> bool:
         self.away = True
@@ -56,13 +68,20 @@ class Wrong(Publishing):
 
     def take(self, envelope: Envelope) -> Published:
         if self.away:
-            return Published(Reception.RETRYABLE, "away")
-        if envelope.topic != self.topic:
-            return Published(Reception.RETRYABLE, "no such topic")
+            return Published(Reception.STALLED, "away")
+        if self.full and envelope.topic == self.topic:
+            return self.refused(envelope)
+        if len(envelope.payload) > LARGEST:
+            return Published(Reception.FATAL, "too large")
+        if envelope.topic == self.elsewhere:
+            return Published(Reception.STALLED, "no such topic")
         if any((one.id, one.source) == (envelope.id, envelope.source) for one in self.there):
             return Published(Reception.DUPLICATE)
         self.there.append(self.stored(envelope))
         return ACKED
+
+    def refused(self, envelope: Envelope) -> Published:
+        return Published(Reception.STALLED, "full")
 
     def stored(self, envelope: Envelope) -> Envelope:
         return envelope
@@ -129,7 +148,34 @@ class TakesDuplicatesForNew(Wrong):
         return ACKED
 
 
+class BlamesMessagesForAFullQueue(Wrong):
+    def refused(self, envelope: Envelope) -> Published:
+        return Published(Reception.RETRYABLE, "full")
+
+
+class SaysNumbersOfMessages(Wrong):
+    def refused(self, envelope: Envelope) -> Published:
+        return Published(Reception.STALLED, f"{envelope.id}: full")
+
+
+class StallsWithAnother(Wrong):
+    def take(self, envelope: Envelope) -> Published:
+        return self.refused(envelope) if self.full else super().take(envelope)
+
+
+class BlamesAllForASize(Wrong):
+    async def publish(self, *envelopes: Any) -> Any:
+        said = await super().publish(*envelopes)
+        if len(envelopes) == 1 and any(one.reception is Reception.FATAL for one in said):
+            return [Published(Reception.FATAL, "too large")] * len(said)
+        return said
+
+
 WRONG = {
+    BlamesMessagesForAFullQueue: "a_destination_that_takes_nothing_blames_no_message",
+    SaysNumbersOfMessages: "a_destination_that_takes_nothing_blames_no_message",
+    StallsWithAnother: "a_destination_that_takes_nothing_keeps_no_other",
+    BlamesAllForASize: "what_is_too_large_is_refused_alone",
     AcksWithoutSending: "what_is_acked_has_arrived",
     AcksWhenAway: "a_broker_that_is_away_is_told_and_nothing_is_lost",
     GivesUpWhenAway: "a_broker_that_is_away_is_told_and_nothing_is_lost",

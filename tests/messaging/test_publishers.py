@@ -132,7 +132,7 @@ async def test_what_comes_again_is_told_apart_where_the_broker_remembers(bench: 
 @pytest.mark.parametrize("bench", ["rabbitmq"], indirect=True)
 async def test_a_message_that_no_queue_takes_is_not_lost(bench: Bench) -> None:
     published = await bench.publish(bench.envelope(1, topic="nowhere"), bench.envelope(2))
-    assert published == [Published(Reception.RETRYABLE, "no queue takes 'nowhere'"), ACKED]
+    assert published == [Published(Reception.STALLED, "no queue takes 'nowhere'"), ACKED]
 
 
 @pytest.mark.parametrize("bench", ["rabbitmq"], indirect=True)
@@ -209,7 +209,7 @@ async def test_what_redis_refuses_is_not_remembered_as_added(redis_bench: Bench)
         client.set(stream, "in the way")
         refused = await redis_bench.publish(redis_bench.envelope(1), redis_bench.envelope(2))
         client.delete(stream)
-    assert [one.reception for one in refused] == [Reception.RETRYABLE] * 2
+    assert [one.reception for one in refused] == [Reception.STALLED] * 2
     assert "WRONGTYPE" in refused[0].error
     assert await redis_bench.publish(redis_bench.envelope(1)) == [ACKED]
     assert [one.id for one in await redis_bench.arrived()] == ["id-1"]

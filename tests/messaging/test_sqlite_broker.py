@@ -76,13 +76,24 @@ def test_what_no_queue_takes_is_tried_again(file: Path) -> None:
     publisher = SqlitePublisher(file)
     first, second = publisher.publish([message(1, None, "unbound"), message(2, None)])
     publisher.close()
-    assert first.reception is Reception.RETRYABLE
+    assert first.reception is Reception.STALLED
     assert second.reception is Reception.ACKED
+
+
+def test_what_is_too_large_for_the_file_is_refused_alone(file: Path) -> None:
+    publisher = SqlitePublisher(file)
+    publisher.publish([message(0, None)])
+    assert publisher._file._connection is not None
+    publisher._file._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
+    large = message(2, None)._replace(payload=b"x" * 6000)
+    said = publisher.publish([message(1, None), large, message(3, None)])
+    publisher.close()
+    assert [one.reception for one in said] == [Reception.ACKED, Reception.FATAL, Reception.ACKED]
 
 
 def test_a_file_that_is_no_broker_takes_nothing(tmp_path: Path) -> None:
     (published,) = SqlitePublisher(tmp_path / "empty.db").publish([message(1, None)])
-    assert published.reception is Reception.UNKNOWN
+    assert published.reception is Reception.UNAVAILABLE
 
 
 async def test_a_lane_is_with_one_consumer_in_its_order(file: Path, two: tuple[SqliteConsumer, SqliteConsumer]) -> None:
@@ -165,5 +176,5 @@ async def test_a_file_that_stays_locked_is_tried_again(file: Path, monkeypatch: 
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         (published,) = publisher.publish([message(0, "a")])
-    assert published.reception is Reception.RETRYABLE
+    assert published.reception is Reception.UNAVAILABLE
     publisher.close()

@@ -65,12 +65,21 @@ class File(Publishing):
     """The way to a file is cut by a writer that keeps it locked."""
 
     features = PublisherFeatures(reports_missing=True)
-    topic, elsewhere = "orders", "nowhere"
+    topic, elsewhere, beside = "orders", "nowhere", "mails"
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._locking: sqlite3.Connection | None = None
-        declare(path, [(self.topic, "stock")])
+        declare(path, [(self.topic, "stock"), (self.beside, "mail")])
+
+    async def stall(self) -> bool:
+        """Its topic is bound to no queue."""
+        with closing(sqlite3.connect(self._path)) as file, file:
+            file.execute("DELETE FROM bindings WHERE topic = ?", [self.topic])
+        return True
+
+    async def unstall(self) -> None:
+        declare(self._path, [(self.topic, "stock")])
 
     async def cut(self) -> bool:
         self._locking = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
@@ -83,7 +92,9 @@ class File(Publishing):
 
     async def arrived(self) -> Sequence[Envelope]:
         with closing(sqlite3.connect(self._path)) as file:
-            rows = file.execute("SELECT attributes, payload FROM deliveries ORDER BY id").fetchall()
+            rows = file.execute(
+                "SELECT attributes, payload FROM deliveries WHERE queue = 'stock' ORDER BY id"
+            ).fetchall()
         return [envelope_of(json.loads(given), payload) for given, payload in rows]
 
 

@@ -52,15 +52,17 @@ class Verdict(NamedTuple):
     gone: list[Queued]
     delayed: list[Delay]
     dead: list[Death]
+    stalled: list[Queued]
+    """What its destination did not take, as it takes nothing now."""
     withdrawn: list[Queued]
-    """What was to follow a message that waits, and was not tried."""
+    """That, and what was to follow a message that waits: no attempt was made."""
     away: list[str]
     """What the publisher said of a broker that takes nothing from anybody."""
 
 
 def nothing_yet() -> Verdict:
     """A verdict on nothing."""
-    return Verdict([], [], [], [], [])
+    return Verdict([], [], [], [], [], [])
 
 
 def waves(queue: Iterable[Queued]) -> list[list[Queued]]:
@@ -104,7 +106,8 @@ LONGEST_PAUSE = 30 * 86400.0
 """Seconds for which a publisher can have a message wait, at most: what it says may be a stranger's word."""
 
 
-def _bounded(pause: float) -> float:
+def bounded_pause(pause: float) -> float:
+    """The seconds for which a publisher wants a message or a destination left alone, as far as that is obeyed."""
     return min(max(pause, 0.0), LONGEST_PAUSE) if pause == pause else 0.0
 
 
@@ -120,13 +123,19 @@ def judge(wave: Sequence[Queued], published: Sequence[Published], rules: Rules, 
             verdict.withdrawn.append(queued)
             verdict.away.append(error)
             continue
-        if reception is Reception.POSTPONED:
-            verdict.delayed.append(Delay(queued, _bounded(pause), error, counted=False))
+        if reception is Reception.STALLED:
+            verdict.stalled.append(queued)
+            verdict.withdrawn.append(queued)
             continue
-        if reception is Reception.FATAL or queued.finished + 1 >= rules.attempts:
+        if reception is Reception.POSTPONED:
+            verdict.delayed.append(Delay(queued, bounded_pause(pause), error, counted=False))
+            continue
+        spent = reception is Reception.RETRYABLE and queued.finished + 1 >= rules.attempts
+        if reception is Reception.FATAL or spent:
             _give_up(verdict, queued, error, rules)
             continue
-        verdict.delayed.append(Delay(queued, max(_bounded(pause), rules.backoff.delay(queued.finished, chance)), error))
+        rest = max(bounded_pause(pause), rules.backoff.delay(queued.finished, chance))
+        verdict.delayed.append(Delay(queued, rest, error, counted=reception is not Reception.UNKNOWN))
     return verdict
 
 

@@ -57,12 +57,16 @@ def most(messages: int, size: int) -> Most:
 
 
 class Span(NamedTuple):
-    """What to read of a bucket: so many rows from a number on, up to another; and from where on there is anything."""
+    """What to read of a bucket: so many rows from a number on, up to another; and from where on there is anything.
+
+    ``shut``: the topics whose destinations take nothing now.
+    """
 
     start: int
     span_rows: int
     low: int = 0
     end: int = 0
+    shut: tuple[str, ...] = ()
 
 
 class Released(NamedTuple):
@@ -100,6 +104,8 @@ class Walk:
         """Of what was passed over, the lanes that may go on."""
         self.topics: object = None
         """What was said of paused topics when the first row was passed over."""
+        self.shut: tuple[str, ...] = ()
+        """The topics that were shut when rows were passed over."""
         self.passed = 0
         self.began = 0.0
         self.further = False
@@ -111,6 +117,12 @@ class Walk:
         """Read from the beginning."""
         self.after = self.passed = self.idle = 0
         self.lanes, self.topics, self.began, self.further = {}, None, now, False
+
+    def knows(self, shut: tuple[str, ...]) -> None:
+        """These topics are shut: when others were, what was passed over is read anew."""
+        if self.shut != shut:
+            self.restart(self.began)
+            self.shut = shut
 
     def rows(self, most: Most) -> int:
         """How many rows to read for a batch: as many as it may have, beside what did not leave the last time."""

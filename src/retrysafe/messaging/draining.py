@@ -16,14 +16,15 @@ from typing import NamedTuple, TypeVar
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.core.outcomes import Answered
-from retrysafe.core.relaying import Death, Rules, Verdict, answered, crashed, judge, nothing_yet, waves
+from retrysafe.core.relaying import Death, Rules, Verdict, crashed, judge, nothing_yet, waves
 from retrysafe.core.walking import Most, Walks
 from retrysafe.errors import InProgress, LeaseLost
+from retrysafe.messaging.dispatch import Dispatch
 from retrysafe.messaging.low_water import LowWater
-from retrysafe.ports import AsyncClient, AsyncPublisher, Client, OutboxStore, Publisher, Steps, TransactionalStore
+from retrysafe.ports import AsyncClient, Client, OutboxStore, Steps, TransactionalStore
 from retrysafe.programs.drivers import arestarting, arun, ask, restarting, run
 from retrysafe.programs.relaying import begin_fenced, conclude, conclude_fenced, due, take
-from retrysafe.types import Envelope, Published, Queued, Reception
+from retrysafe.types import Published, Queued
 
 R = TypeVar("R")
 
@@ -42,6 +43,7 @@ class Setting(NamedTuple):
     walks: Walks
     patience: float
     """Seconds that one call of the publisher may take."""
+    dispatch: Dispatch
 
     @property
     def silence(self) -> float:
@@ -74,44 +76,10 @@ class Flow:
     def judge(self, wave: Sequence[Queued], published: Sequence[Published]) -> Verdict:
         """What follows; a lane whose message waits stops here, and every lane when the broker is away."""
         verdict = judge(wave, published, self._rules, [random.random() for _ in wave])
-        for halted in wave if verdict.away else [delay.queued for delay in verdict.delayed]:
+        for halted in wave if verdict.away else [*(delay.queued for delay in verdict.delayed), *verdict.stalled]:
             self._stopped.add(halted.lane)
             verdict.withdrawn.extend(one for one in self._queue if one.lane == halted.lane and one.id > halted.id)
         return verdict
-
-
-def envelopes(wave: Sequence[Queued]) -> list[Envelope]:
-    """What leaves."""
-    return [queued.envelope for queued in wave]
-
-
-def doubtful(wave: Sequence[Queued], error: Exception) -> list[Published]:
-    """How a wave was taken whose publisher failed: nobody can tell."""
-    return [Published(Reception.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
-
-
-def receptions(wave: Sequence[Queued], said: Sequence[Published]) -> Sequence[Published]:
-    """What a publisher said, as what it should be; raises what comes of it where it is something else."""
-    return [Published(Reception(one), str(error), float(pause)) for one, error, pause in answered(wave, said)]
-
-
-def published_by(publisher: Publisher, wave: Sequence[Queued]) -> Sequence[Published]:
-    """Publish; a publisher that fails takes no relay with it."""
-    try:
-        return receptions(wave, publisher.publish(envelopes(wave)))
-    except Exception as error:  # noqa: BLE001 - whatever a publisher raises, nobody can tell what it did
-        return doubtful(wave, error)
-
-
-async def apublished_by(publisher: AsyncPublisher, wave: Sequence[Queued], patience: float) -> Sequence[Published]:
-    """The same for async code; what is not told within ``patience`` seconds, nobody can tell."""
-    import asyncio
-
-    try:
-        async with asyncio.timeout(patience):
-            return receptions(wave, await publisher.publish(envelopes(wave)))
-    except Exception as error:  # noqa: BLE001 - as above
-        return doubtful(wave, error)
 
 
 def sifted(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], Verdict]:
@@ -153,7 +121,7 @@ class Sum:
         self.verdicts.append(verdict)
         self.away = self.away or "".join(verdict.away[:1])
         self.left += len(verdict.gone)
-        self.delayed += len(verdict.delayed)
+        self.delayed += len(verdict.delayed) + len(verdict.stalled)
         self.dead += len(verdict.dead)
 
 
@@ -162,13 +130,14 @@ class Sum:
 
 def _take(setting: Setting, number: int) -> Steps[list[Queued] | None]:
     walk = setting.walks.of(number)
-    return take(setting.store, setting.outbox, number, setting.batch, setting.low.mark, walk, setting.silence)
+    reading = setting.low.mark, walk, setting.silence, setting.dispatch.shut()
+    return take(setting.store, setting.outbox, number, setting.batch, *reading)
 
 
-def drain(setting: Setting, client: Client, publisher: Publisher, number: int) -> Sum:
+def drain(setting: Setting, client: Client, number: int) -> Sum:
     """Publish a batch of a bucket; return what became of it: nothing, where another relay holds the bucket."""
     if setting.leases is not None:
-        return _drain_leased(setting, setting.leases, client, publisher, number)
+        return _drain_leased(setting, setting.leases, client, number)
     total = Sum()
     with client.transaction() as opened:
         queue = run(_take(setting, number), opened.execute)
@@ -176,17 +145,17 @@ def drain(setting: Setting, client: Client, publisher: Publisher, number: int) -
             setting.took(queue)
             flow = Flow(queue, setting.rules)
             for wave in flow:
-                verdict = flow.judge(wave, published_by(publisher, wave))
+                verdict = flow.judge(wave, setting.dispatch.publish(wave))
                 run(conclude(setting.outbox, verdict, keep=setting.keep), opened.execute)
                 total.add(verdict)
             run(ask(setting.store.commit()), opened.execute)
     return total
 
 
-async def adrain(setting: Setting, client: AsyncClient, publisher: AsyncPublisher, number: int) -> Sum:
+async def adrain(setting: Setting, client: AsyncClient, number: int) -> Sum:
     """The same for async code."""
     if setting.leases is not None:
-        return await _adrain_leased(setting, setting.leases, client, publisher, number)
+        return await _adrain_leased(setting, setting.leases, client, number)
     total = Sum()
     async with client.transaction() as opened:
         queue = await arun(_take(setting, number), opened.execute)
@@ -194,7 +163,7 @@ async def adrain(setting: Setting, client: AsyncClient, publisher: AsyncPublishe
             setting.took(queue)
             flow = Flow(queue, setting.rules)
             for wave in flow:
-                verdict = flow.judge(wave, await apublished_by(publisher, wave, setting.patience))
+                verdict = flow.judge(wave, await setting.dispatch.apublish(wave))
                 await arun(conclude(setting.outbox, verdict, keep=setting.keep), opened.execute)
                 total.add(verdict)
             await arun(ask(setting.store.commit()), opened.execute)
@@ -205,10 +174,12 @@ async def adrain(setting: Setting, client: AsyncClient, publisher: AsyncPublishe
 
 
 def _due(setting: Setting, number: int) -> Steps[list[Queued]]:
-    return due(setting.outbox, number, setting.batch, setting.low.mark, setting.walks.of(number))
+    return due(
+        setting.outbox, number, setting.batch, setting.low.mark, setting.walks.of(number), setting.dispatch.shut()
+    )
 
 
-def _drain_leased(setting: Setting, leases: Boundary, client: Client, publisher: Publisher, number: int) -> Sum:
+def _drain_leased(setting: Setting, leases: Boundary, client: Client, number: int) -> Sum:
     total = Sum()
     with suppress(InProgress), leases.claim(f"bucket {number}") as claim:
         claim.answered(Answered.UNEXECUTED, None)  # the bucket is free again, however this ends
@@ -222,7 +193,7 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, publisher:
         flow = Flow(queue, setting.rules)
         for wave in flow:
             claim.ensure_held()
-            _conclude(setting, client, claim, flow.judge(wave, published_by(publisher, wave)), total)
+            _conclude(setting, client, claim, flow.judge(wave, setting.dispatch.publish(wave)), total)
     return total
 
 
@@ -244,9 +215,7 @@ def _fenced(client: Client, steps: Callable[[], Steps[R | None]]) -> R:
     return ours
 
 
-async def _adrain_leased(
-    setting: Setting, leases: Boundary, client: AsyncClient, publisher: AsyncPublisher, number: int
-) -> Sum:
+async def _adrain_leased(setting: Setting, leases: Boundary, client: AsyncClient, number: int) -> Sum:
     total = Sum()
     with suppress(InProgress):
         async with leases.claim(f"bucket {number}") as claim:
@@ -262,13 +231,7 @@ async def _adrain_leased(
             flow = Flow(queue, setting.rules)
             for wave in flow:
                 claim.ensure_held()
-                await _aconclude(
-                    setting,
-                    client,
-                    claim,
-                    flow.judge(wave, await apublished_by(publisher, wave, setting.patience)),
-                    total,
-                )
+                await _aconclude(setting, client, claim, flow.judge(wave, await setting.dispatch.apublish(wave)), total)
     return total
 
 

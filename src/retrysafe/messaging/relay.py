@@ -21,6 +21,7 @@ from retrysafe.core.relaying import OnDead, Rules
 from retrysafe.core.walking import Walks, most
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.attending import Attendance
+from retrysafe.messaging.dispatch import Dispatch
 from retrysafe.messaging.draining import Setting, Sum, adrain, drain
 from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.listening import address, alistening, arefuse_pooler, listening, refuse_pooler
@@ -134,11 +135,13 @@ class Relay:
         self._low = LowWater(outbox)
         self._walks = Walks(time.monotonic)
         bounds = most(batch, batch_bytes)
+        self._reporter = Reporter(Observers(observing))
+        timeout = seconds_of(publish_timeout, "publish_timeout")
+        self._dispatch = Dispatch(publisher, self._reporter.told, timeout=timeout)
         self._setting = Setting(
             *(cast("TransactionalStore", sql), outbox, None, rules, bounds, keep, self._low, self._walks),
-            patience=seconds_of(publish_timeout, "publish_timeout"),
+            *(timeout, self._dispatch),
         )
-        self._reporter = Reporter(Observers(observing))
         self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(alarm, "alarm"))
         self._polls = Polls()
         self._bell = Bell()
@@ -170,7 +173,7 @@ class Relay:
         async with self._aworking(await self._aopened()) as (setting, client):
             await self._backend.acheck(client)
             total = Sum()
-            while await self._around(setting, client, total) or self._anew():
+            while await self._around(setting, client, total) or await self._dispatch.settled() or self._anew():
                 pass
         return Relayed(total.left, total.delayed, total.dead)
 
@@ -182,7 +185,7 @@ class Relay:
             if self._bell.rung:
                 return False
             began = time.monotonic()
-            self._tell(drain(setting, client, self._publisher, number), began, total)
+            self._tell(drain(setting, client, number), began, total)
             self._attend(client)
         return total.left > before or self._walks.further
 
@@ -203,7 +206,7 @@ class Relay:
                 if self._bell.rung:
                     return
                 began = time.monotonic()
-                self._tell(await adrain(setting, client, self._publisher, number), began, total)
+                self._tell(await adrain(setting, client, number), began, total)
                 await self._aattend(client)
 
         for ended in await asyncio.gather(*(work() for _ in range(self._at_once)), return_exceptions=True):
@@ -257,6 +260,7 @@ class Relay:
         """Connections, and leases where they are wanted, for as long as a run lasts."""
         leases = self._leasing()
         self._anew()
+        self._dispatch.reset()
         try:
             with woken(self._backend, self._bell), listening(self._listen, self._bell.nudge):
                 yield self._setting._replace(leases=leases), client
@@ -271,6 +275,7 @@ class Relay:
     async def _aworking(self, client: AsyncClient) -> AsyncIterator[tuple[Setting, AsyncClient]]:
         leases = self._leasing()
         self._anew()
+        self._dispatch.reset()
         try:
             with woken(self._backend, self._bell):
                 async with alistening(self._listen, self._bell.nudge):
@@ -278,6 +283,7 @@ class Relay:
             with suppress(RetrysafeError):
                 await arun(self._attendance.farewell(), client)
         finally:
+            await self._dispatch.aclose()
             await client.aclose()
             if leases is not None:
                 await leases.aclose()

@@ -31,6 +31,10 @@ class Reporter:
         for queued, error in verdict.dead:
             self._tell("dead_lettered", queued, error=error, attempts=max(queued.started, queued.finished + 1))
 
+    def told(self, name: str, **fields: Any) -> None:
+        """A destination takes nothing, or takes messages again."""
+        self._tell(name, None, **fields)
+
     def failed(self, error: Exception) -> None:
         """A relay could not go on."""
         self._tell("relay_failed", None, error=str(error) or type(error).__name__)

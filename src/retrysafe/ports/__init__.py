@@ -7,7 +7,7 @@ A request is written in the language that its store and its executors share.
 from __future__ import annotations
 
 from retrysafe.ports.asking import Ask, Steps
-from retrysafe.ports.brokers import AsyncPublisher, Consumer, Publisher
+from retrysafe.ports.brokers import AsyncPublisher, Consumer, Publisher, Routed
 from retrysafe.ports.clients import (
     AfterCommit,
     AsyncClient,
@@ -66,6 +66,7 @@ __all__ = [
     "Publisher",
     "Query",
     "RotatingStore",
+    "Routed",
     "Rows",
     "Scan",
     "Scanned",

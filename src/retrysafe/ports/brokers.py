@@ -35,6 +35,21 @@ class AsyncPublisher(Protocol):
         ...
 
 
+class Routed(Protocol):
+    """What a publisher may have beside `publish`: where each message goes. Without it, that is the message's topic.
+
+    A relay leaves a destination alone that takes nothing, and goes on with the others; an async publisher that is
+    routed is called for each destination apart, and none of them waits for another.
+    """
+
+    by_topic: bool
+    """Whether all messages of one topic have one destination: the relay then reads no other of them meanwhile."""
+
+    def destination(self, envelope: Envelope, /) -> str:
+        """The queue, stream or endpoint that takes a message, by a name without secrets: events tell it."""
+        ...
+
+
 class Consumer(Protocol):
     """Takes messages from a broker, and tells it what became of them. On an event loop.
 

@@ -57,6 +57,7 @@ class OutboxStore(Protocol):
     def due(self, number: int, span: Span, most: Most) -> Ask[Stretch]:
         """Rows of a bucket, and the oldest of them that may leave: none behind one that waits, none of a paused topic.
 
+        Nor of the topics ``span.shut``, whose destinations take nothing now.
         Where reading begins behind ``span.low``, none may that has one of its lane before.
         """
         ...

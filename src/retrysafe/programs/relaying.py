@@ -20,13 +20,19 @@ def each(asks: Iterable[Ask[None]]) -> Steps[None]:
         yield from ask(request)
 
 
-def due(outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk) -> Steps[list[Queued]]:
-    """The messages of a bucket that may leave next: of lanes that were passed over, and of what follows."""
+def due(
+    outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk, shut: tuple[str, ...] = ()
+) -> Steps[list[Queued]]:
+    """The messages of a bucket that may leave next: of lanes that were passed over, and of what follows.
+
+    None of the topics ``shut``, whose destinations take nothing now.
+    """
+    walk.knows(shut)
     queue = (yield from _passed_over(outbox, number, most, low, walk)) if walk.after else []
     room = most.beside(queue)
     start, following = max(low, walk.after + 1 if walk.after else 0), True
     for page in range(PAGES):
-        span = Span(start, walk.rows(most) if page == 0 else most.messages + MORE, low)
+        span = Span(start, walk.rows(most) if page == 0 else most.messages + MORE, low, shut=shut)
         stretch = yield from ask(outbox.due(number, span, most.beside(queue)))
         ended = len(stretch.rows) < span.span_rows
         queue += stretch.queue
@@ -50,7 +56,7 @@ def _passed_over(outbox: OutboxStore, number: int, most: Most, low: int, walk: W
     queue: list[Queued] = []
     half = most.halved()
     for of in walk.turn():
-        span = Span(low, most.of_lane, low, walk.after)
+        span = Span(low, most.of_lane, low, walk.after, walk.shut)
         stretch = yield from ask(outbox.lane(number, of, span, half.beside(queue)))
         if not stretch.rows or not stretch.rows[0].free:
             walk.lanes.pop(of)
@@ -61,7 +67,14 @@ def _passed_over(outbox: OutboxStore, number: int, most: Most, low: int, walk: W
 
 
 def take(
-    store: TransactionalStore, outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk, silence: float
+    store: TransactionalStore,
+    outbox: OutboxStore,
+    number: int,
+    most: Most,
+    low: int,
+    walk: Walk,
+    silence: float,
+    shut: tuple[str, ...] = (),
 ) -> Steps[list[Queued] | None]:
     """Begin a transaction that holds a bucket, and return what of it is due; None, and no transaction, if another does.
 
@@ -74,7 +87,7 @@ def take(
     if not (yield from ask(outbox.hold(number, silence))):
         yield from ask(store.rollback())
         return None
-    return (yield from due(outbox, number, most, low, walk))
+    return (yield from due(outbox, number, most, low, walk, shut))
 
 
 def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool) -> Steps[None]:

@@ -110,8 +110,8 @@ class SqlOutbox:
         """
         p = self._store.p
         found = self._store.along(TABLE, {"bucket": p("bucket")}, p("token", "start"), BY_BUCKET)
-        unless = [self._blocked(), self._paused()]
-        params = {"bucket": number, "start": span.start, "span_rows": span.span_rows}
+        unless, topics = self._unless(span)
+        params = {"bucket": number, "start": span.start, "span_rows": span.span_rows, **topics}
         if span.start > span.low:
             params["low"] = span.low
             places = {"bucket": p("bucket"), "lane": "p.lane"}
@@ -126,9 +126,18 @@ class SqlOutbox:
         p = self._store.p
         places = {"bucket": p("bucket"), "lane": p("token", "lane")}
         found = self._store.along(TABLE, places, p("token", "start"), BY_LANE)
+        unless, topics = self._unless(span)
         params = {"bucket": number, "lane": of, "start": span.start, "end": span.end, "span_rows": span.span_rows}
         wanted = f"p.bucket = {p('bucket')} AND p.lane = {p('token', 'lane')} AND p.id <= {p('token', 'end')}"
-        return self._stretch(found, wanted, [self._blocked(), self._paused()], params, most)
+        return self._stretch(found, wanted, unless, {**params, **topics}, most)
+
+    def _unless(self, span: Span) -> tuple[list[str], dict[str, Any]]:
+        """Why a row may not leave, whatever is before it; and the parameters of that."""
+        unless = [self._blocked(), self._paused()]
+        if not span.shut:
+            return unless, {}
+        among, topics = self._store.among("operation", "shut", span.shut)
+        return [*unless, f"p.topic {among}"], topics
 
     def _blocked(self) -> str:
         return (

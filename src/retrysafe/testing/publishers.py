@@ -20,6 +20,8 @@ from retrysafe.types import Envelope, Published, Reception
 __all__ = ["CASES", "PublisherFeatures", "PublisherSuite", "Publishing", "test_publisher"]
 
 TAKEN = (Reception.ACKED, Reception.DUPLICATE)
+BLAMELESS = {Reception.STALLED, Reception.UNAVAILABLE, Reception.POSTPONED}
+"""What spends no attempt."""
 PATIENCE = 60.0
 """Seconds within which a call has to end, whatever the broker does."""
 
@@ -32,7 +34,7 @@ class PublisherFeatures(NamedTuple):
     duplicates: bool = False
     """A message that comes again is recognised, for a while."""
     reports_missing: bool = False
-    """A message that nothing takes is told: RETRYABLE, or FATAL; ``elsewhere`` names a topic that nothing takes."""
+    """A message that nothing takes is told: STALLED, or FATAL; ``elsewhere`` names a topic that nothing takes."""
     concurrent: bool = True
     """It may be called while another call is under way, as relays do with an async one."""
 
@@ -45,6 +47,10 @@ class Publishing(ABC):
     """A `retrysafe.ports.Publisher` or `AsyncPublisher`."""
     topic: str
     elsewhere: str = ""
+    beside: str = ""
+    """Another topic, with a destination of its own that takes messages; empty where there is none."""
+    largest: int | None = None
+    """How many bytes of payload the broker takes at most, as it is set up here; None where that cannot be reached."""
 
     @abstractmethod
     async def arrived(self) -> Sequence[Envelope]:
@@ -57,6 +63,17 @@ class Publishing(ABC):
     async def mend(self) -> None:
         """Make it reachable again."""
         raise NotImplementedError("A bench that can cut() its broker off has to mend() it: define that too.")
+
+    async def stall(self) -> bool:
+        """Let the destination of the topic take nothing, as a queue that is full or missing, and keep what it has.
+
+        Until `unstall`; False where that cannot be done here.
+        """
+        return False
+
+    async def unstall(self) -> None:
+        """Let it take messages again."""
+        raise NotImplementedError("A bench that can stall() a destination has to unstall() it: define that too.")
 
     # ------------------------------------------------------------ short hands for cases
 
@@ -186,7 +203,7 @@ async def what_nothing_takes_is_told_and_keeps_no_other(publishing: Publishing) 
     _needs(publishing, "reports_missing")
     missing = publishing.envelope(1, topic=publishing.elsewhere)
     said = await publishing.publish(missing, publishing.envelope(2))
-    assert said[0].reception in (Reception.RETRYABLE, Reception.FATAL)
+    assert said[0].reception in (Reception.STALLED, Reception.FATAL), "it spends no attempt, or is given up for good"
     assert said[0].error, "it says why"
     assert said[1].reception is Reception.ACKED
     assert [one.id for one in await publishing.arrived()] == [publishing.envelope(2).id]
@@ -210,10 +227,55 @@ async def a_broker_that_is_away_is_told_and_nothing_is_lost(publishing: Publishi
         pytest.skip(f"{type(publishing).__name__} cannot cut its broker off")
     envelopes = [publishing.envelope(number) for number in range(2, 8)]
     said = await publishing.publish(*envelopes)
-    assert not {one.reception for one in said} & {*TAKEN, Reception.FATAL}, "nobody has it, and it may still be taken"
+    assert {one.reception for one in said} <= {*BLAMELESS, Reception.UNKNOWN}, "nobody has it, and none is to blame"
     await publishing.mend()
     await publishing.publish_until_taken(*envelopes)
     assert set(_distinct(await publishing.arrived())) == {before.id, *(one.id for one in envelopes)}
+
+
+@case
+async def a_destination_that_takes_nothing_blames_no_message(publishing: Publishing) -> None:
+    """Back-pressure is not poison: an attempt is spent only by what is refused for the message itself."""
+    before = publishing.envelope(1)
+    await publishing.publish_until_taken(before)
+    if not await publishing.stall():
+        pytest.skip(f"{type(publishing).__name__} cannot stall its destination")
+    envelopes = [publishing.envelope(number) for number in range(2, 6)]
+    said = [one for envelope in envelopes for one in await publishing.publish(envelope)]
+    said += await publishing.publish(*envelopes)
+    assert {one.reception for one in said} <= BLAMELESS, "a message that is blamed for it becomes a dead letter"
+    assert len({one.error for one in said}) == 1, "errors are grouped by their text: no numbers of messages in it"
+    assert said[0].error, "it says why"
+    await publishing.unstall()
+    await publishing.publish_until_taken(*envelopes)
+    assert set(_distinct(await publishing.arrived())) >= {one.id for one in envelopes}
+
+
+@case
+async def a_destination_that_takes_nothing_keeps_no_other(publishing: Publishing) -> None:
+    if not publishing.beside or not await publishing.stall():
+        pytest.skip(f"{type(publishing).__name__} cannot stall one of two destinations")
+    for number in (1, 2):
+        other = publishing.envelope(10 + number, topic=publishing.beside)
+        stalled, taken = await publishing.publish(publishing.envelope(number), other)
+        assert stalled.reception in BLAMELESS
+        assert taken.reception in TAKEN
+    route = getattr(publishing.publisher, "destination", None)
+    if route is not None:
+        assert route(publishing.envelope(1)) != route(publishing.envelope(1, topic=publishing.beside))
+    await publishing.unstall()
+
+
+@case
+async def what_is_too_large_is_refused_alone(publishing: Publishing) -> None:
+    if publishing.largest is None:
+        pytest.skip(f"{type(publishing).__name__} has no limit of its own")
+    envelopes = [publishing.envelope(number) for number in range(4)]
+    envelopes[2] = envelopes[2]._replace(payload=b"x" * (publishing.largest + 1))
+    said = await publishing.publish(*envelopes)
+    assert said.pop(2).reception in (Reception.RETRYABLE, Reception.FATAL)
+    assert {one.reception for one in said} == {Reception.ACKED}
+    assert [one.id for one in await publishing.arrived()].count(envelopes[2].id) == 0
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,12 +8,13 @@ FAULTS, OPERATING = "tests/messaging/test_relay_faults.py::", "tests/messaging/t
 PLANS = "tests/messaging/test_relay_plans.py::"
 NOTIFYING = "tests/messaging/test_notifying.py::"
 POSTGRESQL = "tests/messaging/test_relay_postgresql.py::"
+DESTINATIONS = "tests/messaging/test_destinations.py::"
 BROKERS = "tests/messaging/test_broker_faults.py::"
 
 BREAKS: list[Break] = [
     Break(
         "a message gets another id each time it is published",
-        "messaging/draining.py",
+        "messaging/dispatch.py",
         "return [queued.envelope for queued in wave]",
         "return [queued.envelope._replace(id=str(random.random())) for queued in wave]",
         (f"{FAULTS}test_published_and_not_marked_it_goes_out_again_under_the_same_id[sqlite-lease-False]",),
@@ -22,10 +23,10 @@ BREAKS: list[Break] = [
     Break(
         "a message is marked as published before it is",
         "messaging/draining.py",
-        "            _conclude(setting, client, claim, flow.judge(wave, published_by(publisher, wave)), total)",
-        "            taken = [Published(Reception.ACKED)] * len(wave)\n"
+        "            _conclude(setting, client, claim, flow.judge(wave, setting.dispatch.publish(wave)), total)",
+        "            taken = [Published('acked')] * len(wave)\n"
         "            _conclude(setting, client, claim, flow.judge(wave, taken), total)\n"
-        "            published_by(publisher, wave)",
+        "            setting.dispatch.publish(wave)",
         (
             f"{FAULTS}test_a_message_is_marked_after_it_was_published[sqlite-lease-False]",
             f"{FAULTS}test_published_and_not_marked_it_goes_out_again_under_the_same_id[sqlite-lease-False]",
@@ -104,6 +105,29 @@ BREAKS: list[Break] = [
         "if reception is None:",
         (f"{OPERATING}test_a_broker_that_is_away_costs_no_attempt[sqlite-None]",),
         rows=(51,),
+    ),
+    Break(
+        "a destination that takes nothing costs its messages their attempts",
+        "core/relaying.py",
+        "if reception is Reception.STALLED:",
+        "if reception is None:",
+        (f"{DESTINATIONS}test_a_destination_that_takes_nothing_costs_no_attempt_and_keeps_the_order[stalled]",),
+        rows=(51,),
+    ),
+    Break(
+        "a lost connection costs whatever was under way its attempts",
+        "core/relaying.py",
+        "counted=reception is not Reception.UNKNOWN",
+        "counted=True",
+        (f"{DESTINATIONS}test_a_destination_that_takes_nothing_costs_no_attempt_and_keeps_the_order[unknown]",),
+        rows=(51,),
+    ),
+    Break(
+        "a backlog of a destination that takes nothing fills every batch",
+        "messaging/dispatch.py",
+        "return tuple(sorted(topics)[:MOST_SHUT])",
+        "return ()",
+        (f"{DESTINATIONS}test_a_backlog_of_a_destination_that_takes_nothing_fills_no_batch",),
     ),
     Break(
         "a relay that was stalled writes down what it has read long ago",

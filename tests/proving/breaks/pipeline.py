@@ -60,7 +60,7 @@ BREAKS = [
     Break(
         "a message that no queue takes counts as published",
         FILE,
-        'Published(Reception.RETRYABLE, f"no queue takes {envelope.topic!r}")',
+        'Published(Reception.STALLED, f"no queue takes {envelope.topic!r}")',
         "Published(Reception.ACKED)",
         killed_by=(f"{SQLITE}::test_what_no_queue_takes_is_tried_again",),
     ),

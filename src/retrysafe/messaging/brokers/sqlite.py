@@ -113,7 +113,7 @@ def declare(path: str | os.PathLike[str], queues: Iterable[tuple[str, str]]) -> 
 
 
 class SqlitePublisher:
-    """Copies messages into the queues that are bound to their topics; a message without one is tried again.
+    """Copies messages into the queues that are bound to their topics; a topic without one waits for it.
 
     Arguments:
         path: of the file, made by `declare`.
@@ -127,19 +127,21 @@ class SqlitePublisher:
         try:
             with self._file.transaction() as file:
                 published = [self._one(file, envelope) for envelope in envelopes]
-        except sqlite3.OperationalError as error:
-            reception = Reception.RETRYABLE if "locked" in str(error) else Reception.UNKNOWN
-            return [Published(reception, str(error))] * len(envelopes)
+        except sqlite3.DatabaseError as error:  # locked, full, not writable, no broker: whatever the message
+            return [Published(Reception.UNAVAILABLE, str(error))] * len(envelopes)
         return published
 
     def _one(self, file: sqlite3.Connection, envelope: Envelope) -> Published:
         queues = file.execute("SELECT queue FROM bindings WHERE topic = ?", [envelope.topic]).fetchall()
         if not queues:
-            return Published(Reception.RETRYABLE, f"no queue takes {envelope.topic!r}")
+            return Published(Reception.STALLED, f"no queue takes {envelope.topic!r}")
         of = lane(envelope.topic, envelope.key, envelope.id)
         row = (of, json.dumps(attributes(envelope)), envelope.payload)
         sql = "INSERT INTO deliveries (queue, lane, attributes, payload) VALUES (?, ?, ?, ?)"
-        file.executemany(sql, [(queue, *row) for (queue,) in queues])
+        try:
+            file.executemany(sql, [(queue, *row) for (queue,) in queues])
+        except (sqlite3.DataError, OverflowError) as error:  # too large: the first of its rows is refused already
+            return Published(Reception.FATAL, str(error))
         return Published(Reception.ACKED)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ together, and a future each.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import pamqp.frame
@@ -17,8 +17,13 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
 _Confirm: TypeAlias = "asyncio.Future[object]"
-AT_ONCE = 1 << 16
-"""About how many bytes are written to the socket together."""
+AT_ONCE, MOST_AT_ONCE = 1 << 16, 100
+"""About how many bytes, and how many messages, are written to the socket together."""
+AHEAD = 256
+"""How many messages of a channel may wait for their confirms before more are written.
+
+RabbitMQ reads no more from the whole connection when some 400 messages of one channel wait for a queue that hangs.
+"""
 
 
 class Parcel(NamedTuple):
@@ -47,6 +52,7 @@ async def confirmed(wire: Channel, parcels: Sequence[Parcel], within: float) -> 
     try:
         async with asyncio.timeout(within):
             for portion in _portions(parcels):
+                await _room(wire)
                 await _write(wire, portion, confirms)
             if confirms:
                 await asyncio.wait(confirms.values())
@@ -56,6 +62,15 @@ async def confirmed(wire: Channel, parcels: Sequence[Parcel], within: float) -> 
         ended = [_error(confirm) if confirm.done() else kept_away for confirm in confirms.values()]
         _forget(wire, parcels, confirms)
     return [*ended, *(kept_away for _ in parcels[len(confirms) :])]
+
+
+async def _room(wire: Channel) -> None:
+    while len(wire.confirmations) > AHEAD and not wire.is_closed:
+        unconfirmed: Iterable[object] = wire.confirmations.values()  # beside futures, marks of returned messages
+        pending = [one for one in unconfirmed if isinstance(one, asyncio.Future) and not one.done()]
+        if not pending:
+            return
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _write(wire: Channel, portion: Sequence[Parcel], confirms: dict[int, _Confirm]) -> None:
@@ -75,7 +90,7 @@ async def _write(wire: Channel, portion: Sequence[Parcel], confirms: dict[int, _
 def _portions(parcels: Sequence[Parcel]) -> Iterator[Sequence[Parcel]]:
     start = size = 0
     for at, parcel in enumerate(parcels):
-        if size and size + len(parcel.octets) > AT_ONCE:
+        if size and (size + len(parcel.octets) > AT_ONCE or at - start >= MOST_AT_ONCE):
             yield parcels[start:at]
             start, size = at, 0
         size += len(parcel.octets)

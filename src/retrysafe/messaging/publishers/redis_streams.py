@@ -8,7 +8,14 @@ from typing import Any
 
 import redis
 import redis.asyncio
-from redis.exceptions import ClusterDownError, OutOfMemoryError, ReadOnlyError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+)
 
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of
@@ -110,19 +117,28 @@ def _judged(calls: Sequence[_Call], answers: Sequence[Any]) -> list[Published]:
 
 
 _LOST = (redis.ConnectionError, redis.TimeoutError)
-_UNABLE = ("OOM", "MISCONF", "READONLY", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
+_UNABLE = (
+    *("OOM", "MISCONF", "READONLY", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN", "LOADING", "BUSY", "UNBLOCKED"),
+    *("TRYAGAIN", "NOAUTH", "WRONGPASS"),
+)
 """What a server says first that takes nothing from anybody: it is full, cannot save, or is not the one that writes."""
-_UNABLE_ERRORS = (OutOfMemoryError, ReadOnlyError, ClusterDownError)
+_UNABLE_ERRORS = (AuthenticationError, BusyLoadingError, OutOfMemoryError, ReadOnlyError, ClusterDownError)
+_MISPLACED = ("WRONGTYPE", "NOPERM", "MOVED", "ASK")
+"""What it says of a stream that takes nothing: something else has its name, or we may not write it."""
 
 
 def _one(answer: Any) -> Published:
     if isinstance(answer, int):
         return _ACKED if answer == 1 else _DUPLICATE
     said = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
-    if isinstance(answer, _LOST):
+    if isinstance(answer, _LOST) and not isinstance(answer, _UNABLE_ERRORS):
         return Published(Reception.UNKNOWN, said)
-    unable = isinstance(answer, _UNABLE_ERRORS) or said.lstrip("-").startswith(_UNABLE)
-    return Published(Reception.UNAVAILABLE if unable else Reception.RETRYABLE, said)
+    word = said.lstrip("-")
+    if isinstance(answer, _UNABLE_ERRORS) or word.startswith(_UNABLE):
+        return Published(Reception.UNAVAILABLE, said)
+    if isinstance(answer, NoPermissionError) or word.startswith(_MISPLACED):
+        return Published(Reception.STALLED, said)
+    return Published(Reception.RETRYABLE, said)
 
 
 class RedisStreamsPublisher:

@@ -6,12 +6,13 @@ CloudEvents HTTP binding 1.0.2, section 3.1 (attributes are fields named ``ce-â€
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
 from retrysafe.core.durations import seconds as seconds_of
@@ -27,6 +28,8 @@ _PRINTABLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in
 _TRACE = ("traceparent", "tracestate")
 _KEPT = 10_000
 _UNDER_WAY = "the endpoint has not answered yet"
+_ENDPOINT_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 408, 421, 423, 424, 425, 426, 429})
+"""Those of 4xx that say something about the endpoint, its address or its load, not about the message."""
 
 
 class _Attempt(Protocol):
@@ -49,60 +52,102 @@ class _Desk(Generic[A]):
         if at_once < 1:
             raise ConfigurationError("at_once= is a number from 1.")
         self._endpoints = endpoints
+        self.by_topic = isinstance(endpoints, Mapping)
         self.patience = seconds_of(patience, "patience")
         self._most = at_once
         self.under_way: dict[tuple[str, str], A] = {}
         self._busy: Counter[str] = Counter()
+        self._hanging: set[str] = set()
+        """Endpoints of which no attempt has ended since they were waited for in vain."""
         self._counting = threading.Lock()
 
-    def begin(self, envelope: Envelope, start: Callable[[Message, Endpoint], A]) -> Published | None:
-        """Start an attempt, unless one is under way; what is known of the message at once."""
+    def destination(self, envelope: Envelope) -> str:
+        """The endpoint of a message: its host, and a digest of the rest of its URL, which may be secret."""
+        endpoint = self._endpoint_of(envelope)
+        return envelope.topic if endpoint is None else _place(endpoint)
+
+    def begin(self, envelopes: Sequence[Envelope], start: Callable[[Message, Endpoint], A]) -> _Begun[A]:
+        """Start the attempts that may be; what is known of the others at once, and what is to be waited for."""
+        begun: _Begun[A] = _Begun([], {})
+        for envelope in envelopes:
+            begun.known.append(self._begin(envelope, start, begun))
+        return begun
+
+    def _begin(self, envelope: Envelope, start: Callable[[Message, Endpoint], A], begun: _Begun[A]) -> Published | None:
         name = (envelope.source, envelope.id)
         if name in self.under_way:
             return None
         try:
             endpoint = self._endpoint_of(envelope)
+            if endpoint is None:
+                reception = Reception.STALLED if self.by_topic else Reception.FATAL
+                return Published(reception, f"no endpoint takes {envelope.topic!r}")
             message = Message(envelope.id, envelope.payload)
+            addressed = replace(endpoint, headers={**endpoint.headers, **_fields(envelope)})
         except ConfigurationError as error:
             return Published(Reception.FATAL, error.detail or str(error))
-        if endpoint is None:
-            return Published(Reception.FATAL, f"no endpoint takes {envelope.topic!r}")
-        where = endpoint.destination
+        where = _place(endpoint)
         if self._busy[where] >= self._most:
-            said = f"{where} keeps {self._busy[where]} messages waiting"
-            return Published(Reception.POSTPONED, said, self.patience)
+            return self._postponed(where)
         if len(self.under_way) >= _KEPT:  # what was answered, and never asked for again: others have relayed it
             self.under_way = {key: one for key, one in self.under_way.items() if not one.done()}
         with self._counting:
             self._busy[where] += 1
-        attempt = self.under_way[name] = start(message, endpoint)
+        attempt = self.under_way[name] = start(message, addressed)
+        if where not in self._hanging:
+            begun.waited.setdefault(where, []).append(attempt)
         attempt.add_done_callback(lambda _: self._ended(where))
         return None
 
     def _ended(self, where: str) -> None:
         with self._counting:
+            self._hanging.discard(where)
             self._busy[where] -= 1
             if not self._busy[where]:
                 del self._busy[where]
 
-    def said(self, envelope: Envelope) -> Published:
-        """What became of the attempt of a message, as far as it is known."""
+    def said(self, envelopes: Sequence[Envelope], begun: _Begun[A]) -> list[Published]:
+        """What became of messages, as far as it is known, after their attempts have been waited for."""
+        for where, attempts in begun.waited.items():
+            if not any(attempt.done() for attempt in attempts):
+                with self._counting:
+                    self._hanging.add(where)
+        return [known or self._said(one) for one, known in zip(envelopes, begun.known, strict=True)]
+
+    def _said(self, envelope: Envelope) -> Published:
         name = (envelope.source, envelope.id)
         if not self.under_way[name].done():
-            return Published(Reception.POSTPONED, _UNDER_WAY, self.patience)
+            return self._postponed(self.destination(envelope))
         try:
             return _received(self.under_way.pop(name).result())
         except Exception as error:  # noqa: BLE001 - of the user's client, say: it is this message's alone
             return Published(Reception.UNKNOWN, f"{type(error).__name__}: {error}")
 
+    def _postponed(self, where: str) -> Published:
+        """A message that waits for an endpoint: one that is busy, or one that does not answer at all."""
+        reception = Reception.STALLED if where in self._hanging else Reception.POSTPONED
+        return Published(reception, _UNDER_WAY, self.patience)
+
     def _endpoint_of(self, envelope: Envelope) -> Endpoint | None:
         if isinstance(self._endpoints, Mapping):
-            endpoint = self._endpoints.get(envelope.topic)
-        else:
-            endpoint = self._endpoints(envelope)
-        if endpoint is None:
-            return None
-        return replace(endpoint, headers={**endpoint.headers, **_fields(envelope)})
+            return self._endpoints.get(envelope.topic)
+        return self._endpoints(envelope)
+
+
+class _Begun(NamedTuple, Generic[A]):
+    """What is known of the messages of a call before anything is waited for, and the attempts at each endpoint."""
+
+    known: list[Published | None]
+    waited: dict[str, list[A]]
+
+    @property
+    def attempts(self) -> list[A]:
+        """What is to be waited for."""
+        return [attempt for attempts in self.waited.values() for attempt in attempts]
+
+
+def _place(endpoint: Endpoint) -> str:
+    return f"{endpoint.destination} ({hashlib.sha256(endpoint.url.encode()).hexdigest()[:8]})"
 
 
 def _fields(envelope: Envelope) -> dict[str, str]:
@@ -114,6 +159,7 @@ def _fields(envelope: Envelope) -> dict[str, str]:
 
 
 def _received(delivery: Delivery) -> Published:
+    """How an endpoint took a message, by its answer."""
     said = delivery.reason or f"status {delivery.status}"
     pause = delivery.retry_after or 0.0
     match delivery.outcome:
@@ -124,22 +170,37 @@ def _received(delivery: Delivery) -> Published:
         case "unknown":
             return Published(Reception.UNKNOWN, said, pause)
         case _:
-            return Published(Reception.RETRYABLE, said, pause)
+            return Published(_refused(delivery), said, pause)
+
+
+def _refused(delivery: Delivery) -> Reception:
+    """Whose fault it is that there was no success: the message's, the endpoint's, or nobody can tell."""
+    status = delivery.status
+    if status is None:
+        if delivery.reason == "PoolTimeout":  # of our client: other endpoints have its connections
+            return Reception.POSTPONED
+        return Reception.RETRYABLE if delivery.reason == "LocalProtocolError" else Reception.STALLED
+    if status == 500:
+        return Reception.UNKNOWN
+    return Reception.RETRYABLE if 400 <= status < 500 and status not in _ENDPOINT_STATUSES else Reception.STALLED
 
 
 class WebhookPublisher:
     """Delivers each message to the endpoint of its topic, one attempt at a time, and judges by the answer.
 
-    2xx: it has it. 410: it will never take it. Anything else: tried again, not before its Retry-After. Without an
-    answer nobody can tell; the endpoint recognises the message by its ``webhook-id``, the same on every attempt.
+    2xx: it has it. 410: it will never take it. 400, 413, 422 and other refusals of the message (4xx) spend an attempt.
+    What says something about the endpoint spends none: that it cannot be reached, 3xx, 401, 403, 404, 408, 429, 502,
+    503, 504. It is left alone for a while, at least for its Retry-After, and then tried with one message. Without an
+    answer, and after 500, nobody can tell: an attempt is spent when the endpoint takes other messages. It recognises
+    the message by its ``webhook-id``, the same on every attempt.
 
-    An endpoint that is slow keeps its own messages waiting, no others: after ``patience`` the publisher goes on without
-    its answer, which the next look at the message finds.
+    An endpoint that is slow or hangs keeps its own messages waiting, no others: after ``patience`` the publisher goes
+    on without its answer, which the next look at the message finds. Two URLs are two endpoints, on one host too.
 
     Arguments:
         sender: signs and sends; its ``attempts`` must be 1, since the relay tries again.
         endpoints: the `Endpoint` of each topic, or a function that is given an envelope and returns one, or None. A
-            message without an endpoint is given up.
+            topic without an endpoint waits for one; a message for which the function returns None is given up.
         patience: how long an answer is waited for before other messages go on.
         at_once: how many requests one endpoint gets at the same time, at most.
     """
@@ -149,15 +210,17 @@ class WebhookPublisher:
         self._sender = sender
         self._desk: _Desk[Future[Delivery]] = _Desk(endpoints, patience, at_once)
         self._threads = ThreadPoolExecutor(200, "retrysafe-webhooks")
+        self.by_topic = self._desk.by_topic
+
+    def destination(self, envelope: Envelope, /) -> str:
+        """The endpoint of a message, without what of its URL may be secret."""
+        return self._desk.destination(envelope)
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
         """Send them at the same time."""
-        known = [self._desk.begin(envelope, self._start) for envelope in envelopes]
-        waited = [
-            self._desk.under_way[one.source, one.id] for one, said in zip(envelopes, known, strict=True) if said is None
-        ]
-        wait(waited, self._desk.patience)
-        return [said or self._desk.said(one) for one, said in zip(envelopes, known, strict=True)]
+        begun = self._desk.begin(envelopes, self._start)
+        wait(begun.attempts, self._desk.patience)
+        return self._desk.said(envelopes, begun)
 
     def _start(self, message: Message, endpoint: Endpoint) -> Future[Delivery]:
         return self._threads.submit(self._sender.send, message, endpoint)
@@ -176,16 +239,18 @@ class AsyncWebhookPublisher:
         _check(sender)
         self._sender = sender
         self._desk: _Desk[asyncio.Task[Delivery]] = _Desk(endpoints, patience, at_once)
+        self.by_topic = self._desk.by_topic
+
+    def destination(self, envelope: Envelope, /) -> str:
+        """The endpoint of a message, without what of its URL may be secret."""
+        return self._desk.destination(envelope)
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
         """Send them at the same time."""
-        known = [self._desk.begin(envelope, self._start) for envelope in envelopes]
-        waited = [
-            self._desk.under_way[one.source, one.id] for one, said in zip(envelopes, known, strict=True) if said is None
-        ]
-        if waited:
-            await asyncio.wait(waited, timeout=self._desk.patience)
-        return [said or self._desk.said(one) for one, said in zip(envelopes, known, strict=True)]
+        begun = self._desk.begin(envelopes, self._start)
+        if begun.attempts:
+            await asyncio.wait(begun.attempts, timeout=self._desk.patience)
+        return self._desk.said(envelopes, begun)
 
     def _start(self, message: Message, endpoint: Endpoint) -> asyncio.Task[Delivery]:
         sending: Coroutine[Any, Any, Delivery] = self._sender.send(message, endpoint)
