@@ -20,7 +20,8 @@ from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.publishers.memory import MemoryPublisher
 from retrysafe.messaging.relay import Relay
 from retrysafe.ports import Query
-from retrysafe.programs.drivers import run
+from retrysafe.programs.drivers import ask, run
+from retrysafe.programs.relaying import due
 from retrysafe.stores import outbox_operating
 from retrysafe.stores.outbox import FOREVER
 from retrysafe.types import Envelope, Published, Reception
@@ -224,6 +225,50 @@ def test_what_cannot_leave_is_not_read_again_with_every_batch(kind: str, place: 
         assert [one.envelope.topic for one in found] == ["ok"]
         assert counting.rows < 100, "what was passed over is read again"
     assert publisher.left == []
+
+
+def test_buckets_in_which_nothing_is_new_are_not_looked_at(place: Place) -> None:
+    """64 buckets of a paused topic keep what is written then waiting for as many looks."""
+    fill(place, 600, lambda n: "hot")
+    number = bucket(lane("big", "hot", ""))
+    place.sql("INSERT INTO retrysafe_outbox_paused VALUES ('big', 1)")
+    relay = place.relay(batch=20)
+    other = next(k for k in map(str, range(9999)) if bucket(lane("ok", k, "")) == number)
+    with relay._working(relay._opened()) as (setting, client):
+
+        def looked() -> list[int]:
+            return run(ask(setting.outbox.waiting(0, relay._walks.passed())), client)
+
+        assert looked() == [number]
+        while relay._round(setting, client, Sum()):
+            pass
+        relay._round(setting, client, Sum())
+        assert looked() == []
+        place.write(Message("ok", 1, key=other))
+        assert looked() == [number]
+        relay._round(setting, client, Sum())
+        assert looked() == []
+        place.sql(
+            "INSERT INTO retrysafe_outbox_troubles (id, bucket, lane, started, finished, not_before, error) "
+            f"SELECT min(id), {number}, 1, 1, 1, 0, '' FROM retrysafe_outbox"
+        )
+        assert looked() == [number]
+        place.sql("DELETE FROM retrysafe_outbox_troubles")
+        assert looked() == []
+        place.sql("DELETE FROM retrysafe_outbox_paused")
+        assert number in looked()
+
+
+def test_a_bucket_that_was_passed_over_is_looked_at_as_soon_as_its_destination_is_tried_again(place: Place) -> None:
+    fill(place, 600, lambda n: "hot")
+    number = bucket(lane("big", "hot", ""))
+    relay = place.relay(batch=20)
+    with relay._working(relay._opened()) as (setting, client):
+        for _ in range(3):
+            walk = relay._walks.of(number)
+            run(due(setting.outbox, number, setting.batch, 0, walk, ("big",)), client)
+        for shut, found in ((("big",), []), ((), [number])):
+            assert run(ask(setting.outbox.waiting(0, relay._walks.passed(shut))), client) == found
 
 
 def test_one_key_with_many_messages_keeps_its_neighbours_from_nothing(place: Place) -> None:

@@ -76,6 +76,16 @@ class Released(NamedTuple):
     topics: tuple[int, int]
 
 
+class Passed(NamedTuple):
+    """Up to which number there is nothing new in some buckets, as long as this is said of paused topics."""
+
+    after: dict[int, int]
+    topics: tuple[int, int]
+
+
+NOTHING = Passed({}, (0, 0))
+
+
 class Row(NamedTuple):
     """A row that was read: whether it may leave, and how many of its lane may that were read with it."""
 
@@ -102,7 +112,7 @@ class Walk:
         """Up to here everything was passed over; 0: nothing."""
         self.lanes: dict[int, None] = {}
         """Of what was passed over, the lanes that may go on."""
-        self.topics: object = None
+        self.topics: tuple[int, int] | None = None
         """What was said of paused topics when the first row was passed over."""
         self.shut: tuple[str, ...] = ()
         """The topics that were shut when rows were passed over."""
@@ -172,13 +182,30 @@ class Walks:
     def of(self, number: int) -> Walk:
         """The walk in a bucket, which begins anew when it is time."""
         walk, now = self._walks.setdefault(number, Walk()), self._clock()
-        passed = sum(one.passed for one in self._walks.values())
-        if walk.after and now - walk.began >= ANEW + passed / ROWS_A_SECOND:
+        if walk.after and now - walk.began >= self._rest():
             walk.restart(now)
         if not walk.after:
             walk.began = now
         walk.further = False
         return walk
+
+    def passed(self, shut: tuple[str, ...] = ()) -> Passed:
+        """Where a look would find nothing new, for now, while these topics are shut."""
+        now, rest = self._clock(), self._rest()
+        idle = {
+            number: walk
+            for number, walk in self._walks.items()
+            if walk.after
+            and walk.topics is not None
+            and not walk.lanes
+            and walk.shut == shut
+            and now - walk.began < rest
+        }
+        topics = next((walk.topics for walk in idle.values() if walk.topics is not None), (0, 0))
+        return Passed({number: walk.after for number, walk in idle.items() if walk.topics == topics}, topics)
+
+    def _rest(self) -> float:
+        return ANEW + sum(one.passed for one in self._walks.values()) / ROWS_A_SECOND
 
     def took(self, queue: Iterable[Queued]) -> None:
         """These are to leave."""

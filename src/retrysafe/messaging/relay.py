@@ -30,7 +30,7 @@ from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.reporting import Reporter
 from retrysafe.messaging.waking import woken
 from retrysafe.observers import LoggingObserver, Observers
-from retrysafe.ports import AsyncClient, AsyncPublisher, Client, Observer, Publisher, TransactionalStore
+from retrysafe.ports import AsyncClient, AsyncPublisher, Client, Observer, Publisher, Steps, TransactionalStore
 from retrysafe.programs.drivers import arun, ask, run
 from retrysafe.types import Duration
 
@@ -181,13 +181,17 @@ class Relay:
         """Go once over the buckets; whether anything left."""
         before = total.left
         self._attend(client)
-        for number in _shuffled(run(ask(setting.outbox.waiting(self._low.mark)), client)):
+        for number in _shuffled(run(self._waiting(setting), client)):
             if self._bell.rung:
                 return False
             began = time.monotonic()
             self._tell(drain(setting, client, number), began, total)
             self._attend(client)
         return total.left > before or self._walks.further
+
+    def _waiting(self, setting: Setting) -> Steps[list[int]]:
+        """The buckets in which there may be something new."""
+        return ask(setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.shut())))
 
     def _anew(self) -> bool:
         """Read everything from its beginning; whether that is something new."""
@@ -199,7 +203,7 @@ class Relay:
 
         before = total.left
         await self._aattend(client)
-        numbers = iter(_shuffled(await arun(ask(setting.outbox.waiting(self._low.mark)), client)))
+        numbers = iter(_shuffled(await arun(self._waiting(setting), client)))
 
         async def work() -> None:
             for number in numbers:

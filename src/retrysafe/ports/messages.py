@@ -7,7 +7,7 @@ from typing import Protocol
 
 from retrysafe.core.inboxing import Counts
 from retrysafe.core.relaying import Death, Delay
-from retrysafe.core.walking import Most, Released, Span, Stretch
+from retrysafe.core.walking import NOTHING, Most, Passed, Released, Span, Stretch
 from retrysafe.ports.asking import Ask
 from retrysafe.types import (
     Arrival,
@@ -31,8 +31,11 @@ class OutboxStore(Protocol):
         """Write messages, in this order."""
         ...
 
-    def waiting(self, low: int = 0) -> Ask[list[int]]:
-        """The buckets that hold messages with numbers from ``low`` on."""
+    def waiting(self, low: int = 0, passed: Passed = NOTHING) -> Ask[list[int]]:
+        """The buckets that hold messages from ``low`` on; where a relay has ``passed`` over some, behind them.
+
+        Or lanes among those whose wait has ended; and all of them when topics were paused or resumed since.
+        """
         ...
 
     def prepared(self, silence: float) -> list[Ask[None]]:

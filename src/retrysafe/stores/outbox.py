@@ -8,7 +8,7 @@ from typing import Any
 
 from retrysafe.core.lanes import bucket, lane
 from retrysafe.core.relaying import Death, Delay
-from retrysafe.core.walking import Most, Released, Row, Span, Stretch
+from retrysafe.core.walking import NOTHING, Most, Passed, Released, Row, Span, Stretch
 from retrysafe.ports import Ask, Rows
 from retrysafe.stores.envelopes import ENVELOPE, envelope_in, values_of
 from retrysafe.stores.sql import TABLE as RECORDS
@@ -62,14 +62,30 @@ class SqlOutbox:
         sql = f"SELECT min(o.id), {self._store.TRANSACTIONS} FROM {TABLE} AS o"
         return Ask(self._store.query(sql, {}, writes=False), _look)
 
-    def waiting(self, low: int = 0) -> Ask[list[int]]:
-        """The buckets that hold messages with numbers from ``low`` on."""
-        found, order = self._store.along(TABLE, {"bucket": "b.bucket"}, self._store.p("token", "low"), BY_BUCKET)
+    def waiting(self, low: int = 0, passed: Passed = NOTHING) -> Ask[list[int]]:
+        """The buckets that hold messages from ``low`` on; where a relay has ``passed`` over some, behind them.
+
+        Or lanes among those whose wait has ended; and all of them when topics were paused or resumed since.
+        """
+        p, start = self._store.p, self._store.p("token", "low")
+        params, ended = {"low": low}, ""
+        if passed.after:
+            params |= {"topics": passed.topics[0], "latest": passed.topics[1]}
+            cases = ""
+            for number, after in passed.after.items():
+                params |= {f"bucket{number}": number, f"after{number}": max(after + 1, low)}
+                cases += f" WHEN {p('bucket', f'bucket{number}')} THEN {p('token', f'after{number}')}"
+            start = f"(CASE b.bucket{cases} ELSE {start} END)"
+            ended = (
+                f" OR EXISTS (SELECT 1 FROM {TABLE}_troubles AS d, {self._store.clock} WHERE d.bucket = b.bucket "
+                f"AND d.not_before <= t.now AND d.id + 0 < {start}) "
+                f"OR NOT EXISTS (SELECT 1 FROM ({self._topics()}) AS s "
+                f"WHERE s.topics = {p('token', 'topics')} AND s.latest = {p('token', 'latest')})"
+            )
+        found, order = self._store.along(TABLE, {"bucket": "b.bucket"}, start, BY_BUCKET)
         first = f"SELECT o.bucket FROM {found} ORDER BY {order} LIMIT 1"
-        sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE ({first}) = b.bucket"
-        return Ask(
-            self._store.query(sql, {"low": low}, writes=False), lambda answer: [int(row[0]) for row in answer.rows]
-        )
+        sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE ({first}) = b.bucket{ended}"
+        return Ask(self._store.query(sql, params, writes=False), lambda answer: [int(row[0]) for row in answer.rows])
 
     def prepared(self, silence: float) -> list[Ask[None]]:
         """Let each statement of a transaction that has just begun see what was committed last, whatever the default.
@@ -180,6 +196,9 @@ class SqlOutbox:
         bounds = {"limit": most.messages, "of_lane": most.of_lane, "span_bytes": most.bytes}
         return Ask(self._store.query(sql, {**params, **bounds}, writes=False), _stretch)
 
+    def _topics(self) -> str:
+        return f"SELECT count(*) AS topics, coalesce(max(q.since), 0) AS latest FROM {TABLE}_paused AS q"
+
     def released(self, number: int, upto: int, limit: int) -> Ask[Released]:
         """Up to so many lanes whose message up to ``upto`` has waited long enough, and what is said of topics."""
         p = self._store.p
@@ -187,7 +206,7 @@ class SqlOutbox:
             f"SELECT d.lane FROM {TABLE}_troubles AS d, {self._store.clock} WHERE d.bucket = {p('bucket')} "
             f"AND d.not_before <= t.now AND d.id + 0 <= {p('token', 'upto')} LIMIT {p('limit')}"
         )
-        topics = f"SELECT count(*) AS topics, coalesce(max(q.since), 0) AS latest FROM {TABLE}_paused AS q"
+        topics = self._topics()
         sql = f"SELECT s.topics, s.latest, r.lane FROM ({topics}) AS s LEFT JOIN ({lanes}) AS r ON 1 = 1"
         return Ask(
             self._store.query(sql, {"bucket": number, "upto": upto, "limit": limit}, writes=False),
