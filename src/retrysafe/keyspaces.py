@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
-from retrysafe import connect
 from retrysafe.backend import Backend
 from retrysafe.core import keys
 from retrysafe.errors import ConfigurationError
@@ -172,7 +171,7 @@ def _others(made: Member) -> list[Member]:
         for one in found
         if one is not made
         and not one.closed
-        and connect.same_store(one.backend, made.backend)
+        and one.backend.is_same(made.backend) is True
         and not one.origin.loaded_again(made.origin)
     ]
 

@@ -322,3 +322,13 @@ def test_code_that_no_process_could_import_names_its_operation(boundary: Boundar
     with pytest.raises(ConfigurationError, match="operation="):
         boundary.once(key="event_id")(names["handle"])
     boundary.once(key="event_id", operation="handle")(names["handle"])
+
+
+def test_a_second_boundary_on_the_same_file_under_another_spelling_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = Boundary("spelled", store="sqlite:///spelled.db")
+    with pytest.raises(ConfigurationError, match="There is a boundary 'spelled' on this store already"):
+        Boundary("spelled", store=f"sqlite:///{tmp_path}/spelled.db")
+    first.close()

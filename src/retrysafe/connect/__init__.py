@@ -15,7 +15,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
 from retrysafe.types import Layered
 
-__all__ = ["Joining", "connect", "forget", "join", "leave", "same_store"]
+__all__ = ["Joining", "connect", "forget", "join", "leave"]
 
 _shared: dict[object, tuple[Backend, object]] = {}
 _sharing = ProcessLock()
@@ -55,11 +55,6 @@ def leave(backend: Backend) -> bool:
     if backend.users == 0:
         forget(backend)
     return backend.users == 0
-
-
-def same_store(one: Backend, other: Backend) -> bool:
-    """Whether two backends lead to one store, as far as is known without asking it."""
-    return one is other
 
 
 def forget(backend: Backend) -> None:
