@@ -91,14 +91,18 @@ class ThreadSettler:
         self._pid = os.getpid()
 
     def add(self, one: Deferred) -> None:
-        """Try ``one`` until it is settled, or its lease has ended."""
+        """Try ``one`` until it is settled, or its lease has ended; after `close` it is given up."""
         with self._changed:
-            self._pending.add(one)
-            if self._thread is None:
-                atexit.register(self._at_exit)
-                self._thread = threading.Thread(target=self._run, name="retrysafe-settler", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+            closed = self._closed
+            if not closed:
+                self._pending.add(one)
+                if self._thread is None:
+                    atexit.register(self._at_exit)
+                    self._thread = threading.Thread(target=self._run, name="retrysafe-settler", daemon=True)
+                    self._thread.start()
+                self._changed.notify()
+        if closed:
+            one.concluded(None)
 
     def close(self) -> None:
         """Try what is left once more, and give it up if that fails."""
@@ -116,7 +120,7 @@ class ThreadSettler:
     def _run(self) -> None:
         while self._wait():
             self._conclude(self._over(), None)
-            self._note(well=all(map(self._try, self._shuffled())))
+            self._note(well=self._round())
         give_up_at = time.monotonic() + LAST_TRY
         for one in self._shuffled():
             if time.monotonic() > give_up_at or not self._try(one):
@@ -124,6 +128,10 @@ class ThreadSettler:
         self._conclude(self._shuffled(), None)
         if self._client is not None:
             self._client.close()
+
+    def _round(self) -> bool:
+        """Try all, but no more once this is closed: who closes waits for `LAST_TRY`, not for thousands of answers."""
+        return all(self._closed or self._try(one) for one in self._shuffled())
 
     def _wait(self) -> bool:
         """Wait until something is to be done; False when this is closed."""
@@ -207,10 +215,7 @@ class LoopSettler:
         except asyncio.CancelledError:
             await self._last()
             raise
-        finally:
-            client, self._client = self._client, None
-            if client is not None:
-                await client.aclose()
+        # The client stays open: what is added while this task waited for it to close would be left to nobody.
 
     async def _round(self) -> bool:
         for one in self._pending.shuffled():
@@ -225,6 +230,9 @@ class LoopSettler:
             async with asyncio.timeout(LAST_TRY):
                 await self._round()
         self._conclude(self._pending.shuffled(), None)
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
     async def _try(self, one: Deferred) -> bool:
         """Put the outcome once more; whether the store answered."""

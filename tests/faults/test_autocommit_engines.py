@@ -122,3 +122,77 @@ def test_one_that_can_begin_a_transaction_keeps_its_word(
     assert rows_of(migrated, table) == []
     with boundary.claim("key") as claim:
         assert not claim.replayed
+
+
+# ---------------------------------------------------------------- engines whose listeners begin transactions
+
+
+def sqlite_recipe(engine: Any) -> None:
+    """As SQLAlchemy's documentation has it, so that savepoints work."""
+
+    @sqlalchemy.event.listens_for(engine, "connect")
+    def leave_it_to_us(driver: Any, record: Any) -> None:
+        driver.isolation_level = None
+
+    @sqlalchemy.event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+
+def begins(engine: Any) -> None:
+    """A listener that begins by itself."""
+
+    @sqlalchemy.event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("START TRANSACTION")
+
+
+def isolates(engine: Any) -> None:
+    """A listener that gives every connection a level, and so ends AUTOCOMMIT."""
+
+    @sqlalchemy.event.listens_for(engine, "engine_connect")
+    def isolate(connection: Any) -> None:
+        connection.execution_options(isolation_level="SERIALIZABLE")
+
+
+LISTENING = [
+    ("sqlite", sqlite_recipe),
+    ("psycopg", begins),
+    ("psycopg", isolates),
+    ("pymysql", begins),
+    ("pymysql", isolates),
+]
+
+
+@pytest.mark.parametrize(("url", "listen"), LISTENING, indirect=["url"])
+@pytest.mark.parametrize("effects", ["keyed", "transactional"])
+def test_what_listeners_begin_is_committed(
+    effects: str, url: str, listen: Callable[[Any], None], make: Making, kept: Kept
+) -> None:
+    """Else a claim would be gone with its connection, and every retry would run again."""
+    engine = kept(sqlalchemy.create_engine(url))
+    listen(engine)
+    boundary = make(engine, effects=effects)
+    runs = 0
+    for _ in range(2):
+        with boundary.claim("key") as claim:
+            if not claim.replayed:
+                runs += 1
+                claim.result = "done"
+    assert (runs, claim.result) == (1, "done")
+
+
+@pytest.mark.parametrize("listen", [begins, isolates])
+async def test_on_an_event_loop_too(listen: Callable[[Any], None], mysql_migrated: str, make: Making) -> None:
+    engine = create_async_engine(driven(mysql_migrated, "asyncmy"))
+    listen(engine.sync_engine)
+    boundary = make(engine)
+    runs = 0
+    for _ in range(2):
+        async with boundary.claim("key") as claim:
+            if not claim.replayed:
+                runs += 1
+                claim.result = "done"
+    assert (runs, claim.result) == (1, "done")
+    await boundary.aclose()
+    await engine.dispose()

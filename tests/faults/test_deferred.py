@@ -6,10 +6,12 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import psycopg
@@ -17,8 +19,11 @@ import pytest
 
 from retrysafe import Boundary, deferred
 from retrysafe.core.backoff import Backoff
+from retrysafe.deferred import Deferred, LoopSettler, ThreadSettler
 from retrysafe.errors import StoreUnavailable
 from retrysafe.executors.redis import answer_of
+from retrysafe.heartbeat import clock
+from retrysafe.ports import Steps
 from tests.conftest import absent
 from tests.faults.conftest import Making
 from tests.faults.helpers import ROOT, Told, auntil, driven, own_database, records_of, run_sql
@@ -266,6 +271,72 @@ other.execute("ROLLBACK")
 def test_what_is_left_is_tried_once_more_when_the_process_ends(troubled_file: Trouble) -> None:
     subprocess.run([sys.executable, "-c", ENDS_AT_ONCE, troubled_file.url], cwd=ROOT, check=True, timeout=60)
     assert records_of(file_of(troubled_file), "exits") == [("completed", 1)]
+
+
+# ---------------------------------------------------------------- settlers that end while outcomes come
+
+
+class Idle:
+    """A client whose end takes until it may; the outcomes of these tests ask it nothing."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+
+    async def aclose(self) -> None:
+        await self.may_end.wait()
+
+    def close(self) -> None: ...
+
+
+def outcome(settle: Callable[[], bool], concluded: Callable[[bool | None], None]) -> Deferred:
+    def steps() -> Steps[bool]:
+        yield from ()
+        return settle()
+
+    return Deferred(clock() + 60, steps, concluded)
+
+
+async def test_an_outcome_that_comes_when_the_others_are_settled_is_settled_too() -> None:
+    client, concluded = Idle(), list[bool | None]()
+    settler = LoopSettler(lambda: cast("Any", client), clock)
+    settler.add(outcome(lambda: True, concluded.append))
+    await auntil(lambda: concluded)
+    await asyncio.sleep(0)
+    settler.add(outcome(lambda: True, concluded.append))
+    client.may_end.set()
+    await auntil(lambda: len(concluded) == 2)
+    await settler.aclose()
+    assert concluded == [True, True]
+
+
+def test_who_closes_does_not_wait_for_a_round_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deferred, "LAST_TRY", -1.0)
+    concluded = list[bool | None]()
+    settler = ThreadSettler(lambda: cast("Any", Idle()), clock)
+    all_added = threading.Event()
+
+    def closing() -> bool:
+        if not settler._closed:
+            threading.Thread(target=settler.close).start()
+            while not settler._closed:
+                time.sleep(0)
+        return True
+
+    settler.add(outcome(all_added.wait, concluded.append))
+    for _ in range(4):
+        settler.add(outcome(closing, concluded.append))
+    all_added.set()
+    assert settler._thread is not None
+    settler._thread.join()
+    assert sorted(map(str, concluded)) in (["None"] * 3 + ["True"] * 2, ["None"] * 4 + ["True"])
+
+
+def test_an_outcome_that_comes_after_the_end_is_given_up_and_told() -> None:
+    concluded = list[bool | None]()
+    settler = ThreadSettler(lambda: cast("Any", Idle()), clock)
+    settler.close()
+    settler.add(outcome(lambda: True, concluded.append))
+    assert concluded == [None]
 
 
 # ---------------------------------------------------------------- statements that are refused for the moment

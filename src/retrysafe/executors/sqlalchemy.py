@@ -60,6 +60,35 @@ def _asked(connection: Connection, driver: Any) -> bool:
     return direct
 
 
+def _alone(connection: Connection, request: Query) -> Rows:
+    """Perform a request that commits by itself, also where a listener of the engine has begun a transaction for it."""
+    rows = in_turn(request, lambda query: perform(connection, query))
+    if _is_open(_dbapi(connection)):
+        connection.commit()
+    return rows
+
+
+def _is_open(driver: Any) -> bool:
+    """Whether a driver's connection is in a transaction, as far as it can be told without asking the server."""
+    if hasattr(driver, "in_transaction"):
+        return bool(driver.in_transaction)  # sqlite3, aiosqlite
+    if hasattr(driver, "is_in_transaction"):
+        return bool(driver.is_in_transaction())  # asyncpg
+    if hasattr(driver, "get_autocommit"):  # an answer with rows says nothing of a transaction that it has begun
+        return not driver.get_autocommit() or _mysql_in_transaction(driver)
+    return bool(getattr(getattr(driver, "info", None), "transaction_status", True))  # psycopg; others do not tell
+
+
+def _mysql_in_transaction(driver: Any) -> bool:
+    if hasattr(driver, "get_transaction_status"):
+        return bool(driver.get_transaction_status())  # asyncmy
+    return bool((getattr(driver, "server_status", None) or 0) & _IN_TRANSACTION)  # PyMySQL
+
+
+_IN_TRANSACTION = 1
+"""MySQL's SERVER_STATUS_IN_TRANS."""
+
+
 class InTransaction:
     """An executor on a connection or session; transaction control goes through its methods."""
 
@@ -110,8 +139,12 @@ class InTransaction:
 
 
 def _begin(connection: Connection, sql: str) -> None:
-    """SQLite must be told to begin for writing; other databases begin by themselves."""
-    if connection.dialect.name == "sqlite" and not _dbapi(connection).in_transaction:
+    """SQLite must be told to begin for writing, unless a listener of the engine does so; others begin by themselves."""
+    if connection.dialect.name != "sqlite":
+        return
+    if not connection.in_transaction():
+        connection.begin()
+    if not _dbapi(connection).in_transaction:
         connection.exec_driver_sql(sql)
 
 
@@ -226,7 +259,7 @@ class EngineClient:
     def __call__(self, request: Query, /) -> Rows:
         try:
             with self._autocommit.connect() as connection:
-                return in_turn(request, lambda query: perform(connection, query))
+                return _alone(connection, request)
         except _Failures as error:
             fail(error, alone=True)
 
@@ -261,7 +294,7 @@ class AsyncEngineClient:
             if self._leased is None:
                 self._leased = await self._for_leased()
             async with self._leased.connect() as connection:
-                return await connection.run_sync(_in_turn, request)
+                return await connection.run_sync(_alone, request)
         except _Failures as error:
             fail(error, alone=True)
 
@@ -295,10 +328,3 @@ class AsyncEngineClient:
 
     def abandon(self) -> None:
         """So it is without a loop."""
-
-
-def _in_turn(connection: Connection, request: Query) -> Rows:
-    rows = in_turn(request, lambda query: perform(connection, query))
-    if connection.get_execution_options()["isolation_level"] != "AUTOCOMMIT":
-        connection.commit()
-    return rows
