@@ -137,7 +137,7 @@ def delivered(scheme: Scheme, **fields: str) -> Any:
 
 def forwarded(lines: Headers) -> Any:
     request = Request("POST", b"/", b"", ((b"host", b"x"), *lines))
-    fields.refuse_unclear(request, "1.1")
+    fields.refuse_unclear(request, request.method, "1.1")
     return fields.to_upstream(request, Hop("g", "1.1", "http", None, False), host=None, key=None, length=None)
 
 

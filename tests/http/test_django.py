@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, current
+from tests.http import wire
 from tests.http.django_site import (
     AUTHENTICATION,
     LEADING,
@@ -29,6 +30,7 @@ from tests.http.django_site import (
 )
 
 from django.core.exceptions import PermissionDenied  # isort: skip
+from django.core.handlers.asgi import ASGIHandler  # isort: skip
 from django.core.files.uploadedfile import SimpleUploadedFile  # isort: skip
 from django.db import connections, transaction  # isort: skip
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse  # isort: skip
@@ -107,6 +109,12 @@ def test_k6_without_a_key_the_request_is_refused_or_passes(small: Site, door: st
     answer = post(small.guarded(door), None)
     assert (answer.status_code, code(answer), small.runs) == (400, "key-missing", 0)
     assert [post(small.guarded(door, required=False), None).status_code for _ in "12"] == [201, 201]
+
+
+async def test_k6_a_rule_holds_beneath_the_prefix_of_an_asgi_server(small: Site) -> None:
+    small.guarded("middleware", required=False, routes={"POST /orders": "required"})
+    answer = await wire.post(ASGIHandler(), None, path="/api/orders", root_path="/api")
+    assert (answer.status, small.runs) == (400, 0)
 
 
 @door

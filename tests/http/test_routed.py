@@ -40,6 +40,7 @@ def boundary() -> Iterator[Boundary]:
         (["//payments"], "required"),
         (["/payments/"], "required"),
         (["/Payments"], "required"),
+        (["/payments\n"], "required"),
         (["/api/payments"], None),
         (["/api/payments", "/payments"], "required"),
         (["/login"], "off"),
@@ -94,6 +95,23 @@ def test_k6_in_wsgi(boundary: Boundary, guard: str, script: str, path: str) -> N
         return serving({**environ, "SCRIPT_NAME": script, "PATH_INFO": path, "RAW_URI": script + path}, start_response)
 
     assert wsgi_post(mounted, None).code == "key-missing"
+
+
+async def test_k6_a_final_line_feed_in_starlette(boundary: Boundary) -> None:
+    app = Starlette(routes=[PAY])
+    guards = starlette.IdempotencyMiddleware(app, boundary, **OPTIONS)
+    assert (await post(app, None, path="/payments\n")).status == 200
+    assert (await post(guards, None, path="/payments\n")).code == "key-missing"
+
+
+@pytest.mark.parametrize("guard", ["flask", "wsgi"])
+def test_k6_a_method_in_small_letters_in_wsgi(boundary: Boundary, guard: str) -> None:
+    app = Flask("shop")
+    app.post("/payments")(lambda: "paid")
+    if guard == "flask":
+        flask.Idempotency(app, boundary, **OPTIONS)
+    serving: Any = app if guard == "flask" else wsgi.IdempotencyMiddleware(app, boundary, **OPTIONS)
+    assert wsgi_post(serving, None, method="post", path="/payments").code == "key-missing"
 
 
 @pytest.mark.parametrize("target", ["/payments", "http://shop/payments", "/p%61yments"])

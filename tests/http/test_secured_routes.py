@@ -14,16 +14,19 @@ from fastapi import APIRouter, Depends, FastAPI, Header, Security
 from fastapi.security import APIKeyCookie, HTTPBearer, SecurityScopes
 from flask import Flask
 from litestar import Litestar
+from litestar import Router as LitestarRouter
 from litestar import post as litestar_post
+from litestar.middleware import AbstractAuthenticationMiddleware, AuthenticationResult
 from starlette.applications import Starlette
-from starlette.authentication import requires
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser, requires
 from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 
 from retrysafe import Boundary, ConfigurationError
-from retrysafe.http import aiohttp, fastapi, flask, litestar, starlette
+from retrysafe.http import aiohttp, asgi, fastapi, flask, litestar, starlette
 from retrysafe.http.principals import is_named, scoped
 from tests.http.wire import post
 
@@ -131,6 +134,71 @@ async def test_r32_litestar_guards(boundary: Boundary, principal: Any) -> None:
         return "paid"
 
     app = Litestar([pay], plugins=[litestar.IdempotencyPlugin(boundary, principal=principal)])
+    assert await is_refused(app) is (principal is None)
+
+
+class OfStarlette(AuthenticationBackend):
+    """Lets everybody in."""
+
+    async def authenticate(self, conn: Any) -> tuple[AuthCredentials, SimpleUser]:
+        return AuthCredentials(), SimpleUser("ann")
+
+
+@CHOICES
+@pytest.mark.parametrize("how", ["application", "mount", "mounted application", "router", "route", "around", "plain"])
+async def test_r32_starlette_authentication_inside_the_guard(boundary: Boundary, principal: Any, how: str) -> None:
+    async def pay(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("paid")
+
+    def at(*places: str) -> list[Middleware]:
+        return [Middleware(AuthenticationMiddleware, backend=OfStarlette())] if how in places else []
+
+    routes: list[BaseRoute] = [Route("/pay", pay, methods=["POST"], middleware=at("route"))]
+    if how == "mounted application":
+        routes = [Mount("/", Starlette(routes=routes, middleware=at(how)))]
+    if how == "router":
+        routes = [Mount("/", Router(routes, middleware=at(how)))]
+    if how == "mount":
+        routes = [Mount("/", routes=routes, middleware=at(how))]
+    app: Any = Starlette(routes=routes, middleware=at("application", "around", "plain"))
+    if how == "plain":
+        app = asgi.IdempotencyMiddleware(app, boundary, principal=principal)
+    elif how == "around":
+        app = starlette.IdempotencyMiddleware(app, boundary, principal=principal)
+    else:
+        app.add_middleware(starlette.IdempotencyMiddleware, boundary=boundary, principal=principal)
+    assert await is_refused(app) is (principal is None)
+
+
+async def test_r32_starlette_authentication_around_the_guard_needs_no_principal(boundary: Boundary) -> None:
+    async def pay(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("paid")
+
+    app = Starlette(routes=[Route("/pay", pay, methods=["POST"])])
+    app.add_middleware(starlette.IdempotencyMiddleware, boundary=boundary)
+    app.add_middleware(AuthenticationMiddleware, backend=OfStarlette())
+    assert not await is_refused(app)
+
+
+class OfLitestar(AbstractAuthenticationMiddleware):
+    """Lets everybody in."""
+
+    async def authenticate_request(self, connection: Any) -> AuthenticationResult:
+        return AuthenticationResult(user="ann", auth=None)
+
+
+@CHOICES
+@pytest.mark.parametrize("how", ["handler", "router"])
+async def test_r32_litestar_authentication_inside_the_guard(boundary: Boundary, principal: Any, how: str) -> None:
+    def at(place: str) -> list[Any]:
+        return [OfLitestar] if place == how else []
+
+    @litestar_post("/pay", middleware=at("handler"))
+    async def pay() -> str:
+        return "paid"
+
+    router = LitestarRouter("/", route_handlers=[pay], middleware=at("router"))
+    app = Litestar([router], plugins=[litestar.IdempotencyPlugin(boundary, principal=principal)])
     assert await is_refused(app) is (principal is None)
 
 

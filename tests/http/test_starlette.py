@@ -174,7 +174,7 @@ async def test_k6_a_decorated_route(place: Place) -> None:
 async def test_routes_that_guard_themselves_win_over_the_middleware(place: Place) -> None:
     app = decorated(place, Runs())
     outer = place.boundary()
-    app.add_middleware(IdempotencyMiddleware, boundary=outer)
+    app.add_middleware(IdempotencyMiddleware, boundary=outer, principal="shared")
     for path in ("/orders", "/wrapped", "/endpoint"):
         await bodies(app, path, f"key of {path}".replace(" ", "-"), headers=ANN)
     assert outer.name not in {occurrence.boundary for occurrence in place.seen.told}

@@ -142,7 +142,7 @@ class Visit:
             await send(message)
 
         try:
-            refuse_unclear(self._request, self._scope.get("http_version"))
+            refuse_unclear(self._request, self._scope["method"], self._scope.get("http_version"))
             guard = self._place.guard
             await guarded(guard, self._forward, self._scope, receive, answering, self._whose)
         except UpstreamFailed as failure:

@@ -136,12 +136,12 @@ def key_field(key: str, how: str) -> str:
     return {"quoted": f'"{key}"', "bare": key}.get(how, "")
 
 
-def refuse_unclear(request: Request, version: str | None) -> None:
+def refuse_unclear(request: Request, method: str, version: str | None) -> None:
     """Raise `Refusal` for a request that the next server could take for another one, or that is for a tunnel."""
     upgrading = b"upgrade" in _tokens(request.lines(b"connection")) and request.lines(b"upgrade")
     if request.method == "CONNECT" or upgrading:  # who serves us may have taken the head for all of it
         raise Refusal("upgrade-unsupported")
-    if not request.method.isupper():
+    if not method.isupper():
         raise Refusal("request-invalid", "Nothing was done. A method is written in capitals.")
     hosts = len(request.lines(b"host"))
     if hosts > 1 or (hosts == 0 and version == "1.1"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NoReturn, Unpack
 from urllib.parse import quote
 
@@ -23,6 +23,7 @@ from retrysafe.http.nested import OUTER
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.problems import Refusal
+from retrysafe.http.security import refuse_without_principal, secured_stack
 from retrysafe.http.traps import Phase, Watch, watch
 
 Scope = MutableMapping[str, Any]
@@ -74,12 +75,19 @@ class IdempotencyMiddleware:
         """Serve one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-        else:
-            await guarded(self.guard, self.app, scope, receive, send, self.whose)
+            return
+        if self.stacked is not None and self.guard.need(request_of(scope)) != "off":
+            refuse_without_principal(self.guard, self.stacked, around=is_scoped_around(scope))
+        await guarded(self.guard, self.app, scope, receive, send, self.whose)
 
     async def whose(self, scope: Scope) -> object:
         """The principal of the request."""
         return await afind(self.guard.principal, scope)
+
+    @cached_property
+    def stacked(self) -> str | None:
+        """A name for this application if middleware inside this one authenticates; None for any other."""
+        return secured_stack(self.app)
 
 
 def leave_to_inner(guard: Guard, scope: Scope, whose: Whose) -> None:

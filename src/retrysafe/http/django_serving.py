@@ -262,11 +262,13 @@ def is_on_a_loop(request: Any) -> bool:
 
 def request_of(request: Any) -> Request:
     """The head of a Django request: path, query and headers as they were on the wire, where the server tells."""
-    method = request.method or ""
+    method, routed = request.method or "", (request.path_info, request.path)
     if is_on_a_loop(request):
         asked = request_of_scope(request.scope)
-        return Request(method, asked.path, request.META["QUERY_STRING"].encode(), asked.headers)
-    return request_of_environ({"PATH_INFO": request.path, **request.META, "REQUEST_METHOD": method})
+        return Request(method, asked.path, request.META["QUERY_STRING"].encode(), asked.headers, routed)
+    asked = request_of_environ({"PATH_INFO": request.path, **request.META, "REQUEST_METHOD": method})
+    asked.routed += routed
+    return asked
 
 
 def _close_with(request: HttpRequest, body: Body) -> None:

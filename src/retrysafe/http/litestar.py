@@ -65,8 +65,9 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             await self.app(scope, receive, send)
             return
         guard, handler = self.guards.of(scope["route_handler"]), scope["route_handler"]
-        if handler.guards and guard.need(request_of(scope)) != "off":
-            refuse_without_principal(guard, f"{handler}, which has guards,", around=is_scoped_around(scope))
+        if guard.need(request_of(scope)) != "off":
+            security = f"{handler}, which has guards," if handler.guards else self.stacked
+            refuse_without_principal(guard, security, around=is_scoped_around(scope))
         await guarded(guard, self.app, scope, receive, send, self.whose)
 
     async def whose(self, scope: Scope) -> object:

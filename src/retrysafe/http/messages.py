@@ -53,7 +53,8 @@ class Request:
     __slots__ = ("_lines", "headers", "method", "path", "query", "routed")
 
     def __init__(self, method: str, path: bytes, query: bytes, headers: Headers, routed: tuple[str, ...] = ()) -> None:
-        self.method = method
+        self.method = method.upper()
+        """In capitals, as most frameworks read it, although methods are case-sensitive (RFC 9110 section 9.1)."""
         self.path = path
         self.query = query
         self.headers = headers

@@ -120,8 +120,11 @@ class Routes:
 
 
 def _folded(path: str) -> str:
-    """A path without what applications overlook: doubled slashes, a final one, and case."""
-    return (re.sub("/+", "/", path).rstrip("/") or "/").casefold()
+    """A path without what applications overlook: doubled slashes, a final one or line feed, and case.
+
+    A regular expression that ends with ``$``, as Starlette's routes do, matches before a final line feed as well.
+    """
+    return "/" + "/".join(filter(None, path.rstrip("\n").split("/"))).casefold()
 
 
 def _readings(template: str) -> tuple[str, Glob]:

@@ -12,18 +12,21 @@ from retrysafe.http.guard import Guard
 _AUTHENTICATING = (
     "aiohttp_security",
     "aiohttp_session",
+    "authlib.integrations",
     "django.contrib.auth",
     "flask_httpauth",
     "flask_jwt_extended",
     "flask_login",
     "flask_principal",
     "flask_security",
+    "litestar.middleware.authentication",
     "oauth2_provider",
     "starlette.authentication",
+    "starlette.middleware.authentication",
 )
-"""Modules whose decorators and mixins let in only whom they know."""
+"""Modules whose decorators, mixins and middleware let in only whom they know."""
 _DEEPEST = 20
-"""How many decorators are looked through."""
+"""How many decorators or middlewares are looked through."""
 
 
 def refuse_without_principal(guard: Guard, found: str | None, *, around: bool = False) -> None:
@@ -45,6 +48,24 @@ def secured(handler: object) -> str | None:
         return _secured(handler)
     except TypeError:  # not hashable
         return None
+
+
+def secured_stack(app: object) -> str | None:
+    """A name for an ASGI application whose middleware, at or beneath ``app``, authenticates; None for any other.
+
+    It is asked behind the guard, so not at all on a replay.
+    """
+    return next(filter(None, map(secured, _stacked(app))), None)
+
+
+def _stacked(app: Any) -> Iterator[type]:
+    """The classes of an application's middleware, as far as it can be told from outside."""
+    for _ in range(_DEEPEST):
+        if app is None:
+            return
+        yield type(app)
+        yield from (added.cls for added in getattr(app, "user_middleware", ()))
+        app = getattr(app, "middleware_stack", None) or getattr(app, "app", None)
 
 
 @lru_cache(maxsize=4096)

@@ -28,7 +28,7 @@ from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import UNSAFE, Options, policy_of
 from retrysafe.http.principals import Principal, afind
-from retrysafe.http.security import refuse_without_principal, secured
+from retrysafe.http.security import refuse_without_principal, secured, secured_stack
 
 __all__ = ["IdempotencyMiddleware", "check_preconditions", "idempotent", "policy", "user"]
 
@@ -79,15 +79,21 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
     def _guard_of(self, scope: Scope) -> Guard | None:
         """The guard of a request; None where its route, or what is mounted on the way to it, guards itself."""
         self.guard.warn_of_unmatched(lambda: self._served(getattr(self._router(scope), "routes", ()), ""))
-        found = list(self._served_by(scope))
-        if any(scope["method"] in self.guarded_by_itself(route, endpoint) for route, endpoint in found):
+        found, method = list(self._served_by(scope)), scope["method"].upper()
+        if any(method in self.guarded_by_itself(route, endpoint) for route, endpoint in found):
             leave_to_inner(self.guard, scope, self.whose)
             return None
-        endpoint = _handler(found[-1][1], scope["method"]) if found else None
+        endpoint = _handler(found[-1][1], method) if found else None
         guard = self._declared_guard(endpoint)
-        if found and guard.need(request_of(scope)) != "off":
-            refuse_without_principal(guard, self.secured(found[-1][0], endpoint), around=is_scoped_around(scope))
+        if guard.need(request_of(scope)) != "off":
+            refuse_without_principal(guard, self._security(found, endpoint), around=is_scoped_around(scope))
         return guard
+
+    def _security(self, found: list[tuple[object, object]], endpoint: object) -> str | None:
+        """A name for what authenticates on the way from here to a handler, or in it; None where nothing does."""
+        stacked = (secured_stack(getattr(route, "app", None)) for route, _ in found)
+        found_first = self.stacked or next(filter(None, stacked), None)
+        return self.secured(found[-1][0], endpoint) if found and found_first is None else found_first
 
     def _declared_guard(self, endpoint: object) -> Guard:
         if declared_by(endpoint) is None:
@@ -196,7 +202,7 @@ class _Guarded(asgi.IdempotencyMiddleware):
     """A handler of its own route, guarded."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] in self.guard.policy.methods:
+        if scope["type"] == "http" and scope["method"].upper() in self.guard.policy.methods:
             refuse_without_principal(self.guard, secured(self), around=is_scoped_around(scope))
         await super().__call__(scope, receive, send)
 
