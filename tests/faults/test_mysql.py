@@ -438,11 +438,15 @@ async def test_autocommit_is_refused_by_asyncmy(mysql_migrated: str, make: Makin
 def test_autocommit_is_refused_by_sqlalchemy(mysql_migrated: str, make: Making) -> None:
     from sqlalchemy import create_engine
 
-    engine = create_engine(driven(mysql_migrated, "pymysql"), isolation_level="AUTOCOMMIT")
+    engine = create_engine(driven(mysql_migrated, "pymysql"))
+    with pytest.raises(ConfigurationError, match="engine in AUTOCOMMIT mode"):
+        make(engine.execution_options(isolation_level="AUTOCOMMIT"), effects="transactional")
     boundary = make(engine, effects="transactional")
     refused = pytest.raises(ConfigurationError, match="autocommit")
-    with engine.connect() as connection, refused, boundary.claim("key", tx=connection):
-        pytest.fail("it would commit alone")
+    with engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        with refused, boundary.claim("key", tx=connection):
+            pytest.fail("it would commit alone")
     engine.dispose()
 
 
@@ -620,11 +624,11 @@ async def test_a_store_that_is_gone_at_completion_returns_the_value(
 ) -> None:
     boundary = make(driven(server.url, driver), lease="2s")
 
-    @boundary.once(key="key", operation="charge")
+    @boundary.once(key="key", operation="charge", shared=True)
     async def acharge(key: str) -> str:
         return _charge()
 
-    @boundary.once(key="key", operation="charge")
+    @boundary.once(key="key", operation="charge", shared=True)
     def charge(key: str) -> str:
         return _charge()
 

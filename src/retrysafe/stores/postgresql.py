@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, TypeVar
 
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Ask, Capabilities, Copy, Query, Rows
+from retrysafe.stores import gates
+from retrysafe.stores.gates import Gates
 from retrysafe.stores.sql import TABLE, SqlStore, allowed, columns, reading
 from retrysafe.stores.sql.parameters import quota_params, want_params
 from retrysafe.stores.sql.statements import limited_by
-from retrysafe.types import Allowance, Finding, Partition, Want
+from retrysafe.types import Allowance, Finding, Partition, Record, Refusal, Want
+
+R = TypeVar("R")
 
 _SAMPLE = 8 << 20
 """How many bytes of a partition are looked at to judge how much of it is forgotten."""
@@ -20,6 +24,9 @@ _LOCK = (
     "pg_try_advisory_xact_lock(('x' || encode(substr(CAST(:key AS bytea), 1, 8), 'hex'))::bit(64)::bigint "
     f"# CAST(CAST(to_regclass('{TABLE}') AS oid) AS bigint))"
 )
+_GATE = f"CASE WHEN txid_current() = ANY (CAST(:full AS bigint[])) THEN true ELSE {_LOCK} END"
+"""A transaction that has taken as many locks as it may goes on without: its claims wait at the unique key."""
+_NUMBER = "txid_current_if_assigned()"
 
 
 CHANNEL = "retrysafe_outbox"
@@ -33,7 +40,8 @@ class PostgresqlStore(SqlStore):
     """Records in a PostgreSQL table (13 or later).
 
     In a transaction, an advisory lock held to its end gates the claim, so that a duplicate of an
-    uncommitted claim is told at once instead of blocking. A leased claim commits at once and has no
+    uncommitted claim is told at once instead of blocking. A transaction takes a thousand of them; its
+    later claims block, and are waited for, at the unique key. A leased claim commits at once and has no
     gate: when its reply is lost, its repetition must find it, not a closed gate. The unique key
     alone decides.
     """
@@ -67,7 +75,7 @@ class PostgresqlStore(SqlStore):
         **dict.fromkeys(("attempts", "codec_version"), "integer"),
     }
     STAMP = "pg_current_xact_id()"
-    GATE = f" AND {_LOCK}"
+    GATE = f" AND {_GATE}"
     SKIP_LOCKED = " FOR UPDATE OF r SKIP LOCKED"
     WHEREABOUTS = (
         "SELECT CAST(extract(epoch FROM pg_postmaster_start_time()) * 1000000 AS bigint), "
@@ -86,13 +94,18 @@ class PostgresqlStore(SqlStore):
             for limited, room in self._room_sql.items()
             for gated in (False, True)
         }
+        self._gated_take_sql = self._take_sql[True].replace(" RETURNING ", f" RETURNING {_NUMBER}, ", 1)
+        self._gated_read_sql = _numbered(self.read_sql)
+        self._gated_usage_sql = {limited: _numbered(sql) for limited, sql in self._usage_sql.items()}
+        self._gates = Gates()
 
     def _claim(self, *, gated: bool, room: str = "") -> str:
         """Insert if there is no record, and return the record there is, in one statement.
 
         ``room``: insert only if that is true, under the holder of a quota.
         """
-        lock, source, go = (_LOCK, "gate", "gate.open") if gated else ("true", "gate", "true")
+        lock, source, go = (_GATE, "gate", "gate.open") if gated else ("true", "gate", "true")
+        number = "(SELECT txid_current() FROM gate WHERE open), " if gated else ""
         looked = ""
         if room:  # looked for only behind an open gate: a key with a record needs none
             looked = f"room AS MATERIALIZED (SELECT {room} AS free FROM t, gate WHERE gate.open), "
@@ -103,23 +116,43 @@ class PostgresqlStore(SqlStore):
             f"old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r WHERE r.key_hash = {self.p('key')}), "
             f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), {looked}"
             f"new AS ({insert} RETURNING {columns()}) "
-            f"SELECT {columns('f.')}, t.now FROM t "
+            f"SELECT {number}{columns('f.')}, t.now FROM t "
             f"LEFT JOIN (SELECT * FROM new UNION ALL SELECT * FROM old) AS f ON true "
             f"WHERE f.key_hash IS NOT NULL OR NOT coalesce((SELECT open FROM gate), true)"
         )
 
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+        """The same, counting the locks of a transaction."""
+        ask = super().claim(want)
+        return self._counting(ask) if want.transactional else ask
+
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        """The same, counting the locks of a transaction."""
+        ask = super().take(want, seen)
+        if not want.transactional:
+            return ask
+        params = {**ask.request.params, "full": self._gates.full()}
+        return self._counting(Ask(Query(self._gated_take_sql, params), ask.parse))
+
+    def _counting(self, ask: Ask[R]) -> Ask[R]:
+        return Ask(ask.request, lambda answer: ask.parse(self._gates.counted(answer)))
+
     def claim_query(self, want: Want) -> Query:
         """One statement; no row means that a rival committed first, and a new statement will see it."""
         params = want_params(want)
-        sql = self._gated_claim_sql if want.transactional else self._claim_sql
-        return Query(sql, params, Query(self.read_sql, params, writes=False))
+        if not want.transactional:
+            return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))
+        gated = {**params, "full": self._gates.full()}
+        return Query(self._gated_claim_sql, gated, Query(self._gated_read_sql, params, writes=False))
 
     def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
         """The same; no row to the read either means that there was no room. A closed gate is judged first."""
         limited, params = limited_by(allowance), want_params(want) | quota_params(allowance)
-        usage = Query(self._usage_sql[limited], params, writes=False)
-        read = Query(self.read_sql, params, usage, writes=False)
-        return Query(self._counted_claim_sql[want.transactional, limited], params, read)
+        own = want.transactional
+        usage = Query((self._gated_usage_sql if own else self._usage_sql)[limited], params, writes=False)
+        read = Query(self._gated_read_sql if own else self.read_sql, params, usage, writes=False)
+        params = {**params, "full": self._gates.full()} if own else params
+        return Query(self._counted_claim_sql[own, limited], params, read)
 
     def among(self, kind: str, name: str, values: Sequence[Any]) -> tuple[str, dict[str, Any]]:
         """One parameter for all: a statement that is the same for every number of them is prepared once."""
@@ -131,8 +164,9 @@ class PostgresqlStore(SqlStore):
         return rows, {"keys": list(keys), "prints": list(fingerprints)}
 
     def claim_many_sql(self, rows: str) -> str:
-        """The same behind the gates of the keys, so that it waits for no other transaction."""
+        """The same behind the gates of the keys, so that up to as many as a transaction takes wait for no other."""
         lock = _LOCK.replace("CAST(:key AS bytea)", "w.wanted_key")
+        lock = f"CASE WHEN row_number() OVER () > {gates.MOST_GATES} THEN true ELSE {lock} END"
         there = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash = ANY (CAST(:keys AS bytea[]))"
         before = (
             f"WITH wanted (wanted_key, wanted_print) AS MATERIALIZED ({rows}), "
@@ -242,6 +276,10 @@ class PostgresqlStore(SqlStore):
     )
 
     ISOLATION = "SELECT current_setting('transaction_isolation')"
+
+
+def _numbered(select: str) -> str:
+    return select.replace("SELECT ", f"SELECT {_NUMBER}, ", 1)
 
 
 def _share(answer: Rows) -> float:

@@ -344,8 +344,8 @@ BREAKS: list[Break] = [
     Break(
         "who loses the race for a key does not read the winner",
         "stores/postgresql.py",
-        "return Query(sql, params, Query(self.read_sql, params, writes=False))",
-        "return Query(sql, params)",
+        "return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))",
+        "return Query(self._claim_sql, params)",
         (f"{SQL}test_losing_the_race_for_the_unique_key_reads_the_winner",),
         rows=(25,),
     ),

@@ -6,6 +6,7 @@ from tests.proving.breaks import Break
 
 GROUPS = "tests/boundary/test_exception_groups.py"
 CONFORMANCE = "tests/stores/test_conformance.py::test_conformance"
+GATES = "tests/faults/test_gates.py"
 PEERS = "tests/faults/test_peers_bugs.py"
 TRANSACTIONS = "tests/boundary/test_transactions.py"
 PROGRAMS = "tests/programs/test_programs.py"
@@ -177,10 +178,24 @@ BREAKS = [
     Break(
         "who lost the race for a key is told an error instead of the winner's result",
         "stores/postgresql.py",
-        "return Query(sql, params, Query(self.read_sql, params, writes=False))",
-        "return Query(sql, params)",
+        "return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))",
+        "return Query(self._claim_sql, params)",
         killed_by=("tests/faults/test_sql_faults.py::test_losing_the_race_for_the_unique_key_reads_the_winner",),
         rows=(25,),
+    ),
+    Break(
+        "a transaction takes a lock for every claim, however many there are",
+        "stores/gates.py",
+        "            if held >= MOST_GATES:",
+        "            if False:",
+        killed_by=(f"{GATES}::test_one_transaction_takes_so_many_and_the_next_one_again",),
+    ),
+    Break(
+        "a batch takes a lock for every message, however many there are",
+        "stores/postgresql.py",
+        "CASE WHEN row_number() OVER () > {gates.MOST_GATES} THEN",
+        "CASE WHEN row_number() OVER () > 1000000 THEN",
+        killed_by=(f"{GATES}::test_so_do_claims_of_many_keys_at_once",),
     ),
     Break(
         "the gate of a claim outlives its transaction",
