@@ -243,21 +243,39 @@ class Backend:
         ``place`` is where ``execute`` leads if it is a transaction of the caller's: it is refused if that is another
         database, which is asked once for each place.
         """
-        if place is not None and self.serves_sync and not self._leads_to(place):
+        if place is not None and not self._leads_to(place):
             theirs = run(_whereabouts(self), execute)
-            mine = theirs if theirs in self._places() else run(_whereabouts(self), self.client())
+            mine = theirs if theirs in self._places() else self._asked()
             self._judge_place(place, theirs, mine)
         if self._needs_check():
             self._judge(run(self._checking(), execute))
 
     async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
         """The same for async code."""
-        if place is not None and self.serves_async and not self._leads_to(place):
+        if place is not None and not self._leads_to(place):
             theirs = await arun(_whereabouts(self), execute)
-            mine = theirs if theirs in self._places() else await arun(_whereabouts(self), self.aclient())
+            mine = theirs if theirs in self._places() else await self._aasked()
             self._judge_place(place, theirs, mine)
         if self._needs_check():
             self._judge(await arun(self._checking(), execute))
+
+    def _asked(self) -> object:
+        """What our own database says of itself; only its event loop can ask through a pool or engine of async code."""
+        if not self.serves_sync:
+            raise ConfigurationError(
+                f"tx= belongs to sync code, and store= ({self.address}) serves async code only, so that nobody can ask "
+                "whether they are one database. Nothing was written. Give store= as a postgresql:// or mysql:// URL, "
+                "which serves both, or as the engine or pool that tx= is from."
+            )
+        return run(_whereabouts(self), self.client())
+
+    async def _aasked(self) -> object:
+        """The same for async code."""
+        if self.serves_async:
+            return await arun(_whereabouts(self), self.aclient())
+        import asyncio
+
+        return await asyncio.to_thread(self._asked)
 
     def _leads_to(self, place: Place) -> bool:
         if place not in self._found:

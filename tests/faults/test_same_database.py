@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import psycopg
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe import ConfigurationError
-from retrysafe.connect import connect
+from retrysafe.connect import connect, join, places
 from retrysafe.messaging import Outbox
 from tests.faults.conftest import Making
 from tests.faults.helpers import driven, own_database
@@ -193,6 +193,79 @@ async def test_in_async_code_too(migrated: str, elsewhere: str, make: Making) ->
             await outbox.aadd(there, "orders.placed", {})
     await engine.dispose()
     await connect(driven(migrated, "asyncpg")).aclose()
+
+
+def test_a_transaction_of_sync_code_is_asked_although_the_store_is_for_async_code(
+    migrated: str, elsewhere: str, make: Making, kept: Kept
+) -> None:
+    """A pool or engine of another event loop cannot be asked: what may be elsewhere is refused."""
+    url = driven(migrated, "asyncpg")
+    engine = create_async_engine(url)
+    there, here = psycopg_connection(elsewhere, kept), psycopg_connection(migrated, kept)
+    for store in (url, engine):
+        with pytest.raises(ConfigurationError, match="Nothing was written"):
+            Outbox(store, source="/shop").add(there, "orders.placed", {})
+        boundary = make(store, effects="transactional")
+        with pytest.raises(ConfigurationError, match="serves async code only"), boundary.claim("key", tx=there):
+            pytest.fail("not here")
+    Outbox(url, source="/shop").add(here, "orders.placed", {})
+    with kept(Session(engine.sync_engine)) as session:
+        assert connect(engine)._leads_to(cast("Any", join(connect(engine), session).place))
+    here.rollback()
+
+
+async def test_a_transaction_of_async_code_is_asked_although_the_store_is_for_sync_code(
+    migrated: str, elsewhere: str, make: Making, kept: Kept
+) -> None:
+    boundary = make(kept(engine_of(migrated)), effects="transactional")
+    there, here = [await psycopg.AsyncConnection.connect(url) for url in (elsewhere, migrated)]
+    with pytest.raises(ConfigurationError, match="another database"):
+        async with boundary.claim("key", tx=there):
+            pytest.fail("not here")
+    async with boundary.claim("key", tx=here) as claim:
+        assert not claim.replayed
+    for one in (there, here):
+        await one.rollback()
+        await one.close()
+
+
+LEADS = "postgresql://shop@db/shop"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        f"{LEADS}?port=6432",
+        f"{LEADS}?hostaddr=10.0.0.2",
+        f"{LEADS}?user=other",
+        f"{LEADS}?search_path=",
+        f"{LEADS}?database=other",
+        f"{LEADS}?options=-csearch_path%3Dother",
+        "postgresql://shop@%2Fvar%2Frun/shop",
+    ],
+)
+def test_a_url_that_may_lead_elsewhere_is_not_judged_by_its_look(other: str) -> None:
+    assert places.of_url("postgresql", other) is None
+    assert places.of_url("postgresql", f"{LEADS}?sslmode=require") == places.of_url("postgresql", LEADS) is not None
+
+
+def test_two_addresses_of_this_machine_may_be_two_servers() -> None:
+    one, other = (places.of_url("postgresql", f"postgresql://shop@{host}/shop") for host in ("127.0.0.1", "[::1]"))
+    assert one != other
+
+
+async def test_settings_of_asyncpg_in_the_url_lead_elsewhere(migrated: str, make: Making) -> None:
+    with own_database(migrated) as url:
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("CREATE SCHEMA other")
+        connect(f"{url}?options=-csearch_path%3Dother").migrate()
+        boundary = make(f"{driven(url, 'asyncpg')}?search_path=other", effects="transactional")
+        tx = await psycopg.AsyncConnection.connect(url)
+        with pytest.raises(ConfigurationError, match="another database"):
+            async with boundary.claim("key", tx=tx):
+                pytest.fail("not here")
+        await tx.close()
+        await boundary.aclose()
 
 
 def test_a_database_is_asked_once(migrated: str, make: Making, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,25 +12,32 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from retrysafe.backend import Place
 from retrysafe.files import file_of
 
-_HERE = {"localhost", "127.0.0.1", "::1", ""}
 _PORTS = {"postgresql": 5432, "mysql": 3306}
-_CHANGING = ("options", "unix_socket", "host", "dbname", "service")
-"""Options of a URL with which it leads elsewhere than the rest of it says."""
+_HARMLESS = frozenset(
+    "application_name channel_binding client_encoding connect_timeout fallback_application_name gssencmode keepalives "
+    "keepalives_count keepalives_idle keepalives_interval passfile password sslcert sslcrl sslkey sslmode sslpassword "
+    "sslrootcert ssl_ca ssl_cert ssl_key tcp_user_timeout".split()
+)
+"""Options of a URL with which it leads where the rest of it says. To asyncpg, others may be settings of the server."""
 
 
 def of_url(kind: str, url: str) -> Place | None:
     """Where a URL of a server leads; None if it does not say all of it."""
     parts = urlsplit(url)
-    if "," in parts.netloc or any(name in _CHANGING for name, _ in parse_qsl(parts.query)):
+    options = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+    if "," in parts.netloc or not options <= _HARMLESS:
         return None
     return server(kind, parts.hostname, parts.port, unquote(parts.path.removeprefix("/")), parts.username)
 
 
 def server(kind: str, host: str | None, port: Any, database: str | None, user: str | None) -> Place | None:
-    """A database of a server, as a user sees it: what is its schema, say, may depend on the user."""
-    if not host or not database or not user:
+    """A database of a server, as a user sees it: what is its schema, say, may depend on the user.
+
+    None for a socket's path, and one host by two names is two: behind 127.0.0.1 and ::1 there may be two servers.
+    """
+    if not host or host[0] in "/%@" or not database or not user:
         return None
-    return kind, "localhost" if host in _HERE else host.lower(), int(port or _PORTS[kind]), database, user
+    return kind, host.lower(), int(port or _PORTS[kind]), database, user
 
 
 def pool(of: object) -> Place:
