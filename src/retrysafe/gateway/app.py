@@ -16,7 +16,6 @@ from retrysafe.gateway.fields import (
     key_field,
     proxy_status,
     refuse_unclear,
-    spelt,
     text_of,
     to_client,
     to_upstream,
@@ -259,7 +258,7 @@ class Visit:
 
 
 def _field(name: str) -> bytes:
-    return spelt(name.lower().encode("latin-1"))
+    return name.lower().encode("latin-1")
 
 
 def _has_body(request: Request) -> bool:

@@ -33,6 +33,7 @@ _IDENTITY = re.compile(
     rb"|x-ms-(?:client-principal|token)(?:-.*)?|cf-access-.*|x-pomerium-.*|tailscale-user-.*"
 )
 """By these, proxies tell who asks: by a verified certificate (RFC 9440), or a login."""
+_SEPARATED = bytes(byte if chr(byte).isalnum() and byte < 128 else ord("-") for byte in range(256))
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
@@ -68,7 +69,7 @@ def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None
     lines = [
         (name.decode("latin-1"), text_of(value))
         for name, value in request.headers
-        if not (spelt(name) in gone or name in gone or _is_claimed(spelt(name), hop))
+        if not (spelt(name) in gone or name in gone or _is_claimed(name, hop))
     ]
     if host is not None:
         lines.insert(0, ("host", host))
@@ -80,15 +81,23 @@ def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None
 
 
 def spelt(name: bytes) -> bytes:
-    """A name as CGI, WSGI and PHP have it: they take the two spellings for one."""
-    return name.replace(b"_", b"-")
+    """A name in small letters as CGI, WSGI and PHP have it: servers make one character of several that separate words.
+
+    All of them of ``-`` and ``_``, some of every one that is no letter or digit.
+    """
+    return name.translate(_SEPARATED)
 
 
 def _is_claimed(name: bytes, hop: Hop) -> bool:
-    """Whether a field tells what only a proxy may, and whoever asks is not believed."""
+    """Whether a field tells what only a proxy may, and whoever asks is not believed.
+
+    A proxy is believed what it was listed for, letter by letter: it replaces ``X-User``, and may let a stranger's
+    ``X_User`` pass, which the next server could take for the same field.
+    """
     if name in hop.believed:
         return False
-    told = name == hop.principal or _IDENTITY.fullmatch(name) is not None
+    name, proxied = spelt(name), {spelt(one) for one in (hop.principal, *hop.believed)}
+    told = name in proxied or _IDENTITY.fullmatch(name) is not None
     return told or (not hop.trusted and _FORWARDING.fullmatch(name) is not None)
 
 
