@@ -53,7 +53,7 @@ class Rule:
         check(principal)
         self.need = need
         self.boundary = boundary
-        self.principal = principal
+        self.principal: Principal | None = principal
         self.options = options
 
 
@@ -86,7 +86,7 @@ class Idempotency:
     ) -> None:
         policy_of(options)
         self._boundary = boundary
-        self._principal = principal
+        self._principal: Principal | None = principal
         self._session = session
         self._options = options
         if app is not None:
@@ -110,7 +110,7 @@ class Installed:
     ) -> None:
         self._app = app
         self._boundary = boundary
-        self._principal = principal
+        self._principal: Principal | None = principal
         self._session = session
         self._options = options
         self._guard = Guard(boundary, options, principal)

@@ -86,7 +86,9 @@ class Routes:
     def __init__(self, routes: Mapping[str, Need]) -> None:
         self._patterns = list(routes)
         needs: dict[str, Need] = {pattern: _checked(pattern, need) for pattern, need in routes.items()}
-        ranked = {pattern: (rank, need) for rank, (pattern, need) in enumerate(needs.items())}
+        ranked: dict[str, tuple[int, Need]] = {
+            pattern: (rank, need) for rank, (pattern, need) in enumerate(needs.items())
+        }
         self._exact: Patterns[tuple[int, Need]] = Patterns(ranked)
         folded: dict[str, tuple[int, Need]] = {}
         for pattern, said in ranked.items():
@@ -111,7 +113,8 @@ class Routes:
         first = min((rank for rank, _ in exact), default=None)
         if any(need == "required" and (first is None or rank < first) for rank, need in alike):
             return "required"
-        return min((need for _, need in exact), key=NEEDS.index, default=None)
+        needs: list[Need] = [need for _, need in exact]
+        return min(needs, key=NEEDS.index, default=None)
 
     def unmatched(self, served: Iterable[tuple[Container[str], str]]) -> list[str]:
         """The patterns that match none of the routes of an application, each its methods and template."""
