@@ -155,6 +155,27 @@ def isolates(engine: Any) -> None:
         connection.execution_options(isolation_level="SERIALIZABLE")
 
 
+def ends(engine: Any) -> None:
+    """A listener that leaves no transaction."""
+
+    @sqlalchemy.event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("SET autocommit = 1")
+
+
+@pytest.mark.parametrize("url", ["pymysql"], indirect=True)
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_listener_that_makes_everything_commit_at_once_is_found_out(
+    joined: bool, url: str, make: Making, kept: Kept
+) -> None:
+    engine = kept(sqlalchemy.create_engine(url))
+    ends(engine)
+    boundary = make(engine, effects="transactional")
+    refused = pytest.raises(ConfigurationError, match=r"(?i)in autocommit mode")
+    with engine.connect() as tx, refused, boundary.claim("key", tx=tx) if joined else boundary.claim("key"):
+        pytest.fail("the work was begun")
+
+
 LISTENING = [
     ("sqlite", sqlite_recipe),
     ("psycopg", begins),

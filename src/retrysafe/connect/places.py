@@ -13,11 +13,12 @@ from retrysafe.backend import Place
 from retrysafe.files import file_of
 
 _PORTS = {"postgresql": 5432, "mysql": 3306}
-_HARMLESS = frozenset(
-    "application_name channel_binding client_encoding connect_timeout fallback_application_name gssencmode keepalives "
-    "keepalives_count keepalives_idle keepalives_interval passfile password sslcert sslcrl sslkey sslmode sslpassword "
-    "sslrootcert ssl_ca ssl_cert ssl_key tcp_user_timeout".split()
-)
+_HARMLESS = {
+    *("application_name", "channel_binding", "client_encoding", "connect_timeout", "fallback_application_name"),
+    *("gssencmode", "keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "passfile", "password"),
+    *("sslcert", "sslcrl", "sslkey", "sslmode", "sslpassword", "sslrootcert", "ssl_ca", "ssl_cert", "ssl_key"),
+    *("tcp_user_timeout",),
+}
 """Options of a URL with which it leads where the rest of it says. To asyncpg, others may be settings of the server."""
 
 

@@ -140,12 +140,15 @@ class InTransaction:
 
 def _begin(connection: Connection, sql: str) -> None:
     """SQLite must be told to begin for writing, unless a listener of the engine does so; others begin by themselves."""
-    if connection.dialect.name != "sqlite":
-        return
+    _let_listeners_begin(connection)
+    if connection.dialect.name == "sqlite" and not _dbapi(connection).in_transaction:
+        connection.exec_driver_sql(sql)
+
+
+def _let_listeners_begin(connection: Connection) -> None:
+    """Begin for SQLAlchemy: its listeners may begin for the database, or put the connection into autocommit mode."""
     if not connection.in_transaction():
         connection.begin()
-    if not _dbapi(connection).in_transaction:
-        connection.exec_driver_sql(sql)
 
 
 def _ended(connection: Connection) -> bool:
@@ -200,8 +203,9 @@ class Joined:
         if self._started:
             return
         connection = self._inner._connection()
-        _refuse_autocommit(connection)
         try:
+            _let_listeners_begin(connection)
+            _refuse_autocommit(connection)
             _begin(connection, "BEGIN IMMEDIATE")
         except _Failures as error:
             fail(error)
