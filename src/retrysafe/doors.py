@@ -44,6 +44,11 @@ async def enter(claim: Claim, boundary: Boundary) -> None:
     await claim.enter_by(_in_entering)
 
 
+async def enter_from_threads(claim: Claim) -> None:
+    """Enter the claim by sync code, for sync work that a thread will do: no thread is held while the claim waits."""
+    await claim.enter_by(_in_entering)
+
+
 async def leave(claim: Claim, error: BaseException | None, boundary: Boundary) -> None:
     """Leave the claim, with what the work raised, to the end even if the caller is cancelled."""
     kind, trace = (None, None) if error is None else (type(error), error.__traceback__)

@@ -6,6 +6,7 @@ Twins for sync and async functions of the user's. A function that cannot be awai
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +15,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.codec import JSONCodec
 from retrysafe.core.exception_groups import every
-from retrysafe.doors import enter, leave, refuse_bound_to_threads
+from retrysafe.doors import enter, enter_from_threads, leave, refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.finish import finish, is_cancelled
 from retrysafe.once import is_coroutine_function, is_generator_function
@@ -104,6 +105,38 @@ async def arun_claimed(
                 raise
         restarts += 1
         await asyncio.sleep(pause)
+
+
+async def run_claimed_in_threads(make: Callable[[], Claim], boundary: Boundary, work: Callable[[Claim], None]) -> Claim:
+    """`run_claimed` for an event loop: the work is done in a thread, and none is held while its claim waits.
+
+    Connections of Django belong to one thread: with these, the key is waited for in the thread of the work.
+    """
+    if boundary.alias is not None:
+        return await in_thread(lambda: run_claimed(make, work))
+    restarts = 0
+    while True:
+        claim = make()
+        try:
+            await enter_from_threads(claim)
+            await in_thread(functools.partial(_work_entered, claim, work))
+            return claim
+        except RetryTransaction:
+            pause = claim.restart_pause(restarts)
+            if pause is None:
+                raise
+        restarts += 1
+        await asyncio.sleep(pause)
+
+
+def _work_entered(claim: Claim, work: Callable[[Claim], None]) -> None:
+    try:
+        if not claim.replayed:
+            work(claim)
+    except BaseException as error:
+        claim.__exit__(type(error), error, error.__traceback__)
+        raise
+    claim.__exit__(None, None, None)
 
 
 async def _work_and_leave(claim: Claim, boundary: Boundary, work: Callable[[Claim], Awaitable[None]]) -> None:

@@ -193,6 +193,28 @@ async def test_a_waiting_duplicate_gets_a_success(place: Place, effects: Effects
     assert effects.of == [STRIPE.event_id]
 
 
+@LEASED
+async def test_deliveries_that_wait_hold_no_threads(place: Place, effects: Effects, clock: Clock) -> None:
+    """A captured delivery, sent again and again, would keep those of other events from their handlers."""
+    receiver, gate = receiver_of(place, STRIPE, clock, terms={"concurrency": wait(30)}), Gate()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+
+    @receiver.on(STRIPE.type)
+    def handle(event: Event[Any]) -> None:
+        if event.id == STRIPE.event_id:
+            gate.pass_through()
+        effects.had(event)
+
+    deliveries = [asyncio.create_task(receive(receiver, STRIPE.deliver(), "async")) for _ in range(4)]
+    await place.seen.until("waited")
+    other = asyncio.create_task(receive(receiver, STRIPE.deliver("evt_other"), "async"))
+    handled, _ = await asyncio.wait({other}, timeout=20)
+    gate.leave.set()
+    assert handled
+    assert sorted(replayed(answer) for answer in await asyncio.gather(*deliveries)) == [False, True, True, True]
+    assert sorted(effects.of) == sorted(["evt_other", STRIPE.event_id])
+
+
 @POSTGRESQL_TRANSACTIONAL
 @COLOURS
 async def test_a_transaction_that_the_database_wants_again_is_run_again(

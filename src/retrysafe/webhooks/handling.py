@@ -11,7 +11,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.core.keys import LONGEST
 from retrysafe.errors import ConfigurationError
-from retrysafe.handling import CODEC, Function, arun_claimed, run_claimed
+from retrysafe.handling import CODEC, Function, arun_claimed, run_claimed, run_claimed_in_threads
 from retrysafe.once import fingerprint_of, refuse_unfinished
 from retrysafe.webhooks.deliveries import Event
 from retrysafe.webhooks.handlers import taken
@@ -49,6 +49,10 @@ class Handling:
     async def arun(self) -> bool:
         """`run` for a coroutine function as the handler, or for none."""
         return not (await arun_claimed(self._claim, self._boundary, self._ahandle)).replayed
+
+    async def arun_in_threads(self) -> bool:
+        """`run` on an event loop, with a plain function as the handler: a thread is taken when the event is claimed."""
+        return not (await run_claimed_in_threads(self._claim, self._boundary, self._handle)).replayed
 
     def _claim(self) -> Claim:
         """The claim of the event; of one that nobody handles apart from it, so that its handling stays possible.

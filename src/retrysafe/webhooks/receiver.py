@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeVar, overload
 from retrysafe.boundary import Boundary
 from retrysafe.core.keys import check_name
 from retrysafe.errors import ConfigurationError, RetrysafeError
-from retrysafe.handling import in_thread
 from retrysafe.http.messages import Response
 from retrysafe.keyspaces import origin_of_caller
 from retrysafe.webhooks.answers import acknowledged, answer_of, refused
@@ -192,7 +191,7 @@ class Receiver:
         handler = handling.handler
         if self.boundary.serves_async if handler is None else handler.is_async:
             return await handling.arun()
-        return await in_thread(handling.run)
+        return await handling.arun_in_threads()
 
     def _answer(self, handling: Handling, error: RetrysafeError) -> Response:
         answer = None if error is handling.raised else answer_of(error, self._concurrent_status)
