@@ -135,7 +135,7 @@ class Boundary:
             effects=effects,
             scope=scope,
             probe=probe,
-            permanent=_exception_types(permanent),
+            permanent=exception_types(permanent, "permanent"),
             on_expired=on_expired,
             on_missing=on_missing,
             codec=JSONCodec() if codec is None or type(codec) is JSONCodec else CheckedCodec(codec),
@@ -531,9 +531,10 @@ def _check_quota(quota: Quota | None, clocks: Clocks, backend: Backend) -> None:
         )
 
 
-def _exception_types(given: Any) -> tuple[type[Exception], ...]:
+def exception_types(given: Any, argument: str) -> tuple[type[Exception], ...]:
+    """The exception types given for an argument; raises `ConfigurationError` for anything else."""
     kinds: tuple[Any, ...] = (given,) if isinstance(given, type | str) else tuple(given)
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            raise ConfigurationError(f"permanent= takes exception types, not {kind!r}.")
+            raise ConfigurationError(f"{argument}= takes exception types, not {kind!r}.")
     return kinds

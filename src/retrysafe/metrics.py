@@ -184,6 +184,12 @@ COUNTERS = (
         field="became",
     ),
     Counter(
+        "retrysafe.inbox.stalls",
+        "{attempt}",
+        "Attempts that ended because what the handler needs cannot be reached.",
+        ("message_stalled",),
+    ),
+    Counter(
         "retrysafe.inbox.redriven",
         "{message}",
         "Dead letters handled again, by what became of them.",

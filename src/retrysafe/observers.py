@@ -96,6 +96,11 @@ OCCURRENCES: dict[str, Meaning] = {
         "a message was not settled and comes again: it failed, met a gap, or another consumer is handling it",
         ("topic", "became", "pause", "error"),
     ),
+    "message_stalled": Meaning(
+        WARNING,
+        "what the handler needs for a message cannot be reached: it spends no attempt, and comes again",
+        ("topic", "pause", "error"),
+    ),
     "message_dead": Meaning(
         ERROR, "a message was given up; it is in the dead letters, or was before", ("topic", "error")
     ),

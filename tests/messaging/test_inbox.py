@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import sqlite3
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import psycopg
+import pymysql
 import pytest
 
-from retrysafe import Boundary, ConfigurationError
+from retrysafe import Boundary, ConfigurationError, StoreUnavailable
 from retrysafe.core.identifiers import milliseconds_of, uuid7
 from retrysafe.messaging import (
     Became,
@@ -24,6 +29,7 @@ from retrysafe.messaging import (
 from retrysafe.webhooks import Event, Receiver
 from tests.boundary.shops import Shop
 from tests.messaging.inboxes import World, delivery, envelope
+from tests.ports import free_port
 from tests.webhooks.providers import NOW, STANDARD
 
 SETTLED = (Became.HANDLED, Became.DUPLICATE, Became.DEAD, Became.PASSED)
@@ -183,6 +189,122 @@ def test_a_failing_message_is_tried_so_often_and_then_kept_with_its_last_error(w
     assert world.names().count("message_dead") == 3
 
 
+AWAY: dict[str, Callable[[], object]] = {
+    "the store of another boundary": lambda: _raise(StoreUnavailable("the other one")),
+    "a connection that ended": lambda: _raise(ConnectionResetError("gone")),
+    "a network without a way": lambda: _raise(OSError(errno.EHOSTUNREACH, "no way")),
+    "what the handler names": lambda: _raise(LookupError("no service")),
+    "a task group of them": lambda: _raise(ExceptionGroup("two", [ConnectionResetError(), StoreUnavailable("x")])),
+    "PostgreSQL that is down": lambda: psycopg.connect(f"postgresql://127.0.0.1:{free_port()}/x"),
+    "MySQL that is down": lambda: pymysql.connect(host="127.0.0.1", port=free_port()),
+}
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.fault(53)
+@pytest.mark.parametrize("away", AWAY)
+@pytest.mark.parametrize("make", ["handler", "batch_handler", "set_handler"])
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_what_a_handler_needs_may_be_away_for_however_long(make: str, away: str, world: World) -> None:
+    inbox = world.inbox()
+    gone = [True]
+
+    @getattr(inbox, make)("stock", attempts=1, crashes=1, unavailable=LookupError)
+    def handle(given: Any) -> None:
+        for message in given if isinstance(given, list) else [given]:
+            world.apply(message.tx, message.envelope.id)
+        if gone:
+            AWAY[away]()
+
+    def handled(*ids: int) -> list[Handled]:
+        return asyncio.run(handle.ahandle_many([delivery(n, key=n, redelivered=n == 1) for n in ids]))
+
+    for _ in range(3):
+        tried = handled(1, 2, 3)
+        assert became(*tried) == ["stalled"] * 3
+    assert (world.letters(inbox), world.applied()) == ([], [])
+    assert world.names().count("message_stalled") == 9
+    gone.clear()
+    assert became(*handled(1, 2, 3)) == ["handled"] * 3
+    assert world.applied() == ["1", "2", "3"]
+
+
+@pytest.mark.fault(53)
+@pytest.mark.parametrize("world", ["postgresql", "mysql"], indirect=True)
+def test_a_connection_that_the_database_ends_costs_no_attempt(world: World) -> None:
+    inbox = world.inbox()
+    end = ["SELECT pg_terminate_backend(pg_backend_pid())" if world.kind == "postgresql" else "KILL CONNECTION_ID()"]
+
+    @inbox.handler("stock", attempts=1)
+    def handle(message: Received[Any]) -> None:
+        world.apply(message.tx, message.envelope.id)
+        while end:
+            execute = getattr(message.tx, "query", None) or message.tx.execute
+            execute(end.pop())
+
+    assert became(handle.handle(envelope(1))) == ["stalled"]
+    assert became(handle.handle(envelope(1))) == ["handled"]
+    assert (world.letters(inbox), world.applied()) == ([], ["1"])
+
+
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_a_stalled_message_comes_again_ever_more_rarely_and_each_by_itself(world: World) -> None:
+    bad = {"1"}
+
+    @world.inbox().handler("stock")
+    def handle(message: Received[Any]) -> None:
+        if message.envelope.id in bad:
+            raise ConnectionRefusedError
+
+    pauses = []
+    for n in range(10):
+        pauses.append(handle.handle(envelope(1)).again or 0.0)
+        assert became(handle.handle(envelope(f"beside {n}"))) == ["handled"], "what others need is there"
+    assert all(0.25 * 2**n <= one <= 0.5 * 2**n for n, one in enumerate(pauses[:6]))
+    assert all(15.0 <= one <= 30.0 for one in pauses[6:])
+    bad.clear()
+    assert became(handle.handle(envelope(1))) == ["handled"]
+
+
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_errors_that_may_be_the_messages_own_spend_attempts(world: World) -> None:
+    inbox = world.inbox(permanent=ConnectionAbortedError)
+    raised: list[Exception] = [
+        *(TimeoutError(), OSError(errno.ENOSPC, "full"), sqlite3.OperationalError("no such table: x")),
+        *(ConnectionAbortedError(), ExceptionGroup("mixed", [ConnectionResetError(), ValueError()])),
+    ]
+
+    @inbox.handler("stock")
+    def handle(message: Received[Any]) -> None:
+        raise raised[int(message.envelope.id)]
+
+    tried = [handle.handle(envelope(n)) for n in range(len(raised))]
+    assert became(*tried) == ["failed", "failed", "failed", "dead", "failed"]
+    with pytest.raises(ConfigurationError, match=r"unavailable= takes exception types, not 'OSError'\."):
+        inbox.handler("other", unavailable="OSError")(handle)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_a_dead_letter_that_is_redriven_into_an_outage_stays_to_be_handled(world: World) -> None:
+    inbox = world.inbox()
+    errors: list[Exception] = [ConnectionResetError("gone"), ValueError("bad")]
+
+    @inbox.handler("stock", attempts=1)
+    def handle(message: Received[Any]) -> None:
+        if errors:
+            raise errors.pop()
+
+    assert became(handle.handle(envelope(1))) == ["dead"]
+    world.mark(inbox)
+    assert became(*handle.handle_marked()) == ["stalled"]
+    assert [one.letter.error for one in world.letters(inbox)] == ["ValueError: bad"]
+    assert became(*handle.handle_marked()) == ["handled"]
+    assert world.letters(inbox) == []
+
+
 def test_a_permanent_failure_and_an_unreadable_payload_are_given_up_at_once(world: World) -> None:
     inbox = world.inbox(permanent=KeyError)
 
@@ -222,6 +344,7 @@ async def test_a_group_of_errors_is_judged_by_what_is_in_it(world: World) -> Non
     texts = {one.letter.envelope.id: one.letter.error for one in world.letters(inbox)}
     assert texts == {"1": "KeyError: 'x'", "2": "ExceptionGroup: KeyError: 'x'; MessageUnreadable: y"}
     assert handled[3].error == "ExceptionGroup: KeyError: 'x'; OSError: z"
+    await inbox.boundary.aclose()
 
 
 def test_an_interruption_in_a_group_is_no_messages_failure(world: World) -> None:

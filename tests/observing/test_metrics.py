@@ -299,6 +299,7 @@ VALUES: dict[str, Any] = {
     "pause": 987654321.0, "isolation": "REPEATABLE READ", "forgotten": True, "ending": "returned", "limit": "rate",
     "refusal": "signature-invalid", "topic": "orders", "messages": 3, "lag": 0.1, "oldest": 1.5, "due": 2,
     "oldest_due": 0.5, "dead": 1, "relays": 2, "became": "failed", "handled": 3,
+    "destination": "orders",
 }  # fmt: skip
 
 
@@ -329,6 +330,7 @@ def test_every_occurrence_is_counted_or_measured_or_known_not_to_be() -> None:
     known = {"received": "the sum of the claims", "asked": "measured", "swept": "a batch", "sweep_failed": "no claim"}
     known["messages_trimmed"] = "told for each stream"
     known["retention_unknown"] = "told when a subscription begins"
+    known["destination_recovered"] = "its stalls are counted"
     known["upstream_failed"] = "counted by the gateway, by route and error"
     assert uncounted == known.keys()
     assert {name for counter in COUNTERS for name in counter.occurrences} <= OCCURRENCES.keys()

@@ -47,6 +47,7 @@ def add_to(verbs: Any) -> None:
     skip.add_argument("--to", metavar="N", type=int, required=True, help="the last sequence that is skipped")
     skip.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
     skip.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
+    skip.add_argument("--json", action="store_true", help="print JSON, one object per line")
     _add_dead(add_dead(below))
 
 

@@ -14,8 +14,9 @@ class Became(StrEnum):
     Handled: its effect and its record are committed. Duplicate: it was handled before, and not again. Dead: it was
     given up, and lies in the dead letters. Passed: it has no id, and its boundary lets such messages through unguarded.
     Busy: another consumer is handling it. Gap: what comes before it has not been applied. Failed: its handler raised,
-    and it is tried again. Behind: it was not tried, because one before it in its lane has to come again. Suspect: an
-    attempt at it ended with its consumer, and it is to be tried while nothing else is; told only to who asks for it.
+    and it is tried again. Stalled: what its handler needs cannot be reached, which spends no attempt. Behind: it was
+    not tried, because one before it in its lane has to come again. Suspect: an attempt at it ended with its consumer,
+    and it is to be tried while nothing else is; told only to who asks for it.
     """
 
     HANDLED = "handled"
@@ -25,6 +26,7 @@ class Became(StrEnum):
     BUSY = "busy"
     GAP = "gap"
     FAILED = "failed"
+    STALLED = "stalled"
     BEHIND = "behind"
     SUSPECT = "suspect"
 

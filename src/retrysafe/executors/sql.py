@@ -24,6 +24,11 @@ _NO_SCHEMA = frozenset({"42P01", "42703"})
 _NAME_UNKNOWN = frozenset({"26000", "42P05"})
 """The session does not know a prepared statement, or knows another by its name: a pooler has changed the session."""
 LOCKED = "55P03"
+_PROTOCOL = "08P01"
+_SERVER_AWAY = frozenset({"25006", "53300", "57P01", "57P02", "57P03"})
+"""States of a server that is read-only, full, shut down or starting: no statement is to blame for them."""
+_LOST_CONNECTIONS = frozenset({"psycopg.OperationalError", "psycopg2.OperationalError"})
+"""What drivers raise without a SQLSTATE when there is no connection, or none any more."""
 NO_SAVEPOINT = "3B001"
 _MYSQL_STATES = {
     **dict.fromkeys((1020, 1213, 3101), RESTART_ALL),
@@ -215,6 +220,15 @@ def unreplicated(source: str | None, text: str | None) -> Finding | None:
 
 def unheard(finding: Finding) -> None:
     """What a client does with what it hears while nobody uses it."""
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether a driver's error says that its server cannot be reached, is full, or takes no writes for now."""
+    state = sqlstate(error)
+    if state is not None:
+        return (state.startswith("08") and state != _PROTOCOL) or state in _SERVER_AWAY
+    names = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(_drivers(error)).__mro__}
+    return not _LOST_CONNECTIONS.isdisjoint(names)
 
 
 def _was_busy(error: Exception) -> bool:

@@ -16,6 +16,7 @@ from retrysafe.core.fingerprint import UNCHECKED, of_parts
 from retrysafe.core.identifiers import milliseconds_of
 from retrysafe.core.inboxing import KILLS, SUSPECT, Became, Counts, Trials, crash_pause, is_suspect
 from retrysafe.core.legible import legible
+from retrysafe.core.stalls import Stalls
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,
@@ -32,6 +33,7 @@ from retrysafe.errors import (
 from retrysafe.handling import CODEC, Function
 from retrysafe.messaging.errors import MessageDead, MessageUnreadable, SequenceGap
 from retrysafe.messaging.received import Received, data_of
+from retrysafe.messaging.unavailable import is_unavailable
 from retrysafe.once import refuse_unfinished
 from retrysafe.programs.inboxing import End
 from retrysafe.types import Arrival, Envelope
@@ -49,6 +51,9 @@ class Settings(NamedTuple):
     function: Function
     trials: Trials
     digest: bool
+    unavailable: tuple[type[Exception], ...]
+    """What the function raises, beside what always counts, when something it needs cannot be reached."""
+    stalls: Stalls
     together: bool = False
     """Whether the function takes a list of messages."""
 
@@ -191,6 +196,9 @@ class Attempt:
             return End(Became.GAP, text, gap=self._place(gap.entity, gap.missing))
         if self.failure is not None or self._is_permanent(error):
             return End(Became.DEAD, text)
+        if is_unavailable(error, self._setting.unavailable):
+            rest = self._setting.stalls.pause(self.arrival.identity, random.random())
+            return End(Became.STALLED, text, again=rest)
         return End(Became.FAILED, text)
 
     def _refused(self, error: Exception) -> End:

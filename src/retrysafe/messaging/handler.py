@@ -59,9 +59,9 @@ class Handler(Generic[P, R]):
         shows when it is redelivered. ``alone``: False to be told of a `Became.SUSPECT`, which is then not tried: one
         that may kill its consumer, with which what is handled beside it would be suspected too.
 
-        Errors of the handler are counted, not raised. Raises `StoreUnavailable` when the database does not answer: then
-        nobody can tell, and the message has to come again; `ConfigurationError` and `SchemaOutdated` for what no
-        message is to blame for.
+        Errors of the handler are counted, not raised; those that say that something it needs cannot be reached are not
+        even counted. Raises `StoreUnavailable` when the database does not answer: then nobody can tell, and the message
+        has to come again; `ConfigurationError` and `SchemaOutdated` for what no message is to blame for.
         """
         attempt = Attempt(self.setting, envelope, alone=alone)
         end = self._begin(attempt) if redelivered else None
@@ -190,10 +190,14 @@ class Handler(Generic[P, R]):
     def _told(self, attempt: Attempt, handled: Handled) -> Handled:
         """Tell the observers what the claim has not told them."""
         became, again, error = handled
+        if became is not Became.STALLED:
+            self.setting.stalls.ended(attempt.arrival.identity)
         if attempt.late and became is Became.HANDLED:
             self._tell("message_late", attempt)
         if became is Became.DEAD:
             self._tell("message_dead", attempt, error=error)
+        elif became is Became.STALLED:
+            self._tell("message_stalled", attempt, pause=again, error=error)
         elif again is not None and became is not Became.SUSPECT:
             self._tell("message_again", attempt, became=became.value, pause=again, error=error)
         return handled

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from retrysafe import connect
-from retrysafe.boundary import Boundary
+from retrysafe.boundary import Boundary, exception_types
 from retrysafe.core.backoff import Backoff
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.inboxing import Trials
 from retrysafe.core.keys import LONGEST, check_name, key_of
 from retrysafe.core.legible import legible
+from retrysafe.core.stalls import Stalls
 from retrysafe.errors import ConfigurationError
 from retrysafe.handling import function_of
 from retrysafe.messaging.attempts import Settings
@@ -127,7 +128,8 @@ class Inbox:
         backoff = Backoff(shortest, seconds_of(options.get("longest_pause", "60s"), "longest_pause"))
         wanted = function_of(function, options.get("parse"))
         trials = Trials(attempts, crashes, gaps, backoff, Trials().grace + self.boundary.patience)
-        return Settings(self.boundary, consumer, wanted, trials, options.get("digest", True))
+        unavailable = exception_types(options.get("unavailable", ()), "unavailable")
+        return Settings(self.boundary, consumer, wanted, trials, options.get("digest", True), unavailable, Stalls())
 
     # ------------------------------------------------------------ sequences
 
@@ -220,6 +222,9 @@ class Options(TypedDict, total=False):
     gaps: how many may meet a `SequenceGap`; by default 10.
     pause, longest_pause: bounds of the wait before a message is tried again: of the first one, doubled with each, and
         of the last; by default "500ms" and "60s". The wait is a random time between half of them and all.
+    unavailable: exception types that say that something the handler needs cannot be reached, beside those that always
+        do: `StoreUnavailable`, `BrokerUnavailable`, `ConnectionError`, and what drivers of PostgreSQL and MySQL raise
+        for a lost connection. They spend no attempt: the message, and its lane, wait up to 30 seconds each time.
     parse: makes of the payload what the handler finds as ``message.data``, such as a model's ``model_validate``.
     digest: whether another payload, type or key under a used id is refused (it goes to the dead letters), as is the
         default; without, it is taken for a duplicate.
@@ -230,6 +235,7 @@ class Options(TypedDict, total=False):
     gaps: int
     pause: Duration
     longest_pause: Duration
+    unavailable: type[Exception] | Iterable[type[Exception]]
     parse: Callable[[Any], Any] | None
     digest: bool
 

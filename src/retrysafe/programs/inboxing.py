@@ -37,8 +37,8 @@ class Judging(Protocol):
         ...
 
 
-UNCOUNTED = (Became.BUSY, Became.BEHIND, Became.SUSPECT)
-"""No attempt was made."""
+UNCOUNTED = (Became.BUSY, Became.STALLED, Became.BEHIND, Became.SUSPECT)
+"""No attempt was made, or none that the message could have ended otherwise."""
 ENDED = (Became.FAILED, Became.GAP)
 """An attempt has ended by an error."""
 
