@@ -80,6 +80,27 @@ def ledger() -> Ledger:
     return Ledger(os.environ["LEDGER"], slow="SLOW" in os.environ)
 
 
+class Poisoned(Ledger):
+    """Takes all but one message, of which its process dies."""
+
+    poison = ""
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        if self.poison in [one.id for one in envelopes]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().publish(envelopes)
+
+
+class AsyncPoisoned(Poisoned):
+    """The same for async code."""
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:  # type: ignore[override]
+        return await asyncio.to_thread(Poisoned.publish, self, envelopes)
+
+    async def aclose(self) -> None:
+        """Nothing to hang up."""
+
+
 def main() -> None:
     store, path, hold, keep, seed, mode = sys.argv[1:]
     chance = random.Random(seed) if mode == "suicidal" else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,13 +20,13 @@ import pytest
 
 from retrysafe import StoreUnavailable
 from retrysafe.messaging import Message, Outbox, Relay
-from retrysafe.messaging.draining import Sum
+from retrysafe.messaging.draining import KILLS, Sum
 from retrysafe.messaging.publishers.memory import MemoryPublisher
 from retrysafe.migrations.alembic import TABLES
 from retrysafe.ports import Occurrence
 from retrysafe.types import Envelope, Published, Reception
 from tests.faults.helpers import environment, until
-from tests.messaging.children import Ledger, taken
+from tests.messaging.children import AsyncPoisoned, Ledger, Poisoned, taken
 from tests.messaging.test_operating import Place
 from tests.messaging.test_operating import place as place
 
@@ -58,6 +59,18 @@ def test_a_message_is_marked_after_it_was_published(hold: Any, keep: bool, place
     assert spy.there == [1], "others still see it while it is published"
     assert place.sql("SELECT count(*) FROM retrysafe_outbox")[0][0] == 0
     assert place.sql("SELECT count(*) FROM retrysafe_outbox_published")[0][0] == keep
+
+
+class Waves(MemoryPublisher):
+    """Which messages it was given together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waves: list[list[str]] = []
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        self.waves.append([one.id for one in envelopes])
+        return super().publish(envelopes)
 
 
 class Died(BaseException):
@@ -196,6 +209,17 @@ class Relays:
             process.wait()
 
 
+def forked(work: Callable[[], object]) -> int:
+    """Do it in another process; 0 when it comes to its end, -9 when it is killed."""
+    if not (child := os.fork()):
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - nothing of the child may go on as a test
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def first_arrivals(found: list[tuple[str, str, str, int]]) -> dict[tuple[str, str], list[int]]:
     """The sequences of each key in the order in which they arrived for the first time."""
     order: dict[tuple[str, str], list[int]] = {}
@@ -272,6 +296,75 @@ def test_relays_are_killed_in_loops(
     kept = place.sql("SELECT count(*), count(DISTINCT message_id) FROM retrysafe_outbox_published")[0]
     assert tuple(kept) == ((len(ids), len(ids)) if options["keep"] else (0, 0))
     assert relays.killed
+
+
+@pytest.mark.fault(7, 53)
+@pytest.mark.parametrize("colour", [Poisoned, AsyncPoisoned])
+def test_a_message_that_kills_its_relay_is_found_however_buckets_are_held(
+    colour: type[Poisoned], place: Place, tmp_path: Path
+) -> None:
+    """The first process dies of its third batch, which it did not note: those that follow begin with that batch."""
+    ids = place.write(*(Message("orders", n, key=str(n)) for n in range(12)))
+    place.sql("UPDATE retrysafe_outbox SET bucket = 7")
+    publisher = colour(str(tmp_path / "ledger.db"))
+    publisher.poison = poison = ids[9]
+    codes: list[int] = []
+
+    def relay() -> None:
+        made = place.relay(publisher, batch=4, lease="300ms")
+        asyncio.run(made.arun_once()) if colour is AsyncPoisoned else made.run_once()
+
+    def ended() -> bool:
+        codes.append(forked(relay))
+        return codes[-1] == 0 and bool(place.sql("SELECT count(*) FROM retrysafe_outbox")[0][0] == 0)
+
+    until(ended, 60)
+    found = [one[0] for one in taken(publisher.path)]
+    assert (sorted(found), len(found)) == (sorted({*ids} - {poison}), len(ids) - 1)
+    dead = place.sql("SELECT message_id, started, finished, error FROM retrysafe_outbox_dead")
+    assert [tuple(row) for row in dead] == [(poison, 3, 1, KILLS)]
+    assert codes.count(-signal.SIGKILL) == (3 if place.kind == "sqlite" else 4)
+    assert list(place.sql("SELECT id FROM retrysafe_outbox_troubles")) == []
+
+
+def test_an_attempt_that_its_relay_outlives_is_no_suspicion(place: Place) -> None:
+    """The store failed while the messages were being published: nobody died of them."""
+    if place.kind == "sqlite":
+        pytest.skip("buckets are leased there")
+    ids = place.write(*(Message("orders", n, key=str(n)) for n in range(4)))
+    place.sql("UPDATE retrysafe_outbox SET bucket = 7")
+    publisher = Waves()
+    relay = place.relay(publisher)
+    outbox = relay._setting.outbox
+    leave = outbox.leave
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        rows = place.sql("SELECT started, finished FROM retrysafe_outbox_troubles")
+        assert [tuple(row) for row in rows] == [(1, 0)] * 4
+        outbox.leave = leave  # type: ignore[method-assign]
+        raise StoreUnavailable("gone")
+
+    outbox.leave = failing  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        relay.run_once()
+    assert [tuple(row) for row in place.sql("SELECT started, finished FROM retrysafe_outbox_troubles")] == [(0, 0)] * 4
+    assert relay.run_once().left == 4
+    assert publisher.waves == [ids, ids]
+    assert list(place.sql("SELECT id FROM retrysafe_outbox_troubles")) == []
+
+
+def test_a_relay_that_has_outlived_a_batch_of_a_bucket_notes_none_any_more(place: Place) -> None:
+    if place.kind == "sqlite":
+        pytest.skip("buckets are leased there")
+    relay = place.relay(batch=2)
+    outbox, noted = relay._setting.outbox, list[int]()
+    begun = outbox.begun
+    outbox.begun = lambda queue: noted.append(len(queue)) or begun(queue)  # type: ignore[method-assign,func-returns-value]
+    for _ in range(2):
+        place.write(*(Message("orders", n, key=str(n)) for n in range(6)))
+        place.sql("UPDATE retrysafe_outbox SET bucket = 7")
+        assert relay.run_once().left == 6
+    assert noted == [2]
 
 
 # ---------------------------------------------------------------- told to stop

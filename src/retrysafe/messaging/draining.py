@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from retrysafe.boundary import Boundary
 from retrysafe.claim import Claim
 from retrysafe.core.outcomes import Answered
 from retrysafe.core.relaying import Death, Rules, Verdict, crashed, judge, nothing_yet, waves
 from retrysafe.core.walking import Most, Walks
-from retrysafe.errors import InProgress, LeaseLost
+from retrysafe.errors import InProgress, LeaseLost, RetrysafeError, StoreUnavailable
+from retrysafe.finish import finish
 from retrysafe.messaging.dispatch import Dispatch
 from retrysafe.messaging.low_water import LowWater
-from retrysafe.ports import AsyncClient, Client, OutboxStore, Steps, TransactionalStore
+from retrysafe.ports import AsyncClient, AsyncExecutor, Client, Executor, OutboxStore, Steps, TransactionalStore
 from retrysafe.programs.drivers import arestarting, arun, ask, restarting, run
-from retrysafe.programs.relaying import begin_fenced, conclude, conclude_fenced, due, take
+from retrysafe.programs.relaying import as_noted, begin_fenced, conclude, conclude_fenced, due, each, take
 from retrysafe.types import Published, Queued
+
+if TYPE_CHECKING:
+    import asyncio
 
 R = TypeVar("R")
 
@@ -44,6 +48,9 @@ class Setting(NamedTuple):
     patience: float
     """Seconds that one call of the publisher may take."""
     dispatch: Dispatch
+    probation: Probation
+    turn: asyncio.Lock | None = None
+    """Whose turn it is to use two connections at once: a pool may have no more than one for each bucket."""
 
     @property
     def silence(self) -> float:
@@ -54,6 +61,26 @@ class Setting(NamedTuple):
         """These were read, and are to leave."""
         self.low.took(queue)
         self.walks.took(queue)
+
+
+class Probation:
+    """Of which buckets a relay notes the attempts that it makes in a transaction, beside that transaction.
+
+    A process that dies of a message takes the transaction with it: the note is all that is left of the attempt. It
+    costs a statement, so it is made for the first batch of each bucket alone, and for what is suspected. Whatever kills
+    a relay later is in the first batch of the process that follows, or in a later one, for which the first has left.
+    """
+
+    def __init__(self) -> None:
+        self._over: set[int] = set()
+
+    def notes(self, number: int, queue: Sequence[Queued] = ()) -> bool:
+        """Whether the attempts at these messages of a bucket are noted."""
+        return number not in self._over or suspected(queue)
+
+    def outlived(self, number: int) -> None:
+        """The relay has come to the end of a batch of the bucket."""
+        self._over.add(number)
 
 
 GRACE = 15.0
@@ -91,8 +118,12 @@ def sifted(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], Verdict]:
     verdict = nothing_yet()
     verdict.dead.extend(Death(queued, KILLS) for queued in killers)
     left = [queued for queued in due if queued not in killers]
-    suspected = any(queued.started > queued.finished for queued in left)
-    return left[:1] if suspected else left, verdict
+    return left[:1] if suspected(left) else left, verdict
+
+
+def suspected(queue: Sequence[Queued]) -> bool:
+    """Whether an attempt at one of these has come to no end."""
+    return any(queued.started > queued.finished for queued in queue)
 
 
 KILLS = "Every attempt to publish it ended with the end of its relay."
@@ -138,17 +169,38 @@ def drain(setting: Setting, client: Client, number: int) -> Sum:
     """Publish a batch of a bucket; return what became of it: nothing, where another relay holds the bucket."""
     if setting.leases is not None:
         return _drain_leased(setting, setting.leases, client, number)
+    noted: list[Queued] = []
+    try:
+        with client.transaction() as opened:
+            return _drain_held(setting, client, opened.execute, number, noted)
+    except Exception:
+        if noted:
+            with suppress(RetrysafeError):
+                run(ask(setting.outbox.lived(noted)), client)
+        raise
+
+
+def _drain_held(setting: Setting, client: Client, execute: Executor, number: int, noted: list[Queued]) -> Sum:
     total = Sum()
-    with client.transaction() as opened:
-        queue = run(_take(setting, number), opened.execute)
-        if queue:
-            setting.took(queue)
-            flow = Flow(queue, setting.rules)
-            for wave in flow:
-                verdict = flow.judge(wave, setting.dispatch.publish(wave))
-                run(conclude(setting.outbox, verdict, keep=setting.keep), opened.execute)
-                total.add(verdict)
-            run(ask(setting.store.commit()), opened.execute)
+    found = run(_take(setting, number), execute)
+    if not found:
+        return total
+    setting.took(found)
+    queue, killers = sifted(found, setting.rules)
+    if killers.dead:
+        run(conclude(setting.outbox, killers, keep=setting.keep), execute)
+        total.add(killers)
+    if setting.probation.notes(number, queue):
+        noted += as_noted(queue)
+        with suppress(StoreUnavailable):  # a pool that has no other connection; the transaction tells of a server
+            restarting(lambda: run(each(setting.outbox.begun(queue)), client))
+    flow = Flow(noted or queue, setting.rules)
+    for wave in flow:
+        verdict = flow.judge(wave, setting.dispatch.publish(wave))
+        run(conclude(setting.outbox, verdict, keep=setting.keep, noted=bool(noted)), execute)
+        total.add(verdict)
+    run(ask(setting.store.commit()), execute)
+    setting.probation.outlived(number)
     return total
 
 
@@ -156,17 +208,51 @@ async def adrain(setting: Setting, client: AsyncClient, number: int) -> Sum:
     """The same for async code."""
     if setting.leases is not None:
         return await _adrain_leased(setting, setting.leases, client, number)
+    from asyncio import CancelledError
+
+    noted: list[Queued] = []
+    try:
+        async with AsyncExitStack() as turn:
+            if setting.turn is not None and setting.probation.notes(number):
+                await turn.enter_async_context(setting.turn)
+            async with client.transaction() as opened:
+                return await _adrain_held(setting, client, opened.execute, number, noted, turn)
+    except (Exception, CancelledError):
+        if noted:
+            with suppress(RetrysafeError):
+                await finish(arun(ask(setting.outbox.lived(noted)), client))
+        raise
+
+
+async def _adrain_held(
+    setting: Setting,
+    client: AsyncClient,
+    execute: AsyncExecutor,
+    number: int,
+    noted: list[Queued],
+    turn: AsyncExitStack,
+) -> Sum:
     total = Sum()
-    async with client.transaction() as opened:
-        queue = await arun(_take(setting, number), opened.execute)
-        if queue:
-            setting.took(queue)
-            flow = Flow(queue, setting.rules)
-            for wave in flow:
-                verdict = flow.judge(wave, await setting.dispatch.apublish(wave))
-                await arun(conclude(setting.outbox, verdict, keep=setting.keep), opened.execute)
-                total.add(verdict)
-            await arun(ask(setting.store.commit()), opened.execute)
+    found = await arun(_take(setting, number), execute)
+    if not found:
+        return total
+    setting.took(found)
+    queue, killers = sifted(found, setting.rules)
+    if killers.dead:
+        await arun(conclude(setting.outbox, killers, keep=setting.keep), execute)
+        total.add(killers)
+    if setting.probation.notes(number, queue):
+        noted += as_noted(queue)
+        with suppress(StoreUnavailable):
+            await arestarting(lambda: arun(each(setting.outbox.begun(queue)), client))
+    await turn.aclose()
+    flow = Flow(noted or queue, setting.rules)
+    for wave in flow:
+        verdict = flow.judge(wave, await setting.dispatch.apublish(wave))
+        await arun(conclude(setting.outbox, verdict, keep=setting.keep, noted=bool(noted)), execute)
+        total.add(verdict)
+    await arun(ask(setting.store.commit()), execute)
+    setting.probation.outlived(number)
     return total
 
 

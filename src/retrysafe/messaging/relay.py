@@ -22,7 +22,7 @@ from retrysafe.core.walking import Walks, most
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.attending import Attendance
 from retrysafe.messaging.dispatch import Dispatch
-from retrysafe.messaging.draining import Setting, Sum, adrain, drain
+from retrysafe.messaging.draining import Probation, Setting, Sum, adrain, drain
 from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.listening import address, alistening, arefuse_pooler, listening, refuse_pooler
 from retrysafe.messaging.low_water import LowWater
@@ -68,8 +68,7 @@ class Relay:
         store: what ``Outbox(store=…)`` was given.
         publisher: a `Publisher` for `run_once` and threads, an `AsyncPublisher` for event loops.
         hold: how a bucket is held while its messages are published: by an open "transaction" (PostgreSQL, MySQL), or by
-            a "lease" with a fencing token, for slow brokers; SQLite, which has one writer, has leases only. Only leases
-            count the attempts that died with their relay.
+            a "lease" with a fencing token, for slow brokers; SQLite, which has one writer, has leases only.
         lease: how long a bucket whose relay has died stays held, with leases; they are renewed while a relay lives.
         batch: how many messages of a bucket are taken at once.
         batch_bytes: how many bytes of payloads and headers, at most; one message is taken however large it is.
@@ -77,7 +76,8 @@ class Relay:
         keep: move what has left to ``retrysafe_outbox_published`` instead of removing it.
         attempts: how often the broker may refuse a message before it is moved to the dead letters.
         crashes: how often a message may be under way when its relay dies before it is taken for the cause, and moved
-            there too. After a first time it is tried alone. Counted with leases only.
+            there too. After a first time it is tried alone. With transactions, the first death of a relay that has
+            published from the bucket before is not counted.
         pause, longest_pause: bounds of the wait before a refused message is tried again: of the first one, doubled
             with each, and of the last. The wait is a random time below them.
         on_dead: what then becomes of its lane: "skip" goes on with the next message, "park" waits for a person.
@@ -140,7 +140,7 @@ class Relay:
         self._dispatch = Dispatch(publisher, self._reporter.told, timeout=timeout)
         self._setting = Setting(
             *(cast("TransactionalStore", sql), outbox, None, rules, bounds, keep, self._low, self._walks),
-            *(timeout, self._dispatch),
+            *(timeout, self._dispatch, Probation()),
         )
         self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(alarm, "alarm"))
         self._polls = Polls()
@@ -277,13 +277,15 @@ class Relay:
 
     @asynccontextmanager
     async def _aworking(self, client: AsyncClient) -> AsyncIterator[tuple[Setting, AsyncClient]]:
+        import asyncio
+
         leases = self._leasing()
         self._anew()
         self._dispatch.reset()
         try:
             with woken(self._backend, self._bell):
                 async with alistening(self._listen, self._bell.nudge):
-                    yield self._setting._replace(leases=leases), client
+                    yield self._setting._replace(leases=leases, turn=asyncio.Lock()), client
             with suppress(RetrysafeError):
                 await arun(self._attendance.farewell(), client)
         finally:

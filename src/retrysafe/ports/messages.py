@@ -77,6 +77,10 @@ class OutboxStore(Protocol):
         """Note that an attempt to publish each of these begins."""
         ...
 
+    def lived(self, queue: Sequence[Queued]) -> Ask[None]:
+        """Note that no relay has died of the attempts which began at these, whatever became of them."""
+        ...
+
     def withdraw(self, queue: Sequence[Queued]) -> list[Ask[None]]:
         """Note that the attempts which were to begin did not."""
         ...

@@ -90,13 +90,15 @@ def take(
     return (yield from due(outbox, number, most, low, walk, shut))
 
 
-def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool) -> Steps[None]:
-    """Write down, in the open transaction, what became of a wave."""
+def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool, noted: bool = False) -> Steps[None]:
+    """Write down, in the open transaction, what became of a wave; ``noted``: it was, that these attempts begin."""
     yield from each(outbox.leave(verdict.gone, keep=keep))
     for delay in verdict.delayed:
         yield from each(outbox.delay(delay))
     for death in verdict.dead:
         yield from each(outbox.bury(death))
+    if noted:
+        yield from each(outbox.withdraw(verdict.withdrawn))
 
 
 def begin_fenced(
@@ -115,6 +117,11 @@ def begin_fenced(
         return None
     yield from each(outbox.begun(queue))
     yield from ask(store.commit())
+    return as_noted(queue)
+
+
+def as_noted(queue: Sequence[Queued]) -> list[Queued]:
+    """The queue as it is when it is written down that attempts begin."""
     return [queued._replace(noted=True) for queued in queue]
 
 
@@ -126,8 +133,7 @@ def conclude_fenced(
     if not (yield from ask(outbox.fence(held))):
         yield from ask(store.rollback())
         return False
-    yield from conclude(outbox, verdict, keep=keep)
-    yield from each(outbox.withdraw(verdict.withdrawn))
+    yield from conclude(outbox, verdict, keep=keep, noted=True)
     yield from ask(store.commit())
     return True
 

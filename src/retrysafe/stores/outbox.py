@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -25,6 +25,7 @@ FOREVER = 1 << 62
 
 WRITTEN = ("bucket", "lane", *ENVELOPE)
 COLUMNS = ("id", *WRITTEN, "created")
+NOTED = ("id", "bucket", "lane", "started", "finished")
 
 
 class SqlOutbox:
@@ -220,7 +221,19 @@ class SqlOutbox:
 
     def begun(self, queue: Sequence[Queued]) -> list[Ask[None]]:
         """Note that an attempt to publish each of these begins."""
-        return [self._trouble(queued, queued.started + 1, queued.finished, 0, "") for queued in queue]
+        return [self._begun(queue[start : start + AT_ONCE]) for start in range(0, len(queue), AT_ONCE)]
+
+    def _begun(self, queue: Sequence[Queued]) -> Ask[None]:
+        params: dict[str, Any] = {}
+        for i, queued in enumerate(queue):
+            params |= {f"{name}{i}": value for name, value in _noted(queued, queued.started + 1).items()}
+        rows = (f"{self._placed(str(i))}, {self._store.NOW}, ''" for i in range(len(queue)))
+        return self._write(self._upsert_troubles(rows), params)
+
+    def lived(self, queue: Sequence[Queued]) -> Ask[None]:
+        """Note that no relay has died of the attempts which began at these, whatever became of them."""
+        where, ids = self._ids(queue)
+        return self._write(f"UPDATE {TABLE}_troubles SET started = finished WHERE {where} AND started > finished", ids)
 
     def withdraw(self, queue: Sequence[Queued]) -> list[Ask[None]]:
         """Note that the attempts which were to begin did not."""
@@ -264,24 +277,22 @@ class SqlOutbox:
 
     def _trouble(self, queued: Queued, started: int, finished: int, micros: int | None, error: str) -> Ask[None]:
         p = self._store.p
-        params = {
-            "id": queued.id,
-            "bucket": bucket(queued.lane),
-            "lane": queued.lane,
-            "started": started,
-            "finished": finished,
-            "pause": FOREVER if micros is None else micros,
-            "error": error,
-        }
-        names = ("id", "bucket", "lane", "started", "finished")
-        placed = ", ".join(p("attempts" if name in ("started", "finished") else "token", name) for name in names)
+        noted = _noted(queued, started) | {"finished": finished}
+        params = {**noted, "pause": FOREVER if micros is None else micros, "error": error}
         until = p("token", "pause") if micros is None else f"{self._store.NOW} + {p('token', 'pause')}"
-        sql = (
-            f"INSERT INTO {TABLE}_troubles ({', '.join(names)}, not_before, error) "
-            f"VALUES ({placed}, {until}, {p('operation', 'error')}) "
+        row = f"{self._placed()}, {until}, {p('operation', 'error')}"
+        return self._write(self._upsert_troubles([row]), params)
+
+    def _placed(self, suffix: str = "") -> str:
+        kinds = ("attempts" if name in ("started", "finished") else "token" for name in NOTED)
+        return ", ".join(self._store.p(kind, name + suffix) for kind, name in zip(kinds, NOTED, strict=True))
+
+    def _upsert_troubles(self, rows: Iterable[str]) -> str:
+        return (
+            f"INSERT INTO {TABLE}_troubles ({', '.join(NOTED)}, not_before, error) "
+            f"VALUES {', '.join(f'({row})' for row in rows)} "
             + self._store.upsert("id", ("started", "finished", "not_before", "error"))
         )
-        return self._write(sql, params)
 
     def _copied(
         self, table: str, queue: Sequence[Queued], more: Mapping[str, str], params: Mapping[str, Any] | None = None
@@ -309,6 +320,10 @@ class SqlOutbox:
 def _values(envelope: Envelope) -> tuple[Any, ...]:
     of = lane(envelope.topic, envelope.key, envelope.id)
     return bucket(of), of, *values_of(envelope)
+
+
+def _noted(queued: Queued, started: int) -> dict[str, int]:
+    return dict(zip(NOTED, (queued.id, bucket(queued.lane), queued.lane, started, queued.finished), strict=True))
 
 
 def _stretch(answer: Rows) -> Stretch:

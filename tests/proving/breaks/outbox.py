@@ -21,6 +21,22 @@ BREAKS: list[Break] = [
         rows=(7,),
     ),
     Break(
+        "an attempt in a transaction leaves no trace when its process dies",
+        "messaging/draining.py",
+        "return number not in self._over or suspected(queue)",
+        "return False",
+        (f"{FAULTS}test_an_attempt_that_its_relay_outlives_is_no_suspicion[postgresql]",),
+        rows=(7, 53),
+    ),
+    Break(
+        "an attempt that its relay outlives is taken for one that killed it",
+        "messaging/draining.py",
+        "                run(ask(setting.outbox.lived(noted)), client)",
+        "                pass",
+        (f"{FAULTS}test_an_attempt_that_its_relay_outlives_is_no_suspicion[postgresql]",),
+        rows=(7, 53),
+    ),
+    Break(
         "a message is marked as published before it is",
         "messaging/draining.py",
         "            _conclude(setting, client, claim, flow.judge(wave, setting.dispatch.publish(wave)), total)",
