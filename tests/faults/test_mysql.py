@@ -745,7 +745,7 @@ def test_a_result_larger_than_a_packet_breaks_no_store(weak_server: MariaDB) -> 
     ],
 )
 def test_versions(version: str, refused: bool) -> None:
-    found = _findings(Rows([(version, 0, 0, 1, 1, 1, 64 << 20, "READ-COMMITTED")], 1))
+    found = _findings(Rows([(version, 0, 0, 1, 1, 1, 64 << 20, "READ-COMMITTED", "utf8mb4 utf8mb4 utf8mb4", None)], 1))
     assert [finding.name for finding in found if finding.level == "refuse"] == (["version"] if refused else [])
 
 

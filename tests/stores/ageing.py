@@ -56,9 +56,8 @@ def mysql_connection(url: str, **options: Any) -> Any:
         port=parts.port,
         user=parts.username,
         database=parts.path[1:],
-        charset="utf8mb4",
         ssl_disabled=True,  # or every connection would read all certificates of the system
-        **options,
+        **{"charset": "utf8mb4", **options},
     )
 
 

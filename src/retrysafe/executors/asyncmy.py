@@ -12,6 +12,7 @@ from asyncmy.cursors import Cursor
 from asyncmy.errors import MySQLError
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.encoding import refuse_encoding
 from retrysafe.executors.own import AsyncOwn, is_quiet
 from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail
 from retrysafe.ports import Query, Rows
@@ -59,6 +60,7 @@ def ajoin(connection: Any) -> InTransaction:
     """An executor on the caller's connection."""
     if connection.get_autocommit() and not connection.get_transaction_status():
         raise ConfigurationError(AUTOCOMMIT)
+    refuse_encoding(connection)
     return InTransaction(connection)
 
 

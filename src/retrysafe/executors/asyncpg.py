@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.executors.encoding import refuse_encoding
 from retrysafe.executors.pooler import DIRECT_STATUS, is_direct, not_connected, question, status_question
 from retrysafe.executors.sql import AUTOCOMMIT, ain_turn, arguments, fail, unheard, unreplicated
 from retrysafe.ports import Copy, Query, Rows
@@ -128,6 +129,7 @@ def ajoin(connection: Any) -> InTransaction:
     """An executor on the caller's connection."""
     if not connection.is_in_transaction():
         raise ConfigurationError(AUTOCOMMIT)
+    refuse_encoding(connection)
     return InTransaction(connection)
 
 

@@ -21,6 +21,7 @@ from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.encoding import refuse_encoding
 from retrysafe.executors.own import ALL_LENT, CHECKOUT, MOST_CONNECTIONS
 from retrysafe.executors.sql import arguments, fail, in_turn, this_process
 from retrysafe.locks import Places
@@ -178,6 +179,7 @@ def join(connection: BaseDatabaseWrapper, store: str) -> InAtomic:
             f"tx= is {mine}, which is in no atomic block of this thread: the claim and the work could not commit "
             f"together. Use `with transaction.atomic({using}):` around the claim."
         )
+    refuse_encoding(connection.connection)
     return InAtomic(connection)
 
 

@@ -17,6 +17,7 @@ from psycopg.rows import tuple_row
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.deadline import timely
+from retrysafe.executors.encoding import refuse_encoding
 from retrysafe.executors.own import AsyncOwn, Own, is_quiet
 from retrysafe.executors.pooler import is_direct, not_connected, question
 from retrysafe.executors.sql import (
@@ -39,6 +40,7 @@ DEADLINE = 10.0
 
 _BLOCK = 1 << 16
 _SETTINGS = {
+    "client_encoding": "utf8",
     "connect_timeout": 10,
     "tcp_user_timeout": round(DEADLINE * 1000),
     "keepalives_idle": 10,
@@ -218,6 +220,7 @@ def _refuse(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
         raise ConfigurationError(AUTOCOMMIT)
     if connection.pgconn.pipeline_status != PipelineStatus.OFF:
         raise ConfigurationError("tx= is in pipeline mode, where a claim cannot be answered: leave the pipeline first.")
+    refuse_encoding(connection)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pymysql.cursors import Cursor
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.executors.deadline import timely
+from retrysafe.executors.encoding import refuse_encoding
 from retrysafe.executors.own import Own, is_quiet
 from retrysafe.executors.sql import AUTOCOMMIT, arguments, fail, in_turn, this_process
 from retrysafe.ports import Query, Rows
@@ -67,6 +68,7 @@ def join(connection: Any) -> InTransaction:
     """An executor on the caller's connection."""
     if connection.get_autocommit() and not is_in_transaction(connection):
         raise ConfigurationError(AUTOCOMMIT)
+    refuse_encoding(connection)
     return InTransaction(connection)
 
 

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.executors.encoding import refuse_encoding
 from retrysafe.executors.pooler import is_direct, question
 from retrysafe.executors.sql import AUTOCOMMIT, ENGINE_AUTOCOMMIT, NO_SAVEPOINT, arguments, fail, in_turn, this_process
 from retrysafe.ports import Copy, Query, Rows
@@ -206,6 +207,7 @@ class Joined:
         try:
             _let_listeners_begin(connection)
             _refuse_autocommit(connection)
+            refuse_encoding(_dbapi(connection))
             _begin(connection, "BEGIN IMMEDIATE")
         except _Failures as error:
             fail(error)

@@ -173,7 +173,8 @@ class MysqlStore(SqlStore):
     def examine(self) -> list[Ask[list[Finding]]]:
         """Refuse what breaks a claim; tell how durable a commit is."""
         settings = ", ".join(f"@@{name}" for name in _SETTINGS)
-        return [Ask(Query(f"SELECT VERSION(), {settings}, {_ISOLATION}", {}, writes=False), _findings)]
+        sql = f"SELECT VERSION(), {settings}, {_ISOLATION}, {_CHARSETS}, {_TABLES_CHARSETS}"
+        return [Ask(Query(sql, {}, writes=False), _findings)]
 
     # ------------------------------------------------------------ statements
 
@@ -256,11 +257,17 @@ _SETTINGS = (
     "sync_binlog",
     "max_allowed_packet",
 )
+_CHARSETS = "CONCAT_WS(' ', @@character_set_client, @@character_set_connection, @@character_set_results)"
+_TABLES_CHARSETS = (
+    "(SELECT GROUP_CONCAT(DISTINCT c.table_name ORDER BY c.table_name SEPARATOR ', ') FROM information_schema.columns "
+    "AS c WHERE c.table_schema = DATABASE() AND LEFT(c.table_name, 10) = 'retrysafe_' "
+    "AND c.table_name <> 'retrysafe_schema' AND c.character_set_name <> 'utf8mb4')"
+)
 _OLDEST = {True: (10, 6, 0), False: (8, 0, 19)}
 
 
 def _findings(answer: Rows) -> list[Finding]:
-    version, rollback, read_only, flush, log_bin, sync, packet, isolation = answer.rows[0]
+    version, rollback, read_only, flush, log_bin, sync, packet, isolation, charsets, tables = answer.rows[0]
     found = [Finding("fact", "version", version), Finding("fact", "innodb_flush_log_at_trx_commit", str(flush))]
     name, number, oldest = _version(version)
     if number < oldest:
@@ -274,6 +281,7 @@ def _findings(answer: Rows) -> list[Finding]:
         found.append(Finding("refuse", "isolation", "READ UNCOMMITTED shows results that may be rolled back."))
     if int(read_only):
         found.append(Finding("refuse", "read_only", "The server is read-only, as a replica is: use the primary."))
+    found += _charset_findings(_text(charsets), _text(tables))
     if int(flush) != 1:
         text = f"{flush}: a crash of the server or its machine may lose the last commits; 1 keeps them."
         found.append(Finding("warn", "innodb_flush_log_at_trx_commit", text))
@@ -286,6 +294,22 @@ def _findings(answer: Rows) -> list[Finding]:
         )
         found.append(Finding("warn", "max_allowed_packet", text))
     return found
+
+
+def _charset_findings(charsets: str, tables: str | None) -> list[Finding]:
+    """Refuse what does not take every character."""
+    found: list[Finding] = []
+    if set(charsets.split()) != {"utf8mb4"}:
+        text = f"Its connections have the character sets {charsets} (client, connection, results), not utf8mb4: "
+        found.append(Finding("refuse", "charset", f"{text}connect with charset=utf8mb4."))
+    if tables is not None:
+        text = f"Columns of {tables} have a character set other than utf8mb4. Convert each table: "
+        found.append(Finding("refuse", "tables", f"{text}ALTER TABLE … CONVERT TO CHARACTER SET utf8mb4 COLLATE …."))
+    return found
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 _ROLLBACK = (

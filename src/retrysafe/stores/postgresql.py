@@ -207,8 +207,11 @@ class PostgresqlStore(SqlStore):
         )
 
     def examine(self) -> list[Ask[list[Finding]]]:
-        """Refuse a standby; tell how durable a commit is."""
-        names = ("fsync", "synchronous_commit", "synchronous_standby_names", "full_page_writes")
+        """Refuse a standby, and text that is not UTF-8; tell how durable a commit is."""
+        names = (
+            *("fsync", "synchronous_commit", "synchronous_standby_names", "full_page_writes"),
+            *("server_encoding", "client_encoding"),
+        )
         settings = ", ".join(f"current_setting('{name}')" for name in names)
         sql = f"SELECT CAST(pg_is_in_recovery() AS text), {settings}"
         return [Ask(Query(sql, {}, writes=False), _findings)]
@@ -287,8 +290,19 @@ def _share(answer: Rows) -> float:
     return int(forgotten) / int(seen) if seen else 0.0
 
 
+_SERVER_ENCODING = (
+    "The database has the encoding {}, in which not every character can be stored and read. Use one that is made with "
+    "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0."
+)
+_CLIENT_ENCODING = (
+    "Its connections have the client_encoding {}, in which not every character can be sent and read. Connect with "
+    "client_encoding=utf8, and look for PGCLIENTENCODING and ALTER ROLE … SET client_encoding."
+)
+
+
 def _findings(answer: Rows) -> list[Finding]:
-    standby, fsync, commit, standbys, pages = answer.rows[0]
+    values = (value.decode() if isinstance(value, bytes) else value for value in answer.rows[0])  # SQL_ASCII: bytes
+    standby, fsync, commit, standbys, pages, server, client = values
     found = [
         Finding("fact", "synchronous_commit", commit),
         Finding("fact", "synchronous_standby_names", standbys or "none: a failover may lose the last commits"),
@@ -297,6 +311,10 @@ def _findings(answer: Rows) -> list[Finding]:
         found.append(
             Finding("refuse", "in_recovery", "The server is a standby, where nothing can be claimed: use the primary.")
         )
+    if server != "UTF8":
+        found.append(Finding("refuse", "server_encoding", _SERVER_ENCODING.format(server)))
+    elif client != "UTF8":
+        found.append(Finding("refuse", "client_encoding", _CLIENT_ENCODING.format(client)))
     if fsync != "on" or pages != "on":
         found.append(
             Finding(

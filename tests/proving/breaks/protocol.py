@@ -6,6 +6,7 @@ from tests.proving.breaks import Break
 
 GROUPS = "tests/boundary/test_exception_groups.py"
 CONFORMANCE = "tests/stores/test_conformance.py::test_conformance"
+ENCODINGS = "tests/faults/test_encodings.py"
 GATES = "tests/faults/test_gates.py"
 PEERS = "tests/faults/test_peers_bugs.py"
 TRANSACTIONS = "tests/boundary/test_transactions.py"
@@ -182,6 +183,34 @@ BREAKS = [
         "return Query(self._claim_sql, params)",
         killed_by=("tests/faults/test_sql_faults.py::test_losing_the_race_for_the_unique_key_reads_the_winner",),
         rows=(25,),
+    ),
+    Break(
+        "a database that is not in UTF-8 is taken",
+        "stores/postgresql.py",
+        'if server != "UTF8":',
+        "if False:",
+        killed_by=(f"{ENCODINGS}::test_a_postgresql_database_that_is_not_utf8_is_refused[SQL_ASCII-psycopg]",),
+    ),
+    Break(
+        "a store whose connections are not in UTF-8 is taken",
+        "stores/postgresql.py",
+        'elif client != "UTF8":',
+        "elif False:",
+        killed_by=(f"{ENCODINGS}::test_a_store_whose_connections_are_not_is_refused[pool-SQL_ASCII]",),
+    ),
+    Break(
+        "a caller's connection that is not in UTF-8 is joined",
+        "executors/encoding.py",
+        "    if encoding != needed:",
+        "    if False:",
+        killed_by=(f"{ENCODINGS}::test_a_callers_connection_to_postgresql_that_is_not_is_refused[LATIN1]",),
+    ),
+    Break(
+        "tables of MySQL that were converted to another character set are taken",
+        "stores/mysql.py",
+        "    if tables is not None:",
+        "    if False:",
+        killed_by=(f"{ENCODINGS}::test_tables_that_were_converted_are_refused[utf8mb3]",),
     ),
     Break(
         "a transaction takes a lock for every claim, however many there are",
