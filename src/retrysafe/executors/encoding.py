@@ -6,7 +6,7 @@ from typing import Any
 
 from retrysafe.errors import ConfigurationError
 
-_POSTGRESQL = "UTF8", "psycopg.connect(…, client_encoding='utf8'), or SET client_encoding TO 'UTF8'"
+_POSTGRESQL = "utf8", "psycopg.connect(…, client_encoding='utf8'), or SET client_encoding TO 'UTF8'"
 _MYSQL = "utf8mb4", "charset='utf8mb4' where you connect, with Django in OPTIONS"
 
 
@@ -16,7 +16,7 @@ def refuse_encoding(driver: Any) -> None:
     if found is None:
         return
     encoding, (needed, how) = found
-    if encoding != needed:
+    if encoding.lower().strip("'").replace("-", "") != needed:  # PgBouncer says what its client has written
         raise ConfigurationError(
             f"tx= is a connection with the encoding {encoding}, in which not every character can be sent and read. "
             f"Nothing of this claim was run. It has to be {needed}: {how}."
