@@ -147,7 +147,7 @@ class Sweeper:
 
     def _run(self, client: Client, limit: int | None = None) -> Swept:
         self._backend.check(client)
-        count = _Count(limit, self._schedule.batch)
+        count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
         try:
             if self._rotate:
                 self._rotate_all(client, count)
@@ -164,7 +164,7 @@ class Sweeper:
 
     async def _arun(self, client: AsyncClient, limit: int | None = None) -> Swept:
         await self._backend.acheck(client)
-        count = _Count(limit, self._schedule.batch)
+        count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
         try:
             if self._rotate:
                 await self._arotate_all(client, count)
@@ -347,8 +347,8 @@ class Sweeper:
 class _Count:
     """What one run has done so far, and how much it still may."""
 
-    def __init__(self, limit: int | None, batch: int) -> None:
-        self._left = limit
+    def __init__(self, limit: int | None, batch: int, *, by_bytes: bool = False) -> None:
+        self._left, self._by_bytes = limit, by_bytes
         self.size = batch if limit is None else min(batch, limit)
         """How many records the next batch may have; 0 when there is none to come."""
         self._began = time.monotonic()
@@ -357,8 +357,8 @@ class _Count:
         self.skipped: tuple[str, ...] = ()
 
     def took(self, seen: int) -> None:
-        """Note a batch: one that was not full was the last."""
-        if seen < self.size:
+        """Note a batch: one that was not full was the last, an empty one where batches are bounded by bytes too."""
+        if seen < (1 if self._by_bytes else self.size):
             self.size = 0
         elif self._left is not None:
             self._left -= seen

@@ -10,6 +10,7 @@ import pytest
 from retrysafe.cli import main
 from retrysafe.messaging import Became, Received
 from retrysafe.messaging.inbox_operating import InboxOperator
+from retrysafe.programs.drivers import ask
 from retrysafe.types import Chosen
 from tests.messaging.inboxes import World, envelope
 
@@ -74,3 +75,22 @@ def test_old_notes_are_forgotten(world: World) -> None:
             world.age_attempts(400 * 86400)
             assert operator.forget("300d") >= 1
         assert notes() < before
+
+
+def test_large_dead_letters_are_looked_up_by_bytes_not_by_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrysafe.stores.inbox.PAGE_BYTES", 4000)
+    inbox = world.inbox()
+    name = f"stock-{inbox.boundary.name}"
+
+    @inbox.handler(name, attempts=1)
+    def handle(message: Received[Any]) -> None:
+        raise ValueError("no")
+
+    for n in range(5):
+        handle.handle(envelope(n)._replace(payload=b"x" * 1500))
+    with InboxOperator(world.url, observers=()) as operator:
+        chosen = Chosen(consumer=name)
+        assert len(operator._do(ask(operator._inbox.letters(chosen, limit=200)))) == 2
+        assert [one.arrival.envelope.id for one in operator.dead(chosen)] == [str(n) for n in range(5)]
+        assert operator.redrive(chosen) == 5
+    assert [len(handle.handle_marked()) for _ in range(4)] == [2, 2, 1, 0]

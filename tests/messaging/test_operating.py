@@ -28,11 +28,11 @@ from retrysafe.messaging.relay import Relay, Relayed
 from retrysafe.messaging.retention import OutboxSweeper, line
 from retrysafe.observers import Observers
 from retrysafe.ports import Ask
-from retrysafe.programs.drivers import run
+from retrysafe.programs.drivers import ask, run
 from retrysafe.programs.relaying import redrive
 from retrysafe.stores.outbox import FOREVER
 from retrysafe.stores.outbox_operating import OperableSqlOutbox
-from retrysafe.types import Chosen, Envelope, Published, Reception
+from retrysafe.types import Chosen, DeadLetter, Envelope, Published, Reception
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, Told, auntil, until
 from tests.stores.ageing import mysql_connection
@@ -395,6 +395,41 @@ def test_what_is_kept_is_archived_and_removed_when_it_is_old(place: Place, tmp_p
     place.sql("UPDATE retrysafe_outbox_published SET published = 1")
     assert main(["outbox", "sweep", "--older-than", "1h", "--store", place.url]) == 0
     assert place.sql("SELECT id FROM retrysafe_outbox_published") == []
+
+
+def test_large_messages_are_looked_up_and_archived_by_bytes_not_by_rows(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 dead letters of a megabyte killed whoever looked at them, and 1000 that were kept the sweeper."""
+    monkeypatch.setattr("retrysafe.stores.outbox_operating.PAGE_BYTES", 4000)
+    held: list[int] = []
+
+    def redriven(store: Any, outbox: Any, letters: Sequence[DeadLetter]) -> Any:
+        held.append(sum(len(one.envelope.payload) for one in letters))
+        return redrive(store, outbox, letters)
+
+    monkeypatch.setattr("retrysafe.messaging.operating.redrive", redriven)
+    ids = place.write(*(Message("a", "x" * size, key=str(n)) for n, size in enumerate([1500] * 4 + [9000, 1500])))
+    assert place.relay(refusing("a")).run_once().dead == 6
+    with place.operator() as operator:
+        assert len(operator._do(ask(operator._outbox.letters(Chosen(), 0, 200)))) == 2
+        assert [(one.envelope.id, len(one.envelope.payload)) for one in operator.dead()] == [
+            (one, size + 2) for one, size in zip(ids, [1500] * 4 + [9000, 1500], strict=True)
+        ]
+        assert operator.redrive() == 6
+    assert held == [0]
+    assert place.relay(keep=True).run_once().left == 6
+    place.sql("UPDATE retrysafe_outbox_published SET published = published - 7200000000")
+    archived: list[list[int]] = []
+    sweeper = OutboxSweeper(
+        place.url,
+        older_than="1h",
+        archive=lambda kept: archived.append([len(one.payload) for _, one in kept]),
+        observers=(),
+    )
+    assert sweeper.run_once(5)[:2] == (5, 5)
+    assert sweeper.run_once()[:2] == (1, 1)
+    assert archived == [[1502] * 2, [1502] * 2, [9002], [1502]]
 
 
 # ---------------------------------------------------------------- publishers that behave oddly

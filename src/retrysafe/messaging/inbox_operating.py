@@ -65,8 +65,8 @@ class InboxOperator(Operating):
         that died longer ago than its boundary's window is told to be late: if it was handled in any other way since,
         that is forgotten, and it is handled twice.
         """
-        letters = islice(self.dead(chosen), limit)
-        marked = sum(1 for one in list(letters) if self._do(ask(self._inbox.mark(one.arrival.identity))))
+        found = [one.arrival.identity for one in islice(self.dead(chosen), limit)]
+        marked = sum(1 for identity in found if self._do(ask(self._inbox.mark(identity))))
         if marked:
             fields = {"messages": marked, "actor": self.actor, "reason": reason}
             self._observers.tell("redriven", "retrysafe.inbox", chosen.consumer or "", b"", "", fields)

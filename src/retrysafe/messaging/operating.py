@@ -77,10 +77,15 @@ class OutboxOperator(Operating):
         parked lane goes on where it is. Each has all its attempts again. What dies again meanwhile is left alone.
         """
         done, began = 0, None
-        letters = self.dead(chosen)
+        letters = map(_without_payload, self.dead(chosen))
         while page := list(islice(letters, PAGE if limit is None else min(PAGE, limit - done))):
             began = page[0].now if began is None else began
             done += self._do(redrive(self._store, self._outbox, [one for one in page if one.died <= began]), own=True)
         if done:
             self._reporter.operated("redriven", messages=done, actor=self.actor, reason=reason)
         return done
+
+
+def _without_payload(letter: DeadLetter) -> DeadLetter:
+    """What is held of a letter while others are looked up: its number, not its bytes."""
+    return letter._replace(envelope=letter.envelope._replace(payload=b"", headers={}))

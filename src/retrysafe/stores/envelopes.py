@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from retrysafe.stores.sql import SqlStore
 from retrysafe.types import Envelope
+
+PAGE_BYTES = 4 << 20
+"""Bytes of payloads and headers that a page of messages has, at most; one message always fits."""
 
 ENVELOPE: tuple[str, ...] = (
     "message_id",
@@ -28,6 +32,19 @@ def values_of(envelope: Envelope) -> tuple[Any, ...]:
         *(envelope.id, envelope.topic, envelope.key, envelope.type, envelope.source, envelope.sequence),
         *(headers, envelope.payload, envelope.media_type),
     )
+
+
+def paged(store: SqlStore, columns: Iterable[str], source: str, order: Iterable[str]) -> str:
+    """The first messages ``d`` of a source, in an order of their own columns: parameters are ``limit``, ``span_bytes``.
+
+    Behind their columns is the instant of reading, so the source has the store's clock.
+    """
+    size = f"{store.BYTES}(d.payload) + {store.BYTES}(d.headers) AS size"
+    names, by = ", ".join(f"d.{name}" for name in columns), ", ".join(f"d.{name}" for name in order)
+    page = f"SELECT {names}, t.now AS read_at, {size} FROM {source} ORDER BY {by} LIMIT {store.p('limit')}"
+    summed = f"SELECT d.*, sum(d.size) OVER (ORDER BY {by}) AS upto FROM ({page}) AS d"
+    fits = f"d.upto <= {store.p('limit', 'span_bytes')} OR d.upto = d.size"
+    return f"SELECT {names}, d.read_at FROM ({summed}) AS d WHERE {fits} ORDER BY {by}"
 
 
 def envelope_in(fields: Mapping[str, Any]) -> Envelope:

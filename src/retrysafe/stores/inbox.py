@@ -9,7 +9,7 @@ from retrysafe.core.identifiers import milliseconds_of
 from retrysafe.core.inboxing import Counts
 from retrysafe.ports import Ask, Rows
 from retrysafe.stores.chosen import conditions
-from retrysafe.stores.envelopes import ENVELOPE, envelope_in, values_of
+from retrysafe.stores.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, paged, values_of
 from retrysafe.stores.sql import SqlStore
 from retrysafe.types import Arrival, Chosen, DeadLetter, InboxLetter, Place
 
@@ -121,11 +121,9 @@ class SqlInbox:
             where += f" AND (d.died > {died} OR (d.died = {died} AND d.key_hash > {p('key')}))"
         if marked:
             where += " AND d.redrive IS NOT NULL"
-        columns = ", ".join(f"d.{name}" for name in _READ)
-        sql = (
-            f"SELECT {columns}, t.now FROM {DEAD} AS d, {self._store.clock} WHERE 1 = 1{where} "
-            f"ORDER BY d.died, d.key_hash LIMIT {p('limit')}"
-        )
+        params["span_bytes"] = PAGE_BYTES
+        source = f"{DEAD} AS d, {self._store.clock} WHERE 1 = 1{where}"
+        sql = paged(self._store, _READ, source, ["died", "key_hash"])
         return Ask(self._store.query(sql, params, writes=False), lambda answer: [_letter(row) for row in answer.rows])
 
     def groups(self, chosen: Chosen) -> Ask[dict[tuple[str, str, str], int]]:

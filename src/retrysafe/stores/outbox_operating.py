@@ -9,7 +9,7 @@ from retrysafe.core.lanes import BUCKETS
 from retrysafe.core.relaying import MOST_COUNTED
 from retrysafe.ports import Ask, Rows
 from retrysafe.stores.chosen import conditions
-from retrysafe.stores.envelopes import envelope_in
+from retrysafe.stores.envelopes import PAGE_BYTES, envelope_in, paged
 from retrysafe.stores.outbox import COLUMNS, FOREVER, TABLE, WRITTEN, SqlOutbox
 from retrysafe.stores.sql import SqlStore
 from retrysafe.types import Backlog, Chosen, DeadLetter, Envelope, RelaySeen
@@ -121,11 +121,10 @@ class OperableSqlOutbox(SqlOutbox):
     def letters(self, chosen: Chosen, after: int, limit: int) -> Ask[list[DeadLetter]]:
         """Dead letters, and the heads of parked lanes, in the order of their numbers."""
         where, params = conditions(self._store, chosen)
-        sql = (
-            f"SELECT {', '.join(f'd.{name}' for name in _LETTER)}, t.now FROM {self._letters}, {self._store.clock} "
-            f"WHERE d.id > {self._store.p('token', 'after')}{where} ORDER BY d.id LIMIT {self._store.p('limit')}"
-        )
-        return Ask(self._store.query(sql, {**params, "after": after, "limit": limit}, writes=False), _read_letters)
+        source = f"{self._letters}, {self._store.clock} WHERE d.id > {self._store.p('token', 'after')}{where}"
+        sql = paged(self._store, _LETTER, source, ["id"])
+        params |= {"after": after, "limit": limit, "span_bytes": PAGE_BYTES}
+        return Ask(self._store.query(sql, params, writes=False), _read_letters)
 
     def count(self, chosen: Chosen) -> Ask[dict[tuple[str, str, str], int]]:
         """How many dead letters are chosen, by topic, type and error."""
@@ -178,10 +177,11 @@ class SqlPublished:
         return [Ask(self._store.query(sql, params), lambda answer: answer.affected)]
 
     def forgotten(self, limit: int) -> list[Ask[list[tuple[int, Envelope]]]]:
-        """Up to so many, to be archived."""
-        columns = ", ".join(f"q.{name}" for name in COLUMNS)
-        sql = f"SELECT {columns} FROM {TABLE}_published AS q JOIN ({self._old()}) AS x ON x.id = q.id ORDER BY q.id"
-        return [Ask(self._store.query(sql, {"age": self._age, "limit": limit}, writes=False), _kept)]
+        """Up to so many, to be archived, and up to `PAGE_BYTES` of them."""
+        source = f"{TABLE}_published AS d JOIN ({self._old()}) AS x ON x.id = d.id, {self._store.clock}"
+        sql = paged(self._store, COLUMNS, source, ["id"])
+        params = {"age": self._age, "limit": limit, "span_bytes": PAGE_BYTES}
+        return [Ask(self._store.query(sql, params, writes=False), _kept)]
 
     def remove(self, seen: Sequence[tuple[int, Envelope]]) -> list[Ask[int]]:
         """Remove what was archived."""
