@@ -34,6 +34,7 @@ class Shelf:
         self._tags: set[Hashable] = set()
         self._resting: dict[int, float] = {}
         self._held: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
         self._places = 0
 
     def put(self, delivery: Delivery) -> None:
@@ -42,6 +43,7 @@ class Shelf:
         envelope = delivery.envelope
         self._waiting.append(_Kept(self._places, lane(envelope.topic, envelope.key, envelope.id), delivery))
         self._held[delivery.partition] += 1
+        self._bytes[delivery.partition] += len(envelope.payload)
         self._tags.add(delivery.tag)
 
     def has(self, tag: Hashable) -> bool:
@@ -88,6 +90,10 @@ class Shelf:
         """How many of a partition are not settled."""
         return self._held[partition]
 
+    def held_bytes(self, partition: str) -> int:
+        """How many bytes of payloads they have."""
+        return self._bytes[partition]
+
     def out(self, partition: str) -> int:
         """How many of a partition are handed out."""
         return sum(kept.delivery.partition == partition for kept in self._out.values())
@@ -98,11 +104,14 @@ class Shelf:
         self._out = {tag: kept for tag, kept in self._out.items() if kept.delivery.partition != partition}
         self._tags = {kept.delivery.tag for kept in (*self._waiting, *self._out.values())}
         del self._held[partition]
+        del self._bytes[partition]
 
     def clear(self) -> None:
         """Drop everything."""
-        self._waiting, self._out, self._held, self._tags = [], {}, Counter(), set()
+        self._waiting, self._out, self._tags = [], {}, set()
+        self._held, self._bytes = Counter(), Counter()
 
     def _release(self, kept: _Kept) -> None:
         self._held[kept.delivery.partition] -= 1
+        self._bytes[kept.delivery.partition] -= len(kept.delivery.envelope.payload)
         self._tags.discard(kept.delivery.tag)

@@ -45,17 +45,38 @@ local function group()
     redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[2], '0', 'MKSTREAM')
     return {'last-delivered-id', '0-0'}
 end
+local entries, room, bytes = {}, tonumber(ARGV[4]), tonumber(ARGV[7])
+local function keep(found)
+    for _, entry in ipairs(found) do
+        for _, value in ipairs(entry[2]) do bytes = bytes - #value end
+        entries[#entries + 1] = entry
+    end
+    room = room - #found
+end
 local read = fact(group(), 'last-delivered-id')
 if ARGV[5] ~= '' then
-    local left = redis.call('XAUTOCLAIM', KEYS[1], ARGV[2], ARGV[3], 0, ARGV[5], 'COUNT', ARGV[4])
-    return {'left', left[1], left[2], left[3] or {}, read}
+    local cursor, lost = ARGV[5], {}
+    repeat
+        local left = redis.call('XAUTOCLAIM', KEYS[1], ARGV[2], ARGV[3], 0, cursor, 'COUNT', math.min(room, 10))
+        cursor = left[1]
+        keep(left[2])
+        for _, id in ipairs(left[3] or {}) do lost[#lost + 1] = id end
+    until cursor == '0-0' or room <= 0 or bytes <= 0
+    return {'left', cursor, entries, lost, read}
 end
 if read ~= ARGV[6] then return {'missed'} end
-local new = redis.call('XREADGROUP', 'GROUP', ARGV[2], ARGV[3], 'COUNT', ARGV[4], 'STREAMS', KEYS[1], '>')
-if new then return {'new', new[1][2]} end
+repeat
+    local count = math.min(room, 10)
+    local new = redis.call('XREADGROUP', 'GROUP', ARGV[2], ARGV[3], 'COUNT', count, 'STREAMS', KEYS[1], '>')
+    if new then keep(new[1][2]) end
+until not new or #new[1][2] < count or room <= 0 or bytes <= 0
+if #entries > 0 then return {'new', entries} end
 return {'none', fact(redis.call('XINFO', 'STREAM', KEYS[1]), 'last-generated-id')}
 """
-"""Reads a stream for its owner. KEYS: stream, owner; ARGV: token, group, member, count, cursor of what was left, read.
+"""Reads a stream for its owner. KEYS: stream, owner; ARGV: token, group, member, count, cursor of what was left, read,
+and bytes.
+
+Ten entries at a time, until there are so many or so many bytes of them: nobody can tell beforehand how large they are.
 
 Who has lost the stream and does not know it yet is refused by the owner's higher token: it would take entries that the
 owner then never sees. Nor are entries passed by that were read before and whose answer was lost, here or in a client
@@ -132,6 +153,7 @@ class RedisStreamsConsumer:
         prefix: of the streams' names, as its publishers were told.
         prefetch: how many messages of a stream are received and not settled. As many can wait for lanes that rest
             before the stream comes to rest.
+        prefetch_bytes: how many bytes of them; ten messages more may be read, as their sizes are known afterwards.
         lease: for how long a stream stays with a consumer that is dead or cut off.
         leases: the store of the leases, as ``Boundary(store=…)`` takes it; by default the server of the client.
         delete: remove an entry when it is settled; only where no other group reads the stream. By default entries stay
@@ -153,6 +175,7 @@ class RedisStreamsConsumer:
         partitions: int | None = None,
         prefix: str = "",
         prefetch: int = 200,
+        prefetch_bytes: int = 16 << 20,
         lease: Duration = "15s",
         leases: Any = None,
         delete: bool = False,
@@ -163,11 +186,14 @@ class RedisStreamsConsumer:
         names = [topics] if isinstance(topics, str) else list(topics)
         if client.get_encoder().decode_responses:  # type: ignore[no-untyped-call]
             raise ConfigurationError("client= has decode_responses=True, and payloads are bytes: make one without.")
-        if not names or not group or prefetch < 1:
-            raise ConfigurationError("topics= and group= must not be empty, and prefetch= is a number from 1.")
+        if not names or not group or min(prefetch, prefetch_bytes) < 1:
+            raise ConfigurationError(
+                "topics= and group= must not be empty, and prefetch= and prefetch_bytes= are numbers from 1."
+            )
         places = [place for topic in names for place in partitions_of(topic, partitions)]
         self._streams = {stream_of(prefix, place): place for place in places}
         self._client, self._group, self._prefetch, self._delete = client, group, prefetch, delete
+        self._bytes = prefetch_bytes
         self._keep = None if keep is None else round(seconds_of(keep, "keep") * 1000)
         self._trimmed: dict[str, float] = {}
         self._redelivers = None if redelivers is None else seconds_of(redelivers, "redelivers")
@@ -253,18 +279,21 @@ class RedisStreamsConsumer:
         pipeline = self._client.pipeline(transaction=False)
         asked: list[str] = []
         for stream, token in self._holdings.tokens().items():
-            room = self._prefetch - self._shelf.held(stream)
-            if room > 0:
+            if self._has_room(stream):
+                room, space = self._prefetch - self._shelf.held(stream), self._bytes - self._shelf.held_bytes(stream)
                 asked.append(stream)
                 keys = (stream, f"{stream}:owner:{self._group}")
                 state = self._read[stream]
-                pipeline.eval(_READ, 2, *keys, str(token), self._group, _MEMBER, room, state.cursor, state.read)
+                pipeline.eval(_READ, 2, *keys, str(token), self._group, _MEMBER, room, state.cursor, state.read, space)
         answers: list[Any] = await pipeline.execute(raise_on_error=False) if asked else []
         taken = [self._took(stream, answer) for stream, answer in zip(asked, answers, strict=True)]
         for failure in answers:
             if isinstance(failure, Exception):
                 raise failure
         return any(taken)
+
+    def _has_room(self, stream: str) -> bool:
+        return self._shelf.held(stream) < self._prefetch and self._shelf.held_bytes(stream) < self._bytes
 
     def _took(self, stream: str, answer: Any) -> bool:
         """Keep what an answer has; whether to look again at once."""
@@ -302,7 +331,7 @@ class RedisStreamsConsumer:
     async def _rest(self, seconds: float) -> None:
         """Wait until something new may be there, or room for it."""
         held = self._holdings.tokens()
-        waiting = [stream for stream in held if self._shelf.held(stream) < self._prefetch]
+        waiting = [stream for stream in held if self._has_room(stream)]
         if not waiting or seconds < 0.001:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._moved.wait(), max(0.0, seconds))
