@@ -202,6 +202,16 @@ def test_a_route_that_is_off_and_one_by_method_on_the_same_path() -> None:
         assert [front.ask("POST", "/orders/7", key="k2").replayed for _ in range(2)] == [False, False]
 
 
+def test_a_route_that_requires_a_key_holds_for_other_spellings_of_its_path() -> None:
+    routes = (Route("POST /payments", key="required"), Route("POST /Free", key="off"), Route("/**", key="optional"))
+    guards = Guards(Settings("http://h", "memory://", routes=routes))
+    for path in ("//payments", "/payments/", "/Payments", "/pay%6Dents//"):
+        assert guards.of(request("POST", path)).route.match == "POST /payments", path
+    assert guards.of(request("POST", "/free")).route.match == "/**", "what switches a guard off is no wider"
+    earlier = Guards(Settings("http://h", "memory://", routes=(Route("POST /Payments", key="off"), *routes)))
+    assert earlier.of(request("POST", "/Payments")).route.key == "off"
+
+
 def test_safe_methods_are_no_matter_of_a_route() -> None:
     with pytest.raises(ConfigurationError, match="GET is safe"):
         Guards(Settings("http://h", "memory://", routes=(Route("GET /orders"),)))

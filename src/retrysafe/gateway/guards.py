@@ -14,7 +14,7 @@ from retrysafe.gateway.settings import EVERYTHING, Route, Settings
 from retrysafe.http.guard import FIELDS, Guard
 from retrysafe.http.messages import Request
 from retrysafe.http.policy import Options
-from retrysafe.http.routes import Patterns
+from retrysafe.http.routes import Patterns, alike, folded
 from retrysafe.observers import LoggingObserver
 from retrysafe.ports import Observer
 from retrysafe.terms import reject, wait
@@ -48,7 +48,10 @@ class Guards:
         routes: dict[str, Guarded] = {}
         for route in settings.routes:
             routes.setdefault(pattern_of(route), self._guarded(route))
-        self._routes = Patterns(routes)
+        ranked = {pattern: (rank, guarded) for rank, (pattern, guarded) in enumerate(routes.items())}
+        self._routes = Patterns(ranked)
+        strict = {pattern: said for pattern, said in ranked.items() if said[1].route.key == "required"}
+        self._alike = Patterns(alike(strict))
         self.all = (*routes.values(), self.defaults)
 
     def open(self, principal: Any) -> None:
@@ -57,9 +60,15 @@ class Guards:
             one.guard.principal = principal
 
     def of(self, request: Request) -> Guarded:
-        """The policy of a request: the first route that matches, or the defaults."""
+        """The policy of a request: the first route that matches, or the defaults.
+
+        Services route other spellings to the same place (a doubled or a final slash, another case), so a route that
+        requires a key holds for these too, unless a route before it matches the path as it is.
+        """
         path = unquote(request.path.decode("latin-1"))
-        return self._routes.find(request.method, path) or self.defaults
+        exact, other = self._routes.find(request.method, path), self._alike.find(request.method, folded(path))
+        found = other if exact is None or (other is not None and other[0] < exact[0]) else exact
+        return self.defaults if found is None else found[1]
 
     @property
     def boundary(self) -> Boundary:

@@ -90,11 +90,7 @@ class Routes:
             pattern: (rank, need) for rank, (pattern, need) in enumerate(needs.items())
         }
         self._exact: Patterns[tuple[int, Need]] = Patterns(ranked)
-        folded: dict[str, tuple[int, Need]] = {}
-        for pattern, said in ranked.items():
-            method, slash, path = pattern.partition("/")
-            folded.setdefault(method + _folded(slash + path), said)
-        self._alike: Patterns[tuple[int, Need]] = Patterns(folded)
+        self._alike: Patterns[tuple[int, Need]] = Patterns(alike(ranked))
 
     def need(self, method: str, path: str) -> Need | None:
         """What the first pattern that matches says; None when none does."""
@@ -109,9 +105,9 @@ class Routes:
         """
         paths = set(paths)
         exact = [found for path in paths if (found := self._exact.find(method, path)) is not None]
-        alike = [found for path in paths if (found := self._alike.find(method, _folded(path))) is not None]
+        other = [found for path in paths if (found := self._alike.find(method, folded(path))) is not None]
         first = min((rank for rank, _ in exact), default=None)
-        if any(need == "required" and (first is None or rank < first) for rank, need in alike):
+        if any(need == "required" and (first is None or rank < first) for rank, need in other):
             return "required"
         needs: list[Need] = [need for _, need in exact]
         return min(needs, key=NEEDS.index, default=None)
@@ -122,7 +118,16 @@ class Routes:
         return [one for one in self._patterns if not any(_meet(one, *route) for route in routes)]
 
 
-def _folded(path: str) -> str:
+def alike(said: Mapping[str, T]) -> dict[str, T]:
+    """What is said of patterns, of their paths as `folded` has them; the first counts."""
+    found: dict[str, T] = {}
+    for pattern, value in said.items():
+        method, slash, path = pattern.partition("/")
+        found.setdefault(method + folded(slash + path), value)
+    return found
+
+
+def folded(path: str) -> str:
     """A path without what applications overlook: doubled slashes, a final one or line feed, and case.
 
     A regular expression that ends with ``$``, as Starlette's routes do, matches before a final line feed as well.
@@ -132,12 +137,12 @@ def _folded(path: str) -> str:
 
 def _readings(template: str) -> tuple[str, Glob]:
     """An example of a route's paths, and what matches all of them: ``{id}`` and ``<int:id>`` are its parameters."""
-    return _folded(_PARAMETER.sub("x", template)), Glob(_folded(_PARAMETER.sub("**", template)))
+    return folded(_PARAMETER.sub("x", template)), Glob(folded(_PARAMETER.sub("**", template)))
 
 
 def _meet(pattern: str, methods: Container[str], example: str, glob: Glob) -> bool:
     method, slash, path = pattern.partition("/")
-    wanted = _folded(slash + path)
+    wanted = folded(slash + path)
     return (not method or method.strip() in methods) and (
         Glob(wanted).matches(example) or glob.matches(wanted.replace("*", "x"))
     )
