@@ -59,6 +59,24 @@ def test_dead_letters_are_listed_shown_and_redriven_by_the_command_line(
         assert operator.redrive(Chosen(consumer=name), limit=0) == 0
 
 
+def test_errors_that_differ_by_numbers_and_ids_are_one_group_and_are_found_by_their_texts(world: World) -> None:
+    inbox = world.inbox()
+    name = f"stock-{inbox.boundary.name}"
+    ids = ("order 1 at 10.0.0.1:5432", "order 0190b6f2-7f3c-7d4e-8a55-0c1d2e3f4a5b at 10.0.0.17:5433")
+
+    @inbox.handler(name, attempts=1)
+    def handle(message: Received[Any]) -> None:
+        raise LookupError(ids[int(message.envelope.id)])
+
+    for n in range(2):
+        handle.handle(envelope(n, n))
+    with InboxOperator(world.url, observers=()) as operator:
+        kind = ("orders", "orders.placed.v1", "LookupError: order # at #")
+        assert operator.count(Chosen(consumer=name)) == {kind: 2}
+        found = operator.dead(Chosen(consumer=name, error="0190b6f2"))
+        assert [one.letter.error for one in found] == [f"LookupError: {ids[1]}"]
+
+
 def test_old_notes_are_forgotten(world: World) -> None:
     inbox = world.inbox()
     handle = inbox.handler("stock")(lambda message: inbox.apply_if_newer(message.tx, "sku", 1) and 1 / 0)

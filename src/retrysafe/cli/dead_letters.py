@@ -39,7 +39,7 @@ def add_dead(below: Any) -> Any:
 
 def add_listing(listing: argparse.ArgumentParser) -> None:
     """Add the options of a verb that lists what was selected."""
-    listing.add_argument("--groups", action="store_true", help="how many, by topic, type and error")
+    listing.add_argument("--groups", action="store_true", help="how many, by topic, type and kind of error")
     listing.add_argument("--limit", metavar="N", type=int, default=100, help="at most so many (default: 100; 0: all)")
 
 

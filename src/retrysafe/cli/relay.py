@@ -44,6 +44,19 @@ def add_to(verbs: Any) -> None:
         "--publisher", metavar="MODULE:NAME", help="instead of --broker: your publisher, or a function that makes it"
     )
     parser.add_argument("--exchange", metavar="NAME", default="", help="RabbitMQ: publish to this exchange")
+    parser.add_argument(
+        "--binding",
+        choices=["amqp", "rabbitmq"],
+        default="amqp",
+        help="RabbitMQ: how headers of CloudEvents are named (amqp)",
+    )
+    parser.add_argument(
+        "--broker-timeout", metavar="TIME", default="10s", help="RabbitMQ: how long confirms are waited for (10s)"
+    )
+    parser.add_argument("--remember", metavar="TIME", default="1h", help="Redis: how long a message is known (1h)")
+    parser.add_argument(
+        "--length", metavar="N", type=int, help="Redis: about how many entries a stream keeps at most (default: all)"
+    )
     parser.add_argument("--prefix", metavar="TEXT", default="", help="Redis: what the names of streams begin with")
     parser.add_argument(
         "--partitions", metavar="N", type=int, help="spread each topic over so many queues or streams (default: one)"
@@ -54,8 +67,14 @@ def add_to(verbs: Any) -> None:
     parser.add_argument(
         "--batch-bytes", metavar="N", type=int, default=4 << 20, help="bytes of them at a time (default: 4 MiB)"
     )
+    parser.add_argument(
+        "--at-once", metavar="N", type=int, default=4, help="buckets that are published at the same time (default: 4)"
+    )
     parser.add_argument("--keep", action="store_true", help="keep what has left: see retrysafe outbox sweep")
     parser.add_argument("--attempts", metavar="N", type=int, default=10, help="before a message is given up (10)")
+    parser.add_argument(
+        "--crashes", metavar="N", type=int, default=3, help="relays that end with it, before it is given up (3)"
+    )
     parser.add_argument("--pause", metavar="TIME", default="500ms", help="the first back-off at most (default: 500ms)")
     parser.add_argument("--longest-pause", metavar="TIME", default="5m", help="the last one (default: 5m)")
     parser.add_argument(
@@ -89,8 +108,10 @@ def run(options: argparse.Namespace) -> int:
         lease=options.lease,
         batch=options.batch,
         batch_bytes=options.batch_bytes,
+        at_once=options.at_once,
         keep=options.keep,
         attempts=options.attempts,
+        crashes=options.crashes,
         pause=options.pause,
         longest_pause=options.longest_pause,
         on_dead=options.on_dead,
@@ -164,7 +185,13 @@ def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
 def _rabbitmq(url: str, options: argparse.Namespace, backend: Backend) -> Any:
     from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
 
-    return RabbitMQPublisher(url, exchange=options.exchange, partitions=options.partitions)
+    return RabbitMQPublisher(
+        url,
+        exchange=options.exchange,
+        partitions=options.partitions,
+        timeout=options.broker_timeout,
+        binding=options.binding,
+    )
 
 
 def _redis(url: str, options: argparse.Namespace, backend: Backend) -> Any:
@@ -173,7 +200,7 @@ def _redis(url: str, options: argparse.Namespace, backend: Backend) -> Any:
 
     from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 
-    how = {"prefix": options.prefix, "partitions": options.partitions}
+    how = {name: getattr(options, name) for name in ("prefix", "partitions", "remember", "length")}
     if backend.serves_async:
         return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(url), **how)
     return RedisStreamsPublisher(redis.Redis.from_url(url), **how)

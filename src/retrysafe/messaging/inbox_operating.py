@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from retrysafe.core.durations import seconds as seconds_of
+from retrysafe.core.error_kinds import by_kind
 from retrysafe.messaging.letters import Letters
 from retrysafe.messaging.operators import PAGE, Operating
 from retrysafe.ports import Observer
@@ -54,8 +55,9 @@ class InboxOperator(Operating):
             after = page[-1].place
 
     def count(self, chosen: Chosen = ANY) -> dict[tuple[str, str, str], int]:
-        """How many dead letters are chosen, by topic, type and error: what `redrive` would redrive."""
-        return self._do(ask(self._inbox.groups(chosen)))
+        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``."""
+        counts = self._do(ask(self._inbox.groups(chosen)))
+        return by_kind(counts)
 
     def redrive(self, chosen: Chosen = ANY, *, limit: int | None = None, reason: str = "") -> int:
         """Mark dead letters, up to ``limit`` of them, to be handled again; returns how many.

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, cast
 
 from retrysafe.core.durations import seconds as seconds_of
+from retrysafe.core.error_kinds import by_kind
 from retrysafe.messaging.operators import PAGE, Operating
 from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.reporting import Reporter
@@ -53,8 +54,9 @@ class OutboxOperator(Operating):
             after = page[-1].number
 
     def count(self, chosen: Chosen = ANY) -> dict[tuple[str, str, str], int]:
-        """How many dead letters are chosen, by topic, type and error: what `redrive` would redrive."""
-        return self._do(ask(self._outbox.count(chosen)))
+        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``."""
+        counts = self._do(ask(self._outbox.count(chosen)))
+        return by_kind(counts)
 
     # ------------------------------------------------------------ changing
 

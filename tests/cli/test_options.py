@@ -1,0 +1,46 @@
+"""The command line has an option for every parameter of what it runs, with the same default."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from typing import Any
+
+import pytest
+
+from retrysafe.cli import outbox, relay, sweep
+from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+from retrysafe.messaging.relay import Relay
+from retrysafe.messaging.retention import OutboxSweeper
+from retrysafe.sweeper import Sweeper
+
+EXCEPTIONS = {
+    "observers": "the command tells by its log and its output",
+    "client": "is made of --broker",
+    "url": "is --broker",
+}
+NAMED = {(RabbitMQPublisher, "timeout"): "broker_timeout"}
+NEEDED = {"outbox sweep": ("--older-than", "7d")}
+OTHER_DEFAULTS = {"every": "without it, the command ends when nothing is left", "keep": "a flag", "rotate": "a flag"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "made"),
+    [
+        *(("relay", made) for made in (Relay, RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher)),
+        ("sweep", Sweeper),
+        ("outbox sweep", OutboxSweeper),
+    ],
+)
+def test_every_parameter_has_an_option(verb: str, made: Any) -> None:
+    parser = argparse.ArgumentParser()
+    {"relay": relay, "sweep": sweep, "outbox": outbox}[verb.split()[0]].add_to(parser.add_subparsers())
+    options = vars(parser.parse_args([*verb.split(), *NEEDED.get(verb, ())]))
+    wanted = {n: p for n, p in inspect.signature(made).parameters.items() if n not in EXCEPTIONS}
+    assert wanted
+    for name, parameter in wanted.items():
+        option = NAMED.get((made, name), name)
+        assert option in options, f"retrysafe {verb} has no --{option.replace('_', '-')}"
+        if parameter.default is not inspect.Parameter.empty and name not in OTHER_DEFAULTS:
+            assert options[option] == parameter.default, name
