@@ -78,6 +78,16 @@ BREAKS = [
         rows=(50, 53),
     ),
     Break(
+        "an outage spends the attempts of messages",
+        "messaging/attempts.py",
+        "if is_unavailable(error, self._setting.unavailable):",
+        "if False:",
+        killed_by=(
+            f"{INBOX}::test_what_a_handler_needs_may_be_away_for_however_long[sqlite-handler-a connection that ended]",
+        ),
+        rows=(53,),
+    ),
+    Break(
         "a duplicate of a dead message overwrites why it died",
         "programs/inboxing.py",
         "        if end.before and counts.dead:\n",
