@@ -293,7 +293,7 @@ BREAKS = [
     Break(
         "another spelling of a path needs no key",
         "http/routes.py",
-        '        if any(need == "required" and (first is None or rank < first) for rank, need in alike):',
+        '        if any(need == "required" and (first is None or rank < first) for rank, need in other):',
         "        if False:",
         killed_by=("tests/http/test_routed.py::test_k6_the_strictest_reading_counts[paths1-required]",),
     ),
