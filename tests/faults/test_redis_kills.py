@@ -397,9 +397,8 @@ def test_an_exhausted_pool_is_refused_before_the_claim(
     with boundary.claim("key") as claim:
         claim.result = 1
     client: Any = connect(boundary_url).client()
-    client._free.acquire()
-    with pytest.raises(StoreUnavailable, match="no connection became free") as caught, boundary.claim("refused"):
-        raise AssertionError("the handler was run")
-    assert caught.value.unsent
-    client._free.release()
+    with client._turn():
+        with pytest.raises(StoreUnavailable, match="no connection became free") as caught, boundary.claim("refused"):
+            raise AssertionError("the handler was run")
+        assert caught.value.unsent
     assert len(redis_records(server.url, boundary.name)) == 1, "the refused claim was sent"

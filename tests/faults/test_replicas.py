@@ -242,11 +242,13 @@ def test_claims_and_replays_on_a_replica_are_refused(primary: Cluster, replica: 
         claim.result = "done"
     until(replica.has_all)
     for effects in ("keyed", "transactional", "external"):
+        boundary = make(replica.url, name="shop", effects=effects)
         with (
             pytest.raises(ConfigurationError, match="standby, where nothing can be claimed: use the primary"),
-            make(replica.url, name="shop", effects=effects).claim("key"),
+            boundary.claim("key"),
         ):
             pytest.fail("refused before the handler")
+        boundary.close()
     transactional = make(replica.url, name="shop", effects="transactional")
     with (
         psycopg.connect(replica.url) as tx,

@@ -84,7 +84,7 @@ def of_sqlalchemy(tx: Any) -> Place | None:
 def of_sqlite(tx: Any) -> Place:
     cursor = tx.cursor()
     cursor.row_factory = None
-    names = {name: path for _, name, path in cursor.execute("PRAGMA database_list")}
+    names = {_text(name): path for _, name, path in cursor.execute("PRAGMA database_list")}
     return "file", _text(names["main"])
 
 
