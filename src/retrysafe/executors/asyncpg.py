@@ -210,10 +210,14 @@ class AsyncpgClient:
             _judged.add(connection)
             if self._cache:
                 return connection
-            status = await connection.execute(status_question(connection.get_server_pid()), timeout=DEADLINE)
-            if status == DIRECT_STATUS:
-                return connection
-            await connection.close()
+            try:
+                status = await connection.execute(status_question(connection.get_server_pid()), timeout=DEADLINE)
+                if status == DIRECT_STATUS:
+                    return connection
+                await connection.close(timeout=DEADLINE)
+            except BaseException:
+                connection.terminate()
+                raise
             self._cache = {"statement_cache_size": 0}
 
     async def aclose(self) -> None:
