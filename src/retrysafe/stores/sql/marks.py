@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TypeVar
 
 from retrysafe.ports import Ask, Query
@@ -27,5 +26,5 @@ def in_its_transaction(held: Held, settle: Ask[R]) -> Ask[R]:
 
 
 def _mark(claim: Want | Held) -> str:
-    """A name of this attempt's own: claims may nest in one transaction."""
-    return "retrysafe_" + re.sub(r"\W", "_", claim.attempt)
+    """A name of this key's own, since claims may nest in one transaction; the same in every run of the same code."""
+    return f"retrysafe_{claim.key[:16].hex()}"
