@@ -85,7 +85,7 @@ def _sides(
 def _rabbitmq(meter: Meter) -> Iterator[Sides]:
     import aio_pika
 
-    from retrysafe.messaging.amqp import PREFIX
+    from retrysafe.messaging.amqp import headers_of
     from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
 
     broker, topic = os.environ["RETRYSAFE_TEST_RABBITMQ"], f"bench-{secrets.token_hex(4)}"
@@ -110,7 +110,7 @@ def _rabbitmq(meter: Meter) -> Iterator[Sides]:
                 type=envelope.type,
                 content_type=envelope.media_type,
                 delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-                headers={f"{PREFIX}{name}": value for name, value in attributes(envelope).items()},
+                headers={**headers_of(envelope, "amqp")},
             )
             await channel.default_exchange.publish(message, topic, mandatory=True)
 

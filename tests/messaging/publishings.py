@@ -63,12 +63,12 @@ class Rabbit(OnARoad):
         self.look = partial(queue.get, fail=False, no_ack=True)
 
     async def arrived(self) -> Sequence[Envelope]:
-        from retrysafe.messaging.publishers.rabbitmq import PREFIX
+        from retrysafe.messaging.amqp import envelope_from
 
         found = []
         while (message := await self.look()) is not None:
-            ours = {name: str(value) for name, value in message.headers.items() if name.startswith(PREFIX)}
-            found.append(envelope_of({name.removeprefix(PREFIX): v for name, v in ours.items()}, message.body))
+            kind = {"datacontenttype": message.content_type}
+            found.append(envelope_from(message.headers, kind, message.body, self.topic))
         return found
 
 

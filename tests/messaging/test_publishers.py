@@ -36,7 +36,8 @@ class Bench:
 async def _rabbitmq(topic: str) -> AsyncIterator[Bench]:
     import aio_pika
 
-    from retrysafe.messaging.publishers.rabbitmq import PREFIX, RabbitMQPublisher
+    from retrysafe.messaging.amqp import envelope_from
+    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
 
     url = os.environ["RETRYSAFE_TEST_RABBITMQ"]
     publisher = RabbitMQPublisher(url)
@@ -47,9 +48,8 @@ async def _rabbitmq(topic: str) -> AsyncIterator[Bench]:
         async def arrived() -> list[Envelope]:
             found = []
             while (message := await queue.get(fail=False, no_ack=True)) is not None:
-                ours = {name: str(value) for name, value in message.headers.items() if name.startswith(PREFIX)}
-                given = {name.removeprefix(PREFIX): value for name, value in ours.items()}
-                found.append(envelope_of(given, message.body))
+                kind = {"datacontenttype": message.content_type}
+                found.append(envelope_from(message.headers, kind, message.body, topic))
             return found
 
         yield Bench(publisher, topic, arrived)
