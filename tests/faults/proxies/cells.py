@@ -73,8 +73,8 @@ class Cell:
             self._loop.get_loop()
         self._store = self._on_loop(lambda: self.driver.open(self.url))
         effects: Any = self.mode.partition(",")[0]
-        self._boundary = Boundary(self.name, store=self._store, effects=effects, observers=self._observers)
-        guard = self._boundary.once(key="key", payload="key", operation=OPERATION)
+        self._boundary = Boundary(self.name, store=self._store, effects=effects, observers=self._observers, shared=True)
+        guard = self._boundary.once(key="key", payload="key", operation=OPERATION, shared=True)
         self._charge = guard(self._sync if self.driver.sync else self._async)
 
     def close(self) -> None:
