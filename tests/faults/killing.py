@@ -137,6 +137,9 @@ def supervise(argv: list[str]) -> None:
     if argv[2] == "django":
         set_up()
         libraries.append("django")
+        for module in ("backends.postgresql.base", "models.sql.compiler"):
+            importlib.import_module(f"django.db.{module}")
+    importlib.import_module("retrysafe.stores.catalogue")
     for library in libraries:  # so that a worker begins to work at once
         importlib.import_module(f"retrysafe.executors.{library}")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
