@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from retrysafe import connect
+from retrysafe import connect, nesting
 from retrysafe.stores.catalogue import STORES
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
@@ -66,6 +66,16 @@ def files_of_the_test_are_closed(request: pytest.FixtureRequest) -> Iterator[Non
         for backend in [shared for name, (shared, _) in connect._shared.items() if str(folder) in str(name)]:
             connect.forget(backend)
             backend.close()
+
+
+@pytest.fixture(autouse=True)
+def claims_of_the_test_are_left() -> Iterator[None]:
+    """A claim that a test leaves open would be the enclosing one of every later test in its process."""
+    yield
+    left = nesting.enclosing()
+    if left is not None:
+        nesting._innermost.set(None)
+        pytest.fail(f"the test left a claim of {left.operation!r} open")
 
 
 def files_at_the_root() -> set[str]:

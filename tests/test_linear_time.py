@@ -45,6 +45,10 @@ OURS = {
     "testing/crashing/instruments.py: _VOLATILE": "reads labels of ours",
 }
 """Expressions that are ambiguous when a text is searched; no peer chooses what they read."""
+LINEAR = {
+    "core/error_kinds.py: _VARYING": "each part begins at the beginning of a word, or matches at the first digit",
+}
+"""Expressions that are taken for ambiguous, because the analysis does not look at what stands around a match."""
 
 
 def compiled() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
@@ -73,7 +77,7 @@ def test_no_regular_expression_can_be_matched_in_many_ways() -> None:
     found = [*compiled(), *inline()]
     assert len(found) > 30
     wrong = [where for where, pattern, searched in found if is_ambiguous(pattern, searched=searched)]
-    assert [where for where in wrong if where not in OURS] == []
+    assert [where for where in wrong if where not in OURS | LINEAR] == []
 
 
 @pytest.mark.parametrize(

@@ -500,8 +500,8 @@ def test_a_listener_does_not_keep_the_interpreter(url: str) -> None:
     program = f"""
 import asyncio
 from retrysafe import Boundary, InProgress, wait
-first = Boundary("exit", store={url!r}, observers=())
-second = Boundary("exit", store={url!r}, observers=(), concurrency=wait(0.1))
+first = Boundary("exit", store={url!r}, observers=(), shared=True)
+second = Boundary("exit", store={url!r}, observers=(), concurrency=wait(0.1), shared=True)
 KEY = {unique()!r}
 import threading
 def holds(entered, leave):

@@ -107,14 +107,14 @@ def test_a_completion_that_was_acknowledged_survives_a_kill(serve: Callable[...,
     """38: with everysec too: what a killed server has written is in the system's hands, and only that can lose it."""
     for fsync in ("always", "everysec"):
         server = serve("--appendonly", "yes", "--appendfsync", fsync)
-        boundary, told = make(server.url, name=fsync), Told()
+        boundary, told = make(server.url, name=fsync, shared=True), Told()
         for key in KEYS:
             with boundary.claim(key) as claim:
                 claim.result = key
         server.kill()
         server.start()
         assert sum(record.state.value == "completed" for record in redis_records(server.url, fsync)) == len(KEYS)
-        again = Boundary(fsync, store=server.url, observers=[told])
+        again = Boundary(fsync, store=server.url, observers=[told], shared=True)
         for key in KEYS:
             with again.claim(key) as claim:
                 assert (claim.replayed, claim.result) == (True, key)

@@ -15,7 +15,7 @@ from typing import Any
 from retrysafe.core.transitions import Event
 from retrysafe.ports import Ask, Capabilities, Query, Rows
 from retrysafe.stores.sql import TABLE, SqlStore, allowed, any_of, columns
-from retrysafe.stores.sql.marks import in_its_transaction, marked
+from retrysafe.stores.sql.marks import in_its_transaction, mark_of, marked
 from retrysafe.stores.sql.parameters import quota_params, want_params
 from retrysafe.stores.sql.statements import limited_by
 from retrysafe.types import Allowance, Finding, Held, Record, Standing, Stored, Want
@@ -75,7 +75,7 @@ class MysqlStore(SqlStore):
     BEGIN = "START TRANSACTION"
     CLAIMS_MANY = False
     OUTLASTS = (
-        "SET SESSION wait_timeout = GREATEST(@@SESSION.wait_timeout, :seconds) "
+        "SET SESSION wait_timeout = CAST(GREATEST(@@SESSION.wait_timeout, :seconds) AS UNSIGNED) "  # MySQL takes no decimal
         "/*M!100600 , SESSION idle_transaction_timeout = :seconds */"
     )
     HAS_SCHEMA = (
@@ -114,7 +114,7 @@ class MysqlStore(SqlStore):
         """Leased: read, insert, read again. In a transaction: insert at once or not at all, then read."""
         if not want.transactional:
             return super().claim_query(want)
-        return marked(want, self._at_once(want, self._gated_insert_sql, want_params(want)))
+        return marked(mark_of(want), self._at_once(want, self._gated_insert_sql, want_params(want)))
 
     def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
         """Look whether there is room, then insert.
@@ -125,7 +125,7 @@ class MysqlStore(SqlStore):
         used_up = self.query(self._used_up_sql[limited_by(allowance)], params, writes=False)
         if want.transactional:
             insert = self._at_once(want, self._gated_counted_insert_sql, params)
-            return marked(want, used_up._replace(otherwise=insert))
+            return marked(mark_of(want), used_up._replace(otherwise=insert))
         read = self.query(self.read_sql, params, writes=False)
         insert = self.query(self._free_insert_sql, params, read)
         return read._replace(otherwise=used_up._replace(otherwise=insert))
@@ -147,7 +147,8 @@ class MysqlStore(SqlStore):
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
         """Settle the owner's record, if the transaction is the one that claimed it."""
-        return in_its_transaction(held, super().settle(held, event, result))
+        settle = super().settle(held, event, result)
+        return in_its_transaction(mark_of(held), settle) if held.transactional else settle
 
     def renew_query(self, count: int, params: dict[str, Any]) -> Query:
         """Extend leases, in the order of the keys; then read which of them are alive."""

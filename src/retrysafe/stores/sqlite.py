@@ -8,7 +8,7 @@ from retrysafe.core.transitions import Event
 from retrysafe.files import file_of
 from retrysafe.ports import Ask, Capabilities, Query
 from retrysafe.stores.sql import SqlStore
-from retrysafe.stores.sql.marks import in_its_transaction, marked
+from retrysafe.stores.sql.marks import BATCH, in_its_transaction, mark_of, marked
 from retrysafe.types import Allowance, Held, Stored, Want
 
 
@@ -55,22 +55,23 @@ class SqliteStore(SqlStore):
     def claim_query(self, want: Want) -> Query:
         """In a transaction: mark it first."""
         claim = super().claim_query(want)
-        return marked(want, claim) if want.transactional else claim
+        return marked(mark_of(want), claim) if want.transactional else claim
 
     def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
         """The same."""
         claim = super().counted_claim_query(want, allowance)
-        return marked(want, claim) if want.transactional else claim
+        return marked(mark_of(want), claim) if want.transactional else claim
 
     def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
         """Settle the owner's record, if the transaction is the one that claimed it."""
-        return in_its_transaction(held, super().settle(held, event, result))
+        settle = super().settle(held, event, result)
+        return in_its_transaction(mark_of(held), settle) if held.transactional else settle
 
     def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
         """Mark the transaction, and insert first records."""
         claim = super().claim_many(wants)
-        return Ask(marked(wants[0], claim.request), claim.parse)
+        return Ask(marked(BATCH, claim.request), claim.parse)
 
     def complete_many(self, held: Sequence[Held], result: Stored) -> Ask[int]:
         """Complete the records of one attempt, if the transaction is the one that claimed them."""
-        return in_its_transaction(held[0], super().complete_many(held, result))
+        return in_its_transaction(BATCH, super().complete_many(held, result))

@@ -12,19 +12,21 @@ R = TypeVar("R")
 _NO_SAVEPOINT = "3B001"
 
 
-def marked(want: Want, claim: Query) -> Query:
+BATCH = "retrysafe_batch"
+"""The mark of claims that are made together; they have a transaction of their own, so that no two batches share it."""
+
+
+def marked(mark: str, claim: Query) -> Query:
     """Mark the transaction, then claim in it."""
-    return Query(f"SAVEPOINT {_mark(want)}", {}, claim)
+    return Query(f"SAVEPOINT {mark}", {}, claim)
 
 
-def in_its_transaction(held: Held, settle: Ask[R]) -> Ask[R]:
-    """Settle, if the transaction is the one that claimed; else no row is changed. A leased claim has none."""
-    if not held.transactional:
-        return settle
-    same = Query(f"RELEASE SAVEPOINT {_mark(held)}", {}, settle.request, refusals={_NO_SAVEPOINT: None})
+def in_its_transaction(mark: str, settle: Ask[R]) -> Ask[R]:
+    """Settle, if the transaction is the one that claimed; else no row is changed."""
+    same = Query(f"RELEASE SAVEPOINT {mark}", {}, settle.request, refusals={_NO_SAVEPOINT: None})
     return Ask(same, settle.parse)
 
 
-def _mark(claim: Want | Held) -> str:
+def mark_of(claim: Want | Held) -> str:
     """A name of this key's own, since claims may nest in one transaction; the same in every run of the same code."""
     return f"retrysafe_{claim.key[:16].hex()}"
