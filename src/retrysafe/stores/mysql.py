@@ -74,8 +74,8 @@ class MysqlStore(SqlStore):
     NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     BEGIN = "START TRANSACTION"
     CLAIMS_MANY = False
-    OUTLASTS = (
-        "SET SESSION wait_timeout = CAST(GREATEST(@@SESSION.wait_timeout, :seconds) AS UNSIGNED) "  # MySQL takes no decimal
+    OUTLASTS = (  # the cast is for MySQL: to it the greater one is a decimal, which the variable cannot be
+        "SET SESSION wait_timeout = CAST(GREATEST(@@SESSION.wait_timeout, :seconds) AS UNSIGNED) "
         "/*M!100600 , SESSION idle_transaction_timeout = :seconds */"
     )
     HAS_SCHEMA = (
