@@ -331,7 +331,7 @@ class Claim:
             raise InProgress("The key is claimed by the operation that encloses this one: it would wait for itself.")
         self._ground = self._find_ground()
         if self._observers.wants("asked"):
-            self._ground = Timed(self._ground, self._tell)
+            self._ground = Timed(self._ground, self._teller())
         return True
 
     def _strangers(self) -> list[Backend]:
@@ -400,7 +400,7 @@ class Claim:
             self._tell("quota_refused", limit=refusal.limit, retry_after=refusal.retry_after)
             raise QuotaExceeded(limit=refusal.limit, retry_after=refusal.retry_after)
         if decision is Decision.BUSY or record is None:
-            self._waiting = self._waiting or Waiting(self._terms, self._tell)
+            self._waiting = self._waiting or Waiting(self._terms, self._teller())
             return _Pause(self._waiting.pause(record, helps=self._standing_ground().waits))
         if decision in _ANSWERED:
             record = self._readable(record)
@@ -432,7 +432,7 @@ class Claim:
         name = _BEGINNINGS.get(before, "reclaimed")
         self._tell(name, token=held.token, attempts=won.record.attempts)
         if not held.transactional:
-            self._lease = heartbeat.Lease(held, self._claimed_at, self._tell)
+            self._lease = heartbeat.Lease(held, self._claimed_at, self._teller())
 
     # ------------------------------------------------------------ what is stored, encrypted if the boundary says so
 
@@ -680,6 +680,15 @@ class Claim:
         if self._held is None:
             raise ConfigurationError("This attempt does not hold its key: it is a replay, or has not been entered.")
         return self._held
+
+    def _teller(self) -> Callable[..., None]:
+        """Tells what `_tell` does, for parts of this claim: they must not keep it alive, see `nesting.Place`."""
+        observers, terms, operation, want = self._observers, self._terms, self._operation, self._required_want()
+
+        def tell(name: str, **fields: Any) -> None:
+            observers.tell(name, terms.name, operation, want.key, want.attempt, fields)
+
+        return tell
 
     def _tell(self, name: str, **fields: Any) -> None:
         if self._want is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import weakref
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -38,15 +39,20 @@ class Enclosing(Protocol):
 
 
 _innermost: ContextVar[Place | None] = ContextVar("retrysafe_claim", default=None)
-_inherited: list[Place] = []
-"""Places that a forked child has left: kept, because to collect their claims would end the parent's transactions."""
+_inherited: list[Enclosing] = []
+"""Claims that a forked child has left: kept, because to collect them would end the parent's transactions."""
 
 
 class Place:
-    """The place of one claim among those around it."""
+    """The place of one claim among those around it.
+
+    It does not keep its claim alive. The running block does; and where an exception of a signal handler has come at the
+    very beginning of ``__exit__``, so that the claim was never left, the claim ends with the last reference to it, and
+    no later claim joins its transaction.
+    """
 
     def __init__(self, claim: Enclosing) -> None:
-        self.claim = claim
+        self._claim = weakref.ref(claim)
         self.outer: Place | None = None
         self._entered = False
         self._pid = 0
@@ -54,7 +60,7 @@ class Place:
 
     def enter(self) -> None:
         """Make this claim the innermost one."""
-        self.outer = _open_place()
+        self.outer = next((place for place, _ in _around()), None)
         self._entered = True
         self._pid = os.getpid()
         self._runner = _runner()
@@ -65,8 +71,9 @@ class Place:
         mine = self.is_open()
         self._entered = False
         _innermost.set(self.outer)
-        if not mine:
-            _inherited.append(self)
+        claim = self._claim()
+        if not mine and claim is not None:
+            _inherited.append(claim)
         return mine
 
     def abandon(self) -> None:
@@ -80,13 +87,17 @@ class Place:
         """Whether its block is running, in this process."""
         return self._entered and self._pid == os.getpid()
 
+    def open_claim(self) -> Enclosing | None:
+        """The claim, if its block is running."""
+        return self._claim() if self.is_open() else None
+
     def is_inside(self, key: bytes) -> bool:
         """Whether a claim on the same key is open around this one."""
-        return any(place.claim._held_key == key for place in _places())
+        return any(claim._held_key == key for _, claim in _around())
 
     def strangers(self, backend: Backend) -> list[Backend]:
         """The stores of transactions around this claim of which it is not known whether they are the same database."""
-        stores = [place.claim._backend for place in _places() if place.claim.tx is not None]
+        stores = [claim._backend for _, claim in _around() if claim.tx is not None]
         return [store for store in stores if backend.is_same(store) is None]
 
     def transaction_on(self, backend: Backend, *, asked_for: bool) -> Enclosing | None:
@@ -95,22 +106,21 @@ class Place:
         Unless the transaction was ``asked_for``, it must be of the same task or thread: another one could go on when
         the transaction has ended.
         """
-        for place in _places():
-            if place.claim.tx is not None and backend.is_same(place.claim._backend):
+        for place, claim in _around():
+            if claim.tx is not None and backend.is_same(claim._backend):
                 if not asked_for and place._runner != _runner():
                     raise ConfigurationError(
-                        f"A claim was made in another task or thread than the transaction of {place.claim.boundary!r} "
+                        f"A claim was made in another task or thread than the transaction of {claim.boundary!r} "
                         "around it, which could end first. Pass tx= and wait for the task inside the block, or make "
                         "the claim outside it."
                     )
-                return place.claim
+                return claim
         return None
 
 
 def enclosing() -> Enclosing | None:
     """The innermost open claim; a task may have inherited one that has ended."""
-    place = _open_place()
-    return None if place is None else place.claim
+    return next((claim for _, claim in _around()), None)
 
 
 def on_a_loop() -> bool:
@@ -125,19 +135,15 @@ def on_a_loop() -> bool:
     return True
 
 
-def _places() -> list[Place]:
-    """The open places around the running code, innermost first."""
-    found: list[Place] = []
+def _around() -> list[tuple[Place, Enclosing]]:
+    """The open places around the running code, with their claims, innermost first."""
+    found: list[tuple[Place, Enclosing]] = []
     place = _innermost.get()
     while place is not None:
-        if place.is_open():
-            found.append(place)
+        if (claim := place.open_claim()) is not None:
+            found.append((place, claim))
         place = place.outer
     return found
-
-
-def _open_place() -> Place | None:
-    return next(iter(_places()), None)
 
 
 def _runner() -> object:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 import retrysafe
-from retrysafe import Boundary
+from retrysafe import Boundary, nesting
 from retrysafe.locks import Places
 from tests.faults.conftest import Making
+from tests.faults.helpers import ask_sql
 
 HOLDING = tuple(
     str(Path(retrysafe.__file__).parent / name)
@@ -80,7 +81,7 @@ def interrupted_at(moment: int, work: Callable[[], Any]) -> int:
     return moment - left[0]
 
 
-@pytest.mark.parametrize(("effects", "stride"), [("transactional", 1), ("keyed", 5)])
+@pytest.mark.parametrize(("effects", "stride"), [("transactional", 1), ("keyed", 3)])
 def test_whatever_a_signal_interrupts_the_next_claim_is_served(
     effects: str, stride: int, make: Making, sqlite_url: str
 ) -> None:
@@ -93,9 +94,14 @@ def test_whatever_a_signal_interrupts_the_next_claim_is_served(
     work("warm")
     all_moments = interrupted_at(10**9, lambda: work("undisturbed"))
     assert all_moments > 100
+    moments: list[int] = []
     for moment in range(1, all_moments + 1, stride):
         interrupted_at(moment, lambda: work(f"interrupted at {moment}"))  # noqa: B023 - called here
+        assert nesting.enclosing() is None, f"moment {moment}"
         assert work(f"after {moment}") == f"after {moment}", f"moment {moment}"
+        moments.append(moment)
+    ((kept,),) = ask_sql(sqlite_url, "SELECT count(*) FROM retrysafe_records WHERE state = 'completed'")[0]
+    assert kept >= len(moments) + 2, "an answer was given in a transaction that was never committed"
 
 
 def test_a_place_is_free_when_its_holder_is_gone() -> None:

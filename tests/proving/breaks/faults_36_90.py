@@ -782,6 +782,18 @@ _OPERATIONS = [
     ),
 ]
 
+_SIGNALS = [
+    Break(
+        "a claim that a signal kept from being left is joined by later ones",
+        "nesting.py",
+        "self._claim = weakref.ref(claim)",
+        "self._claim = lambda: claim",
+        killed_by=(
+            "tests/faults/test_signals.py::test_whatever_a_signal_interrupts_the_next_claim_is_served[transactional-1]",
+        ),
+    ),
+]
+
 BREAKS: list[Break] = [
     *_REDIS,
     *_DYNAMODB,
@@ -790,4 +802,5 @@ BREAKS: list[Break] = [
     *_CLIENTS,
     *_RETENTION,
     *_OPERATIONS,
+    *_SIGNALS,
 ]
