@@ -1,6 +1,8 @@
 PYTHON ?= python3
 ARGS ?=
 SERVERS ?=
+# One more than there are cores, since tests wait for services.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,11 +10,11 @@ SERVICES := scripts/services
 TYPED := src $(wildcard tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo shop test check prove soak breaks mutate bench fuzz kills pipeline services clean
+.PHONY: help venv demo shop test coverage check prove soak breaks mutate bench fuzz kills pipeline services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo 'ARGS="..." is handed on by demo, test, prove, soak, breaks, mutate, bench, fuzz, kills, shop and pipeline.'
+	@echo 'ARGS="..." is handed on by demo, test, coverage, prove, soak, breaks, mutate, bench, fuzz, kills, shop and pipeline.'
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -39,11 +41,16 @@ shop: $(VENV)/.dev-stamp ## Run the example shop (ARGS: --faults, --broker URL)
 START_SERVICES = $(SERVICES) start || { code=$$?; [ $$code -eq 3 ] && [ -z "$$RETRYSAFE_REQUIRE_SERVICES" ]; } \
 	|| exit $$code
 
-test: $(VENV)/.dev-stamp ## Run the tests against real services (SERVERS="postgresql-18 mysql-9": in these versions)
-	@trap '$(SERVICES) stop' EXIT; \
-	$(START_SERVICES); \
-	eval "$$($(SERVICES) env $(SERVERS))"; \
-	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing $(ARGS)
+# Those that are marked "quick" need no service.
+ifeq ($(findstring quick,$(ARGS)),)
+WITH_SERVICES = trap '$(SERVICES) stop' EXIT; $(START_SERVICES); eval "$$($(SERVICES) env $(SERVERS))";
+endif
+
+test: $(VENV)/.dev-stamp ## Run the tests against real services (SERVERS="postgresql-18 mysql-9": in these versions; ARGS="-m quick": without)
+	@$(WITH_SERVICES) $(BIN)/python -m pytest -n $(WORKERS) --durations=20 $(ARGS)
+
+coverage: $(VENV)/.dev-stamp ## Run the tests, and show which lines no test runs (twice as long)
+	@$(WITH_SERVICES) $(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term-missing $(ARGS)
 
 prove: $(VENV)/.dev-stamp ## Prove the promises at full length, and write the figures of the guarantees page
 	@trap '$(SERVICES) stop' EXIT; \

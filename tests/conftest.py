@@ -26,6 +26,27 @@ FOUND = pytest.StashKey[set[str]]()
 OWN_DATABASES = pytest.StashKey[dict[str, tuple[str, str]]]()
 
 
+QUICK = ("core", "programs", "boundary", "observing")
+"""Folders of tests that are quick where they need no service."""
+SERVED = ("postgresql", "psycopg", "asyncpg", "mysql", "asyncmy", "redis", "dynamodb", "rabbitmq")
+"""What stands in the parameters of tests that need one."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker of quick tests."""
+    config.addinivalue_line("markers", "quick: needs no service, and takes no time")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick ones."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in QUICK:
+            given = item.name.partition("[")[2].lower()
+            asked = {"postgresql", "mysql"} & set(getattr(item, "fixturenames", ()))
+            if not asked and not any(word in given for word in SERVED):
+                item.add_marker("quick")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Give every run, and every worker of a run, a database of its own on each SQL server."""
     session.config.stash[FOUND] = files_at_the_root()

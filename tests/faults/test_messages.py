@@ -105,7 +105,7 @@ def test_a_completion_that_is_delayed_beyond_its_lease_changes_nothing(
 def test_a_server_that_falls_silent_does_not_hang_a_claim(
     step: str, effects: str, proxy: Proxy, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundary = make(proxy.url, effects=effects, lease="60s")
+    boundary = make(proxy.url, effects=effects, lease="5s")
     with boundary.claim("warm"):
         pass
     outcomes: list[str] = []

@@ -170,7 +170,7 @@ def django_sqlite(path: Path) -> SyncHarness:
 
 
 def django_mysql(path: Path) -> SyncHarness:
-    return _django("mysql")
+    return _django("mysql", CONN_MAX_AGE=None)
 
 
 def django_psycopg(path: Path) -> SyncHarness:
