@@ -106,7 +106,7 @@ class _Bench:
         with psycopg.connect(self.url) as connection:
             self.outbox.add_many(connection, messages)
         began = time.perf_counter()
-        assert (await self.relay.arun_once()).left == BACKLOG
+        assert (await self.relay.arun_once()).published == BACKLOG
         return time.perf_counter() - began
 
     async def theirs(self) -> float:

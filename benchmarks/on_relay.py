@@ -76,7 +76,7 @@ def _sides(
         return side
 
     async def ours(written: Sequence[Envelope]) -> None:
-        assert (await relay.arun_once()).left == BACKLOG
+        assert (await relay.arun_once()).published == BACKLOG
 
     return Sides(measured(ours, stored=True), measured(raw, stored=False))
 

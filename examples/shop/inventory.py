@@ -7,7 +7,7 @@ from typing import Any
 
 from examples.shop.places import LEASE, consume, make_tables, store
 from retrysafe import Boundary
-from retrysafe.messaging import Inbox, Received
+from retrysafe.messaging import Inbox, InboxMessage
 
 make_tables(
     "inventory",
@@ -21,7 +21,7 @@ ON CONFLICT (sku) DO UPDATE SET on_hand = on_hand - :quantity"""
 
 
 @inbox.handler("inventory")
-def reserve(message: Received[dict[str, Any]]) -> None:
+def reserve(message: InboxMessage[dict[str, Any]]) -> None:
     """Take the goods of an order from the stock."""
     order = message.data
     message.tx.execute(TAKE, order)

@@ -9,7 +9,7 @@ from typing import Any
 
 from examples.shop.places import FOLDER, LEASE, consume, make_tables, store
 from retrysafe import Boundary
-from retrysafe.messaging import Inbox, Received
+from retrysafe.messaging import Inbox, InboxMessage
 
 make_tables("provider", "mails (key TEXT PRIMARY KEY, receiver TEXT, about TEXT, asked INTEGER)")
 inbox = Inbox(Boundary("mail", store=store("mail"), effects="keyed", lease=LEASE))
@@ -18,7 +18,7 @@ SEND = "INSERT INTO mails VALUES (?, ?, ?, 1) ON CONFLICT (key) DO UPDATE SET as
 
 
 @inbox.handler("mail")
-def confirm(message: Received[dict[str, Any]]) -> None:
+def confirm(message: InboxMessage[dict[str, Any]]) -> None:
     """Write to who has ordered: once, or again under the same key."""
     order = message.data
     send(key=message.claim.key_for("provider"), receiver=order["customer"], about=order["id"])

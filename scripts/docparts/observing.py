@@ -26,7 +26,7 @@ def occurrences() -> str:
 
 
 def _moved(occurrence: str) -> str:
-    if occurrence == "asked":
+    if occurrence == "store_request":
         return codes((metrics.STORE_DURATION.name,))
     return codes(name.removeprefix("retrysafe.") for name in metrics.counted_by(occurrence))
 

@@ -24,15 +24,16 @@ from retrysafe.errors import (
     StoreUnavailable,
 )
 from retrysafe.observers import LoggingObserver
-from retrysafe.ports import Codec, Observer, Occurrence
+from retrysafe.ports import Codec, Event, Observer
 from retrysafe.terms import layered, reject, wait
-from retrysafe.types import Stored
+from retrysafe.types import StoredResult
 
 __all__ = [
     "Boundary",
     "Claim",
     "Codec",
     "ConfigurationError",
+    "Event",
     "IllegalTransition",
     "InProgress",
     "InvalidKey",
@@ -43,7 +44,6 @@ __all__ = [
     "LeaseLost",
     "LoggingObserver",
     "Observer",
-    "Occurrence",
     "OutcomeUnknown",
     "Quota",
     "QuotaExceeded",
@@ -53,8 +53,8 @@ __all__ = [
     "RetrysafeError",
     "SchemaOutdated",
     "StoreUnavailable",
-    "Stored",
     "StoredFailure",
+    "StoredResult",
     "current",
     "layered",
     "reject",

@@ -77,7 +77,10 @@ def line_of(record: Record) -> str:
         "token": record.token,
         "attempts": record.attempts,
         "effects": record.effects,
-        **{name: instant(getattr(record, name)) for name in ("lease_until", "created", "updated", "expires", "forget")},
+        **{
+            name: instant(getattr(record, name))
+            for name in ("lease_until", "created", "updated", "expires", "tombstone_until")
+        },
         "result": None
         if result is None
         else {

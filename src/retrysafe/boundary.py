@@ -34,7 +34,7 @@ from retrysafe.types import (
     OnMissing,
     Outcome,
     Reject,
-    Stored,
+    StoredResult,
     Wait,
     Want,
 )
@@ -389,9 +389,9 @@ class Boundary:
         keyspaces.take(self, operation, keyspaces.Owner(owner, origin or keyspaces.origin_of(owner), shared))
         return operation
 
-    def notice(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:
+    def emit(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:
         """Tell the observers, as an entry point does, of something that came to no claim, or outlives it."""
-        self._terms.tell(name, operation, key, "", fields)
+        self._terms.emit(name, operation, key, "", fields)
 
     def _with(self, codec: Codec) -> Terms:
         """The terms with the codec of an entry point, which is the same one for every claim."""
@@ -440,7 +440,7 @@ class Boundary:
         named = operation or self.name
         scope_text = terms.scope_of(scope)
         found = keys.lookup(terms.secret, terms.name, scope_text, named, keys.parse(key))
-        stored: Stored | None = None
+        stored: StoredResult | None = None
         if outcome == "completed":
             guarded = self._guarded.get(named)
             stored = self._encode_answer(result, None if guarded is None else guarded.annotation)
@@ -453,12 +453,12 @@ class Boundary:
         def steps() -> Steps[bool]:
             done, record = yield from settle_doubt(terms.backend.store, found, event, stored, clocks=terms.clocks)
             if done and record is not None:
-                terms.tell("resolved", named, found, record.attempt, {"outcome": outcome})
+                terms.emit("resolved", named, found, record.attempt, {"outcome": outcome})
             return done
 
         return steps()
 
-    def _encode_answer(self, result: Any, annotation: Any) -> Stored:
+    def _encode_answer(self, result: Any, annotation: Any) -> StoredResult:
         try:
             return encode_result(self._terms.codec, result, annotation, self._terms.largest_result)
         except ResultNotEncodable as error:

@@ -16,7 +16,7 @@ from retrysafe.core.backoff import RESTART
 from retrysafe.core.decisions import Decision
 from retrysafe.core.outcomes import Answered
 from retrysafe.core.outcomes import Ground as Kind
-from retrysafe.core.transitions import RULES, Event
+from retrysafe.core.transitions import RULES, Transition
 from retrysafe.deferred import Deferred
 from retrysafe.encryption import Bound, opened, sealed
 from retrysafe.endings import End, Said, answer_of, end_of
@@ -42,7 +42,7 @@ from retrysafe.programs.leasing import renew
 from retrysafe.programs.settling import resolve, settle
 from retrysafe.terms import Terms
 from retrysafe.timing import Timed, Timing
-from retrysafe.types import Held, Record, Standing, State, Stored, Want
+from retrysafe.types import Held, Record, Standing, State, StoredResult, Want
 from retrysafe.waiting import Waiting, checks_snapshot, refuse_on_a_loop, snapshot
 
 
@@ -196,7 +196,7 @@ class Claim:
         self._tell("restarted", restarts=restarts + 1)
         return RESTART.delay(restarts, self._terms.chance())
 
-    def notice(self, name: str, **fields: Any) -> None:
+    def emit(self, name: str, **fields: Any) -> None:
         """Tell the observers, as an entry point does, of something that concerns this attempt."""
         self._tell(name, **fields)
 
@@ -323,14 +323,14 @@ class Claim:
         """Find the ground of the record; False when there is no key and the call passes unguarded."""
         terms, want = self._terms, self._want
         if want is None:
-            terms.tell("passed", self._operation, b"", "")
+            terms.emit("passed", self._operation, b"", "")
             return False
         about = {"effects": terms.effects, "store": terms.backend.kind}
         self._observers = terms.observers.begin(terms.name, self._operation, want.key, want.attempt, about)
         if self._place.is_inside(want.key):
             raise InProgress("The key is claimed by the operation that encloses this one: it would wait for itself.")
         self._ground = self._find_ground()
-        if self._observers.wants("asked"):
+        if self._observers.is_enabled("store_request"):
             self._ground = Timed(self._ground, self._teller())
         return True
 
@@ -422,7 +422,7 @@ class Claim:
                 raise KeyExpired
             case _:
                 if self._terms.probe is None:
-                    self._tell("doubted")
+                    self._tell("unknown_refused")
                     raise OutcomeUnknown
                 return _Probe(record)
 
@@ -447,7 +447,7 @@ class Claim:
             raise
         return record._replace(result=stored)
 
-    def _sealed(self, event: Event | None, stored: Stored | None) -> Stored | None:
+    def _sealed(self, event: Transition | None, stored: StoredResult | None) -> StoredResult | None:
         """An answer as it is to be stored by an event."""
         target = None if event is None else RULES[event].target
         return stored if target is None else sealed(self._terms.encryption, stored, self._bound(target))
@@ -499,13 +499,13 @@ class Claim:
             raise OutcomeUnknown(f"The probe failed: {error!r}") from error
         return answer if hasattr(answer, "__await__") else None
 
-    def _probed(self) -> tuple[Event, Stored | None]:
+    def _probed(self) -> tuple[Transition, StoredResult | None]:
         """What the probe said, as an event and what it stores."""
         said, self._said = self._said, Said()
         result, self.result = self.result, None
         answer = answer_of(said, self._terms, result, self._annotation)
         if answer is None:
-            self._tell("doubted")
+            self._tell("unknown_refused")
             raise OutcomeUnknown("The probe could not tell either.")
         event, stored = answer
         self._tell("probed", outcome=RULES[event].target)
@@ -602,7 +602,7 @@ class Claim:
         assert lease is not None
 
         def tell(name: str, **fields: Any) -> None:
-            terms.tell(name, self._operation, held.key, held.attempt, fields)
+            terms.emit(name, self._operation, held.key, held.attempt, fields)
 
         def conclude(done: bool | None) -> None:
             terms.backend.wakeups.wake(held.key)
@@ -686,10 +686,10 @@ class Claim:
         observers, terms, operation, want = self._observers, self._terms, self._operation, self._required_want()
 
         def tell(name: str, **fields: Any) -> None:
-            observers.tell(name, terms.name, operation, want.key, want.attempt, fields)
+            observers.emit(name, terms.name, operation, want.key, want.attempt, fields)
 
         return tell
 
     def _tell(self, name: str, **fields: Any) -> None:
         if self._want is not None:
-            self._observers.tell(name, self._terms.name, self._operation, self._want.key, self._want.attempt, fields)
+            self._observers.emit(name, self._terms.name, self._operation, self._want.key, self._want.attempt, fields)

@@ -139,11 +139,11 @@ class Claims:
     def _conclude(self, held: Sequence[Held], kept: bool, error: BaseException | None) -> None:
         """Wake who waits, tell what happened, and raise what the caller must know."""
         name, fields = ("completed", {}) if kept else ("rolled_back", {"error_type": type(error).__name__})
-        observed = self._terms.observers.wants(name)
+        observed = self._terms.observers.is_enabled(name)
         for one in held:
             self._terms.backend.wakeups.wake(one.key)
             if observed:
-                self._terms.observers.tell(name, self.boundary, self.operation, one.key, one.attempt, fields)
+                self._terms.observers.emit(name, self.boundary, self.operation, one.key, one.attempt, fields)
         if error is None and not kept:
             raise OutcomeUnknown("The handler ended the transaction of its batch by itself.")
 

@@ -20,7 +20,7 @@ from retrysafe import pydantic_models
 from retrysafe.differences import difference
 from retrysafe.errors import ResultNotEncodable
 from retrysafe.ports.results import Codec
-from retrysafe.types import Stored
+from retrysafe.types import StoredResult
 
 MEDIA_TYPE = "application/vnd.retrysafe+json"
 VERSION = 1
@@ -81,7 +81,7 @@ class JSONCodec:
     as they are: what holds objects is decoded, and compared strictly, before it is stored.
     """
 
-    def encode(self, value: Any, annotation: Any) -> Stored:
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
         """Encode ``value``; raises `ResultNotEncodable` naming the part that cannot be."""
         try:
             body = _to_json(_to_plain(value, annotation)).encode()
@@ -91,9 +91,9 @@ class JSONCodec:
                     raise TypeError(f"result{found}")
         except Exception as error:  # the constructors and validators of a result may raise anything
             raise ResultNotEncodable(f"The result is a {type(value).__qualname__}: {error}") from error
-        return Stored(body, MEDIA_TYPE, VERSION)
+        return StoredResult(body, MEDIA_TYPE, VERSION)
 
-    def decode(self, stored: Stored, annotation: Any) -> Any:
+    def decode(self, stored: StoredResult, annotation: Any) -> Any:
         """Decode; raises `ResultNotEncodable` when this version cannot read the bytes."""
         if stored.body is None:
             raise ResultNotEncodable("The result was withheld when the operation completed.")
@@ -112,7 +112,7 @@ class CheckedCodec:
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
 
-    def encode(self, value: Any, annotation: Any) -> Stored:
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
         """Encode; raises `ResultNotEncodable` unless the value would come back as it is."""
         stored = self._codec.encode(value, annotation)
         found = difference(value, self._codec.decode(stored, annotation))
@@ -120,7 +120,7 @@ class CheckedCodec:
             raise ResultNotEncodable(f"The codec does not give back what it was given: result{found}.")
         return stored
 
-    def decode(self, stored: Stored, annotation: Any) -> Any:
+    def decode(self, stored: StoredResult, annotation: Any) -> Any:
         """Decode; whatever goes wrong is `ResultNotEncodable`."""
         try:
             return self._codec.decode(stored, annotation)
@@ -348,12 +348,12 @@ def _any_of(annotations: list[Any]) -> Any:
     return typing.Union[tuple(annotations)]  # noqa: UP007 - they are known at run time only
 
 
-def encode_failure(type_name: str, message: str, data: Any) -> Stored:
+def encode_failure(type_name: str, message: str, data: Any) -> StoredResult:
     """Encode a failure that is kept as the answer."""
     return JSONCodec().encode({"type": type_name, "message": message, "data": data}, None)
 
 
-def decode_failure(stored: Stored | None) -> tuple[str, str, Any]:
+def decode_failure(stored: StoredResult | None) -> tuple[str, str, Any]:
     """Type name, message and data of a stored failure."""
     if stored is None:
         return "Failure", "the operation failed", None

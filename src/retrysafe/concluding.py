@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from retrysafe.core.exception_groups import unwrapped
 from retrysafe.core.outcomes import Ending
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.endings import End, Said
 from retrysafe.errors import LeaseLost, OutcomeUnknown, RetryTransaction
 from retrysafe.grounds import Settled
 from retrysafe.heartbeat import Lease
 from retrysafe.terms import Terms
 
-_ENDS = {Event.FAIL: "failed", Event.RELEASE: "released", Event.DOUBT: "unknown"}
+_ENDS = {Transition.FAIL: "failed", Transition.RELEASE: "released", Transition.DOUBT: "unknown"}
 _ENDED = (
     "tx= was ended inside the block; or, on SQLite, MySQL and MariaDB, a savepoint or claim that began in it before "
     "this claim did has ended before it."
@@ -37,7 +37,7 @@ class Conclusion(NamedTuple):
         elif self.lease is None:
             self.tell("rolled_back", error_type=type(failure).__name__)
         else:
-            self.tell("unrecorded", ending=type(failure).__name__)
+            self.tell("result_not_stored", ending=type(failure).__name__)
 
     def reached(self, settled: Settled, end: End, error: BaseException | None) -> None:
         """Tell what happened, and raise what the caller must know."""
@@ -59,7 +59,7 @@ class Conclusion(NamedTuple):
     def reached_late(self, done: bool | None, end: End, error: BaseException | None) -> None:
         """Tell what became of an outcome that the store had not taken at once; None: nothing, and its time is up."""
         if done is None:
-            self.tell("unrecorded", ending=end.ending.name.lower())
+            self.tell("result_not_stored", ending=end.ending.name.lower())
         elif done and end.word.event is not None:
             self._recorded(end, end.word.event, error)
         else:
@@ -71,10 +71,10 @@ class Conclusion(NamedTuple):
         if error is None:
             raise LeaseLost("Another attempt has taken the key over." if self.lease is not None else _ENDED)
 
-    def _recorded(self, end: End, event: Event, error: BaseException | None) -> None:
+    def _recorded(self, end: End, event: Transition, error: BaseException | None) -> None:
         if end.ending is Ending.UNENCODABLE:
             self.tell("result_withheld")
-        elif event is Event.COMPLETE:
+        elif event is Transition.COMPLETE:
             self.tell("completed")
         else:
             self.tell(_ENDS[event], error_type=self._cause(self.said.failure or error))

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from retrysafe.errors import ConfigurationError, ResultUnreadable
-from retrysafe.types import State, Stored
+from retrysafe.types import State, StoredResult
 
 MEDIA_TYPE = "application/vnd.retrysafe.encrypted"
 FORMAT = 1
@@ -105,16 +105,16 @@ class Keyring:
     def __repr__(self) -> str:
         return f"Keyring({', '.join(self._ciphers)})"
 
-    def seal(self, stored: Stored, bound: Bound) -> Stored:
+    def seal(self, stored: StoredResult, bound: Bound) -> StoredResult:
         """Encrypt an answer for the record it is bound to. One without a body has nothing to hide."""
         if stored.body is None:
             return stored
         header = _header(self._current, stored)
         nonce = os.urandom(_NONCE)
         sealed = self._ciphers[self._current].encrypt(nonce, stored.body, _associated(bound, header))
-        return Stored(header + nonce + sealed, MEDIA_TYPE, FORMAT)
+        return StoredResult(header + nonce + sealed, MEDIA_TYPE, FORMAT)
 
-    def open(self, stored: Stored, bound: Bound) -> Stored:
+    def open(self, stored: StoredResult, bound: Bound) -> StoredResult:
         """Decrypt an answer; raises `ResultUnreadable`."""
         if stored.body is None:
             return stored
@@ -140,7 +140,7 @@ class Keyring:
                 f"The stored answer does not open with the key {label.key_id!r}: it was altered, or belongs to another "
                 "record, or that key is not the one which encrypted it"
             )
-        return Stored(body, label.media_type, label.codec_version)
+        return StoredResult(body, label.media_type, label.codec_version)
 
 
 class Label(NamedTuple):
@@ -153,7 +153,7 @@ class Label(NamedTuple):
     """Of the label itself, in bytes."""
 
 
-def label_of(stored: Stored) -> Label:
+def label_of(stored: StoredResult) -> Label:
     """Read the label; raises `ResultUnreadable` when it is of another format, or cut off."""
     if stored.codec_version != FORMAT:
         raise ResultUnreadable(
@@ -173,12 +173,12 @@ def label_of(stored: Stored) -> Label:
     return Label(key_id, media_type, version, size)
 
 
-def sealed(keyring: Keyring | None, stored: Stored | None, bound: Bound) -> Stored | None:
+def sealed(keyring: Keyring | None, stored: StoredResult | None, bound: Bound) -> StoredResult | None:
     """An answer as it is stored: encrypted if the boundary says so."""
     return stored if keyring is None or stored is None else keyring.seal(stored, bound)
 
 
-def opened(keyring: Keyring | None, stored: Stored, bound: Bound) -> Stored:
+def opened(keyring: Keyring | None, stored: StoredResult, bound: Bound) -> StoredResult:
     """A stored answer as its codec wrote it; raises `ResultUnreadable`."""
     if keyring is not None:
         return keyring.open(stored, bound)
@@ -190,7 +190,7 @@ def opened(keyring: Keyring | None, stored: Stored, bound: Bound) -> Stored:
     return stored
 
 
-def _header(key_id: str, stored: Stored) -> bytes:
+def _header(key_id: str, stored: StoredResult) -> bytes:
     media_type = stored.media_type.encode()
     version = stored.codec_version.to_bytes(8, "big", signed=True)
     return bytes((len(key_id),)) + key_id.encode() + len(media_type).to_bytes(2, "big") + media_type + version

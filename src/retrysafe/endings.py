@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from retrysafe.codec import JSONCodec, decode_failure, encode_failure
 from retrysafe.core.exception_groups import every, leaves, unwrapped
 from retrysafe.core.outcomes import Answered, Ending, Ground, Verdict, ending_of_answer, ending_of_error, verdict
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.errors import OutcomeUnknown, ResultNotEncodable, RetrysafeError, StoredFailure
 from retrysafe.ports import Codec
 from retrysafe.terms import Terms
-from retrysafe.types import Stored
+from retrysafe.types import StoredResult
 
 
 class Said:
@@ -31,7 +31,7 @@ class End(NamedTuple):
 
     ending: Ending
     word: Verdict
-    stored: Stored | None
+    stored: StoredResult | None
     unencodable: ResultNotEncodable | None = None
 
 
@@ -44,28 +44,30 @@ def end_of(said: Said, error: BaseException | None, ground: Ground, terms: Terms
             permanent=is_permanent(error, terms), committed=said.committed, not_executed=said.not_executed
         )
         word = verdict(ending, ground)
-        return End(ending, word, None if word.event is Event.RELEASE else encode_error(error, terms.largest_result))
+        return End(
+            ending, word, None if word.event is Transition.RELEASE else encode_error(error, terms.largest_result)
+        )
     answered, reason = said.answered
     ending = ending_of_answer(answered, committed=said.committed, not_executed=said.not_executed)
     word = verdict(ending, ground)
-    if word.event is not Event.COMPLETE:
-        return End(ending, word, encode_failure("Failure", reason, None) if word.event is Event.DOUBT else None)
+    if word.event is not Transition.COMPLETE:
+        return End(ending, word, encode_failure("Failure", reason, None) if word.event is Transition.DOUBT else None)
     try:
         return End(ending, word, encode_result(terms.codec, result, annotation, terms.largest_result))
     except ResultNotEncodable as error_of_ours:
-        return End(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), Stored(None, "", 0), error_of_ours)
+        return End(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), StoredResult(None, "", 0), error_of_ours)
 
 
-def answer_of(said: Said, terms: Terms, result: Any, annotation: Any) -> tuple[Event, Stored | None] | None:
+def answer_of(said: Said, terms: Terms, result: Any, annotation: Any) -> tuple[Transition, StoredResult | None] | None:
     """What a probe's words make of an unknown record, and what they store; None when it could not tell."""
     if said.failure is not None:
-        return Event.RESOLVE_FAILED, encode_error(said.failure, terms.largest_result)
+        return Transition.RESOLVE_FAILED, encode_error(said.failure, terms.largest_result)
     if said.committed:
         try:
-            return Event.RESOLVE_COMPLETED, encode_result(terms.codec, result, annotation, terms.largest_result)
+            return Transition.RESOLVE_COMPLETED, encode_result(terms.codec, result, annotation, terms.largest_result)
         except ResultNotEncodable as error:
             raise OutcomeUnknown(f"What the probe found cannot be stored. {error.detail}") from error
-    return (Event.RESOLVE_RELEASED, None) if said.not_executed else None
+    return (Transition.RESOLVE_RELEASED, None) if said.not_executed else None
 
 
 def is_permanent(error: BaseException, terms: Terms) -> bool:
@@ -79,7 +81,7 @@ def _is_passing(error: BaseException, terms: Terms) -> bool:
     return terms.backend.restarts(error) or (ours and type(error) not in terms.permanent)
 
 
-def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | None) -> Stored:
+def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | None) -> StoredResult:
     """Encode a result; whatever goes wrong in a codec is `ResultNotEncodable`, so that the key is settled."""
     try:
         stored = codec.encode(result, annotation)
@@ -95,7 +97,7 @@ def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | Non
     return stored
 
 
-def encode_error(error: BaseException, largest: int | None) -> Stored:
+def encode_error(error: BaseException, largest: int | None) -> StoredResult:
     """An error as a stored failure; what of it cannot be read, encoded or kept by the store is left out.
 
     Of a group with one error, that is stored; of several, the data is a list of their types, messages and data.
@@ -136,7 +138,7 @@ _SHORTENED = 1000
 """How many characters are kept of the text of a failure that is too large for its store."""
 
 
-def _fits(stored: Stored, largest: int | None) -> bool:
+def _fits(stored: StoredResult, largest: int | None) -> bool:
     return largest is None or len(stored.body or b"") <= largest
 
 

@@ -14,7 +14,7 @@ from retrysafe.backend import Backend
 from retrysafe.connect import join
 from retrysafe.core.outcomes import Ground as Kind
 from retrysafe.core.outcomes import Verdict
-from retrysafe.core.transitions import RULES, Event
+from retrysafe.core.transitions import RULES, Transition
 from retrysafe.errors import (
     ConfigurationError,
     LeaseLost,
@@ -29,7 +29,7 @@ from retrysafe.programs.claiming import Outcome, Won, claim
 from retrysafe.programs.drivers import arestarting, arun, ask, restarting, run
 from retrysafe.programs.settling import read, settle
 from retrysafe.programs.transactions import conclude, open_claim
-from retrysafe.types import Held, Record, Stored, Want
+from retrysafe.types import Held, Record, StoredResult, Want
 
 
 class Settled(Enum):
@@ -70,7 +70,7 @@ class Ground(Protocol):
         """The same for async code."""
         ...
 
-    def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
         """Record how the work ended; ``failing`` when an error of its own is on its way out."""
         ...
 
@@ -78,7 +78,7 @@ class Ground(Protocol):
         """Do what waits for a commit, now that all is recorded; its errors are the user's."""
         ...
 
-    async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
         """The same for async code."""
         ...
 
@@ -119,13 +119,13 @@ class Leased:
         await self._backend.acheck(client)
         return await arun(claim(self._backend.store, want), client)
 
-    def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
             return _settled(run(_settling(self._backend, held, word, stored), self._backend.client()))
         except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
             return Settled.UNANSWERED
 
-    async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
             return _settled(await arun(_settling(self._backend, held, word, stored), self._backend.aclient()))
         except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
@@ -167,7 +167,7 @@ class Joined:
         await self._backend.acheck(self.aexecutor(), self._joining.place)
         return await arun(claim(self._backend.store, want), self.aexecutor())
 
-    def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
             return _settled(run(_settling(self._backend, held, word, stored), self.executor()))
         except RetrysafeError:
@@ -175,7 +175,7 @@ class Joined:
                 return Settled.BROKEN
             raise
 
-    async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
             return _settled(await arun(_settling(self._backend, held, word, stored), self.aexecutor()))
         except RetrysafeError:
@@ -243,7 +243,7 @@ class Own:
             if not isinstance(outcome, Won):
                 await self._agive_back()
 
-    def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
             try:
                 done = run(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
@@ -265,7 +265,7 @@ class Own:
             raise _ended_by_handler(doubted=doubted)
         return Settled.DOUBTED if doubted else Settled.RECORDED
 
-    async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
             try:
                 done = await arun(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
@@ -332,7 +332,7 @@ def _transactional(backend: Backend) -> Any:
     return backend.store
 
 
-def _settling(backend: Backend, held: Held, word: Verdict, stored: Stored | None) -> Steps[bool]:
+def _settling(backend: Backend, held: Held, word: Verdict, stored: StoredResult | None) -> Steps[bool]:
     assert word.event is not None, "only an own transaction can end without a word to the store"
     return settle(backend.store, held, word.event, stored)
 
@@ -351,7 +351,7 @@ def _read_back(record: Record | None, held: Held, word: Verdict, failure: StoreU
 
 def _doubting(backend: Backend, held: Held) -> Steps[bool]:
     """Mark the record unknown if it is there: after a rollback, only a handler that committed can have left it."""
-    return (yield from ask(backend.store.settle(held._replace(transactional=False), Event.DOUBT, None)))
+    return (yield from ask(backend.store.settle(held._replace(transactional=False), Transition.DOUBT, None)))
 
 
 def _ended_by_handler(*, doubted: bool) -> RetrysafeError:

@@ -65,12 +65,12 @@ class Lease:
             self.until = asked_at + self.seconds
         else:
             self.lose()
-        self._tell("asked", step="renew", seconds=seconds, answered=True)
+        self._tell("store_request", step="renew", seconds=seconds, answered=True)
 
     def not_renewed(self, error: Exception, asked_at: float) -> None:
         """Note that a renewal that was asked for at ``asked_at`` failed."""
         answered = not isinstance(error, StoreUnavailable)
-        self._tell("asked", step="renew", seconds=round(clock() - asked_at, 6), answered=answered)
+        self._tell("store_request", step="renew", seconds=round(clock() - asked_at, 6), answered=answered)
         self._tell("renewal_failed", error=str(error).partition("\n")[0])
 
     def lose(self) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from retrysafe.ports import Event
 
 BEGINNINGS = ("started", "takeover", "reclaimed")
 """The key was won, and the work runs."""
 ANSWERS = ("replayed", "failure_replayed")
 """The stored answer was given instead."""
-REFUSALS = ("conflict", "doubted", "expired_refused", "unreadable")
+REFUSALS = ("conflict", "unknown_refused", "expired_refused", "unreadable")
 """The caller of a key that was used before was turned away."""
 DECISIONS = (*BEGINNINGS, *ANSWERS, *REFUSALS, "mismatch", "quota_refused", "passed")
 """What a call can come to before anything runs; each call has one of them, or an error."""
@@ -20,7 +23,7 @@ class Counter(NamedTuple):
     """Counts occurrences of some names.
 
     The attribute ``retrysafe.outcome`` is the occurrence's name with ``outcome``, else what its ``field`` holds. Each
-    counts for one, or for the number in its field ``amount``.
+    counts for one, or for the number in its field ``amount``; with ``side``, only those whose field of that name is so.
     """
 
     name: str
@@ -30,6 +33,11 @@ class Counter(NamedTuple):
     outcome: bool = False
     field: str = ""
     amount: str = ""
+    side: str = ""
+
+    def counts(self, event: Event) -> bool:
+        """Whether it counts this event, which has one of its names."""
+        return not self.side or event.fields.get("side", self.side) == self.side
 
 
 class Gauge(NamedTuple):
@@ -86,7 +94,7 @@ COUNTERS = (
     ),
     Counter("retrysafe.unreadable", "{answer}", "Stored answers that could not be decrypted.", ("unreadable",)),
     Counter("retrysafe.takeovers", "{takeover}", "Keys claimed from an attempt whose lease had lapsed.", ("takeover",)),
-    Counter("retrysafe.waits", "{wait}", "Pauses of callers that wait for another attempt.", ("waited",)),
+    Counter("retrysafe.waits", "{wait}", "Pauses of callers that wait for another attempt.", ("waiting",)),
     Counter("retrysafe.restarts", "{restart}", "Transactions that the database wanted again.", ("restarted",)),
     Counter("retrysafe.lease_lost", "{lease}", "Leases that ended before the work did.", ("lease_lost",)),
     Counter("retrysafe.renewals_failed", "{renewal}", "Renewals of a lease that failed.", ("renewal_failed",)),
@@ -98,10 +106,10 @@ COUNTERS = (
         ("settle_deferred",),
     ),
     Counter(
-        "retrysafe.unrecorded",
+        "retrysafe.results_not_stored",
         "{attempt}",
         "Attempts whose end the store did not take while the lease lasted.",
-        ("unrecorded",),
+        ("result_not_stored",),
     ),
     Counter(
         "retrysafe.resolutions",
@@ -175,12 +183,12 @@ COUNTERS = (
         ("batch_handled",),
         amount="handled",
     ),
-    Counter("retrysafe.inbox.dead", "{message}", "Messages that were given up.", ("message_dead",)),
+    Counter("retrysafe.inbox.dead", "{message}", "Messages that consumers gave up.", ("dead_lettered",), side="inbox"),
     Counter(
         "retrysafe.inbox.again",
         "{message}",
         "Messages that were not settled, by why they come again.",
-        ("message_again",),
+        ("message_retry_scheduled",),
         field="became",
     ),
     Counter(
@@ -193,7 +201,7 @@ COUNTERS = (
         "retrysafe.inbox.redriven",
         "{message}",
         "Dead letters handled again, by what became of them.",
-        ("message_redriven",),
+        ("dead_letter_handled",),
         field="became",
     ),
     Counter("retrysafe.inbox.failures", "{failure}", "Brokers or databases that failed.", ("consumer_failed",)),
@@ -213,6 +221,7 @@ COUNTERS = (
         "Messages that were given up, by topic.",
         ("dead_lettered", "parked"),
         field="topic",
+        side="outbox",
     ),
     Counter(
         "retrysafe.outbox.relay_failures",
@@ -239,6 +248,7 @@ COUNTERS = (
         "What people did to outboxes.",
         ("topic_paused", "topic_resumed", "redriven"),
         outcome=True,
+        side="outbox",
     ),
     Counter("idempotency.cache.hits", "{hit}", "The literature's name for replays.", ANSWERS),
     Counter("idempotency.cache.misses", "{miss}", "The literature's name for claims that ran.", BEGINNINGS),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.core import keys
-from retrysafe.ports import Observer, Occurrence, Watch
+from retrysafe.ports import Event, Observer, Watch
 
 if TYPE_CHECKING:
     import logging
@@ -15,7 +15,7 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """The levels of `logging`, which is imported only when something is logged."""
 
 
-class Meaning(NamedTuple):
+class EventSpec(NamedTuple):
     """What an occurrence of one name is: its level in the log, what it means, the fields it carries.
 
     ``alias`` is the name that the literature on idempotency keys uses for it.
@@ -29,200 +29,205 @@ class Meaning(NamedTuple):
 
 _RECEIVED, _PROCESSING, _RETURNED = "IdempotencyKeyReceived", "NewRequestProcessing", "CachedResponseReturned"
 
-OCCURRENCES: dict[str, Meaning] = {
-    "received": Meaning(DEBUG, "a guarded operation was asked for", ("effects", "store"), _RECEIVED),
-    "passed": Meaning(DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
-    "asked": Meaning(
+EVENTS: dict[str, EventSpec] = {
+    "received": EventSpec(DEBUG, "a guarded operation was asked for", ("effects", "store"), _RECEIVED),
+    "passed": EventSpec(DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
+    "store_request": EventSpec(
         DEBUG,
         "the store was asked: for which step, how long that took, and whether it answered at all",
         ("step", "seconds", "answered"),
     ),
-    "started": Meaning(DEBUG, "the key was claimed and the work begins", ("token", "attempts"), _PROCESSING),
-    "takeover": Meaning(
+    "started": EventSpec(DEBUG, "the key was claimed and the work begins", ("token", "attempts"), _PROCESSING),
+    "takeover": EventSpec(
         WARNING, "the key was claimed from an attempt whose lease had lapsed", ("token", "attempts"), _PROCESSING
     ),
-    "reclaimed": Meaning(
+    "reclaimed": EventSpec(
         INFO, "the key was used before; its window is over and it is new work", ("token", "attempts"), _PROCESSING
     ),
-    "replayed": Meaning(INFO, "the stored result was given instead of running again", (), _RETURNED),
-    "failure_replayed": Meaning(
+    "replayed": EventSpec(INFO, "the stored result was given instead of running again", (), _RETURNED),
+    "failure_replayed": EventSpec(
         INFO, "the stored failure was given instead of running again", ("error_type",), _RETURNED
     ),
-    "conflict": Meaning(INFO, "another attempt is running; the caller was told so", ("retry_after",)),
-    "waited": Meaning(DEBUG, "another attempt is running; the caller waits", ("pause",)),
-    "frozen_snapshot": Meaning(
+    "conflict": EventSpec(INFO, "another attempt is running; the caller was told so", ("retry_after",)),
+    "waiting": EventSpec(DEBUG, "another attempt is running; the caller waits", ("pause",)),
+    "frozen_snapshot": EventSpec(
         WARNING,
         "the isolation level hides from a waiting duplicate what it waits for: rerun its transaction",
         ("isolation",),
     ),
-    "store_warning": Meaning(
+    "store_warning": EventSpec(
         WARNING,
         "the server's settings weaken a promise (told once per process), or a commit did not get what they promise",
         ("setting", "text"),
     ),
-    "mismatch": Meaning(WARNING, "the same key came with another payload and was refused", ("differing",)),
-    "expired_refused": Meaning(INFO, "the key's window is over and the boundary refuses its reuse"),
-    "unreadable": Meaning(
+    "mismatch": EventSpec(WARNING, "the same key came with another payload and was refused", ("differing",)),
+    "expired_refused": EventSpec(INFO, "the key's window is over and the boundary refuses its reuse"),
+    "unreadable": EventSpec(
         ERROR,
         "the stored answer could not be decrypted; the caller was told so, and nothing was run again",
         ("reason",),
     ),
-    "quota_refused": Meaning(
+    "quota_refused": EventSpec(
         INFO, "the scope has used up its quota of new keys; the caller was told so", ("limit", "retry_after")
     ),
-    "completed": Meaning(INFO, "the work ended and its result is stored"),
-    "result_withheld": Meaning(ERROR, "the work ended, but its result could not be encoded"),
-    "failed": Meaning(INFO, "the work failed for good and the failure is stored", ("error_type",)),
-    "released": Meaning(INFO, "the work failed and the key is free for a retry", ("error_type",)),
-    "rolled_back": Meaning(INFO, "the work failed and its transaction was rolled back", ("error_type",)),
-    "unknown": Meaning(WARNING, "the work ended in doubt and the key waits for a probe or a person", ("error_type",)),
-    "doubted": Meaning(WARNING, "the caller was told that an earlier outcome is unknown"),
-    "probed": Meaning(INFO, "the probe answered", ("outcome",)),
-    "resolved": Meaning(
+    "completed": EventSpec(INFO, "the work ended and its result is stored"),
+    "result_withheld": EventSpec(ERROR, "the work ended, but its result could not be encoded"),
+    "failed": EventSpec(INFO, "the work failed for good and the failure is stored", ("error_type",)),
+    "released": EventSpec(INFO, "the work failed and the key is free for a retry", ("error_type",)),
+    "rolled_back": EventSpec(INFO, "the work failed and its transaction was rolled back", ("error_type",)),
+    "unknown": EventSpec(WARNING, "the work ended in doubt and the key waits for a probe or a person", ("error_type",)),
+    "unknown_refused": EventSpec(WARNING, "the caller was told that an earlier outcome is unknown"),
+    "probed": EventSpec(INFO, "the probe answered", ("outcome",)),
+    "resolved": EventSpec(
         WARNING,
         "a person settled an unknown outcome (all fields but the first: by an operator)",
         ("outcome", "reason", "actor", "before", "after"),
     ),
-    "expired": Meaning(
+    "expired": EventSpec(
         WARNING,
         "an operator ended the window of a key: its next use runs again",
         ("forgotten", "reason", "actor", "before", "after"),
     ),
-    "swept": Meaning(INFO, "a sweeper has removed what was forgotten", ("removed", "archived", "seconds")),
-    "sweep_failed": Meaning(WARNING, "a sweeper could not go on; it tries again", ("error",)),
-    "relay_failed": Meaning(WARNING, "a relay could not go on; it tries again", ("error",)),
-    "message_again": Meaning(
+    "swept": EventSpec(INFO, "a sweeper has removed what was forgotten", ("removed", "archived", "seconds")),
+    "sweep_failed": EventSpec(WARNING, "a sweeper could not go on; it tries again", ("error",)),
+    "relay_failed": EventSpec(WARNING, "a relay could not go on; it tries again", ("error",)),
+    "message_retry_scheduled": EventSpec(
         INFO,
         "a message was not settled and comes again: it failed, met a gap, or another consumer is handling it",
         ("topic", "became", "pause", "error"),
     ),
-    "message_stalled": Meaning(
+    "message_stalled": EventSpec(
         WARNING,
         "what the handler needs for a message cannot be reached: it spends no attempt, and comes again",
         ("topic", "pause", "error"),
     ),
-    "message_dead": Meaning(
-        ERROR, "a message was given up; it is in the dead letters, or was before", ("topic", "error")
-    ),
-    "batch_handled": Meaning(
+    "batch_handled": EventSpec(
         DEBUG,
         "messages were handled in a batch: how many, and how many of them for the first time",
         ("messages", "handled"),
     ),
-    "message_redriven": Meaning(
+    "dead_letter_handled": EventSpec(
         INFO, "a dead letter was handled again: what became of it", ("topic", "became", "error")
     ),
-    "consumer_failed": Meaning(
+    "consumer_failed": EventSpec(
         WARNING, "a subscription could not ask its broker or its database; it tries again", ("error",)
     ),
-    "retention_unknown": Meaning(
+    "retention_unknown": EventSpec(
         WARNING,
         "nobody can tell for how long the broker may hand out a message again: the window must be longer",
         ("window",),
     ),
-    "message_late": Meaning(
+    "message_late": EventSpec(
         WARNING,
         "a message was handled that is older than the window: if it was handled before, that is forgotten",
         ("topic",),
     ),
-    "sequence_skipped": Meaning(
+    "sequence_skipped": EventSpec(
         WARNING,
         "a person has let a consumer go on after a sequence that it did not apply",
         ("entity", "sequence", "actor", "reason"),
     ),
-    "relayed": Meaning(
+    "relayed": EventSpec(
         DEBUG,
         "a relay has published messages: how many, and seconds since the oldest of them was written",
         ("messages", "lag", "seconds"),
     ),
-    "publish_delayed": Meaning(
+    "publish_delayed": EventSpec(
         INFO, "a message was not taken; it is tried again, and its lane waits with it", ("topic", "attempts", "error")
     ),
-    "destination_stalled": Meaning(
+    "destination_stalled": EventSpec(
         ERROR,
         "a queue, stream or endpoint takes nothing: its messages wait, spend no attempt, and one at a time is a probe",
         ("destination", "error", "pause"),
     ),
-    "destination_recovered": Meaning(
+    "destination_recovered": EventSpec(
         INFO, "a queue, stream or endpoint that took nothing takes messages again", ("destination",)
     ),
-    "parked": Meaning(ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")),
-    "dead_lettered": Meaning(
-        ERROR, "a message was given up: it is among the dead letters", ("topic", "attempts", "error")
+    "parked": EventSpec(
+        ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")
     ),
-    "backlog": Meaning(
+    "dead_lettered": EventSpec(
+        ERROR,
+        "a relay or a consumer has given a message up: it is a dead letter of the side's",
+        ("side", "topic", "attempts", "error"),
+    ),
+    "backlog": EventSpec(
         DEBUG,
         "how an outbox stands: messages that wait, those that are due, seconds since the oldest were written, relays",
         ("messages", "oldest", "due", "oldest_due", "dead", "relays"),
     ),
-    "relay_lost": Meaning(
+    "relay_lost": EventSpec(
         WARNING,
         "a relay is silent for a minute, and did not say that it goes: dead, frozen or cut off",
         ("relay", "silent"),
     ),
-    "backlog_uncounted": Meaning(
+    "backlog_uncounted": EventSpec(
         WARNING, "a relay could not look how its outbox stands; messages go on leaving", ("error",)
     ),
-    "backlog_stalled": Meaning(
+    "backlog_stalled": EventSpec(
         ERROR, "messages are due for too long: nobody relays them, or not fast enough", ("due", "oldest_due", "relays")
     ),
-    "topic_paused": Meaning(WARNING, "an operator has paused a topic: nothing of it leaves", ("topic", "actor")),
-    "topic_resumed": Meaning(WARNING, "an operator lets a topic go on", ("topic", "actor")),
-    "redriven": Meaning(WARNING, "an operator lets dead letters leave again", ("messages", "actor", "reason")),
-    "messages_trimmed": Meaning(
+    "topic_paused": EventSpec(WARNING, "an operator has paused a topic: nothing of it leaves", ("topic", "actor")),
+    "topic_resumed": EventSpec(WARNING, "an operator lets a topic go on", ("topic", "actor")),
+    "redriven": EventSpec(
+        WARNING,
+        "an operator has dead letters of the outbox published again, or of the inbox handled again",
+        ("side", "messages", "actor", "reason"),
+    ),
+    "messages_trimmed": EventSpec(
         ERROR,
         "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
         ("stream", "group", "messages"),
     ),
-    "restarted": Meaning(INFO, "the database wanted the whole transaction again", ("restarts",)),
-    "renewal_failed": Meaning(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
-    "lease_lost": Meaning(ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
-    "outside_commit": Meaning(
+    "restarted": EventSpec(INFO, "the database wanted the whole transaction again", ("restarts",)),
+    "renewal_failed": EventSpec(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
+    "lease_lost": EventSpec(ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
+    "outside_commit": EventSpec(
         WARNING,
         "in a transactional request another session committed to the same database: not undone if the request fails",
         ("when",),
     ),
-    "request_sent": Meaning(DEBUG, "the HTTP client sends a request: which attempt of it", ("number",)),
-    "request_ended": Meaning(
+    "request_sent": EventSpec(DEBUG, "the HTTP client sends a request: which attempt of it", ("number",)),
+    "request_ended": EventSpec(
         DEBUG, "an attempt has ended, by a status or by an error", ("number", "outcome", "seconds")
     ),
-    "request_retried": Meaning(
+    "request_retried": EventSpec(
         INFO, "the request is sent again after a pause, with the same key", ("number", "outcome", "pause")
     ),
-    "request_hedged": Meaning(INFO, "no answer has come for long: a copy of the request is sent too", ("number",)),
-    "request_given_up": Meaning(
+    "request_hedged": EventSpec(INFO, "no answer has come for long: a copy of the request is sent too", ("number",)),
+    "request_given_up": EventSpec(
         WARNING,
         "the request is not sent again, although it failed in a way that may pass: what stood in the way",
         ("number", "outcome", "limit"),
     ),
-    "request_unsettled": Meaning(
+    "request_unsettled": EventSpec(
         ERROR, "the request has ended, but its journal could not note it: it may be resumed for nothing", ("error",)
     ),
-    "upstream_failed": Meaning(
+    "upstream_failed": EventSpec(
         WARNING,
         "the service behind a gateway did not answer: how it failed, and whether the request may have been begun",
         ("error", "sent"),
     ),
-    "delivery_refused": Meaning(
+    "delivery_refused": EventSpec(
         WARNING,
         "a webhook was not taken: it could not be verified, or not be read; no key was used",
         ("scheme", "refusal"),
     ),
-    "unhandled": Meaning(
+    "unhandled": EventSpec(
         WARNING, "a webhook's event has no handler: it was acknowledged and kept", ("scheme", "event_type")
     ),
-    "delivery_retried": Meaning(
+    "delivery_retried": EventSpec(
         DEBUG, "a webhook was not delivered yet, and is sent again", ("destination", "attempts", "status", "pause")
     ),
-    "delivery_ended": Meaning(
+    "delivery_ended": EventSpec(
         INFO, "a webhook was sent for the last time", ("destination", "outcome", "attempts", "status")
     ),
-    "settle_deferred": Meaning(
+    "settle_deferred": EventSpec(
         WARNING,
         "the work ended and the store has not taken its outcome: it is put again until the lease ends",
         ("ending",),
     ),
-    "unrecorded": Meaning(
+    "result_not_stored": EventSpec(
         ERROR, "the work ended and its outcome could not be stored while the lease lasted: it lapses", ("ending",)
     ),
 }
@@ -250,13 +255,13 @@ class LoggingObserver:
     def __init__(self, log: logging.Logger | None = None) -> None:
         self._log = log or logger()
 
-    def wants(self, name: str, /) -> bool:
+    def is_enabled(self, name: str, /) -> bool:
         """Whether the log takes the level of occurrences of this name."""
-        return self._log.isEnabledFor(OCCURRENCES[name].level)
+        return self._log.isEnabledFor(EVENTS[name].level)
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         """Log it, if the log takes its level."""
-        meaning = OCCURRENCES[occurrence.name]
+        meaning = EVENTS[occurrence.name]
         if self._log.isEnabledFor(meaning.level):
             name, boundary, operation, key, attempt, fields = occurrence
             known = {"boundary": boundary, "operation": operation, "key": key, "attempt": attempt}
@@ -292,7 +297,7 @@ class Observers:
         self._watches = tuple(watches)
         self._watching = any(hasattr(observer, "watch") for observer, _ in self._each)
 
-    def wants(self, name: str) -> bool:
+    def is_enabled(self, name: str) -> bool:
         """Whether anybody wants occurrences of this name."""
         for _, wants in self._each:
             try:
@@ -302,16 +307,16 @@ class Observers:
                 _failed(name)
         return False
 
-    def tell(
+    def emit(
         self, name: str, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]
     ) -> None:
         """Tell those who want it; the occurrence is made only for them."""
-        occurrence: Occurrence | None = None
+        occurrence: Event | None = None
         for observer, wants in self._each:
             try:
                 if wants is None or wants(name):
                     if occurrence is None:
-                        occurrence = Occurrence(name, boundary, operation, keys.redact(key), attempt, fields)
+                        occurrence = Event(name, boundary, operation, keys.redact(key), attempt, fields)
                     observer(occurrence)
             except Exception:  # noqa: BLE001 - it is logged, and must stop nobody
                 _failed(name)
@@ -320,10 +325,10 @@ class Observers:
         """Tell that an attempt begins; return who is told the rest: a watch stands for the observer that gave it."""
         told = self
         if self._watching:
-            received = Occurrence("received", boundary, operation, keys.redact(key), attempt, fields)
+            received = Event("received", boundary, operation, keys.redact(key), attempt, fields)
             watches: list[Watch] = []
             told = Observers([_watched(observer, received, watches) for observer, _ in self._each], watches)
-        told.tell("received", boundary, operation, key, attempt, fields)
+        told.emit("received", boundary, operation, key, attempt, fields)
         return told
 
     def close(self, error: BaseException | None) -> None:
@@ -339,7 +344,7 @@ def _failed(name: str) -> None:
     logger().exception("An observer failed on %r.", name)
 
 
-def _watched(observer: Observer, received: Occurrence, watches: list[Watch]) -> Observer:
+def _watched(observer: Observer, received: Event, watches: list[Watch]) -> Observer:
     watch = getattr(observer, "watch", None)
     if watch is None:
         return observer

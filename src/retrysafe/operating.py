@@ -18,7 +18,7 @@ from retrysafe.auditing import Audit
 from retrysafe.backend import Backend, Schema
 from retrysafe.codec import JSONCodec, encode_failure
 from retrysafe.core import keys
-from retrysafe.core.transitions import RULES, Event, resolution
+from retrysafe.core.transitions import RULES, Transition, resolution
 from retrysafe.encryption import MEDIA_TYPE as ENCRYPTED
 from retrysafe.encryption import Bound, Keyring, label_of, sealed
 from retrysafe.errors import ConfigurationError, StoreUnavailable
@@ -28,7 +28,7 @@ from retrysafe.programs import operating
 from retrysafe.programs.drivers import arun, run
 from retrysafe.programs.operating import Change
 from retrysafe.programs.settling import read
-from retrysafe.types import Filter, Finding, Key, Layered, Outcome, Record, Standing, Stored, Tally
+from retrysafe.types import Filter, Finding, Key, Layered, Outcome, Record, Standing, StoredResult, Tally
 
 R = TypeVar("R")
 ANY = Filter()
@@ -175,16 +175,16 @@ class Operator:
         keyring: without it, retries could not read it.
         """
         event = resolution(outcome)
-        stored: Stored | None = None
+        stored: StoredResult | None = None
         if outcome == "completed":
-            stored = result if isinstance(result, Stored) else JSONCodec().encode(result, None)
+            stored = result if isinstance(result, StoredResult) else JSONCodec().encode(result, None)
         elif outcome == "failed":
             stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
         stored = self._sealed(seen, event, stored)
         steps = operating.settle_doubt(self._backend.store, seen.key, event, stored, attempt=seen.attempt)
         return self._change("resolved", seen, outcome, steps, {"outcome": outcome, "reason": reason})
 
-    def _sealed(self, seen: Record, event: Event, stored: Stored | None) -> Stored | None:
+    def _sealed(self, seen: Record, event: Transition, stored: StoredResult | None) -> StoredResult | None:
         """The answer as the boundary would store it. What an attempt has left behind shows whether it encrypts."""
         target = RULES[event].target
         assert target is not None
@@ -239,7 +239,7 @@ class Operator:
         self._write("outcome", {**entry, "done": change.done, "after": str(now)})
         if change.done:
             said = {**fields, "actor": self.actor, "before": seen.standing.value, "after": str(now)}
-            self._observers.tell(name, seen.boundary, seen.operation, seen.key, seen.attempt, said)
+            self._observers.emit(name, seen.boundary, seen.operation, seen.key, seen.attempt, said)
         return change
 
     def _write(self, phase: str, entry: Mapping[str, Any]) -> None:

@@ -32,13 +32,13 @@ from retrysafe.metrics import (
     WORK_DURATION,
     Measure,
 )
-from retrysafe.ports import Occurrence
+from retrysafe.ports import Event
 
 MOST = 200
 """How many names one attribute of a metric may have; the others are "_OTHER", and memory stays bounded."""
 
 Labels = dict[str, str | bool]
-_NO_EVENTS = frozenset({"received", "asked", "waited"})
+_NO_EVENTS = frozenset({"received", "store_request", "waiting"})
 _NO_FAILURE = ("", "completed")
 
 
@@ -57,11 +57,11 @@ class OpenTelemetryObserver:
         self._instruments = _instruments_of(meter_provider)
         self._tracer = trace.get_tracer("retrysafe", retrysafe.__version__, tracer_provider)
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         """Count what is told of no attempt: what passed unguarded, and what a person did."""
         self._instruments.count(occurrence, self._instruments.labels(occurrence))
 
-    def watch(self, received: Occurrence, /) -> AttemptWatch:
+    def watch(self, received: Event, /) -> AttemptWatch:
         """Begin the span of an attempt."""
         return AttemptWatch(self._instruments, self._tracer, received)
 
@@ -85,7 +85,7 @@ class AttemptWatch:
         "labels",
     )
 
-    def __init__(self, instruments: _Instruments, tracer: Tracer, received: Occurrence) -> None:
+    def __init__(self, instruments: _Instruments, tracer: Tracer, received: Event) -> None:
         self.labels = instruments.labels(received)
         self._instruments = instruments
         self._store = str(received.fields["store"])
@@ -107,15 +107,15 @@ class AttemptWatch:
         """Whether its work runs, in this process and not in the one that this was forked from."""
         return not self._closed and self._pid == os.getpid()
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         """Note what the attempt does; it may be told from the heartbeat's thread."""
         name, fields = occurrence.name, occurrence.fields
-        if name == "asked":
+        if name == "store_request":
             self._asked(fields)
         elif name in BEGINNINGS:
             self._began = clock()
             self._instruments.runs(self)
-        elif name == "waited":
+        elif name == "waiting":
             self._waits += 1
         if name in DECISIONS:
             self._decided = name
@@ -182,7 +182,7 @@ class _Instruments:
             IN_PROGRESS.name, [self._count_running], IN_PROGRESS.unit, IN_PROGRESS.text
         )
 
-    def labels(self, occurrence: Occurrence) -> Labels:
+    def labels(self, occurrence: Event) -> Labels:
         """What every metric of an occurrence is told apart by."""
         found: Labels = {
             "retrysafe.boundary": self._few("boundary", occurrence.boundary),
@@ -192,11 +192,11 @@ class _Instruments:
             found["retrysafe.effects"] = occurrence.fields["effects"]
         return found
 
-    def count(self, occurrence: Occurrence, labels: Labels) -> None:
+    def count(self, occurrence: Event, labels: Labels) -> None:
         """Move every counter of the occurrence; how attempts end is counted once, at their end."""
         name, fields = occurrence.name, occurrence.fields
         for counter in _COUNTED_BY.get(name, ()):
-            if counter.name != ATTEMPTS:
+            if counter.name != ATTEMPTS and counter.counts(occurrence):
                 outcome = fields[counter.field] if counter.field else name if counter.outcome else ""
                 amount = fields[counter.amount] if counter.amount else 1
                 self.add(counter.name, labels, outcome, fields.get("error_type", ""), amount)
@@ -263,7 +263,7 @@ def _histogram(meter: metrics.Meter, measure: Measure) -> metrics.Histogram:
     return meter.create_histogram(measure.name, measure.unit, measure.text, explicit_bucket_boundaries_advisory=BUCKETS)
 
 
-def _identity(received: Occurrence) -> dict[str, str]:
+def _identity(received: Event) -> dict[str, str]:
     """What a span says of its attempt from the beginning; the key as it is in logs."""
     _, boundary, operation, key, attempt, fields = received
     return {

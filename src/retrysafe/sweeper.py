@@ -341,7 +341,7 @@ class Sweeper:
             self._tell("swept", removed=swept.removed, archived=swept.archived, seconds=round(swept.seconds, 3))
 
     def _tell(self, name: str, **fields: Any) -> None:
-        self._observers.tell(name, "", "", b"", "", fields)
+        self._observers.emit(name, "", "", b"", "", fields)
 
 
 class _Count:

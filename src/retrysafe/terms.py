@@ -133,7 +133,7 @@ class Terms(NamedTuple):
             return ""
         return keys.check_name(text, "scope")
 
-    def tell(
+    def emit(
         self,
         name: str,
         operation: str,
@@ -142,7 +142,7 @@ class Terms(NamedTuple):
         fields: Mapping[str, Any] = NO_FIELDS,
     ) -> None:
         """Tell the observers of something that is not part of an attempt."""
-        self.observers.tell(name, self.name, operation, record_key, attempt, fields)
+        self.observers.emit(name, self.name, operation, record_key, attempt, fields)
 
 
 def clocks_of(lease: Duration, window: Duration, memory: Duration | None) -> Clocks:

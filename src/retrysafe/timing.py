@@ -12,7 +12,7 @@ from retrysafe.grounds import Ground, Settled
 from retrysafe.heartbeat import clock
 from retrysafe.ports import AsyncExecutor, Executor
 from retrysafe.programs.claiming import Outcome
-from retrysafe.types import Held, Stored, Want
+from retrysafe.types import Held, StoredResult, Want
 
 
 class Timing:
@@ -31,7 +31,7 @@ class Timing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         answered = self.answered and not isinstance(error, StoreUnavailable)
-        self._tell("asked", step=self._step, seconds=round(clock() - self._began, 6), answered=answered)
+        self._tell("store_request", step=self._step, seconds=round(clock() - self._began, 6), answered=answered)
 
 
 class Timed:
@@ -61,7 +61,7 @@ class Timed:
         with Timing(self._tell, "claim"):
             return await self._ground.aclaim(want)
 
-    def settle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
         with Timing(self._tell, "settle") as timing:
             settled = self._ground.settle(held, word, stored, failing=failing)
             timing.answered = settled is not Settled.UNANSWERED
@@ -73,7 +73,7 @@ class Timed:
     def abandon(self, error: BaseException) -> None:
         self._ground.abandon(error)
 
-    async def asettle(self, held: Held, word: Verdict, stored: Stored | None, *, failing: bool) -> Settled:
+    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
         with Timing(self._tell, "settle") as timing:
             settled = await self._ground.asettle(held, word, stored, failing=failing)
             timing.answered = settled is not Settled.UNANSWERED

@@ -43,7 +43,7 @@ class Standing(StrEnum):
     FORGOTTEN = "forgotten"
 
 
-class Stored(NamedTuple):
+class StoredResult(NamedTuple):
     """An encoded result: bytes, what kind of bytes, and which version of the codec wrote them.
 
     ``body`` is None when the result is withheld because it could not be encoded.
@@ -71,9 +71,9 @@ class Record(NamedTuple):
     created: Micros
     updated: Micros
     expires: Micros
-    forget: Micros
+    tombstone_until: Micros
     version: int
-    result: Stored | None
+    result: StoredResult | None
     now: Micros
 
     @property
@@ -87,7 +87,7 @@ class Record(NamedTuple):
             return Standing.RUNNING if self.lease_until > now else Standing.LAPSED
         if self.state is State.UNKNOWN:
             return Standing.UNKNOWN
-        if self.forget <= now:
+        if self.tombstone_until <= now:
             return Standing.FORGOTTEN
         if self.expires <= now:
             return Standing.EXPIRED
@@ -318,13 +318,13 @@ class DeadLetter(NamedTuple):
     finished: int
     error: str
     created: Micros
-    died: Micros
+    dead_at: Micros
     now: Micros
     parked: bool = False
     consumer: str = ""
 
 
-class Chosen(NamedTuple):
+class DeadLetterFilter(NamedTuple):
     """Which dead letters are meant; None and the empty tuple mean any. ``error`` is a part of what was said."""
 
     ids: tuple[str, ...] = ()
@@ -370,11 +370,11 @@ class RelaySeen(NamedTuple):
     silent: float
 
 
-class Reception(StrEnum):
+class PublishStatus(StrEnum):
     """How a broker took a message.
 
     Acked: it has it, as safely as it was asked to. Duplicate: it had it. Retryable: it refused this message; tried
-    again, and an attempt is spent. Fatal: it will never take this message. Unknown: nobody can tell, so it is sent
+    again, and an attempt is spent. Rejected: it will never take this message. Unknown: nobody can tell, so it is sent
     again under the same id; an attempt is spent only when it was published alone to a destination that takes others.
 
     No attempt is spent, and nothing overtakes the message, when it is not the message's fault. Postponed: it was not
@@ -387,17 +387,17 @@ class Reception(StrEnum):
     ACKED = "acked"
     DUPLICATE = "duplicate"
     RETRYABLE = "retryable"
-    FATAL = "fatal"
+    REJECTED = "rejected"
     UNKNOWN = "unknown"
     POSTPONED = "postponed"
     STALLED = "stalled"
     UNAVAILABLE = "unavailable"
 
 
-class Published(NamedTuple):
+class PublishResult(NamedTuple):
     """How a broker took a message, what it said, and for how many seconds it wants to be left alone, at least."""
 
-    reception: Reception
+    status: PublishStatus
     error: str = ""
     pause: float = 0.0
 
@@ -438,7 +438,7 @@ class InboxLetter(NamedTuple):
     @property
     def place(self) -> Place:
         """Where it stands among the others."""
-        return self.letter.died, self.arrival.identity
+        return self.letter.dead_at, self.arrival.identity
 
 
 Place = tuple[Micros, bytes]

@@ -61,7 +61,7 @@ class Waiting:
             retry_after = 1.0 if lease_left is None else max(1.0, min(lease_left, LONGEST_ADVICE))
             self._tell("conflict", retry_after=retry_after)
             raise InProgress(retry_after=retry_after)
-        self._tell("waited", pause=pause)
+        self._tell("waiting", pause=pause)
         return pause
 
     def over(self) -> None:

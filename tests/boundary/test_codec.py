@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from retrysafe import JSONCodec, ResultNotEncodable, Stored
+from retrysafe import JSONCodec, ResultNotEncodable, StoredResult
 
 CODEC = JSONCodec()
 
@@ -145,22 +145,22 @@ def test_what_could_not_come_back_equal_is_refused(value: Any, annotation: Any, 
 def test_a_stored_name_is_never_imported() -> None:
     body = json.dumps({"$": ["object", "os.system", {"command": "true"}]}).encode()
     with pytest.raises(ResultNotEncodable):
-        CODEC.decode(Stored(body, "application/vnd.retrysafe+json", 1), Order)
+        CODEC.decode(StoredResult(body, "application/vnd.retrysafe+json", 1), Order)
 
 
 @pytest.mark.fault(71, 72)
 @pytest.mark.parametrize(
     "stored",
     [
-        Stored(b"1", "application/vnd.retrysafe+json", 2),
-        Stored(b"1", "application/x-pickle", 1),
-        Stored(None, "", 0),
-        Stored(b"not json", "application/vnd.retrysafe+json", 1),
-        Stored(b'{"$": ["future"]}', "application/vnd.retrysafe+json", 1),
-        Stored(b'{"$": 5}', "application/vnd.retrysafe+json", 1),
-        Stored(b'{"$": ["decimal", "x"]}', "application/vnd.retrysafe+json", 1),
+        StoredResult(b"1", "application/vnd.retrysafe+json", 2),
+        StoredResult(b"1", "application/x-pickle", 1),
+        StoredResult(None, "", 0),
+        StoredResult(b"not json", "application/vnd.retrysafe+json", 1),
+        StoredResult(b'{"$": ["future"]}', "application/vnd.retrysafe+json", 1),
+        StoredResult(b'{"$": 5}', "application/vnd.retrysafe+json", 1),
+        StoredResult(b'{"$": ["decimal", "x"]}', "application/vnd.retrysafe+json", 1),
     ],
 )
-def test_bytes_that_this_version_cannot_read_are_a_typed_error(stored: Stored) -> None:
+def test_bytes_that_this_version_cannot_read_are_a_typed_error(stored: StoredResult) -> None:
     with pytest.raises(ResultNotEncodable):
         CODEC.decode(stored, None)

@@ -32,7 +32,7 @@ from pydantic import (
     model_validator,
 )
 
-from retrysafe import Boundary, JSONCodec, ResultNotEncodable, Stored, StoredFailure
+from retrysafe import Boundary, JSONCodec, ResultNotEncodable, StoredFailure, StoredResult
 from retrysafe.codec import MEDIA_TYPE, VERSION
 from retrysafe.differences import difference
 
@@ -394,7 +394,7 @@ class Line:
     ids=kind_of,
 )
 def test_what_stands_in_old_records_is_read(body: bytes, annotation: Any, value: Any) -> None:
-    assert difference(value, CODEC.decode(Stored(body, MEDIA_TYPE, VERSION), annotation)) is None
+    assert difference(value, CODEC.decode(StoredResult(body, MEDIA_TYPE, VERSION), annotation)) is None
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_what_stands_in_old_records_is_read(body: bytes, annotation: Any, value:
 )
 def test_what_the_class_of_today_would_lose_is_refused(body: bytes, annotation: Any, complaint: str) -> None:
     with pytest.raises(ResultNotEncodable, match=complaint):
-        CODEC.decode(Stored(body, MEDIA_TYPE, VERSION), annotation)
+        CODEC.decode(StoredResult(body, MEDIA_TYPE, VERSION), annotation)
 
 
 class Raising(BaseModel):
@@ -429,7 +429,7 @@ class Raising(BaseModel):
 
 def test_whatever_a_validator_raises_is_a_typed_error() -> None:
     for number in (1, 2):
-        stored = Stored(b'{"$":["model","Raising",{"number":%d}]}' % number, MEDIA_TYPE, VERSION)
+        stored = StoredResult(b'{"$":["model","Raising",{"number":%d}]}' % number, MEDIA_TYPE, VERSION)
         with pytest.raises(ResultNotEncodable, match=r"not today|nor then"):
             CODEC.decode(stored, Raising)
 
@@ -481,10 +481,10 @@ class Tuples:
     def __init__(self) -> None:
         self.broken = False
 
-    def encode(self, value: Any, annotation: Any) -> Stored:
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
         return CODEC.encode(list(value), None)
 
-    def decode(self, stored: Stored, annotation: Any) -> Any:
+    def decode(self, stored: StoredResult, annotation: Any) -> Any:
         if self.broken:
             raise KeyError("what")
         return CODEC.decode(stored, None)

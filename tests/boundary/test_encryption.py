@@ -17,12 +17,12 @@ from retrysafe import (
     Boundary,
     Claim,
     ConfigurationError,
+    Event,
     Keyring,
-    Occurrence,
     ResultNotEncodable,
     ResultUnreadable,
-    Stored,
     StoredFailure,
+    StoredResult,
 )
 from retrysafe.archive import JsonLines
 from retrysafe.encryption import FORMAT, MEDIA_TYPE, OVERHEAD, Bound, _Xaes, label_of
@@ -34,7 +34,7 @@ from tests.boundary.shops import Shop
 SECRET = "card 4111 1111 1111 1111"
 KEYS = {name: hashlib.sha256(name.encode()).digest() for name in ("old", "new", "other")}
 BOUND = Bound("charges", "tenant", "charge", bytes(32), State.COMPLETED)
-ANSWER = Stored(b"the answer", "application/json", 3)
+ANSWER = StoredResult(b"the answer", "application/json", 3)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_another_format_is_not_guessed_at() -> None:
 
 
 def test_a_withheld_answer_has_nothing_to_hide() -> None:
-    withheld = Stored(None, "", 0)
+    withheld = StoredResult(None, "", 0)
     assert ring("new").open(ring("new").seal(withheld, BOUND), BOUND) == withheld
 
 
@@ -307,12 +307,12 @@ class Raw:
     """A codec with a media type of its own."""
 
     def __init__(self) -> None:
-        self.read: list[Stored] = []
+        self.read: list[StoredResult] = []
 
-    def encode(self, value: Any, annotation: Any) -> Stored:
-        return Stored(value.encode(), "text/vnd.of-ours", 42)
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
+        return StoredResult(value.encode(), "text/vnd.of-ours", 42)
 
-    def decode(self, stored: Stored, annotation: Any) -> Any:
+    def decode(self, stored: StoredResult, annotation: Any) -> Any:
         self.read.append(stored)
         return (stored.body or b"").decode()
 
@@ -323,7 +323,7 @@ def test_any_codec_is_given_what_it_has_written(file: Path) -> None:
     charge(made)
     codec.read.clear()  # it was read once to be compared, before it was encrypted
     assert charge(made) == (True, SECRET)
-    assert codec.read == [Stored(SECRET.encode(), "text/vnd.of-ours", 42)]
+    assert codec.read == [StoredResult(SECRET.encode(), "text/vnd.of-ours", 42)]
     made.close()
 
 
@@ -362,14 +362,14 @@ def test_an_answer_that_cannot_be_read_is_never_made_again(
     with made.claim("k", payload="p") as claim:
         claim.fail(ValueError(SECRET)) if failing else None
     before = rows(file)
-    told: list[Occurrence] = []
+    told: list[Event] = []
     without = boundary(file, keyring, observers=[told.append], codec=Raw())
     for _ in range(2):
         with pytest.raises(ResultUnreadable, match="Nothing was run again") as raised, without.claim("k", payload="p"):
             pytest.fail("it ran again")
         assert said in str(raised.value)
         assert (raised.value.boundary, raised.value.effect_happened) == ("charges", "maybe")
-    assert [one.name for one in told] == ["received", "asked", "unreadable"] * 2
+    assert [one.name for one in told] == ["received", "store_request", "unreadable"] * 2
     assert said in told[2].fields["reason"]
     assert rows(file) == before, "the record is as it was"
     made.close()
@@ -472,7 +472,7 @@ def test_what_encrypting_adds_is_kept_free(file: Path, monkeypatch: pytest.Monke
 
 def test_the_overhead_covers_the_longest_names() -> None:
     keyring = Keyring({"k" * 64: bytes(32)})
-    answer = Stored(b"", "m" * 255, -(2**31))
+    answer = StoredResult(b"", "m" * 255, -(2**31))
     sealed = keyring.seal(answer, BOUND)
     assert len(sealed.body or b"") <= OVERHEAD
     assert keyring.open(sealed, BOUND) == answer
@@ -481,7 +481,7 @@ def test_the_overhead_covers_the_longest_names() -> None:
 def test_the_archive_stays_encrypted(file: Path) -> None:
     made = boundary(file, ring("new"))
     charge(made)
-    change(file, "UPDATE retrysafe_records SET expires = 1, forget = 1")
+    change(file, "UPDATE retrysafe_records SET expires = 1, tombstone_until = 1")
     archive = file.parent / "archive.jsonl"
     Sweeper(f"sqlite:///{file}", archive=JsonLines(archive)).run_once()
     kept = archive.read_text()

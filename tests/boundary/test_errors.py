@@ -10,10 +10,10 @@ import pytest
 from retrysafe import (
     Boundary,
     Claim,
+    Event,
     InProgress,
     KeyReused,
     LeaseLost,
-    Occurrence,
     OutcomeUnknown,
     ResultNotEncodable,
     RetrysafeError,
@@ -74,7 +74,7 @@ CASES: dict[Callable[[Boundary], None], type[RetrysafeError]] = {
 
 @pytest.mark.parametrize("cause", CASES, ids=lambda cause: cause.__name__)
 def test_an_error_names_boundary_operation_and_redacted_key(cause: Callable[[Boundary], None]) -> None:
-    told: list[Occurrence] = []
+    told: list[Event] = []
     boundary = Boundary("shop", store="memory://", observers=[told.append])
     with pytest.raises(CASES[cause]) as caught:
         cause(boundary)

@@ -10,9 +10,9 @@ import pytest
 
 from retrysafe import (
     Boundary,
+    Event,
     InProgress,
     LeaseLost,
-    Occurrence,
     OutcomeUnknown,
     RetryTransaction,
     StoredFailure,
@@ -66,7 +66,7 @@ def test_a_group_of_permanent_errors_is_permanent(tmp_path: Path, effects: Any) 
 
 
 async def test_the_only_error_of_a_task_group_is_stored_as_if_it_were_raised_alone(tmp_path: Path) -> None:
-    told: list[Occurrence] = []
+    told: list[Event] = []
     guarded = boundary(tmp_path, observers=(told.append,))
 
     async def decline() -> None:

@@ -14,9 +14,9 @@ import pytest
 from retrysafe import (
     Boundary,
     ConfigurationError,
+    Event,
     InvalidKey,
     KeyReused,
-    Occurrence,
     ResultNotEncodable,
     StoredFailure,
     current,
@@ -317,7 +317,7 @@ def test_sync_wait_on_a_running_loop_is_refused_when_called(tmp_path: Path) -> N
 
 
 def test_on_missing_pass_runs_unguarded() -> None:
-    seen: list[Occurrence] = []
+    seen: list[Event] = []
     boundary = Boundary("lenient", store="memory://", on_missing="pass", observers=[seen.append])
     counter = Counter()
 

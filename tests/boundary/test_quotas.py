@@ -16,9 +16,9 @@ import pytest
 from retrysafe import (
     Boundary,
     ConfigurationError,
+    Event,
     InProgress,
     KeyReused,
-    Occurrence,
     Quota,
     QuotaExceeded,
     migrations,
@@ -179,12 +179,12 @@ def test_a_quota_that_was_lowered_refuses_until_enough_is_forgotten(file: Path) 
     with closing(sqlite3.connect(file)) as database, database:
         for left in (4, 3):
             database.execute(
-                "UPDATE retrysafe_records SET expires = 1, forget = 1 WHERE key_hash IN "
-                "(SELECT key_hash FROM retrysafe_records WHERE forget > 1 LIMIT 1)"
+                "UPDATE retrysafe_records SET expires = 1, tombstone_until = 1 WHERE key_hash IN "
+                "(SELECT key_hash FROM retrysafe_records WHERE tombstone_until > 1 LIMIT 1)"
             )
             database.commit()
             assert fill(made, 9) == 0, left
-        database.execute("UPDATE retrysafe_records SET expires = 1, forget = 1")
+        database.execute("UPDATE retrysafe_records SET expires = 1, tombstone_until = 1")
         database.commit()
     assert fill(made, 9) == 3
     made.close()
@@ -196,7 +196,7 @@ def test_what_runs_or_is_in_doubt_is_outstanding_for_as_long_as_it_does(file: Pa
         raise TimeoutError
     with made.claim("running") as running:
         with closing(sqlite3.connect(file)) as database, database:
-            database.execute("UPDATE retrysafe_records SET expires = 1, forget = 1")
+            database.execute("UPDATE retrysafe_records SET expires = 1, tombstone_until = 1")
         with pytest.raises(QuotaExceeded) as refused:
             claim(made, "new")
         assert refused.value.retry_after == 60, "nobody knows"
@@ -301,13 +301,13 @@ def test_a_flood_from_many_threads(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_told_and_says_no_key(file: Path) -> None:
-    told: list[Occurrence] = []
+    told: list[Event] = []
     made = boundary(file, observers=[told.append], quota=Quota(rate="1/1h"))
     claim(made, "first")
     told.clear()
     with pytest.raises(QuotaExceeded, match="after ``retry_after`` seconds") as refused:
         claim(made, "s3cret")
-    assert [one.name for one in told] == ["received", "asked", "quota_refused"]
+    assert [one.name for one in told] == ["received", "store_request", "quota_refused"]
     assert told[-1].fields == {"limit": "rate", "retry_after": refused.value.retry_after}
     assert "s3cret" not in str(refused.value)
     assert refused.value.boundary == "b"

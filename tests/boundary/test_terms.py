@@ -14,17 +14,17 @@ from retrysafe import (
     Boundary,
     Claim,
     ConfigurationError,
+    Event,
     InProgress,
     KeyExpired,
     KeyReused,
     LoggingObserver,
-    Occurrence,
     OutcomeUnknown,
     StoredFailure,
     current,
     wait,
 )
-from retrysafe.observers import OCCURRENCES, Observers
+from retrysafe.observers import EVENTS, Observers
 from tests.stores.harnesses import FakeClock, memory_backend
 
 # ---------------------------------------------------------------- refused when built
@@ -90,7 +90,7 @@ class Timed:
 
     def __init__(self, **terms: Any) -> None:
         self.clock = FakeClock()
-        self.seen: list[Occurrence] = []
+        self.seen: list[Event] = []
         self.boundary = Boundary("timed", store="memory://", observers=[self.seen.append], **terms)
         self.use(backend=memory_backend(self.clock))
 
@@ -160,7 +160,7 @@ def test_a_dead_external_attempt_is_quarantined() -> None:
     for _ in range(2):
         with pytest.raises(OutcomeUnknown), timed.boundary.claim("k"):
             pytest.fail("an unknown outcome must not be rerun")
-    assert timed.names().count("doubted") == 2
+    assert timed.names().count("unknown_refused") == 2
 
 
 Probe = Callable[[Claim], Any]
@@ -396,15 +396,21 @@ def test_the_log_never_shows_a_raw_key(log: logging.Logger, caplog: pytest.LogCa
 
 
 def test_an_observer_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    seen: list[Occurrence] = []
+    seen: list[Event] = []
 
-    def broken(occurrence: Occurrence) -> None:
+    def broken(occurrence: Event) -> None:
         raise RuntimeError("observer is broken")
 
     boundary = Boundary("x", store="memory://", observers=[broken, seen.append])
     with boundary.claim("k") as claim:
         claim.result = 1
-    assert [occurrence.name for occurrence in seen] == ["received", "asked", "started", "asked", "completed"]
+    assert [occurrence.name for occurrence in seen] == [
+        "received",
+        "store_request",
+        "started",
+        "store_request",
+        "completed",
+    ]
     assert "observer is broken" in caplog.text
 
 
@@ -415,8 +421,8 @@ def test_every_occurrence_that_is_told_is_declared() -> None:
 
     told = set(re.findall(r'tell\(\s*"(\w+)"', text))
     assert told
-    assert told <= OCCURRENCES.keys()
-    for name in OCCURRENCES:
+    assert told <= EVENTS.keys()
+    for name in EVENTS:
         assert f'"{name}"' in text.replace(f'    "{name}": (logging', ""), f"{name} is declared but never told"
 
 

@@ -12,10 +12,10 @@ import pytest
 from retrysafe import (
     Boundary,
     ConfigurationError,
+    Event,
     InProgress,
     KeyReused,
     LeaseLost,
-    Occurrence,
     OutcomeUnknown,
     ResultNotEncodable,
     StoredFailure,
@@ -362,7 +362,7 @@ async def test_waiting_in_a_frozen_snapshot_warns_at_the_first_claim(
     import psycopg
 
     connect(postgresql).migrate()
-    seen: list[Occurrence] = []
+    seen: list[Event] = []
     terms: dict[str, Any] = {"effects": "transactional", "concurrency": wait(1), "observers": [seen.append]}
     boundary = Boundary(new_key(), store=postgresql, **terms)
     async with await psycopg.AsyncConnection.connect(postgresql) as connection:

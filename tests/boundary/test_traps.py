@@ -17,15 +17,15 @@ import pytest
 from retrysafe import (
     Boundary,
     ConfigurationError,
+    Event,
     InProgress,
     KeyReused,
     LeaseLost,
-    Occurrence,
     OutcomeUnknown,
     ResultNotEncodable,
     RetryTransaction,
-    Stored,
     StoredFailure,
+    StoredResult,
     current,
     wait,
 )
@@ -49,10 +49,10 @@ def transactional(tmp_path: Path) -> Boundary:
 
 
 class BrokenCodec:
-    def encode(self, value: Any, annotation: Any) -> Stored:
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
         raise NameError("the codec is broken")
 
-    def decode(self, stored: Stored, annotation: Any) -> Any:
+    def decode(self, stored: StoredResult, annotation: Any) -> Any:
         raise AssertionError("nothing was stored")
 
 
@@ -304,7 +304,7 @@ def test_an_error_while_entering_frees_the_key(tmp_path: Path) -> None:
     class Stop(BaseException):
         pass
 
-    def observe(occurrence: Occurrence) -> None:
+    def observe(occurrence: Event) -> None:
         if occurrence.name == "started" and armed:
             armed.clear()
             raise Stop
@@ -352,7 +352,7 @@ def test_many_loops_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_closing_under_an_open_claim_tells_it(tmp_path: Path) -> None:
-    seen: list[Occurrence] = []
+    seen: list[Event] = []
     boundary = Boundary("x", store=f"sqlite:///{tmp_path / 'x.db'}", observers=[seen.append])
     with boundary.claim("k") as claim:
         boundary.close()
@@ -449,7 +449,7 @@ def test_a_swallowed_database_error_is_not_run_again(postgresql: str) -> None:
 def test_a_handler_that_committed_and_then_failed_is_unknown(
     url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    seen: list[Occurrence] = []
+    seen: list[Event] = []
     store = f"sqlite:///{tmp_path / 'x.db'}" if url == "sqlite3" else request.getfixturevalue("postgresql")
     connect(store).migrate()
     boundary = Boundary(f"committed {url}", store=store, effects="transactional", observers=[seen.append])

@@ -7,14 +7,14 @@ from random import Random
 import pytest
 
 from retrysafe.core.batching import Answer, Broken, plan
-from retrysafe.core.inboxing import Became, Handled
+from retrysafe.core.inboxing import HandleResult, MessageOutcome
 
-HANDLED, FAILED = Handled(Became.HANDLED), Handled(Became.FAILED, 1.0)
+HANDLED, FAILED = HandleResult(MessageOutcome.HANDLED), HandleResult(MessageOutcome.FAILED, 1.0)
 
 
 def carried_out(
     lanes: list[int], poison: set[int], suspects: set[int], *, known: bool
-) -> tuple[list[Handled], list[int], int]:
+) -> tuple[list[HandleResult], list[int], int]:
     """What became of each, what was applied in its order, and in how many transactions."""
     applied: list[int] = []
     steps = plan(lanes, suspects)
@@ -49,12 +49,16 @@ def test_all_but_the_poison_and_what_follows_it_in_its_lane_is_applied_once_in_o
         stopped: set[int] = set()
         for place, one in enumerate(handled):
             expected = (
-                Became.BEHIND if lanes[place] in stopped else Became.FAILED if place in poison else Became.HANDLED
+                MessageOutcome.BEHIND
+                if lanes[place] in stopped
+                else MessageOutcome.FAILED
+                if place in poison
+                else MessageOutcome.HANDLED
             )
             assert one.became is expected
             if one.again is not None:
                 stopped.add(lanes[place])
-        assert applied == [place for place, one in enumerate(handled) if one.became is Became.HANDLED]
+        assert applied == [place for place, one in enumerate(handled) if one.became is MessageOutcome.HANDLED]
 
 
 def test_one_poison_of_many_costs_few_transactions() -> None:
@@ -64,4 +68,4 @@ def test_one_poison_of_many_costs_few_transactions() -> None:
 
 def test_a_thousand_poisons_end() -> None:
     handled, applied, _ = carried_out(list(range(1000)), set(range(1000)), set(), known=True)
-    assert ({one.became for one in handled}, applied) == ({Became.FAILED}, [])
+    assert ({one.became for one in handled}, applied) == ({MessageOutcome.FAILED}, [])

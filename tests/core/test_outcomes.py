@@ -16,43 +16,43 @@ from retrysafe.core.outcomes import (
     ending_of_error,
     verdict,
 )
-from retrysafe.core.transitions import RULES, Event
+from retrysafe.core.transitions import RULES, Transition
 from retrysafe.types import Standing
 
 ROLLED_BACK = (None, Transaction.ROLLBACK)
 CELLS = {
-    (Ending.RETURNED, Ground.OWN): (Event.COMPLETE, Transaction.COMMIT),
-    (Ending.RETURNED, Ground.JOINED): (Event.COMPLETE, None),
-    (Ending.RETURNED, Ground.KEYED): (Event.COMPLETE, None),
-    (Ending.RETURNED, Ground.EXTERNAL): (Event.COMPLETE, None),
+    (Ending.RETURNED, Ground.OWN): (Transition.COMPLETE, Transaction.COMMIT),
+    (Ending.RETURNED, Ground.JOINED): (Transition.COMPLETE, None),
+    (Ending.RETURNED, Ground.KEYED): (Transition.COMPLETE, None),
+    (Ending.RETURNED, Ground.EXTERNAL): (Transition.COMPLETE, None),
     (Ending.UNENCODABLE, Ground.OWN): ROLLED_BACK,
-    (Ending.UNENCODABLE, Ground.JOINED): (Event.DOUBT, None),
-    (Ending.UNENCODABLE, Ground.KEYED): (Event.COMPLETE, None),
-    (Ending.UNENCODABLE, Ground.EXTERNAL): (Event.COMPLETE, None),
-    (Ending.DECLARED, Ground.OWN): (Event.FAIL, Transaction.SAVEPOINT),
-    (Ending.DECLARED, Ground.JOINED): (Event.FAIL, None),
-    (Ending.DECLARED, Ground.KEYED): (Event.FAIL, None),
-    (Ending.DECLARED, Ground.EXTERNAL): (Event.FAIL, None),
-    (Ending.PERMANENT, Ground.OWN): (Event.FAIL, Transaction.SAVEPOINT),
-    (Ending.PERMANENT, Ground.JOINED): (Event.DOUBT, None),
-    (Ending.PERMANENT, Ground.KEYED): (Event.FAIL, None),
-    (Ending.PERMANENT, Ground.EXTERNAL): (Event.FAIL, None),
+    (Ending.UNENCODABLE, Ground.JOINED): (Transition.DOUBT, None),
+    (Ending.UNENCODABLE, Ground.KEYED): (Transition.COMPLETE, None),
+    (Ending.UNENCODABLE, Ground.EXTERNAL): (Transition.COMPLETE, None),
+    (Ending.DECLARED, Ground.OWN): (Transition.FAIL, Transaction.SAVEPOINT),
+    (Ending.DECLARED, Ground.JOINED): (Transition.FAIL, None),
+    (Ending.DECLARED, Ground.KEYED): (Transition.FAIL, None),
+    (Ending.DECLARED, Ground.EXTERNAL): (Transition.FAIL, None),
+    (Ending.PERMANENT, Ground.OWN): (Transition.FAIL, Transaction.SAVEPOINT),
+    (Ending.PERMANENT, Ground.JOINED): (Transition.DOUBT, None),
+    (Ending.PERMANENT, Ground.KEYED): (Transition.FAIL, None),
+    (Ending.PERMANENT, Ground.EXTERNAL): (Transition.FAIL, None),
     (Ending.TRANSIENT, Ground.OWN): ROLLED_BACK,
-    (Ending.TRANSIENT, Ground.JOINED): (Event.DOUBT, None),
-    (Ending.TRANSIENT, Ground.KEYED): (Event.RELEASE, None),
-    (Ending.TRANSIENT, Ground.EXTERNAL): (Event.DOUBT, None),
+    (Ending.TRANSIENT, Ground.JOINED): (Transition.DOUBT, None),
+    (Ending.TRANSIENT, Ground.KEYED): (Transition.RELEASE, None),
+    (Ending.TRANSIENT, Ground.EXTERNAL): (Transition.DOUBT, None),
     (Ending.NOT_EXECUTED, Ground.OWN): ROLLED_BACK,
-    (Ending.NOT_EXECUTED, Ground.JOINED): (Event.RELEASE, None),
-    (Ending.NOT_EXECUTED, Ground.KEYED): (Event.RELEASE, None),
-    (Ending.NOT_EXECUTED, Ground.EXTERNAL): (Event.RELEASE, None),
-    (Ending.COMMITTED, Ground.OWN): (Event.DOUBT, Transaction.SAVEPOINT),
-    (Ending.COMMITTED, Ground.JOINED): (Event.DOUBT, None),
-    (Ending.COMMITTED, Ground.KEYED): (Event.DOUBT, None),
-    (Ending.COMMITTED, Ground.EXTERNAL): (Event.DOUBT, None),
-    (Ending.REFUSED, Ground.OWN): (Event.COMPLETE, Transaction.SAVEPOINT),
-    (Ending.REFUSED, Ground.JOINED): (Event.COMPLETE, None),
-    (Ending.REFUSED, Ground.KEYED): (Event.COMPLETE, None),
-    (Ending.REFUSED, Ground.EXTERNAL): (Event.COMPLETE, None),
+    (Ending.NOT_EXECUTED, Ground.JOINED): (Transition.RELEASE, None),
+    (Ending.NOT_EXECUTED, Ground.KEYED): (Transition.RELEASE, None),
+    (Ending.NOT_EXECUTED, Ground.EXTERNAL): (Transition.RELEASE, None),
+    (Ending.COMMITTED, Ground.OWN): (Transition.DOUBT, Transaction.SAVEPOINT),
+    (Ending.COMMITTED, Ground.JOINED): (Transition.DOUBT, None),
+    (Ending.COMMITTED, Ground.KEYED): (Transition.DOUBT, None),
+    (Ending.COMMITTED, Ground.EXTERNAL): (Transition.DOUBT, None),
+    (Ending.REFUSED, Ground.OWN): (Transition.COMPLETE, Transaction.SAVEPOINT),
+    (Ending.REFUSED, Ground.JOINED): (Transition.COMPLETE, None),
+    (Ending.REFUSED, Ground.KEYED): (Transition.COMPLETE, None),
+    (Ending.REFUSED, Ground.EXTERNAL): (Transition.COMPLETE, None),
 }
 
 
@@ -96,9 +96,9 @@ def test_what_the_handler_said_outranks_the_type_of_its_error() -> None:
 def test_an_effect_that_may_have_happened_never_frees_an_external_key() -> None:
     for ending in Ending:
         if ending is not Ending.NOT_EXECUTED:
-            assert verdict(ending, Ground.EXTERNAL).event is not Event.RELEASE
+            assert verdict(ending, Ground.EXTERNAL).event is not Transition.RELEASE
     for ground in Ground:
-        assert verdict(Ending.COMMITTED, ground).event is Event.DOUBT
+        assert verdict(Ending.COMMITTED, ground).event is Transition.DOUBT
 
 
 @pytest.mark.parametrize("answered", Answered)

@@ -8,8 +8,8 @@ from retrysafe.core import transitions
 from retrysafe.core.decisions import Decision
 from retrysafe.core.outcomes import Ending, Ground
 from retrysafe.core.prospects import Prospect, in_doubt, possible, prospects, retry
-from retrysafe.core.transitions import Event
-from retrysafe.types import Clocks, Effects, Record, Standing, State, Stored, Want
+from retrysafe.core.transitions import Transition
+from retrysafe.types import Clocks, Effects, Record, Standing, State, StoredResult, Want
 
 GONE = (Standing.ABSENT, Decision.TAKE, False)
 DONE = (Standing.COMPLETED, Decision.REPLAY, False)
@@ -53,7 +53,7 @@ CLOCKS = Clocks(10, 20, 30)
 
 def record(effects: Effects, state: State = State.RUNNING, now: int = 0) -> Record:
     want = Want(b"key", "b", "", "op", b"payload", "first", effects, CLOCKS)
-    return transitions.first_claim(want, 0)._replace(state=state, now=now, result=Stored(b"", "", 0))
+    return transitions.first_claim(want, 0)._replace(state=state, now=now, result=StoredResult(b"", "", 0))
 
 
 @pytest.mark.parametrize("effects", ["keyed", "external", "transactional"])
@@ -73,9 +73,9 @@ def test_a_retry_of_an_expired_key_is_what_the_boundary_says() -> None:
 
 
 def test_what_a_person_may_do() -> None:
-    resolutions = (Event.RESOLVE_COMPLETED, Event.RESOLVE_FAILED, Event.RESOLVE_RELEASED)
+    resolutions = (Transition.RESOLVE_COMPLETED, Transition.RESOLVE_FAILED, Transition.RESOLVE_RELEASED)
     assert possible(record("external", State.UNKNOWN)) == resolutions
     assert possible(record("external", now=10)) == resolutions
     assert possible(record("keyed", now=10)) == ()
     assert possible(record("keyed")) == ()
-    assert possible(record("keyed", State.COMPLETED)) == (Event.EXPIRE,)
+    assert possible(record("keyed", State.COMPLETED)) == (Transition.EXPIRE,)

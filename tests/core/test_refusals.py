@@ -85,4 +85,4 @@ def test_what_serves_is_returned() -> None:
     assert keys.check_secret(b"secret") == b"secret"
     assert keys.check_secret(None) is None
     assert transitions.state_of("failed") is State.FAILED
-    assert transitions.resolution("failed") is transitions.Event.RESOLVE_FAILED
+    assert transitions.resolution("failed") is transitions.Transition.RESOLVE_FAILED

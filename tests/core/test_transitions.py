@@ -10,50 +10,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrysafe.core import diagram, transitions
-from retrysafe.core.transitions import Event, Guard
+from retrysafe.core.transitions import Guard, Transition
 from retrysafe.errors import IllegalTransition
-from retrysafe.types import Clocks, Held, Record, Standing, State, Stored, Want
+from retrysafe.types import Clocks, Held, Record, Standing, State, StoredResult, Want
 
 NOW = 1_000_000
 CLOCKS = Clocks(lease=10, window=100, memory=200)
-RESULT = Stored(b"result", "text/plain", 1)
+RESULT = StoredResult(b"result", "text/plain", 1)
 RESOLUTIONS = {
-    Event.RESOLVE_COMPLETED: State.COMPLETED,
-    Event.RESOLVE_FAILED: State.FAILED,
-    Event.RESOLVE_RELEASED: State.RELEASED,
+    Transition.RESOLVE_COMPLETED: State.COMPLETED,
+    Transition.RESOLVE_FAILED: State.FAILED,
+    Transition.RESOLVE_RELEASED: State.RELEASED,
 }
 
-TABLE: dict[tuple[Event, Standing], State | None] = {
-    (Event.CLAIM, Standing.ABSENT): State.RUNNING,
-    (Event.CLAIM, Standing.LAPSED): State.RUNNING,
-    (Event.CLAIM, Standing.RELEASED): State.RUNNING,
-    (Event.CLAIM, Standing.EXPIRED): State.RUNNING,
-    (Event.CLAIM, Standing.FORGOTTEN): State.RUNNING,
-    (Event.RENEW, Standing.RUNNING): State.RUNNING,
-    (Event.COMPLETE, Standing.RUNNING): State.COMPLETED,
-    (Event.COMPLETE, Standing.LAPSED): State.COMPLETED,
-    (Event.COMPLETE, Standing.UNKNOWN): State.COMPLETED,
-    (Event.FAIL, Standing.RUNNING): State.FAILED,
-    (Event.FAIL, Standing.LAPSED): State.FAILED,
-    (Event.FAIL, Standing.UNKNOWN): State.FAILED,
-    (Event.DOUBT, Standing.RUNNING): State.UNKNOWN,
-    (Event.DOUBT, Standing.LAPSED): State.UNKNOWN,
-    (Event.RELEASE, Standing.RUNNING): State.RELEASED,
-    (Event.RELEASE, Standing.LAPSED): State.RELEASED,
-    (Event.SUSPECT, Standing.LAPSED): State.UNKNOWN,
-    (Event.RESOLVE_COMPLETED, Standing.UNKNOWN): State.COMPLETED,
-    (Event.RESOLVE_FAILED, Standing.UNKNOWN): State.FAILED,
-    (Event.RESOLVE_RELEASED, Standing.UNKNOWN): State.RELEASED,
-    (Event.EXPIRE, Standing.COMPLETED): State.RELEASED,
-    (Event.EXPIRE, Standing.FAILED): State.RELEASED,
-    (Event.EXPIRE, Standing.RELEASED): State.RELEASED,
-    (Event.EXPIRE, Standing.EXPIRED): State.RELEASED,
-    (Event.SWEEP, Standing.FORGOTTEN): None,
+TABLE: dict[tuple[Transition, Standing], State | None] = {
+    (Transition.CLAIM, Standing.ABSENT): State.RUNNING,
+    (Transition.CLAIM, Standing.LAPSED): State.RUNNING,
+    (Transition.CLAIM, Standing.RELEASED): State.RUNNING,
+    (Transition.CLAIM, Standing.EXPIRED): State.RUNNING,
+    (Transition.CLAIM, Standing.FORGOTTEN): State.RUNNING,
+    (Transition.RENEW, Standing.RUNNING): State.RUNNING,
+    (Transition.COMPLETE, Standing.RUNNING): State.COMPLETED,
+    (Transition.COMPLETE, Standing.LAPSED): State.COMPLETED,
+    (Transition.COMPLETE, Standing.UNKNOWN): State.COMPLETED,
+    (Transition.FAIL, Standing.RUNNING): State.FAILED,
+    (Transition.FAIL, Standing.LAPSED): State.FAILED,
+    (Transition.FAIL, Standing.UNKNOWN): State.FAILED,
+    (Transition.DOUBT, Standing.RUNNING): State.UNKNOWN,
+    (Transition.DOUBT, Standing.LAPSED): State.UNKNOWN,
+    (Transition.RELEASE, Standing.RUNNING): State.RELEASED,
+    (Transition.RELEASE, Standing.LAPSED): State.RELEASED,
+    (Transition.SUSPECT, Standing.LAPSED): State.UNKNOWN,
+    (Transition.RESOLVE_COMPLETED, Standing.UNKNOWN): State.COMPLETED,
+    (Transition.RESOLVE_FAILED, Standing.UNKNOWN): State.FAILED,
+    (Transition.RESOLVE_RELEASED, Standing.UNKNOWN): State.RELEASED,
+    (Transition.EXPIRE, Standing.COMPLETED): State.RELEASED,
+    (Transition.EXPIRE, Standing.FAILED): State.RELEASED,
+    (Transition.EXPIRE, Standing.RELEASED): State.RELEASED,
+    (Transition.EXPIRE, Standing.EXPIRED): State.RELEASED,
+    (Transition.SWEEP, Standing.FORGOTTEN): None,
 }
 """Written out once more by hand, so that a slip in the shipping table shows."""
 
-OWNED = (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
-BY_SIGHT = (Event.SUSPECT, *RESOLUTIONS, Event.EXPIRE)
+OWNED = (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE)
+BY_SIGHT = (Transition.SUSPECT, *RESOLUTIONS, Transition.EXPIRE)
 
 
 def want(**changes: object) -> Want:
@@ -83,19 +83,19 @@ def owner(record: Record) -> Held:
     return Held(record.key, record.attempt, record.token, CLOCKS, False)
 
 
-def apply(event: Event, record: Record) -> Record:
+def apply(event: Transition, record: Record) -> Record:
     """The event, by whoever may."""
-    if event is Event.CLAIM:
+    if event is Transition.CLAIM:
         return transitions.claim_again(record, want(), record, NOW)
-    if event is Event.RENEW:
+    if event is Transition.RENEW:
         return transitions.renew(record, owner(record), NOW)
     if event in OWNED:
         return transitions.settle(record, owner(record), event, RESULT, NOW)
     return transitions.resolve(record, record, event, RESULT, CLOCKS, NOW)
 
 
-@pytest.mark.parametrize(("event", "standing"), list(product(Event, Standing)))
-def test_every_pair_is_in_the_table_or_raises(event: Event, standing: Standing) -> None:
+@pytest.mark.parametrize(("event", "standing"), list(product(Transition, Standing)))
+def test_every_pair_is_in_the_table_or_raises(event: Transition, standing: Standing) -> None:
     if (event, standing) in TABLE:
         assert transitions.check(event, standing).target is TABLE[event, standing]
     else:
@@ -105,9 +105,13 @@ def test_every_pair_is_in_the_table_or_raises(event: Event, standing: Standing) 
 
 @pytest.mark.parametrize(
     ("event", "standing"),
-    [pair for pair in list(product(Event, Standing)) if pair[0] is not Event.SWEEP and pair[1] is not Standing.ABSENT],
+    [
+        pair
+        for pair in list(product(Transition, Standing))
+        if pair[0] is not Transition.SWEEP and pair[1] is not Standing.ABSENT
+    ],
 )
-def test_every_pair_changes_a_record_as_the_table_says_or_raises(event: Event, standing: Standing) -> None:
+def test_every_pair_changes_a_record_as_the_table_says_or_raises(event: Transition, standing: Standing) -> None:
     record = at(standing)
     if (event, standing) not in TABLE:
         with pytest.raises(IllegalTransition):
@@ -116,7 +120,7 @@ def test_every_pair_changes_a_record_as_the_table_says_or_raises(event: Event, s
     after = apply(event, record)
     assert after.state is TABLE[event, standing]
     assert after.version == record.version + 1
-    assert (after.updated, after.expires, after.forget) == (NOW, NOW + 100, NOW + 200)
+    assert (after.updated, after.expires, after.tombstone_until) == (NOW, NOW + 100, NOW + 200)
     assert after.created == record.created
 
 
@@ -126,9 +130,9 @@ def test_illegal_transitions_are_one_error() -> None:
 
 
 GUARDS = {
-    Event.CLAIM: Guard.SEEN,
-    Event.SWEEP: Guard.CLOCK,
-    **dict.fromkeys((Event.RENEW, *OWNED), Guard.OWNER),
+    Transition.CLAIM: Guard.SEEN,
+    Transition.SWEEP: Guard.CLOCK,
+    **dict.fromkeys((Transition.RENEW, *OWNED), Guard.OWNER),
     **dict.fromkeys(BY_SIGHT, Guard.SEEN),
 }
 
@@ -136,33 +140,33 @@ GUARDS = {
 def test_every_event_has_its_guard() -> None:
     assert {event: rule.guard for event, rule in transitions.RULES.items()} == GUARDS
     assert transitions.VACANT_CLAIM.guard is Guard.VACANT
-    assert set(transitions.RULES) == set(Event)
+    assert set(transitions.RULES) == set(Transition)
 
 
-@pytest.mark.parametrize("event", [Event.RENEW, *OWNED])
+@pytest.mark.parametrize("event", [Transition.RENEW, *OWNED])
 @pytest.mark.parametrize("change", [{"attempt": "another"}, {"token": 1}], ids=["attempt", "token"])
-def test_a_late_owner_changes_nothing(event: Event, change: dict[str, object]) -> None:
+def test_a_late_owner_changes_nothing(event: Transition, change: dict[str, object]) -> None:
     """Powertools, exactly-once, justonce, drf-idempotency, CAP, River #1302, Oban: a completion that is not fenced."""
     record = at(Standing.RUNNING)
     held = owner(record)._replace(**change)  # type: ignore[arg-type]
     call: Callable[[], Record] = lambda: (  # noqa: E731
         transitions.renew(record, held, NOW)
-        if event is Event.RENEW
+        if event is Transition.RENEW
         else transitions.settle(record, held, event, RESULT, NOW)
     )
     with pytest.raises(IllegalTransition, match=r"(?m)^The record belongs to another attempt\.$"):
         call()
 
 
-@pytest.mark.parametrize("event", [Event.CLAIM, *BY_SIGHT])
+@pytest.mark.parametrize("event", [Transition.CLAIM, *BY_SIGHT])
 @pytest.mark.parametrize("change", [{"attempt": "another"}, {"version": 3}], ids=["attempt", "version"])
-def test_a_record_that_changed_since_it_was_seen_stays(event: Event, change: dict[str, object]) -> None:
+def test_a_record_that_changed_since_it_was_seen_stays(event: Transition, change: dict[str, object]) -> None:
     record = at(
         next(standing for _, standing in TABLE if (event, standing) in TABLE and standing is not Standing.ABSENT)
     )
     seen = record._replace(**change)  # type: ignore[arg-type]
     with pytest.raises(IllegalTransition, match=r"(?m)^The record has changed since it was seen\.$"):
-        if event is Event.CLAIM:
+        if event is Transition.CLAIM:
             transitions.claim_again(record, want(), seen, NOW)
         else:
             transitions.resolve(record, seen, event, RESULT, CLOCKS, NOW)
@@ -173,7 +177,7 @@ def test_a_record_that_changed_since_it_was_seen_stays(event: Event, change: dic
 
 def test_a_release_keeps_the_row_with_fingerprint_token_and_count() -> None:
     record = at(Standing.RUNNING)
-    after = transitions.settle(record, owner(record), Event.RELEASE, None, NOW)
+    after = transitions.settle(record, owner(record), Transition.RELEASE, None, NOW)
     kept = ("key", "fingerprint", "attempt", "token", "attempts", "created")
     assert [getattr(after, name) for name in kept] == [getattr(record, name) for name in kept]
 
@@ -187,9 +191,13 @@ def test_a_renewal_extends_the_lease_from_now_and_the_window_with_it() -> None:
 
 
 @pytest.mark.parametrize("event", BY_SIGHT)
-def test_what_somebody_else_settles_has_the_given_result_at_the_stores_time(event: Event) -> None:
+def test_what_somebody_else_settles_has_the_given_result_at_the_stores_time(event: Transition) -> None:
     record = at(
-        Standing.LAPSED if event is Event.SUSPECT else Standing.COMPLETED if event is Event.EXPIRE else Standing.UNKNOWN
+        Standing.LAPSED
+        if event is Transition.SUSPECT
+        else Standing.COMPLETED
+        if event is Transition.EXPIRE
+        else Standing.UNKNOWN
     )
     after = transitions.resolve(record, record, event, RESULT, CLOCKS, NOW + 3)
     assert (after.result, after.now, after.updated, after.version) == (RESULT, NOW + 3, NOW + 3, record.version + 1)
@@ -271,7 +279,7 @@ def test_tokens_increase_over_takeovers_although_the_clock_goes_back(clocks: lis
 )
 def test_the_standing_of_every_record(state: State, lease: int, expires: int, memory: int) -> None:
     record = at(Standing.RUNNING)._replace(
-        state=state, lease_until=NOW + lease, expires=NOW + expires, forget=NOW + expires + memory
+        state=state, lease_until=NOW + lease, expires=NOW + expires, tombstone_until=NOW + expires + memory
     )
     if state is State.RUNNING:
         assert record.standing is (Standing.RUNNING if lease > 0 else Standing.LAPSED)
@@ -288,15 +296,15 @@ def test_the_standing_of_every_record(state: State, lease: int, expires: int, me
 @pytest.mark.parametrize("state", [State.RUNNING, State.UNKNOWN])
 def test_open_records_never_expire_and_are_never_swept(state: State) -> None:
     """django-outbox-pattern: a cleanup by age whatever the status."""
-    record = at(Standing.RUNNING)._replace(state=state, expires=0, forget=0, now=NOW * 9)
+    record = at(Standing.RUNNING)._replace(state=state, expires=0, tombstone_until=0, now=NOW * 9)
     assert record.standing in (Standing.LAPSED, Standing.UNKNOWN)
-    assert record.standing not in transitions.RULES[Event.SWEEP].sources
+    assert record.standing not in transitions.RULES[Transition.SWEEP].sources
 
 
 def test_a_crash_does_not_lock_the_key_for_its_window() -> None:
     """IdempotentAPI, asgi-idempotency-header: marker and result share one clock, so a crash is a conflict for a day."""
     record = transitions.first_claim(want(clocks=Clocks(lease=10, window=10**9, memory=10**9)), NOW)
-    assert record._replace(now=NOW + 10).standing in transitions.RULES[Event.CLAIM].sources
+    assert record._replace(now=NOW + 10).standing in transitions.RULES[Transition.CLAIM].sources
 
 
 def test_lease_left_is_on_the_stores_clock() -> None:

@@ -107,7 +107,7 @@ def test_an_emptied_database_relays_again(alias: str) -> None:
             envelope = outbox.add(alias, "orders", {}, key="A")
             if statement:
                 connections[alias].cursor().execute(statement)
-        assert Relay(alias, publisher, observers=()).run_once().left == 1
+        assert Relay(alias, publisher, observers=()).run_once().published == 1
         assert publisher.published[-1] == envelope
 
 

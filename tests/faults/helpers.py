@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from retrysafe import Boundary, InProgress, StoreUnavailable
 from retrysafe.executors import redis_url
 from retrysafe.executors.redis import RedisClient
-from retrysafe.ports import Occurrence
+from retrysafe.ports import Event
 from retrysafe.programs.drivers import run
 from retrysafe.programs.operating import find
 from retrysafe.stores.redis import RedisStore
@@ -110,10 +110,10 @@ class Told:
     """An observer that counts occurrences and lets tests wait for them."""
 
     def __init__(self) -> None:
-        self.occurrences: list[Occurrence] = []
+        self.occurrences: list[Event] = []
         self._changed = threading.Condition()
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         with self._changed:
             self.occurrences.append(occurrence)
             self._changed.notify_all()
@@ -543,7 +543,7 @@ def own_database(server: str, partitions: int | None = None, *, migrated: bool =
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-LONG_AGO = ", ".join(f"{name} = {name} - 1000000000000000" for name in ("lease_until", "expires", "forget"))
+LONG_AGO = ", ".join(f"{name} = {name} - 1000000000000000" for name in ("lease_until", "expires", "tombstone_until"))
 
 
 def age(url: str, condition: str = "true") -> int:
@@ -560,7 +560,7 @@ def fill(url: str, count: int, state: str = "completed", name: str = "filled") -
         url,
         f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}) "
         f"INSERT INTO retrysafe_records (key_hash, boundary, scope, operation, fingerprint, state, attempt, token, "
-        f"attempts, effects, lease_until, created, updated, expires, forget, version, result, media_type, "
+        f"attempts, effects, lease_until, created, updated, expires, tombstone_until, version, result, media_type, "
         f"codec_version) SELECT {key}, '{name}', '', 'operation', {data}, '{state}', 'attempt', 1, 1, 'keyed', "
         f"n, n, n, n, n, n, CAST({data} AS {'BLOB' if sqlite else 'bytea'}), 'application/json', 1 FROM numbers",
     )

@@ -138,7 +138,7 @@ def test_one_lost_message_never_shows_in_a_leased_operation(
     assert set(points.outcomes) == {"done"}
     assert set(bank.requests.values()) == {1}
     assert {key: _answer(partial(charge, key)) for key in bank.charges} == bank.charges
-    assert not {"takeover", "unrecorded", "lease_lost", "unknown", "released"} & set(told.names)
+    assert not {"takeover", "result_not_stored", "lease_lost", "unknown", "released"} & set(told.names)
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
@@ -161,7 +161,7 @@ async def test_one_lost_message_never_shows_in_an_async_leased_operation(
     assert set(points.outcomes) == {"done"}
     assert set(bank.requests.values()) == {1}
     assert {key: await _aanswer(partial(charge, key)) for key in bank.charges} == bank.charges
-    assert not {"takeover", "unrecorded", "lease_lost", "unknown", "released"} & set(told.names)
+    assert not {"takeover", "result_not_stored", "lease_lost", "unknown", "released"} & set(told.names)
     await boundary.aclose()
 
 

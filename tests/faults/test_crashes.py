@@ -101,7 +101,7 @@ def test_dead_before_its_claim_it_is_in_nobodys_way(effects: str, shop: Shop, di
     assert (replayed, shop.charged) == (False, 1)
     assert charge(boundary, shop) == (True, receipt)
     assert records_of(shop.store, boundary.name) == [("completed", 1)]
-    assert not {"waited", "takeover"} & set(told.names)
+    assert not {"waiting", "takeover"} & set(told.names)
 
 
 @pytest.mark.fault(3)

@@ -140,7 +140,7 @@ async def test_a_result_is_recorded_when_the_trouble_is_over(trouble: Trouble, m
     await auntil(lambda: told.names["completed"])
     async with boundary.claim("key") as claim:
         assert (claim.replayed, claim.result) == (True, "done")
-    assert not {"unrecorded", "lease_lost", "takeover"} & set(told.names)
+    assert not {"result_not_stored", "lease_lost", "takeover"} & set(told.names)
     await boundary.aclose()
 
 
@@ -156,7 +156,7 @@ def test_in_a_thread_it_is_recorded_too(trouble: Trouble, make: Making, told: To
     told.wait_for("completed")
     with boundary.claim("key") as claim:
         assert (claim.replayed, claim.result) == (True, "done")
-    assert not {"unrecorded", "lease_lost", "takeover"} & set(told.names)
+    assert not {"result_not_stored", "lease_lost", "takeover"} & set(told.names)
 
 
 @pytest.mark.parametrize(("effects", "name"), [("keyed", "released"), ("external", "unknown")])
@@ -202,7 +202,7 @@ def test_what_is_left_is_tried_once_more_when_the_boundary_is_closed(
             troubled_file.end()
         boundary.close()
     troubled_file.end()
-    assert (told.names["completed"], told.names["unrecorded"]) == (1, 1)
+    assert (told.names["completed"], told.names["result_not_stored"]) == (1, 1)
 
 
 @pytest.mark.usefixtures("never")
@@ -222,7 +222,7 @@ def test_what_is_left_is_tried_once_more_when_the_event_loop_ends(
             await boundary.aclose()
 
     asyncio.run(work())
-    assert (told.names["completed"], told.names["unrecorded"]) == (1, 0)
+    assert (told.names["completed"], told.names["result_not_stored"]) == (1, 0)
 
 
 @pytest.mark.usefixtures("never")
@@ -242,7 +242,7 @@ def test_a_loop_that_is_closed_with_its_tasks_has_given_up(troubled_file: Troubl
     troubled_file.end()
     with suppress(ValueError):
         asyncio.run(_fails(boundary))
-    assert told.names["unrecorded"] == 1
+    assert told.names["result_not_stored"] == 1
     for task in left:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 

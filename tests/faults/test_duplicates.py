@@ -118,7 +118,7 @@ def test_threads_that_wait_get_the_first_result(
     boundary = make(_store(kind, tmp_path, request), effects=effects, concurrency=wait(DEADLINE))
     race = Race()
     _threads(
-        boundary, race, (lambda: told.wait_for("waited", CALLERS - 1)) if _meets(kind, effects) else (lambda: None)
+        boundary, race, (lambda: told.wait_for("waiting", CALLERS - 1)) if _meets(kind, effects) else (lambda: None)
     )
     _judge_waited(race)
 
@@ -150,7 +150,7 @@ async def test_tasks_that_wait_get_the_first_result(
     meets, race = _meets(kind, effects), Race()
 
     async def meeting() -> None:
-        await auntil(lambda: not meets or told.attempts("waited") == CALLERS - 1)
+        await auntil(lambda: not meets or told.attempts("waiting") == CALLERS - 1)
 
     await _tasks(boundary, race, meeting)
     _judge_waited(race)

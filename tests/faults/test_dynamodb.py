@@ -226,7 +226,7 @@ def test_every_read_is_consistent_and_nothing_rests_on_a_request_token(
     boundary = make(through)
     with boundary.claim("key") as claim:
         claim.result = 1
-    with boundary.claim("doubted") as claim:
+    with boundary.claim("unknown_refused") as claim:
         claim.committed()
         with pytest.raises(ZeroDivisionError):
             raise ZeroDivisionError
@@ -467,7 +467,7 @@ def test_a_silent_service_at_the_end_leaves_the_value_and_an_alert(
     assert charge("key") == "charged"
     assert told.names["settle_deferred"] == 1
     boundary.close()
-    assert told.names["unrecorded"] == 1
+    assert told.names["result_not_stored"] == 1
 
 
 # ---------------------------------------------------------------- clocks

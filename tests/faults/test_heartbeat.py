@@ -232,7 +232,7 @@ def test_ensure_held_does_not_believe_in_a_lease_it_cannot_renew(
         claim.result = "done"
     assert claim.result == "done"
     assert told.names["settle_deferred"] == 1
-    told.wait_for("unrecorded")
+    told.wait_for("result_not_stored")
     assert told.names["renewal_failed"] >= 1
     assert [state for state, _ in records_of(migrated, boundary.name)] == ["running"]
     again = make(migrated, name=boundary.name)

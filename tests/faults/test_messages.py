@@ -40,7 +40,7 @@ def _lose(proxy: Proxy, text: bytes, direction: str, lost: str, make: Making, ba
     with boundary.claim("key") as again:
         assert (again.replayed, [again.result]) == (True, list(bank.charges.values()))
     assert sum(bank.requests.values()) == 1
-    assert not {"takeover", "conflict", "unrecorded", "lease_lost", "released"} & set(told.names)
+    assert not {"takeover", "conflict", "result_not_stored", "lease_lost", "released"} & set(told.names)
     assert told.names["completed"] == 2
 
 

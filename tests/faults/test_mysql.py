@@ -295,7 +295,7 @@ def test_waiting_duplicates_get_the_result(url: str, make: Making, told: Told) -
                 return claim.replayed, claim.result
 
         waiters = [pool.submit(waiting, i) for i in range(4)]
-        told.wait_for("waited", 4)
+        told.wait_for("waiting", 4)
         first.commit()
         assert [waiter.result(DEADLINE) for waiter in waiters] == [(True, "receipt")] * 4
 
@@ -643,7 +643,7 @@ async def test_a_store_that_is_gone_at_completion_returns_the_value(
 
     receipt = await asked()
     assert told.names["settle_deferred"] == 1
-    await auntil(lambda: told.names["unrecorded"])
+    await auntil(lambda: told.names["result_not_stored"])
     with pytest.raises(StoreUnavailable):
         await asked()
     server.start()
@@ -832,7 +832,8 @@ def test_sweeping_reads_and_locks_no_live_record(mysql_migrated: str) -> None:
             assert pymysql_executor.InTransaction(sweeping)(ask.request).affected == 15
             assert _reads(sweeping) < 100
             live = ask_sql(
-                url, "SELECT key_hash FROM retrysafe_records WHERE forget > 1 OR state IN ('running', 'unknown')"
+                url,
+                "SELECT key_hash FROM retrysafe_records WHERE tombstone_until > 1 OR state IN ('running', 'unknown')",
             )
             with other.cursor() as writing:
                 free = sum(writing.execute(IF_FREE, key) for key in live[0])

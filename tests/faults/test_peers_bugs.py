@@ -279,7 +279,7 @@ def test_when_the_winner_rolls_back_a_waiting_loser_runs(migrated: str, table: s
     with pytest.raises(ZeroDivisionError), boundary.claim("key") as claim:
         claim.tx.execute(f"INSERT INTO {table} VALUES ('key', 'winner')")
         loser.start()
-        told.wait_for("waited")
+        told.wait_for("waiting")
         raise ZeroDivisionError
     loser.join(DEADLINE)
     assert got == [False]
@@ -330,7 +330,7 @@ def test_cleanup_never_deletes_what_runs_or_is_in_doubt(store: str, make: Making
     backend = boundary._terms.backend
     names = f"('{boundary.name}', '{external.name}')"
     with boundary.claim("running") as claim:
-        ages = "created = 1, updated = 1, expires = 1, forget = 1"
+        ages = "created = 1, updated = 1, expires = 1, tombstone_until = 1"
         run_sql(store, f"UPDATE retrysafe_records SET {ages} WHERE boundary IN {names}")
         run(sweep(backend.store, 1000), backend.client())
         assert records_of(store, boundary.name) == [("running", 1)]

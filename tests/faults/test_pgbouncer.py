@@ -33,7 +33,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from retrysafe import Boundary, ConfigurationError, InProgress, StoreUnavailable, current, wait
 from retrysafe.archive import JsonLines
 from retrysafe.connect import connect, forget
-from retrysafe.messaging import Inbox, Outbox, Received
+from retrysafe.messaging import Inbox, InboxMessage, Outbox
 from retrysafe.messaging.operating import OutboxOperator
 from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
 from retrysafe.messaging.relay import Relay
@@ -208,7 +208,7 @@ class TestNothingIsPreparedByName:
 
     def test_a_url(self, effects: str, pgbouncer: PgBouncer, make: Making, shop: Shop, told: Told) -> None:
         shop.sell(make(pgbouncer.url, effects=effects), WRITES[effects])
-        assert "unrecorded" not in told.names
+        assert "result_not_stored" not in told.names
 
     @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
     async def test_a_url_for_tasks(
@@ -216,7 +216,7 @@ class TestNothingIsPreparedByName:
     ) -> None:
         boundary = make(driven(pgbouncer.url, driver), effects=effects)
         await shop.asell(boundary, WRITES[effects])
-        assert "unrecorded" not in told.names
+        assert "result_not_stored" not in told.names
         await boundary.aclose()
 
     def test_a_pool_as_it_comes(self, effects: str, pgbouncer: PgBouncer, make: Making, shop: Shop) -> None:
@@ -388,8 +388,8 @@ def test_an_outbox_its_relay_and_its_operator(hold: Any, database: str) -> None:
     connect(database).migrate()
     outbox, publisher = Outbox(database, source="/shop", notify=True), MemoryPublisher()
     ids = _written(outbox, database)
-    relay = Relay(database, publisher, hold=hold, batch=2, keep=True, observers=())
-    while relay.run_once().left:
+    relay = Relay(database, publisher, hold=hold, batch=2, keep_published=True, observers=())
+    while relay.run_once().published:
         pass
     assert sorted(one.id for one in publisher.published) == sorted(ids)
     operator = OutboxOperator(database, observers=(), actor="test")
@@ -401,7 +401,7 @@ async def test_a_relay_on_a_loop(driver: str, database: str) -> None:
     connect(database).migrate()
     ids, publisher = _written(Outbox(database, source="/shop"), database), AsyncMemoryPublisher()
     relay = Relay(driven(database, driver), publisher, batch=2, observers=())
-    while (await relay.arun_once()).left:
+    while (await relay.arun_once()).published:
         pass
     assert sorted(one.id for one in publisher.published) == sorted(ids)
     await connect(driven(database, driver)).aclose()
@@ -419,12 +419,12 @@ async def test_an_inbox(driver: str, database: str, make: Making) -> None:
     inbox, applied = Inbox(boundary), list[str]()
 
     @inbox.handler("stock")
-    async def one(message: Received[Any]) -> None:
+    async def one(message: InboxMessage[Any]) -> None:
         if await inbox.aapply_if_newer(message.tx, "entity", int(message.envelope.id)):
             applied.append(message.envelope.id)
 
-    @inbox.set_handler("stock, in sets", most=3)
-    async def several(messages: list[Received[Any]]) -> None:
+    @inbox.set_handler("stock, in sets", max_batch=3)
+    async def several(messages: list[InboxMessage[Any]]) -> None:
         applied.extend(message.envelope.id for message in messages)
 
     for n in range(MANY):

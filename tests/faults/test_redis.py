@@ -19,7 +19,7 @@ from retrysafe import Boundary, ConfigurationError, Quota, QuotaExceeded, StoreU
 from retrysafe.backend import Backend
 from retrysafe.connect import connect
 from retrysafe.core import backoff
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.executors import redis as executor
 from retrysafe.executors import redis_url as urls
 from retrysafe.executors.redis_async import Wire
@@ -30,7 +30,7 @@ from retrysafe.programs.settling import read, settle
 from retrysafe.programs.sweeping import sweep
 from retrysafe.stores.redis import name_of
 from retrysafe.testing.lockstep import CLOCKS
-from retrysafe.types import Stored, Want
+from retrysafe.types import StoredResult, Want
 from tests.conftest import absent, require
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, unique, until
@@ -39,7 +39,7 @@ from tests.stores.ageing import age_at, redis_masters
 from tests.stores.harnesses import redis_url
 
 TOPOLOGIES = ["", "_CLUSTER", "_SENTINEL"]
-DONE = Stored(b"done", "text/plain", 1)
+DONE = StoredResult(b"done", "text/plain", 1)
 
 
 @pytest.fixture(params=TOPOLOGIES, ids=["redis", "redis-cluster", "redis-sentinel"])
@@ -270,7 +270,7 @@ def test_half_a_record_is_no_record(backend: Backend, url: str) -> None:
     won = run(claim(backend.store, _want(key)), backend.client())
     assert isinstance(won, Won)
     assert (won.record.attempt, won.record.attempts, won.record.fingerprint) == ("first", 1, b"p")
-    assert run(settle(backend.store, won.held, Event.COMPLETE, DONE), backend.client())
+    assert run(settle(backend.store, won.held, Transition.COMPLETE, DONE), backend.client())
 
 
 @pytest.mark.fault(39)
@@ -283,10 +283,10 @@ def test_every_step_is_one_script(backend: Backend, url: str) -> None:
         won = run(claim(backend.store, _want(key)), client)
         assert isinstance(won, Won)
         assert run(renew(backend.store, [won.held]), client) == {won.held}
-        assert run(settle(backend.store, won.held, Event.RELEASE, None), client)
+        assert run(settle(backend.store, won.held, Transition.RELEASE, None), client)
         taken = run(claim(backend.store, _want(key, "second")), client)
         assert isinstance(taken, Won)
-        assert run(settle(backend.store, taken.held, Event.DOUBT, None), client)
+        assert run(settle(backend.store, taken.held, Transition.DOUBT, None), client)
         node.echo("seen all")
         asked: list[str] = []
         while (command := monitor.next_command())["command"] != "ECHO seen all":
@@ -367,7 +367,7 @@ def test_a_slot_that_moves_is_followed(colour: str, cluster: str) -> None:
         finally:
             moving.finish()
         try:
-            assert do(settle(store, won.held, Event.COMPLETE, DONE))
+            assert do(settle(store, won.held, Transition.COMPLETE, DONE))
             assert do(read(store, key)).result == DONE
         finally:
             moving.back()
@@ -403,7 +403,7 @@ def test_a_lost_expiry_is_found_and_mended(colour: str, backend: Backend, url: s
         won = run(claim(store, _want(key)), client)
         assert isinstance(won, Won)
         if key != running:
-            assert run(settle(store, won.held, Event.COMPLETE, DONE), client)
+            assert run(settle(store, won.held, Transition.COMPLETE, DONE), client)
             assert redis_masters(url).of_key(name_of(key)).pttl(name_of(key)) > 0
             redis_masters(url).of_key(name_of(key)).persist(name_of(key))
     age_at(url)(forgotten, 7_201_000_000)
@@ -420,7 +420,7 @@ def test_a_lost_expiry_is_found_and_mended(colour: str, backend: Backend, url: s
     record = run(read(store, settled), client)
     assert record is not None
     left = redis_masters(url).of_key(name_of(settled)).pexpiretime(name_of(settled))
-    assert left == -(-record.forget // 1000)
+    assert left == -(-record.tombstone_until // 1000)
     assert run(read(store, forgotten), client) is None
     assert redis_masters(url).of_key(name_of(running)).pttl(name_of(running)) == -1
 

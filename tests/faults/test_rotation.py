@@ -117,7 +117,10 @@ def test_what_is_not_forgotten_is_the_same_afterwards(driver: str, database: str
     fill(database, 500)
     for number, state in enumerate(("completed", "failed", "released", "running", "unknown")):
         fill(database, 10, state, name="kept")
-        run_sql(database, f"UPDATE retrysafe_records SET forget = {FAR} WHERE boundary = 'kept' AND state = '{state}'")
+        run_sql(
+            database,
+            f"UPDATE retrysafe_records SET tombstone_until = {FAR} WHERE boundary = 'kept' AND state = '{state}'",
+        )
         run_sql(database, f"UPDATE retrysafe_records SET scope = 'ü''\t', xact = '{number}' WHERE boundary = 'kept'")
     before = query(database, "SELECT * FROM retrysafe_records WHERE boundary = 'kept' ORDER BY key_hash")
     files = query(database, _FILES)

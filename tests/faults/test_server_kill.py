@@ -129,7 +129,7 @@ def test_a_store_that_is_gone_at_completion_returns_the_value(
     receipt = charge("k")
     assert [receipt] == list(bank.charges.values())
     assert told.names["settle_deferred"] == 1
-    told.wait_for("unrecorded")
+    told.wait_for("result_not_stored")
     assert "completed" not in told.names
     _refuses(lambda: charge("k"))
     server.start()

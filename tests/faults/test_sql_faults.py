@@ -31,7 +31,7 @@ from retrysafe.programs.drivers import ask, run
 from retrysafe.programs.operating import page
 from retrysafe.programs.settling import read
 from retrysafe.stores.sqlite import SqliteStore
-from retrysafe.types import Filter, Stored
+from retrysafe.types import Filter, StoredResult
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Proxy, Told, auntil, driven, forever, reached, rows_of, unique, until
 from tests.http.wire import post
@@ -251,7 +251,7 @@ def test_a_statement_timeout_rolls_back(migrated: str, table: str, make: Making,
     assert rows_of(migrated, table) == []
     work(0)
     assert rows_of(migrated, table) == [("key", "receipt")]
-    decided = {name: count for name, count in told.names.items() if name != "asked"}
+    decided = {name: count for name, count in told.names.items() if name != "store_request"}
     assert decided == {"received": 2, "started": 2, "rolled_back": 1, "completed": 1}
 
 
@@ -619,11 +619,11 @@ def test_an_error_of_one_write_does_not_silence_the_writer(sqlite_url: str, make
     """A value that SQLite cannot bind: its own caller is told, and the next one is served."""
 
     class Strange(JSONCodec):
-        def encode(self, value: Any, annotation: Any) -> Stored:
+        def encode(self, value: Any, annotation: Any) -> StoredResult:
             encoded = super().encode(value, annotation)
             return encoded._replace(codec_version=2**80) if value == "strange" else encoded
 
-        def decode(self, stored: Stored, annotation: Any) -> Any:
+        def decode(self, stored: StoredResult, annotation: Any) -> Any:
             return super().decode(stored._replace(codec_version=1), annotation)
 
     async def main() -> None:

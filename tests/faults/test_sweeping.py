@@ -71,7 +71,7 @@ def test_only_forgotten_records_go_and_all_of_them(kind: str, request: pytest.Fi
         fill(url, 25, state)
     fill(url, 25, name="remembered")
     far = 10**17
-    run_sql(url, f"UPDATE retrysafe_records SET forget = {far} WHERE boundary = 'remembered'")
+    run_sql(url, f"UPDATE retrysafe_records SET tombstone_until = {far} WHERE boundary = 'remembered'")
     sweeper = Sweeper(url, batch=10, pause="1ms", observers=[told])
     limited = swept(kind, sweeper, 15)
     assert limited.removed == 15
@@ -122,7 +122,9 @@ def test_a_locked_record_is_passed_over(database: str) -> None:
 
     fill(database, 50)
     with psycopg.connect(database) as other:
-        locked = other.execute("SELECT key_hash FROM retrysafe_records ORDER BY forget LIMIT 7 FOR UPDATE").fetchall()
+        locked = other.execute(
+            "SELECT key_hash FROM retrysafe_records ORDER BY tombstone_until LIMIT 7 FOR UPDATE"
+        ).fetchall()
         assert len(locked) == 7
         impatient = f"{database}?options=-c%20lock_timeout%3D5s"  # to wait would be an error, not a test that hangs
         assert Sweeper(impatient, batch=10, pause="1ms", observers=()).run_once().removed == 43

@@ -11,14 +11,14 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, NamedTuple
 
-from retrysafe.core.transitions import RULES, Event, Guard
+from retrysafe.core.transitions import RULES, Guard, Transition
 from retrysafe.testing.histories import History, Kind, Operation
 from retrysafe.testing.specification import step_of
-from retrysafe.types import Clocks, Effects, Held, Record, Stored, Want
+from retrysafe.types import Clocks, Effects, Held, Record, StoredResult, Want
 
 KEY = b"key"
-OWNER = tuple(event for event, rule in RULES.items() if rule.guard is Guard.OWNER and event is not Event.RENEW)
-SEEN = tuple(event for event, rule in RULES.items() if rule.guard is Guard.SEEN and event is not Event.CLAIM)
+OWNER = tuple(event for event, rule in RULES.items() if rule.guard is Guard.OWNER and event is not Transition.RENEW)
+SEEN = tuple(event for event, rule in RULES.items() if rule.guard is Guard.SEEN and event is not Transition.CLAIM)
 
 
 class Shape(NamedTuple):
@@ -127,7 +127,7 @@ class _World:
         if kind == "resolve":
             seen: Record = self.recent(self.seen)
             event = self.chance.choice(SEEN)
-            clocks = Clocks(0, 0, self.shape.clocks.memory) if event is Event.EXPIRE else self.shape.clocks
+            clocks = Clocks(0, 0, self.shape.clocks.memory) if event is Transition.EXPIRE else self.shape.clocks
             return kind, (seen, event, self.result("operator"), clocks)
         return kind, (KEY,)
 
@@ -138,8 +138,8 @@ class _World:
             number, self.attempts = self.attempts, self.attempts + 1
         return Want(KEY, "b", "", "o", b"p", f"a{number}", self.effects, self.shape.clocks)
 
-    def result(self, who: str) -> Stored | None:
-        return Stored(f"{who} {self.some(2)}".encode(), "text/plain", 1) if self.chance.random() < 0.7 else None
+    def result(self, who: str) -> StoredResult | None:
+        return StoredResult(f"{who} {self.some(2)}".encode(), "text/plain", 1) if self.chance.random() < 0.7 else None
 
 
 def generate(chance: Random, shape: Shape = Shape()) -> Made:  # noqa: B008 - a value

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.testing.histories import UNKNOWN, Operation
-from retrysafe.types import Held, Record, Standing, State, Stored
+from retrysafe.types import Held, Record, Standing, State, StoredResult
 
 Operations = list[Operation]
 Mutation = Callable[[Random, Operations], Operations | None]
@@ -116,7 +116,7 @@ def a_lost_completion(chance: Random, operations: Operations) -> Operations | No
     number = _pick(
         chance,
         operations,
-        lambda one: one.kind == "settle" and one.answer is True and one.arguments[1] is Event.COMPLETE,
+        lambda one: one.kind == "settle" and one.answer is True and one.arguments[1] is Transition.COMPLETE,
     )
     return None if number is None else operations[:number] + operations[number + 1 :]
 
@@ -133,7 +133,9 @@ def a_completion_acknowledged_but_not_made(chance: Random, operations: Operation
     owns = any(_won(one) and one.answer.token == seen.token and (one.ended or 0) < look.begun for one in operations)
     if not owns:
         return None
-    settle = Operation("twin", "settle", look.key, (held, Event.COMPLETE, None), look.made, look.made, look.made, True)
+    settle = Operation(
+        "twin", "settle", look.key, (held, Transition.COMPLETE, None), look.made, look.made, look.made, True
+    )
     later = [
         one._replace(made=one.made + 2, begun=one.begun + 2, ended=None if one.ended is None else one.ended + 2)
         if one.begun >= look.begun
@@ -145,7 +147,7 @@ def a_completion_acknowledged_but_not_made(chance: Random, operations: Operation
 
 @mutation
 def a_replay_with_another_result(chance: Random, operations: Operations) -> Operations | None:
-    other = Stored(b"another", "text/plain", 1)
+    other = StoredResult(b"another", "text/plain", 1)
     return _changed(
         chance, operations, _shows(State.COMPLETED, State.FAILED), lambda one: one.answer._replace(result=other)
     )
@@ -218,7 +220,7 @@ def a_takeover_before_the_lease_lapsed(chance: Random, operations: Operations) -
         lease_until=now + want.clocks.lease,
         updated=now,
         expires=now + want.clocks.window,
-        forget=now + want.clocks.memory,
+        tombstone_until=now + want.clocks.memory,
         version=seen.version + 1,
     )
     take = Operation("twin", "take", one.key, (want, seen), one.ended, one.ended, one.ended, taken)

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from retrysafe.connect import connect, forget
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import Ask
 from retrysafe.stores.sqlite import SqliteStore
 from retrysafe.testing.histories import UNKNOWN, History, Operation
 from retrysafe.testing.linearizability import by_key, check, is_linearizable
 from retrysafe.testing.specification import Traits
 from retrysafe.testing.timeline import drawn
-from retrysafe.types import Held, Record, Refusal, Stored, Want
+from retrysafe.types import Held, Record, Refusal, StoredResult, Want
 from tests.conftest import require
 from tests.histories.cutting import Cutter
 from tests.histories.workers import Stage, on_tasks, on_threads
@@ -188,7 +188,7 @@ def _stop(cutter: Cutter | None) -> None:
 class Unfenced(SqliteStore):
     """Settles whatever attempt has the record."""
 
-    def _settle(self, clock: str, event: Event, own: bool) -> str:
+    def _settle(self, clock: str, event: Transition, own: bool) -> str:
         fence = f" AND r.attempt = {self.p('attempt')} AND r.token = {self.p('token')}"
         sql = super()._settle(clock, event, own)
         assert fence in sql
@@ -218,9 +218,9 @@ class Hasty(SqliteStore):
 class Forgetful(SqliteStore):
     """Acknowledges a completion that it does not make."""
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         ask = super().settle(held, event, result)
-        if event is not Event.COMPLETE:
+        if event is not Transition.COMPLETE:
             return ask
         return Ask(super().read(held.key).request, lambda answer: True)
 

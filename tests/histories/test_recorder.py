@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.errors import StoreUnavailable
 from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
 from retrysafe.programs.claiming import Won, claim
@@ -21,7 +21,7 @@ from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.sqlite import SqliteStore
 from retrysafe.testing.histories import UNKNOWN, History, HistoryFile, Operation, Recorder, merged
 from retrysafe.testing.linearizability import check
-from retrysafe.types import Clocks, Held, Stored, Want
+from retrysafe.types import Clocks, Held, StoredResult, Want
 
 CLOCKS = Clocks(lease=10, window=1000, memory=1000)
 
@@ -49,11 +49,11 @@ def play(history: History) -> list[Any]:
     return [
         won,
         run(renew(store, [won.held]), execute),
-        run(settle(store, won.held, Event.COMPLETE, Stored(b"\xff", "t", 1)), execute),
+        run(settle(store, won.held, Transition.COMPLETE, StoredResult(b"\xff", "t", 1)), execute),
         run(read(store, b"key"), execute),
         run(claim(store, want(attempt="b")), execute),
         run(sweep(store, 5), execute),
-        run(settle(store, won.held, Event.FAIL, None), execute),
+        run(settle(store, won.held, Transition.FAIL, None), execute),
     ]
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from retrysafe.core import decisions, transitions
 from retrysafe.core.decisions import Decision
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import Ask, Store
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.histories import Operation
 from retrysafe.testing.linearizability import Traits, check
 from retrysafe.testing.simulation import PLAN, PLANS, Plan, simulate
-from retrysafe.types import Held, Record, Standing, Stored
+from retrysafe.types import Held, Record, Standing, StoredResult
 from tests.protocol.test_mutants import (
     ClaimsUnconditionally,
     ClearsOnRelease,
@@ -51,7 +51,7 @@ def test_both_judges_find_nothing_in_the_shipping_protocol(name: str, chance: Ra
 class SettlesWithoutWord(MemoryStore):
     """Says that it has settled what it has not."""
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         ask = super().settle(held, event, result)
         return Ask(lambda records, now: ask.request(dict(records), now), ask.parse)
 
@@ -84,31 +84,31 @@ def _unseen(patch: pytest.MonkeyPatch) -> Store:
 
 
 def _settled_again(patch: pytest.MonkeyPatch) -> Store:
-    for event in (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE):
+    for event in (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE):
         allow(patch, event, Standing.COMPLETED, Standing.FAILED, Standing.RELEASED)
     return _unfenced(patch)
 
 
 def _completed_again(patch: pytest.MonkeyPatch) -> Store:
-    allow(patch, Event.CLAIM, Standing.COMPLETED)
+    allow(patch, Transition.CLAIM, Standing.COMPLETED)
     decide_instead(patch, lambda _, __, was: Decision.TAKE if was is Decision.REPLAY else was)
     return MemoryStore()
 
 
 def _unknown_again(patch: pytest.MonkeyPatch) -> Store:
-    allow(patch, Event.CLAIM, Standing.UNKNOWN)
+    allow(patch, Transition.CLAIM, Standing.UNKNOWN)
     decide_instead(patch, lambda _, __, was: Decision.TAKE if was is Decision.DOUBT else was)
     return MemoryStore()
 
 
 def _live_taken(patch: pytest.MonkeyPatch) -> Store:
-    allow(patch, Event.CLAIM, Standing.RUNNING)
+    allow(patch, Transition.CLAIM, Standing.RUNNING)
     patch.setitem(decisions._BY_STANDING, Standing.RUNNING, Decision.TAKE)
     return MemoryStore()
 
 
 def _revived(patch: pytest.MonkeyPatch) -> Store:
-    allow(patch, Event.RENEW, Standing.LAPSED)
+    allow(patch, Transition.RENEW, Standing.LAPSED)
     return MemoryStore()
 
 
@@ -118,7 +118,7 @@ def _same_token(patch: pytest.MonkeyPatch) -> Store:
 
 
 def _swept_early(patch: pytest.MonkeyPatch) -> Store:
-    allow(patch, Event.SWEEP, Standing.LAPSED, Standing.UNKNOWN, Standing.COMPLETED)
+    allow(patch, Transition.SWEEP, Standing.LAPSED, Standing.UNKNOWN, Standing.COMPLETED)
     return MemoryStore()
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple, cast
 
-from retrysafe.core.transitions import RESOLUTIONS, RULES, Event, Guard
+from retrysafe.core.transitions import RESOLUTIONS, RULES, Guard, Transition
 from retrysafe.errors import RetrysafeError
 from retrysafe.ports import AsyncExecutor, Executor, Steps, Store
 from retrysafe.programs.claiming import Won, claim
@@ -24,10 +24,10 @@ from retrysafe.programs.settling import read, resolve, settle
 from retrysafe.programs.sweeping import sweep
 from retrysafe.testing.ageing import age
 from retrysafe.testing.histories import History, Recorder
-from retrysafe.types import Clocks, Held, Record, Standing, Stored, Want
+from retrysafe.types import Clocks, Held, Record, Standing, StoredResult, Want
 
 LEASE = 30_000_000
-OWNER = tuple(event for event, rule in RULES.items() if rule.guard is Guard.OWNER and event is not Event.RENEW)
+OWNER = tuple(event for event, rule in RULES.items() if rule.guard is Guard.OWNER and event is not Transition.RENEW)
 
 
 class Elapse(NamedTuple):
@@ -99,8 +99,10 @@ def _claim(stage: Stage, store: Store, chance: Random, key: bytes, attempt: str)
         yield renew(store, [outcome.held])
     if chance.random() < 0.3:
         yield Elapse(want.key)
-    event = chance.choice((Event.COMPLETE, Event.RELEASE, Event.RELEASE, Event.FAIL, Event.DOUBT))
-    yield settle(store, outcome.held, event, None if event is Event.RELEASE else _result(attempt))
+    event = chance.choice(
+        (Transition.COMPLETE, Transition.RELEASE, Transition.RELEASE, Transition.FAIL, Transition.DOUBT)
+    )
+    yield settle(store, outcome.held, event, None if event is Transition.RELEASE else _result(attempt))
 
 
 def _look(stage: Stage, store: Store, chance: Random, key: bytes, attempt: str) -> Acts:
@@ -110,13 +112,15 @@ def _look(stage: Stage, store: Store, chance: Random, key: bytes, attempt: str) 
         return
     if record.standing is Standing.UNKNOWN:
         event = chance.choice(tuple(RESOLUTIONS.values()))
-        yield resolve(store, record, event, None if event is Event.RESOLVE_RELEASED else _result(attempt), stage.clocks)
-    elif record.standing in RULES[Event.EXPIRE].sources:
+        yield resolve(
+            store, record, event, None if event is Transition.RESOLVE_RELEASED else _result(attempt), stage.clocks
+        )
+    elif record.standing in RULES[Transition.EXPIRE].sources:
         yield expire(store, record, forget=chance.random() < 0.4)
 
 
-def _result(who: str) -> Stored:
-    return Stored(who.encode(), "text/plain", 1)
+def _result(who: str) -> StoredResult:
+    return StoredResult(who.encode(), "text/plain", 1)
 
 
 # ---------------------------------------------------------------- threads and tasks

@@ -7,21 +7,21 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from retrysafe import Occurrence
+from retrysafe import Event
 
 
 class Recorder:
     """Keeps every occurrence."""
 
     def __init__(self) -> None:
-        self.told: list[Occurrence] = []
+        self.told: list[Event] = []
         self.waited = threading.Event()
         """Set once somebody waits; for tests whose claims are made in threads."""
         self._more = asyncio.Event()
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         self.told.append(occurrence)
-        if occurrence.name == "waited":
+        if occurrence.name == "waiting":
             self.waited.set()
         self._more.set()
 

@@ -231,7 +231,7 @@ async def test_r1_duplicates_can_wait(place: Place) -> None:
     first = asyncio.ensure_future(post(middleware))
     await paused.began.wait()
     others = [asyncio.ensure_future(post(middleware)) for _ in range(3)]
-    await place.seen.until("waited")
+    await place.seen.until("waiting")
     paused.go.set()
     assert [answer.body for answer in await asyncio.gather(first, *others)] == [b"done"] * 4
     assert paused.app.runs == 1

@@ -101,7 +101,7 @@ def test_a_transaction_that_belongs_to_a_thread_is_refused() -> None:
 
 async def told_by(seen: Recorder, waiting: int) -> None:
     """Wait until so many claims wait for another attempt."""
-    while len({one.attempt for one in list(seen.told) if one.name == "waited"}) < waiting:
+    while len({one.attempt for one in list(seen.told) if one.name == "waiting"}) < waiting:
         seen.waited.clear()
         await asyncio.to_thread(seen.waited.wait, 5)
 

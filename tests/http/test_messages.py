@@ -7,7 +7,7 @@ import pytest
 from retrysafe.errors import ResultNotEncodable
 from retrysafe.http.messages import Response, is_endless, kept, replayed
 from retrysafe.http.snapshots import MEDIA_TYPE, VERSION, ResponseCodec
-from retrysafe.types import Stored
+from retrysafe.types import StoredResult
 
 NONE: frozenset[bytes] = frozenset()
 FULL = Response(
@@ -111,14 +111,14 @@ def test_r2_what_is_stored_is_read_back_byte_by_byte(body: bytes | None) -> None
 @pytest.mark.parametrize(
     "stored",
     [
-        Stored(None, MEDIA_TYPE, VERSION),
-        Stored(b"{}\n", MEDIA_TYPE, VERSION + 1),
-        Stored(b"{}\n", "application/json", VERSION),
-        Stored(b"", MEDIA_TYPE, VERSION),
-        Stored(b"[]\n", MEDIA_TYPE, VERSION),
-        Stored(b'{"status": 200}\n', MEDIA_TYPE, VERSION),
+        StoredResult(None, MEDIA_TYPE, VERSION),
+        StoredResult(b"{}\n", MEDIA_TYPE, VERSION + 1),
+        StoredResult(b"{}\n", "application/json", VERSION),
+        StoredResult(b"", MEDIA_TYPE, VERSION),
+        StoredResult(b"[]\n", MEDIA_TYPE, VERSION),
+        StoredResult(b'{"status": 200}\n', MEDIA_TYPE, VERSION),
     ],
 )
-def test_what_cannot_be_read_is_an_error_and_not_an_answer(stored: Stored) -> None:
+def test_what_cannot_be_read_is_an_error_and_not_an_answer(stored: StoredResult) -> None:
     with pytest.raises(ResultNotEncodable):
         ResponseCodec().decode(stored, None)

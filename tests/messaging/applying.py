@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from retrysafe import Boundary
-from retrysafe.messaging import Inbox, Received
+from retrysafe.messaging import Inbox, InboxMessage
 from retrysafe.messaging.subscription import Subscription
 from tests.messaging.brokers import BENCHES
 
@@ -15,8 +15,8 @@ def applying(store: str) -> Any:
     """A handler that writes each message into the table ``applied`` of a SQLite file."""
     boundary = Boundary("inventory", store=store, effects="transactional", window="24h", observers=())
 
-    @Inbox(boundary).handler("inventory", pause="10ms", longest_pause="50ms", crashes=1000)
-    def apply(message: Received[Any]) -> None:
+    @Inbox(boundary).handler("inventory", backoff_base="10ms", backoff_max="50ms", max_crashes=1000)
+    def apply(message: InboxMessage[Any]) -> None:
         place = (message.envelope.key, int(message.envelope.payload))
         message.tx.execute("INSERT INTO applied (name, number) VALUES (?, ?)", place)
 

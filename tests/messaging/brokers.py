@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from retrysafe.ports import Consumer
 from retrysafe.testing.consumers import ConsumerFeatures
-from retrysafe.types import Envelope, Reception
+from retrysafe.types import Envelope, PublishStatus
 from tests.faults.proxies.framing_amqp import AMQPFraming
 from tests.faults.proxies.framing_redis import RedisFraming
 from tests.faults.proxies.proxy import Proxy
@@ -53,7 +53,7 @@ class Bench:
         """One after the other, so that the order is that of the list."""
         for envelope in envelopes:
             (published,) = await self.publisher.publish([envelope])
-            assert published.reception in (Reception.ACKED, Reception.DUPLICATE), published
+            assert published.reception in (PublishStatus.ACKED, PublishStatus.DUPLICATE), published
 
     async def clean(self) -> None:
         raise NotImplementedError

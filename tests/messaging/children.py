@@ -20,7 +20,7 @@ from contextlib import closing
 from pathlib import Path
 
 from retrysafe.messaging.relay import Relay
-from retrysafe.types import Envelope, Published, Reception
+from retrysafe.types import Envelope, PublishResult, PublishStatus
 
 
 class Ledger:
@@ -35,7 +35,7 @@ class Ledger:
                 "sequence INTEGER, body TEXT)"
             )
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         if self._slow:
             self._slow = False
             Path(f"{self.path}.begun").touch()
@@ -47,7 +47,7 @@ class Ledger:
             connection.execute("PRAGMA synchronous = OFF")
             connection.executemany("INSERT INTO taken (id, topic, key, sequence, body) VALUES (?, ?, ?, ?, ?)", rows)
         self._maybe_die(0.1)
-        return [Published(Reception.ACKED)] * len(envelopes)
+        return [PublishResult(PublishStatus.ACKED)] * len(envelopes)
 
     def _maybe_die(self, chance: float) -> None:
         if self._chance is not None and self._chance.random() < chance:
@@ -60,7 +60,7 @@ class Ledger:
 class AsyncLedger(Ledger):
     """The same for async code."""
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:  # type: ignore[override]
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:  # type: ignore[override]
         return await asyncio.to_thread(Ledger.publish, self, envelopes)
 
     async def aclose(self) -> None:
@@ -85,7 +85,7 @@ class Poisoned(Ledger):
 
     poison = ""
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         if self.poison in [one.id for one in envelopes]:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().publish(envelopes)
@@ -94,7 +94,7 @@ class Poisoned(Ledger):
 class AsyncPoisoned(Poisoned):
     """The same for async code."""
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:  # type: ignore[override]
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:  # type: ignore[override]
         return await asyncio.to_thread(Poisoned.publish, self, envelopes)
 
     async def aclose(self) -> None:
@@ -109,12 +109,12 @@ def main() -> None:
         store,
         colour(path, chance),
         hold=hold,  # type: ignore[arg-type]
-        keep=json.loads(keep)["keep"],
+        keep_published=json.loads(keep)["keep"],
         lease="1s",
-        crashes=1000,  # they are innocent
+        max_crashes=1000,  # they are innocent
         batch=20,
-        pause="10ms",
-        longest_pause="20ms",
+        backoff_base="10ms",
+        backoff_max="20ms",
         observers=(),
     )
     if colour is AsyncLedger:

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from retrysafe import Boundary
-from retrysafe.messaging import Inbox, Received
+from retrysafe.messaging import Inbox, InboxMessage
 from tests.messaging.inboxes import delivery
 
 KEYS = 7
@@ -17,17 +17,17 @@ KEYS = 7
 def main(url: str, boundary: str, table: str, make: str, count: int, poison: int) -> None:
     inbox = Inbox(Boundary(boundary, store=url, effects="transactional", window="7d", observers=()))
 
-    def one(message: Received[Any]) -> None:
+    def one(message: InboxMessage[Any]) -> None:
         sql = f"INSERT INTO {table} VALUES ('{message.envelope.id}')"
         message.tx.query(sql) if hasattr(message.tx, "query") else message.tx.execute(sql)
         if int(message.envelope.id) == poison:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def many(messages: list[Received[Any]]) -> None:
+    def many(messages: list[InboxMessage[Any]]) -> None:
         for message in messages:
             one(message)
 
-    handler: Any = getattr(inbox, make)("stock", crashes=3)(many if make == "set_handler" else one)
+    handler: Any = getattr(inbox, make)("stock", max_crashes=3)(many if make == "set_handler" else one)
     print("ready", flush=True)
     waiting: set[int] = set()
     for start in range(0, count, 10):

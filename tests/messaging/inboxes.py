@@ -13,10 +13,10 @@ from typing import Any
 from retrysafe import Boundary, connect
 from retrysafe.messaging import Envelope, Handler, Inbox
 from retrysafe.messaging.attempts import Attempt
-from retrysafe.ports import Occurrence
+from retrysafe.ports import Event
 from retrysafe.programs import inboxing
 from retrysafe.programs.drivers import ask, run
-from retrysafe.types import Chosen, Delivery, InboxLetter
+from retrysafe.types import DeadLetterFilter, Delivery, InboxLetter
 from tests.stores.ageing import mysql_connection
 
 KINDS = ("sqlite", "postgresql", "mysql")
@@ -39,7 +39,7 @@ class World:
     kind: str
     url: str
     table: str
-    told: list[Occurrence] = field(default_factory=list)
+    told: list[Event] = field(default_factory=list)
     boundaries: list[Boundary] = field(default_factory=list)
 
     def inbox(self, **terms: Any) -> Inbox:
@@ -53,7 +53,7 @@ class World:
             **terms,
         }
         self.boundaries.append(Boundary(name, **terms))
-        return Inbox(self.boundaries[-1], letters=letters)
+        return Inbox(self.boundaries[-1], dead_letter_store=letters)
 
     def apply(self, tx: Any, value: object) -> None:
         """The business write: it counts how often it was made."""
@@ -95,7 +95,7 @@ class World:
 
     def letters(self, inbox: Inbox) -> list[InboxLetter]:
         found = inbox._letters
-        return found.run(ask(found.inbox.letters(Chosen(), boundary=inbox.boundary.name, limit=100)))
+        return found.run(ask(found.inbox.letters(DeadLetterFilter(), boundary=inbox.boundary.name, limit=100)))
 
     def mark(self, inbox: Inbox) -> None:
         for letter in self.letters(inbox):
@@ -116,7 +116,7 @@ class World:
 
     def age_attempts(self, seconds: int = 3600) -> None:
         with self.connected() as perform:
-            perform(f"UPDATE retrysafe_inbox_troubles SET updated = updated - {seconds * 1_000_000}")
+            perform(f"UPDATE retrysafe_inbox_attempts SET updated = updated - {seconds * 1_000_000}")
 
     def names(self) -> list[str]:
         return [one.name for one in self.told]

@@ -280,15 +280,15 @@ async def webhook(*, sync: bool) -> AsyncIterator[Endpoint]:
     endpoints = {"orders": Signing(f"{at}/hook", SECRET), "mails": Signing(f"{at}/mails", SECRET)}
     if sync:
         client = httpx.Client()
-        sender = Sender(client, attempts=1, timeout="5s", observers=())
-        made.publisher = WebhookPublisher(sender, endpoints, patience="10s", at_once=50)
+        sender = Sender(client, max_attempts=1, timeout="5s", observers=())
+        made.publisher = WebhookPublisher(sender, endpoints, patience="10s", concurrency=50)
         yield made
         await asyncio.to_thread(made.publisher.close)
         await asyncio.to_thread(client.close)
     else:
         async with httpx.AsyncClient() as aclient:
-            asender = AsyncSender(aclient, attempts=1, timeout="5s", observers=())
-            made.publisher = AsyncWebhookPublisher(asender, endpoints, patience="10s", at_once=50)
+            asender = AsyncSender(aclient, max_attempts=1, timeout="5s", observers=())
+            made.publisher = AsyncWebhookPublisher(asender, endpoints, patience="10s", concurrency=50)
             yield made
             await made.publisher.aclose()
     await asyncio.to_thread(made.road.close)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrysafe import Boundary
-from retrysafe.messaging import Inbox, Received, Subscription
+from retrysafe.messaging import Inbox, InboxMessage, Subscription
 from retrysafe.messaging.brokers.memory import MemoryBroker, MemoryConsumer
 from retrysafe.types import Delivery
 from tests.messaging.inboxes import envelope
@@ -33,8 +33,8 @@ async def main(url: str, boundary: str, table: str, first: bool) -> None:
     active, all_begun = set[str](), asyncio.Event()
     inbox = Inbox(Boundary(boundary, store=url, effects="transactional", window="7d", observers=()))
 
-    @inbox.handler("stock", crashes=3)
-    async def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_crashes=3)
+    async def handle(message: InboxMessage[Any]) -> None:
         name = message.envelope.id
         active.add(name)
         if len(active) == len(MESSAGES):

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from retrysafe import ConfigurationError
-from retrysafe.messaging import Handled, Received
+from retrysafe.messaging import HandleResult, InboxMessage
 from tests.messaging.inboxes import World, delivery
 
 
-def became(handled: list[Handled]) -> list[str]:
+def became(handled: list[HandleResult]) -> list[str]:
     return [one.became.value for one in handled]
 
 
-def each(world: World, calls: list[str], poison: set[str]) -> Callable[[Received[Any]], None]:
-    def handle(message: Received[Any]) -> None:
+def each(world: World, calls: list[str], poison: set[str]) -> Callable[[InboxMessage[Any]], None]:
+    def handle(message: InboxMessage[Any]) -> None:
         calls.append(message.envelope.id)
         world.apply(message.tx, message.envelope.id)
         if message.envelope.id in poison:
@@ -27,10 +27,10 @@ def each(world: World, calls: list[str], poison: set[str]) -> Callable[[Received
     return handle
 
 
-def together(world: World, calls: list[str], poison: set[str]) -> Callable[[list[Received[Any]]], None]:
+def together(world: World, calls: list[str], poison: set[str]) -> Callable[[list[InboxMessage[Any]]], None]:
     one = each(world, calls, poison)
 
-    def handle(messages: list[Received[Any]]) -> None:
+    def handle(messages: list[InboxMessage[Any]]) -> None:
         for message in messages:
             one(message)
 
@@ -64,7 +64,7 @@ def test_a_batch_is_applied_once_however_often_it_comes(make: str, world: World)
 @BOTH
 @pytest.mark.fault(53)
 def test_poison_ends_alone_in_the_dead_letters_and_holds_its_own_lane_only(make: str, world: World) -> None:
-    handler = handler_of(world, make, [], {"3", "14"}, attempts=2)
+    handler = handler_of(world, make, [], {"3", "14"}, max_attempts=2)
     batch = [delivery(n, n % 5) for n in range(20)]
     first = became(handler.handle_many(batch))
     behind = {"8", "13", "18", "19"}  # after 3 and 14 in their lanes
@@ -99,7 +99,7 @@ def test_a_failure_at_commit_is_found_by_halves(make: str, world: World) -> None
     with world.connected() as perform:
         perform(f"ALTER TABLE {world.table} ADD CONSTRAINT one UNIQUE (value) DEFERRABLE INITIALLY DEFERRED")
         perform(f"INSERT INTO {world.table} VALUES ('5')")
-    handler = handler_of(world, make, [], set(), attempts=1)
+    handler = handler_of(world, make, [], set(), max_attempts=1)
     words = became(handler.handle_many([delivery(n, n) for n in range(9)]))
     assert words == ["dead" if n == 5 else "handled" for n in range(9)]
     assert world.applied() == [str(n) for n in range(9)]
@@ -127,7 +127,7 @@ def test_a_batch_waits_for_nobody_who_handles_one_of_its_messages(world: World) 
     inside, go = threading.Event(), threading.Event()
 
     @inbox.batch_handler("stock")
-    def handle(message: Received[Any]) -> None:
+    def handle(message: InboxMessage[Any]) -> None:
         world.apply(message.tx, message.envelope.id)
         if message.envelope.id == "2" and not inside.is_set():
             inside.set()
@@ -152,8 +152,8 @@ def test_a_batch_waits_for_nobody_who_handles_one_of_its_messages(world: World) 
 def test_a_handler_that_commits_and_begins_again_loses_no_message_silently(world: World) -> None:
     inbox = world.inbox()
 
-    @inbox.batch_handler("stock", attempts=1)
-    def handle(message: Received[Any]) -> None:
+    @inbox.batch_handler("stock", max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
         world.apply(message.tx, message.envelope.id)
         if message.envelope.id == "2":
             message.tx.execute("COMMIT")
@@ -168,8 +168,8 @@ def test_a_handler_that_commits_and_begins_again_loses_no_message_silently(world
 def test_a_handler_that_commits_by_itself_loses_no_message_silently(world: World) -> None:
     inbox = world.inbox()
 
-    @inbox.batch_handler("stock", attempts=1)
-    def handle(message: Received[Any]) -> None:
+    @inbox.batch_handler("stock", max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
         world.apply(message.tx, message.envelope.id)
         if message.envelope.id == "2":
             message.tx.commit()
@@ -186,8 +186,8 @@ async def test_coroutine_functions_handle_batches_too(world: World) -> None:
     inbox = world.inbox()
     sizes: list[int] = []
 
-    @inbox.set_handler("stock", attempts=1)
-    async def handle(messages: list[Received[Any]]) -> None:
+    @inbox.set_handler("stock", max_attempts=1)
+    async def handle(messages: list[InboxMessage[Any]]) -> None:
         sizes.append(len(messages))
         for message in messages:
             written = message.tx.execute(f"INSERT INTO {world.table} VALUES ('{message.envelope.id}')")
@@ -212,7 +212,7 @@ def test_an_error_of_a_setting_that_a_message_runs_into_is_that_messages(make: s
                 raise ConfigurationError("payload= cannot be encoded")
 
     inbox = world.inbox()
-    handler = getattr(inbox, make)("stock", attempts=1)(handle)
+    handler = getattr(inbox, make)("stock", max_attempts=1)(handle)
     assert became(handler.handle_many([delivery(n, n) for n in range(5)])) == [*["handled"] * 3, "dead", "handled"]
     assert world.applied() == ["0", "1", "2", "4"]
 
@@ -220,5 +220,5 @@ def test_an_error_of_a_setting_that_a_message_runs_into_is_that_messages(make: s
 def test_a_batch_needs_transactions(world: World) -> None:
     with pytest.raises(ConfigurationError, match='needs "transactional"'):
         world.inbox(effects="keyed").batch_handler("stock")
-    with pytest.raises(ConfigurationError, match="most="):
-        world.inbox().set_handler("stock", most=0)
+    with pytest.raises(ConfigurationError, match="max_batch="):
+        world.inbox().set_handler("stock", max_batch=0)

@@ -14,7 +14,7 @@ import pytest
 
 from retrysafe.messaging import BrokerUnavailable, Message
 from retrysafe.messaging.relay import Relay
-from retrysafe.types import Envelope, Published, Reception
+from retrysafe.types import Envelope, PublishResult, PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import Told, auntil
 from tests.faults.redis_servers import Server
@@ -34,7 +34,7 @@ def outbox(tmp_path: Path) -> Place:
 
 
 def relay_of(outbox: Place, publisher: Any, **other: Any) -> Relay:
-    options: dict[str, Any] = {"pause": "10ms", "longest_pause": "20ms", "attempts": 1_000_000, **other}
+    options: dict[str, Any] = {"backoff_base": "10ms", "backoff_max": "20ms", "max_attempts": 1_000_000, **other}
     return outbox.relay(publisher, **options)
 
 
@@ -106,9 +106,9 @@ async def test_a_confirm_that_is_lost_is_not_believed(outbox: Place) -> None:
         await publishing.publish(publishing.envelope(0))
         publishing.road.moment, publishing.road.cut_at, publishing.road.seen = "frame lost", 2, 0
         said = await publishing.publish(publishing.envelope(1))
-        assert [one.reception for one in said] == [Reception.UNKNOWN]
+        assert [one.status for one in said] == [PublishStatus.UNKNOWN]
         assert [one.id for one in await publishing.arrived()] == [publishing.envelope(n).id for n in (0, 1)]
-        assert [one.reception for one in await publishing.publish(publishing.envelope(1))] == [Reception.DUPLICATE]
+        assert [one.status for one in await publishing.publish(publishing.envelope(1))] == [PublishStatus.DUPLICATE]
 
 
 async def test_a_slow_subscriber_keeps_only_its_own_messages(outbox: Place) -> None:
@@ -130,11 +130,11 @@ async def test_a_slow_subscriber_keeps_only_its_own_messages(outbox: Place) -> N
                 "slow": Signing(f"http://127.0.0.1:{at_slow}/", SECRET),
                 "quick": Signing(f"http://127.0.0.1:{at_quick}/", SECRET),
             }
-            sender = AsyncSender(client, attempts=1, timeout="30s", observers=())
-            publisher = AsyncWebhookPublisher(sender, endpoints, patience="10ms", at_once=2)
+            sender = AsyncSender(client, max_attempts=1, timeout="30s", observers=())
+            publisher = AsyncWebhookPublisher(sender, endpoints, patience="10ms", concurrency=2)
             messages = [Message(topic, n, key=str(n)) for n in range(6) for topic in endpoints]
             outbox.write(*messages)
-            relay = outbox.relay(publisher, pause="10ms", longest_pause="20ms", attempts=2)
+            relay = outbox.relay(publisher, backoff_base="10ms", backoff_max="20ms", max_attempts=2)
             async with relay:
                 await auntil(lambda: len(quick.arrived) == 6)
                 await auntil(lambda: slow.waiting == 2)
@@ -151,22 +151,22 @@ async def test_a_slow_subscriber_keeps_only_its_own_messages(outbox: Place) -> N
 
 
 @pytest.mark.parametrize(
-    ("status", "reception"),
+    ("code", "status"),
     [
         *((status, "retryable") for status in (400, 409, 413, 415, 422, 431, 451)),
         *((status, "stalled") for status in (302, 401, 403, 404, 408, 429, 502, 503, 504)),
-        *((200, "acked"), (410, "fatal"), (500, "unknown")),
+        *((200, "acked"), (410, "rejected"), (500, "unknown")),
     ],
 )
-async def test_an_endpoints_answer_is_judged(status: int, reception: str) -> None:
+async def test_an_endpoints_answer_is_judged(code: int, status: str) -> None:
     async with webhook(sync=False) as publishing:
-        publishing.answers.statuses.append(status)
-        publishing.answers.headers = {"Retry-After": "120"} if status == 429 else {}
+        publishing.answers.statuses.append(code)
+        publishing.answers.headers = {"Retry-After": "120"} if code == 429 else {}
         (said,) = await publishing.publish(publishing.envelope(1))
-        assert said.reception == reception
-        assert (said.pause >= 120) == (status == 429)
+        assert said.status == status
+        assert (said.pause >= 120) == (code == 429)
         (unknown,) = await publishing.publish(publishing.envelope(2, headers={"not a name": "x"}))
-        assert unknown.reception is Reception.FATAL
+        assert unknown.status is PublishStatus.REJECTED
 
 
 # ---------------------------------------------------------------- a broker of our own
@@ -246,7 +246,7 @@ async def test_a_broker_goes_away_under_load_and_comes_back(mortal: Mortal, outb
     async with mortal.publishing() as publishing:
         await publishing.publisher.aclose() if mortal.kind == "rabbitmq" else None
         told = Told()
-        async with relay_of(outbox, publishing.publisher, attempts=5, observers=[told]):
+        async with relay_of(outbox, publishing.publisher, max_attempts=5, observers=[told]):
             loading = asyncio.create_task(load(publishing.topic))
             await auntil(lambda: len(outbox.sql("SELECT 1 FROM retrysafe_outbox")) < len(ids))
             await asyncio.to_thread(mortal.end)
@@ -310,7 +310,7 @@ async def test_a_full_queue_gives_nothing_up_and_nothing_overtakes(broker: Rabbi
     bounds = {"full": {"x-max-length": 10, "x-overflow": "reject-publish"}}
     async with queues(broker, "full", "well", **bounds) as taken:
         publisher = RabbitMQPublisher(broker.url)
-        relay = relay_of(outbox, publisher, attempts=1)
+        relay = relay_of(outbox, publisher, max_attempts=1)
         first = outbox.write(*(Message("full", n, key=str(n)) for n in range(30)))
         others = outbox.write(*(Message("well", n, key=str(n)) for n in range(5)))
         for _ in range(3):
@@ -337,9 +337,9 @@ async def test_what_a_full_queue_says_is_the_same_of_every_message(broker: Rabbi
         publisher = RabbitMQPublisher(broker.url)
         said = [(await publisher.publish([publishing.envelope(n, topic="full")]))[0] for n in range(8)]
         await publisher.aclose()
-    refused = [one for one in said if one.reception is not Reception.ACKED]
+    refused = [one for one in said if one.status is not PublishStatus.ACKED]
     assert len(refused) >= 5
-    assert {one.reception for one in refused} == {Reception.STALLED}
+    assert {one.status for one in refused} == {PublishStatus.STALLED}
     assert len(set(refused)) == 1
 
 
@@ -351,8 +351,8 @@ async def test_a_message_over_the_brokers_limit_is_refused_alone(broker: RabbitM
         async with rabbitmq(broker.url) as publishing:
             envelopes = [publishing.envelope(n, payload=b"x" * (5000 if n in (2, 5) else 5)) for n in range(8)]
             said = await publishing.publish(*envelopes)
-            assert [n for n, one in enumerate(said) if one.reception is Reception.FATAL] == [2, 5]
-            assert {one.reception for n, one in enumerate(said) if n not in (2, 5)} == {Reception.ACKED}
+            assert [n for n, one in enumerate(said) if one.status is PublishStatus.REJECTED] == [2, 5]
+            assert {one.status for n, one in enumerate(said) if n not in (2, 5)} == {PublishStatus.ACKED}
             arrived = await publishing.arrived()
             assert {one.id for one in arrived} == {one.id for n, one in enumerate(envelopes) if n not in (2, 5)}
     finally:
@@ -381,8 +381,8 @@ async def test_an_exchange_that_is_removed_stalls_and_blames_no_message(broker: 
         await declared()
         (after,) = await publisher.publish([publishing.envelope(5)])
     await publisher.aclose()
-    assert [one.reception for one in (missing, before, still, after)] == ["stalled", "acked", "stalled", "acked"]
-    assert {one.reception for one in removed} <= {Reception.STALLED, Reception.UNKNOWN}
+    assert [one.status for one in (missing, before, still, after)] == ["stalled", "acked", "stalled", "acked"]
+    assert {one.status for one in removed} <= {PublishStatus.STALLED, PublishStatus.UNKNOWN}
 
 
 async def test_a_queue_that_does_not_confirm_keeps_only_its_own_messages(broker: RabbitMQServer, outbox: Place) -> None:
@@ -391,7 +391,7 @@ async def test_a_queue_that_does_not_confirm_keeps_only_its_own_messages(broker:
 
     async with queues(broker, "suspended", "well") as taken:
         publisher = RabbitMQPublisher(broker.url, timeout="500ms")
-        relay = relay_of(outbox, publisher, attempts=1)
+        relay = relay_of(outbox, publisher, max_attempts=1)
         relay._dispatch._patience = 0.05
         await asyncio.to_thread(control, broker, "eval", "sys:suspend({'%2F_suspended', node()}).")
         try:
@@ -407,7 +407,7 @@ async def test_a_queue_that_does_not_confirm_keeps_only_its_own_messages(broker:
         finally:
             await asyncio.to_thread(control, broker, "eval", "sys:resume({'%2F_suspended', node()}).")
         assert outbox.sql("SELECT count(*) FROM retrysafe_outbox_dead") == [(0,)]
-        await relayed(relay_of(outbox, publisher, attempts=1), outbox)
+        await relayed(relay_of(outbox, publisher, max_attempts=1), outbox)
         assert set(await taken("suspended")) == set(waiting)
         await publisher.aclose()
 
@@ -421,11 +421,11 @@ async def test_a_broker_without_disk_takes_nothing_and_nobody_hangs(broker: Rabb
         await asyncio.to_thread(control, broker, "set_disk_free_limit", str(10**15))
         try:
             waiting = [publishing.envelope(n) for n in range(3, 6)]
-            said: list[Published] = []
+            said: list[PublishResult] = []
 
             async def is_told() -> bool:
                 said[:] = await publishing.publish(*waiting)
-                return {one.reception for one in said} <= {Reception.STALLED, Reception.UNAVAILABLE}
+                return {one.status for one in said} <= {PublishStatus.STALLED, PublishStatus.UNAVAILABLE}
 
             async with asyncio.timeout(60):
                 while not await is_told():  # the alarm comes a moment after the command

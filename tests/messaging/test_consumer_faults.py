@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from retrysafe.messaging.subscription import Subscription
-from retrysafe.ports import Consumer, Occurrence
+from retrysafe.ports import Consumer, Event
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, ROOT
@@ -328,7 +328,7 @@ async def test_an_ack_that_fails_late_ends_no_later_connection(
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 async def test_queues_of_which_none_answers_are_an_error(broker: AnyBench) -> None:
     trial = Trial(broker)
-    broker.options |= {"timeout": "500ms", "only": [1]}
+    broker.options |= {"timeout": "500ms", "only_partitions": [1]}
     await trial.published("A")
     async with trial.consumer() as consumer:
         broker.proxies[consumer].arm_on("set aside", ">", lambda frame: method_of(frame) == (60, 20))
@@ -451,7 +451,7 @@ async def test_a_stream_that_is_gone_is_consumed_again(broker: AnyBench) -> None
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 async def test_trimming_what_was_not_settled_is_told(broker: AnyBench) -> None:
     assert isinstance(broker, RedisBench)
-    told: list[Occurrence] = []
+    told: list[Event] = []
     trial = Trial(broker)
     await trial.published("A", "A")
     async with trial.consumer() as consumer, broker.client() as client:

@@ -21,7 +21,7 @@ class Wrong:
 
     def __init__(self, right: Any) -> None:
         self.right = right
-        self.redelivers = None
+        self.redelivery_window = None
 
     async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
         found: Sequence[Delivery] = await self.right.receive(most, wait)

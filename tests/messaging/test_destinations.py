@@ -14,13 +14,13 @@ from retrysafe.core.lanes import bucket, lane
 from retrysafe.messaging import Message
 from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher
 from retrysafe.messaging.relay import Relay, Relayed
-from retrysafe.types import Envelope, Published, Reception
+from retrysafe.types import Envelope, PublishResult, PublishStatus
 from tests.faults.helpers import Told, auntil
 from tests.messaging.test_operating import Judging, Place
 
-ACKED = Published(Reception.ACKED)
-FULL = Published(Reception.STALLED, "the queue is full")
-LOST = Published(Reception.UNKNOWN, "the connection was lost")
+ACKED = PublishResult(PublishStatus.ACKED)
+FULL = PublishResult(PublishStatus.STALLED, "the queue is full")
+LOST = PublishResult(PublishStatus.UNKNOWN, "the connection was lost")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def running(place: Place, publisher: Any, **options: Any) -> tuple[Relay, Clock,
     from retrysafe.messaging.draining import Sum
 
     clock = Clock()
-    relay = place.relay(publisher, **{"pause": "1ms", "longest_pause": "1ms", **options})
+    relay = place.relay(publisher, **{"backoff_base": "1ms", "backoff_max": "1ms", **options})
     relay._dispatch._clock = clock
     (setting, client) = (relay._setting._replace(leases=relay._leasing()), relay._opened())
 
@@ -88,19 +88,21 @@ def test_the_pauses_of_a_breaker_grow_with_jitter_to_a_bound() -> None:
 
 @pytest.mark.fault(51)
 @pytest.mark.parametrize("said", [FULL, LOST], ids=["stalled", "unknown"])
-def test_a_destination_that_takes_nothing_costs_no_attempt_and_keeps_the_order(said: Published, place: Place) -> None:
+def test_a_destination_that_takes_nothing_costs_no_attempt_and_keeps_the_order(
+    said: PublishResult, place: Place
+) -> None:
     """However long it lasts: every message leaves when it is over, each key in order."""
     ids = place.write(*(Message("full", n, key=key) for key in "ABCD" for n in range(3)))
     others = place.write(Message("well", 1, key="A"), Message("well", 2, key="B"))
     told = Told()
     publisher = Judging(lambda one: said if one.topic == "full" else ACKED)
-    _, clock, round_ = running(place, publisher, attempts=1, crashes=1, observers=[told])
+    _, clock, round_ = running(place, publisher, max_attempts=1, max_crashes=1, observers=[told])
     for _ in range(20):
         round_()
         clock.now += 60.0
     assert {one.id for one in publisher.published} == set(others)
     assert place.sql("SELECT count(*) FROM retrysafe_outbox_dead") == [(0,)]
-    assert place.sql("SELECT sum(finished), sum(started) FROM retrysafe_outbox_troubles") in ([(None, None)], [(0, 0)])
+    assert place.sql("SELECT sum(finished), sum(started) FROM retrysafe_outbox_attempts") in ([(None, None)], [(0, 0)])
     stalled = [one for one in told.occurrences if one.name == "destination_stalled"]
     assert {(one.fields["destination"], one.fields["error"]) for one in stalled} == {("full", said.error)}
     publisher.judge = lambda one: ACKED
@@ -119,7 +121,7 @@ def test_what_waits_for_a_destination_is_due_and_alarms(place: Place) -> None:
     place.write(Message("full", 1, key="A"))
     assert place.relay(Judging(lambda one: FULL)).run_once() == Relayed(0, 1, 0)
     with place.operator() as operator:
-        assert operator.standing().due == 1
+        assert operator.status().due == 1
 
 
 def test_a_destination_that_takes_nothing_is_probed_with_one_message_at_a_time(place: Place) -> None:
@@ -175,14 +177,14 @@ def test_one_of_the_partitions_of_a_topic_keeps_the_others_from_nothing(place: P
     full = place.write(*(Message("orders", n, key="0") for n in range(30)))
     others = place.write(*(Message("orders", n, key=keys[1 + n % 3]) for n in range(9)))
     publisher = Spread(lambda one: FULL._replace(pause=600.0) if one.key == "0" else ACKED)
-    _, clock, round_ = running(place, publisher, batch=10, attempts=1)
+    _, clock, round_ = running(place, publisher, batch=10, max_attempts=1)
     for _ in range(5):
         round_()
     assert {one.id for one in publisher.published} == set(others)
-    assert place.sql("SELECT sum(finished) FROM retrysafe_outbox_troubles") == [(0,)]
+    assert place.sql("SELECT sum(finished) FROM retrysafe_outbox_attempts") == [(0,)]
     publisher.judge = lambda one: ACKED
     clock.now += 600.0
-    place.sql("UPDATE retrysafe_outbox_troubles SET not_before = 0")  # its pause is over
+    place.sql("UPDATE retrysafe_outbox_attempts SET not_before = 0")  # its pause is over
     for _ in range(5):
         round_()
     assert [one.id for one in publisher.published if one.key == "0"] == full
@@ -197,16 +199,16 @@ def test_a_message_that_no_outcome_is_known_of_is_blamed_when_others_are_taken(p
     in_one_bucket(place)
 
     class Fragile(Judging):
-        def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
             if any(one.id == ids[7] for one in envelopes):
                 return [LOST] * len(envelopes)
             return super().publish(envelopes)
 
     publisher = Fragile(lambda one: ACKED)
-    _, clock, round_ = running(place, publisher, attempts=3)
+    _, clock, round_ = running(place, publisher, max_attempts=3)
     for _ in range(60):
         clock.now += 60.0
-        place.sql("UPDATE retrysafe_outbox_troubles SET not_before = 0")
+        place.sql("UPDATE retrysafe_outbox_attempts SET not_before = 0")
         place.write(Message("orders", "more", key="more"))  # that its destination takes
         round_()
         if place.sql("SELECT 1 FROM retrysafe_outbox_dead"):
@@ -219,13 +221,13 @@ def test_a_message_that_no_outcome_is_known_of_is_blamed_when_others_are_taken(p
 def test_a_publisher_that_raises_in_an_outage_gives_nothing_up(place: Place) -> None:
     place.write(*(Message("orders", n, key=str(n)) for n in range(20)))
 
-    def judge(envelope: Envelope) -> Published:
+    def judge(envelope: Envelope) -> PublishResult:
         raise OSError("connection reset")
 
-    _, clock, round_ = running(place, Judging(judge), attempts=1)
+    _, clock, round_ = running(place, Judging(judge), max_attempts=1)
     for _ in range(30):
         clock.now += 60.0
-        place.sql("UPDATE retrysafe_outbox_troubles SET not_before = 0")
+        place.sql("UPDATE retrysafe_outbox_attempts SET not_before = 0")
         round_()
     assert place.sql("SELECT count(*) FROM retrysafe_outbox_dead") == [(0,)]
     assert len(place.sql("SELECT id FROM retrysafe_outbox")) == 20
@@ -247,7 +249,7 @@ class Hanging(AsyncMemoryPublisher):
     def destination(self, envelope: Envelope) -> str:
         return envelope.topic
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         self.offered += [one.id for one in envelopes]
         if envelopes[0].topic == "hanging":
             await self.answers.wait()
@@ -258,7 +260,7 @@ async def test_a_destination_that_does_not_answer_keeps_only_its_own_messages(pl
     ids = place.write(*(Message("hanging", n, key=str(n % 3)) for n in range(9)))
     others = place.write(*(Message(f"well {n % 4}", n, key=str(n)) for n in range(40)))
     publisher = Hanging()
-    relay = place.relay(publisher, attempts=1)
+    relay = place.relay(publisher, max_attempts=1)
     relay._dispatch._patience = 0.01
     async with relay:
         await auntil(lambda: {one.id for one in publisher.published} == set(others))
@@ -280,14 +282,14 @@ async def test_a_run_waits_for_what_it_has_left_under_way(place: Place) -> None:
     run = asyncio.create_task(relay.arun_once())
     await auntil(lambda: len(publisher.offered) == 1)
     publisher.answers.set()
-    assert (await run).left == 2
+    assert (await run).published == 2
     assert len(publisher.offered) == 2
 
 
 async def test_what_is_under_way_when_a_relay_ends_leaves_again(place: Place) -> None:
     (one,) = place.write(Message("hanging", 1, key="A"))
     publisher = Hanging()
-    relay = place.relay(publisher, attempts=1)
+    relay = place.relay(publisher, max_attempts=1)
     relay._dispatch._patience = 0.0
     async with relay:
         await auntil(lambda: publisher.offered)

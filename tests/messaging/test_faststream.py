@@ -41,7 +41,7 @@ class Service:
         boundary = Boundary(
             "stock", store=f"sqlite:///{self.path}", effects="transactional", window="24h", observers=()
         )
-        inbox = InboxMiddleware(Inbox(boundary), "inventory", attempts=3, pause="10ms", longest_pause="20ms")
+        inbox = InboxMiddleware(Inbox(boundary), "inventory", max_attempts=3, backoff_base="10ms", backoff_max="20ms")
         made: Any = self.made()
 
         async def reserve(data: Any) -> None:

@@ -17,25 +17,25 @@ import pytest
 from retrysafe import Boundary, ConfigurationError, StoreUnavailable
 from retrysafe.core.identifiers import milliseconds_of, uuid7
 from retrysafe.messaging import (
-    Became,
     Envelope,
-    Handled,
     Handler,
+    HandleResult,
     Inbox,
+    InboxMessage,
+    MessageOutcome,
     MessageUnreadable,
-    Received,
     SequenceGap,
 )
-from retrysafe.webhooks import Event, Receiver
+from retrysafe.webhooks import Receiver, WebhookEvent
 from tests.boundary.shops import Shop
 from tests.messaging.inboxes import World, delivery, envelope
 from tests.ports import free_port
 from tests.webhooks.providers import NOW, STANDARD
 
-SETTLED = (Became.HANDLED, Became.DUPLICATE, Became.DEAD, Became.PASSED)
+SETTLED = (MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.DEAD, MessageOutcome.PASSED)
 
 
-def became(*handled: Handled) -> list[str]:
+def became(*handled: HandleResult) -> list[str]:
     assert all((one.again is None) == (one.became in SETTLED) for one in handled)
     return [one.became.value for one in handled]
 
@@ -49,14 +49,14 @@ async def test_the_write_and_the_record_commit_together_on_every_store(shop: Sho
     inbox = Inbox(shop.boundary(effects="transactional", observers=()))
     fail = [True]
 
-    @inbox.handler("inventory", attempts=2)
-    def reserve(message: Received[Any]) -> None:
+    @inbox.handler("inventory", max_attempts=2)
+    def reserve(message: InboxMessage[Any]) -> None:
         shop.execute(message.tx, f"INSERT INTO {shop.goods} VALUES ('{message.data['n']}')")
         if fail:
             raise ValueError(fail.pop())
 
-    @inbox.handler("ainventory", attempts=2)
-    async def areserve(message: Received[Any]) -> None:
+    @inbox.handler("ainventory", max_attempts=2)
+    async def areserve(message: InboxMessage[Any]) -> None:
         await shop.insert(message.tx, str(message.data["n"]))
         if fail:
             raise ValueError(fail.pop())
@@ -94,7 +94,7 @@ async def test_sequences_and_batches_work_in_the_transactions_of_every_store(mak
 def test_two_consumers_each_handle_a_message_and_one_name_is_given_once(world: World) -> None:
     inbox = world.inbox()
 
-    def handle(message: Received[Any]) -> None:
+    def handle(message: InboxMessage[Any]) -> None:
         world.apply(message.tx, message.envelope.id)
 
     stock, mail = inbox.handler("stock")(handle), inbox.handler("mail")(handle)
@@ -147,8 +147,8 @@ def test_a_message_that_another_consumer_handles_comes_again_and_counts_no_attem
     inbox = world.inbox()
     inside, go = threading.Event(), threading.Event()
 
-    @inbox.handler("stock", crashes=2)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_crashes=2)
+    def handle(message: InboxMessage[Any]) -> None:
         inside.set()
         assert go.wait(60)
 
@@ -174,8 +174,8 @@ def test_a_failing_message_is_tried_so_often_and_then_kept_with_its_last_error(w
     inbox = world.inbox()
     calls: list[str] = []
 
-    @inbox.handler("stock", attempts=3, pause="1s", longest_pause="1m")
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_attempts=3, backoff_base="1s", backoff_max="1m")
+    def handle(message: InboxMessage[Any]) -> None:
         calls.append(message.envelope.id)
         world.apply(message.tx, "never")
         raise ValueError(f"no {len(calls)}")
@@ -186,7 +186,7 @@ def test_a_failing_message_is_tried_so_often_and_then_kept_with_its_last_error(w
     assert [one.again for one in tried[:2]] == [pytest.approx(0.75, abs=0.26), pytest.approx(1.5, abs=0.51)]
     [letter] = world.letters(inbox)
     assert (letter.letter.started, letter.letter.finished, letter.letter.error) == (3, 3, "ValueError: no 3")
-    assert world.names().count("message_dead") == 3
+    assert world.names().count("dead_lettered") == 3
 
 
 AWAY: dict[str, Callable[[], object]] = {
@@ -212,14 +212,14 @@ def test_what_a_handler_needs_may_be_away_for_however_long(make: str, away: str,
     inbox = world.inbox()
     gone = [True]
 
-    @getattr(inbox, make)("stock", attempts=1, crashes=1, unavailable=LookupError)
+    @getattr(inbox, make)("stock", max_attempts=1, max_crashes=1, unavailable=LookupError)
     def handle(given: Any) -> None:
         for message in given if isinstance(given, list) else [given]:
             world.apply(message.tx, message.envelope.id)
         if gone:
             AWAY[away]()
 
-    def handled(*ids: int) -> list[Handled]:
+    def handled(*ids: int) -> list[HandleResult]:
         return asyncio.run(handle.ahandle_many([delivery(n, key=n, redelivered=n == 1) for n in ids]))
 
     for _ in range(3):
@@ -238,8 +238,8 @@ def test_a_connection_that_the_database_ends_costs_no_attempt(world: World) -> N
     inbox = world.inbox()
     end = ["SELECT pg_terminate_backend(pg_backend_pid())" if world.kind == "postgresql" else "KILL CONNECTION_ID()"]
 
-    @inbox.handler("stock", attempts=1)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
         world.apply(message.tx, message.envelope.id)
         while end:
             execute = getattr(message.tx, "query", None) or message.tx.execute
@@ -255,7 +255,7 @@ def test_a_stalled_message_comes_again_ever_more_rarely_and_each_by_itself(world
     bad = {"1"}
 
     @world.inbox().handler("stock")
-    def handle(message: Received[Any]) -> None:
+    def handle(message: InboxMessage[Any]) -> None:
         if message.envelope.id in bad:
             raise ConnectionRefusedError
 
@@ -278,7 +278,7 @@ def test_errors_that_may_be_the_messages_own_spend_attempts(world: World) -> Non
     ]
 
     @inbox.handler("stock")
-    def handle(message: Received[Any]) -> None:
+    def handle(message: InboxMessage[Any]) -> None:
         raise raised[int(message.envelope.id)]
 
     tried = [handle.handle(envelope(n)) for n in range(len(raised))]
@@ -292,8 +292,8 @@ def test_a_dead_letter_that_is_redriven_into_an_outage_stays_to_be_handled(world
     inbox = world.inbox()
     errors: list[Exception] = [ConnectionResetError("gone"), ValueError("bad")]
 
-    @inbox.handler("stock", attempts=1)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
         if errors:
             raise errors.pop()
 
@@ -309,7 +309,7 @@ def test_a_permanent_failure_and_an_unreadable_payload_are_given_up_at_once(worl
     inbox = world.inbox(permanent=KeyError)
 
     @inbox.handler("stock")
-    def handle(message: Received[Any]) -> None:
+    def handle(message: InboxMessage[Any]) -> None:
         if message.envelope.id == "2":
             message.claim.fail(LookupError("unknown"))
         else:
@@ -332,10 +332,10 @@ async def test_a_group_of_errors_is_judged_by_what_is_in_it(world: World) -> Non
         "5": BaseExceptionGroup("cancelled by itself", [asyncio.CancelledError(), KeyError("x")]),
     }
 
-    def fail(message: Received[Any]) -> None:
+    def fail(message: InboxMessage[Any]) -> None:
         raise raised[message.envelope.id]
 
-    async def afail(message: Received[Any]) -> None:
+    async def afail(message: InboxMessage[Any]) -> None:
         fail(message)
 
     handler: Any = inbox.handler("stock")(afail if world.kind == "postgresql" else fail)
@@ -354,7 +354,7 @@ def test_an_interruption_in_a_group_is_no_messages_failure(world: World) -> None
     assert world.letters(Inbox(world.boundaries[-1])) == []
 
 
-def _interrupted(message: Received[Any]) -> None:
+def _interrupted(message: InboxMessage[Any]) -> None:
     raise BaseExceptionGroup("two", [KeyError("x"), KeyboardInterrupt()])
 
 
@@ -378,8 +378,8 @@ def test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter(odd: str, worl
     failing = [True]
     error = {"a NUL in the error": "plain \0", "half a character in the error": "plain \ud83d"}.get(odd, "plain")
 
-    @inbox.handler("stock", attempts=2)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_attempts=2)
+    def handle(message: InboxMessage[Any]) -> None:
         world.apply(message.tx, "once")
         if failing:
             raise ValueError(error)
@@ -404,7 +404,7 @@ async def test_a_handler_that_is_cancelled_by_itself_has_failed(make: str, world
         inner.cancel()
         await inner
 
-    handle = getattr(inbox, make)("stock", attempts=2, pause="1ms")(gives_up)
+    handle = getattr(inbox, make)("stock", max_attempts=2, backoff_base="1ms")(gives_up)
     for expected in ("failed", "dead"):
         found = await handle.ahandle_many([delivery(1), delivery(2, "other")])
         assert became(*found) == [expected, expected]
@@ -415,8 +415,8 @@ async def test_a_handler_that_is_cancelled_by_itself_has_failed(make: str, world
 def test_a_duplicate_of_a_dead_message_does_not_change_its_letter(world: World) -> None:
     inbox = world.inbox()
 
-    @inbox.handler("stock", attempts=1)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
         raise ValueError("the cause")
 
     handle.handle(envelope(1))
@@ -429,7 +429,7 @@ def test_a_duplicate_of_a_dead_message_does_not_change_its_letter(world: World) 
 def test_a_message_whose_every_attempt_ended_with_its_process_is_given_up_untried(world: World) -> None:
     inbox = world.inbox()
     calls: list[str] = []
-    handle = inbox.handler("stock", crashes=3)(lambda message: calls.append(message.envelope.id))
+    handle = inbox.handler("stock", max_crashes=3)(lambda message: calls.append(message.envelope.id))
     attempt = envelope(1)
 
     for _ in range(3):  # begun, and nothing more
@@ -448,7 +448,7 @@ def test_a_message_whose_every_attempt_ended_with_its_process_is_given_up_untrie
 
 @pytest.mark.fault(50)
 def test_duplicates_that_come_together_are_not_taken_for_crashes(world: World) -> None:
-    handle = world.inbox().handler("stock", crashes=1)(lambda message: world.apply(message.tx, "1"))
+    handle = world.inbox().handler("stock", max_crashes=1)(lambda message: world.apply(message.tx, "1"))
     world.begin(handle, envelope(1))
     assert became(handle.handle(envelope(1))) == ["busy"]
     world.withdraw(handle, envelope(1))
@@ -459,8 +459,8 @@ def test_duplicates_that_come_together_are_not_taken_for_crashes(world: World) -
 def test_what_is_interrupted_is_no_crash(world: World) -> None:
     calls: list[int] = []
 
-    @world.inbox().handler("stock", crashes=1)
-    def handle(message: Received[Any]) -> None:
+    @world.inbox().handler("stock", max_crashes=1)
+    def handle(message: InboxMessage[Any]) -> None:
         calls.append(1)
         if len(calls) < 4:
             raise KeyboardInterrupt
@@ -476,8 +476,8 @@ async def test_a_cancelled_handler_is_no_crash_and_leaves_nothing(world: World) 
     calls: list[int] = []
     inside = asyncio.Event()
 
-    @world.inbox().handler("stock", crashes=1)
-    async def handle(message: Received[Any]) -> None:
+    @world.inbox().handler("stock", max_crashes=1)
+    async def handle(message: InboxMessage[Any]) -> None:
         calls.append(1)
         if len(calls) < 4:
             inside.set()
@@ -497,8 +497,8 @@ async def test_a_cancelled_handler_is_no_crash_and_leaves_nothing(world: World) 
 def test_an_error_of_the_setting_is_raised_and_no_message_is_blamed(world: World) -> None:
     inbox = world.inbox()
 
-    @inbox.handler("stock", attempts=1)
-    async def handle(message: Received[Any]) -> None: ...
+    @inbox.handler("stock", max_attempts=1)
+    async def handle(message: InboxMessage[Any]) -> None: ...
 
     with pytest.raises(ConfigurationError, match="coroutine function"):
         handle.handle(envelope(1))
@@ -507,10 +507,10 @@ def test_an_error_of_the_setting_is_raised_and_no_message_is_blamed(world: World
 
 def test_a_store_without_transactions_needs_a_place_for_letters(tmp_path: Any) -> None:
     boundary = Boundary("inbox", store="memory://", observers=())
-    with pytest.raises(ConfigurationError, match="letters="):
+    with pytest.raises(ConfigurationError, match="dead_letter_store="):
         Inbox(boundary)
-    inbox = Inbox(boundary, letters=f"sqlite:///{tmp_path / 'letters.db'}")
-    handle = inbox.handler("stock", attempts=1)(lambda message: 1 / message.data["n"])
+    inbox = Inbox(boundary, dead_letter_store=f"sqlite:///{tmp_path / 'letters.db'}")
+    handle = inbox.handler("stock", max_attempts=1)(lambda message: 1 / message.data["n"])
     assert became(handle.handle(envelope(1)), handle.handle(envelope(1))) == ["handled", "duplicate"]
     assert became(handle.handle(envelope(2, payload=b'{"n":0}'))) == ["dead"]
     boundary.close()
@@ -531,8 +531,8 @@ def test_a_dead_letter_is_handled_again_once_and_stays_when_it_fails(world: Worl
     inbox = world.inbox()
     fail = [1, 1]
 
-    @inbox.handler("stock", attempts=1)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
         if fail:
             raise ValueError(fail.pop())
         world.apply(message.tx, message.envelope.id)
@@ -567,7 +567,7 @@ def test_the_latest_wins(world: World) -> None:
     inbox = world.inbox()
 
     @inbox.handler("stock")
-    def handle(message: Received[Any]) -> None:
+    def handle(message: InboxMessage[Any]) -> None:
         if inbox.apply_if_newer(message.tx, "sku \0 \ud83d", message.data["n"]):
             world.apply(message.tx, message.data["n"])
 
@@ -583,8 +583,8 @@ def test_what_is_no_sequence_is_refused_and_never_taken_for_an_old_one(
 ) -> None:
     inbox = world.inbox()
 
-    @inbox.handler("stock", attempts=1)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
         if inbox.apply_if_newer(message.tx, "sku \0", sequence, strict=strict):
             world.apply(message.tx, "applied")
 
@@ -597,8 +597,8 @@ def test_what_is_no_sequence_is_refused_and_never_taken_for_an_old_one(
 def test_strict_sequences_wait_for_what_is_missing_and_are_parked_if_it_does_not_come(world: World) -> None:
     inbox = world.inbox()
 
-    @inbox.handler("stock", gaps=3, attempts=1)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_gaps=3, max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
         if inbox.apply_if_newer(message.tx, "sku", message.data["n"], strict=True):
             world.apply(message.tx, message.data["n"])
 
@@ -615,8 +615,8 @@ def test_strict_sequences_wait_for_what_is_missing_and_are_parked_if_it_does_not
 def strict_prices(world: World, inbox: Inbox) -> Handler[..., Any]:
     """A consumer that applies every sequence but 2, and 2 only once it is mended."""
 
-    @inbox.handler("prices", attempts=1, gaps=5)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler("prices", max_attempts=1, max_gaps=5)
+    def handle(message: InboxMessage[Any]) -> None:
         number = message.envelope.sequence
         assert number is not None
         if inbox.apply_if_newer(message.tx, str(message.envelope.key), number, strict=True):
@@ -684,7 +684,7 @@ def test_a_gap_error_names_the_last_one_applied(world: World) -> None:
     found: list[int | None] = []
 
     @inbox.handler("stock")
-    def handle(message: Received[Any]) -> None:
+    def handle(message: InboxMessage[Any]) -> None:
         inbox.apply_if_newer(message.tx, "sku", 7, strict=True, first=7)
         try:
             inbox.apply_if_newer(message.tx, "sku", 9, strict=True)
@@ -703,16 +703,16 @@ def test_a_webhook_and_the_queue_retry_of_its_event_share_a_key(world: World) ->
     receiver = Receiver(inbox.boundary, STANDARD.receiver_scheme(), clock=lambda: NOW)
 
     @receiver.otherwise
-    def paid(event: Event[Any]) -> None:
+    def paid(event: WebhookEvent[Any]) -> None:
         world.apply(event.tx, event.id)
 
     @inbox.handler("webhook retries")
-    def retry(message: Received[Any]) -> None:
-        receiver.handle(Event.load(message.data))
+    def retry(message: InboxMessage[Any]) -> None:
+        receiver.handle(WebhookEvent.load(message.data))
 
-    def queued(id: str, message: str) -> Handled:
+    def queued(id: str, message: str) -> HandleResult:
         event = receiver.verify(*_wire(id))
-        assert isinstance(event, Event)
+        assert isinstance(event, WebhookEvent)
         return retry.handle(envelope(message, payload=json.dumps(event.dump()).encode()))
 
     assert receiver.receive(*_wire("e1")).status < 300

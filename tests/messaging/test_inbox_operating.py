@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from retrysafe.cli import main
-from retrysafe.messaging import Became, Received
+from retrysafe.messaging import InboxMessage, MessageOutcome
 from retrysafe.messaging.inbox_operating import InboxOperator
 from retrysafe.programs.drivers import ask
-from retrysafe.types import Chosen
+from retrysafe.types import DeadLetterFilter
 from tests.messaging.inboxes import World, envelope
 
 
@@ -22,8 +22,8 @@ def test_dead_letters_are_listed_shown_and_redriven_by_the_command_line(
     name = f"stock-{inbox.boundary.name}"  # a server is shared with tests before
     fail = [True]
 
-    @inbox.handler(name, attempts=1)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler(name, max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
         if fail:
             raise ValueError("no such\ngoods")
         world.apply(message.tx, message.envelope.id)
@@ -52,11 +52,11 @@ def test_dead_letters_are_listed_shown_and_redriven_by_the_command_line(
     assert main(["inbox", "dead", "redrive", "--store", world.url]) == 2
     capsys.readouterr()
     assert cli(*chosen, "--yes") == (0, [{"chosen": 2, "redriven": 2}])
-    assert [one.became for one in handle.handle_marked()] == [Became.HANDLED] * 2
+    assert [one.became for one in handle.handle_marked()] == [MessageOutcome.HANDLED] * 2
     assert world.applied() == ["0", "1"]
     assert [one["id"] for one in cli("dead", "list", "--consumer", name)[1]] == ["2"]
     with InboxOperator(world.url, observers=()) as operator:
-        assert operator.redrive(Chosen(consumer=name), limit=0) == 0
+        assert operator.redrive(DeadLetterFilter(consumer=name), limit=0) == 0
 
 
 def test_errors_that_differ_by_numbers_and_ids_are_one_group_and_are_found_by_their_texts(world: World) -> None:
@@ -64,16 +64,16 @@ def test_errors_that_differ_by_numbers_and_ids_are_one_group_and_are_found_by_th
     name = f"stock-{inbox.boundary.name}"
     ids = ("order 1 at 10.0.0.1:5432", "order 0190b6f2-7f3c-7d4e-8a55-0c1d2e3f4a5b at 10.0.0.17:5433")
 
-    @inbox.handler(name, attempts=1)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler(name, max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
         raise LookupError(ids[int(message.envelope.id)])
 
     for n in range(2):
         handle.handle(envelope(n, n))
     with InboxOperator(world.url, observers=()) as operator:
         kind = ("orders", "orders.placed.v1", "LookupError: order # at #")
-        assert operator.count(Chosen(consumer=name)) == {kind: 2}
-        found = operator.dead(Chosen(consumer=name, error="0190b6f2"))
+        assert operator.count(DeadLetterFilter(consumer=name)) == {kind: 2}
+        found = operator.dead(DeadLetterFilter(consumer=name, error="0190b6f2"))
         assert [one.letter.error for one in found] == [f"LookupError: {ids[1]}"]
 
 
@@ -84,7 +84,7 @@ def test_old_notes_are_forgotten(world: World) -> None:
     with world.connected() as look:
 
         def notes() -> int:
-            return int(look("SELECT count(*) FROM retrysafe_inbox_troubles")[0][0])
+            return int(look("SELECT count(*) FROM retrysafe_inbox_attempts")[0][0])
 
         before = notes()
         with InboxOperator(world.url, observers=()) as operator:
@@ -100,14 +100,14 @@ def test_large_dead_letters_are_looked_up_by_bytes_not_by_rows(world: World, mon
     inbox = world.inbox()
     name = f"stock-{inbox.boundary.name}"
 
-    @inbox.handler(name, attempts=1)
-    def handle(message: Received[Any]) -> None:
+    @inbox.handler(name, max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
         raise ValueError("no")
 
     for n in range(5):
         handle.handle(envelope(n)._replace(payload=b"x" * 1500))
     with InboxOperator(world.url, observers=()) as operator:
-        chosen = Chosen(consumer=name)
+        chosen = DeadLetterFilter(consumer=name)
         assert len(operator._do(ask(operator._inbox.letters(chosen, limit=200)))) == 2
         assert [one.arrival.envelope.id for one in operator.dead(chosen)] == [str(n) for n in range(5)]
         assert operator.redrive(chosen) == 5

@@ -32,12 +32,12 @@ from retrysafe.programs.drivers import ask, run
 from retrysafe.programs.relaying import redrive
 from retrysafe.stores.outbox import FOREVER
 from retrysafe.stores.outbox_operating import OperableSqlOutbox
-from retrysafe.types import Chosen, DeadLetter, Envelope, Published, Reception
+from retrysafe.types import DeadLetter, DeadLetterFilter, Envelope, PublishResult, PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, Told, auntil, until
 from tests.stores.ageing import mysql_connection
 
-ACKED = Published(Reception.ACKED)
+ACKED = PublishResult(PublishStatus.ACKED)
 TABLES = ("", "_troubles", "_dead", "_published", "_paused", "_relays")
 
 
@@ -98,20 +98,22 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 class Judging(MemoryPublisher):
     """Says what ``judge`` says."""
 
-    def __init__(self, judge: Callable[[Envelope], Published]) -> None:
+    def __init__(self, judge: Callable[[Envelope], PublishResult]) -> None:
         super().__init__()
         self.judge = judge
         self.offered: list[str] = []
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         self.offered += [one.id for one in envelopes]
         said = [self.judge(one) for one in envelopes]
-        self.published += [one for one, word in zip(envelopes, said, strict=True) if word.reception == "acked"]
+        self.published += [one for one, word in zip(envelopes, said, strict=True) if word.status == "acked"]
         return said
 
 
 def refusing(*topics: str) -> Judging:
-    return Judging(lambda one: Published(Reception.FATAL, f"no {one.topic}") if one.topic in topics else ACKED)
+    return Judging(
+        lambda one: PublishResult(PublishStatus.REJECTED, f"no {one.topic}") if one.topic in topics else ACKED
+    )
 
 
 # ---------------------------------------------------------------- how it stands
@@ -121,14 +123,14 @@ def test_what_waits_is_told_by_topic(place: Place) -> None:
     place.write(Message("orders", 1, key="A"), Message("orders", 2, key="A"), Message("mails", 3))
     with place.operator() as operator:
         operator.pause("mails")
-        found = operator.standing()
+        found = operator.status()
         assert [(one.topic, one.messages, one.due, one.paused) for one in found.backlog] == [
             ("mails", 1, 0, True),
             ("orders", 2, 2, False),
         ]
-        busy = Judging(lambda one: Published(Reception.RETRYABLE, "busy"))
-        assert place.relay(busy, pause="30d", longest_pause="30d").run_once() == Relayed(0, 1, 0)
-        found = operator.standing()
+        busy = Judging(lambda one: PublishResult(PublishStatus.RETRYABLE, "busy"))
+        assert place.relay(busy, backoff_base="30d", backoff_max="30d").run_once() == Relayed(0, 1, 0)
+        found = operator.status()
         assert (found.messages, found.due, found.paused, found.relays) == (3, 0, ["mails"], [])
         assert found.oldest > 0 == found.oldest_due
 
@@ -140,19 +142,19 @@ def test_relays_are_seen_and_those_that_died_are_forgotten(place: Place) -> None
         relay._attendance._clock = lambda: clock[0] + 1
         run(relay._attendance.steps(), connect(place.url).client())
     with place.operator() as operator:
-        assert operator.standing().alive == 2
-        place.sql("UPDATE retrysafe_outbox_relays SET seen = seen - 61000000")
-        assert [relay.silent >= 61 for relay in operator.standing().relays] == [True, True]
-        assert operator.standing().alive == 0
+        assert operator.status().alive == 2
+        place.sql("UPDATE retrysafe_outbox_relays SET last_seen_at = last_seen_at - 61000000")
+        assert [relay.silent >= 61 for relay in operator.status().relays] == [True, True]
+        assert operator.status().alive == 0
         told = Told()
         first._reporter._observers = Observers((told,))
         run(first._attendance.steps(), connect(place.url).client())
         (lost,) = [one.fields for one in told.occurrences if one.name == "relay_lost"]
         assert (lost["relay"], lost["silent"] >= 61) == (second._attendance._name, True)
-        (only,) = operator.standing().relays
+        (only,) = operator.status().relays
         assert only.silent < 60
         run(first._attendance.farewell(), connect(place.url).client())
-        assert operator.standing().relays == []
+        assert operator.status().relays == []
 
 
 @pytest.mark.parametrize("mine", ["transaction", "lease"])
@@ -171,20 +173,20 @@ def test_relays_that_hold_buckets_in_different_ways_do_not_work_together(mine: A
                 with pytest.raises(ConfigurationError, match=f"hold='{theirs}'"):
                     second._round(its, other, Sum())
         assert publisher.published == []
-        assert place.relay(hold=theirs).run_once().left == 1
+        assert place.relay(hold=theirs).run_once().published == 1
     place.write(Message("orders", 2, key="A"))
-    assert place.relay(publisher, hold=mine).run_once().left == 1
+    assert place.relay(publisher, hold=mine).run_once().published == 1
 
 
 @pytest.mark.parametrize("place", ["postgresql"], indirect=True)
 async def test_a_publisher_that_never_answers_is_not_waited_for(place: Place) -> None:
     class Deaf(AsyncMemoryPublisher):
-        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
             await asyncio.Event().wait()
             raise AssertionError
 
     place.write(Message("orders", 1, key="A"))
-    relay = place.relay(Deaf(), publish_timeout="50ms", pause="30d", longest_pause="30d")
+    relay = place.relay(Deaf(), publish_timeout="50ms", backoff_base="30d", backoff_max="30d")
     assert await relay.arun_once() == Relayed(0, 1, 0)
 
 
@@ -225,7 +227,7 @@ def test_one_relay_tells_how_things_stand(place: Place) -> None:
 def test_a_relay_makes_the_buckets_that_somebody_has_removed(place: Place) -> None:
     place.write(Message("orders", 1, key="A"))
     place.sql("DELETE FROM retrysafe_outbox_buckets")
-    assert place.relay().run_once().left == 1
+    assert place.relay().run_once().published == 1
     assert len(place.sql("SELECT bucket FROM retrysafe_outbox_buckets")) == 64
 
 
@@ -236,10 +238,10 @@ def test_a_paused_topic_waits_and_no_other(place: Place) -> None:
     publisher = MemoryPublisher()
     place.write(Message("orders", 1, key="A"), Message("mails", 2, key="A"))
     assert main(["outbox", "pause", "orders", "--store", place.url]) == 0
-    assert place.relay(publisher).run_once().left == 1
+    assert place.relay(publisher).run_once().published == 1
     assert [one.topic for one in publisher.published] == ["mails"]
     assert main(["outbox", "resume", "orders", "--store", place.url]) == 0
-    assert place.relay(publisher).run_once().left == 1
+    assert place.relay(publisher).run_once().published == 1
     assert main(["outbox", "resume", "orders", "--store", place.url]) == 1
 
 
@@ -252,18 +254,18 @@ def test_dead_letters_are_found_and_redriven(place: Place) -> None:
     with place.operator() as operator:
         assert [letter.envelope.id for letter in operator.dead()] == ids[:3]
         assert operator.count() == {("a", "a.v1", "no a"): 2, ("b", "b.v1", "no b"): 1}
-        assert operator.count(Chosen(error="no a")) == {("a", "a.v1", "no a"): 2}
-        assert operator.count(Chosen(error="%")) == operator.count(Chosen(error="o_a")) == {}
-        (one,) = operator.dead(Chosen(topic="a", key="k_1"))
+        assert operator.count(DeadLetterFilter(error="no a")) == {("a", "a.v1", "no a"): 2}
+        assert operator.count(DeadLetterFilter(error="%")) == operator.count(DeadLetterFilter(error="o_a")) == {}
+        (one,) = operator.dead(DeadLetterFilter(topic="a", key="k_1"))
         assert (one.envelope.id, one.finished, one.error, one.parked) == (ids[1], 1, "no a", False)
-        assert operator.redrive(Chosen(ids=(ids[1],))) == 1
-        assert operator.redrive(Chosen(type="b.v1")) == 1
-        assert operator.redrive(Chosen(topic="c")) == 0
+        assert operator.redrive(DeadLetterFilter(ids=(ids[1],))) == 1
+        assert operator.redrive(DeadLetterFilter(type="b.v1")) == 1
+        assert operator.redrive(DeadLetterFilter(topic="c")) == 0
         publisher = MemoryPublisher()
-        assert place.relay(publisher).run_once().left == 2
+        assert place.relay(publisher).run_once().published == 2
         assert {one.id for one in publisher.published} == {ids[1], ids[2]}
         assert operator.redrive(limit=5) == 1
-        assert operator.standing().dead == 0
+        assert operator.status().dead == 0
 
 
 def test_what_dies_again_is_not_redriven_for_ever(place: Place) -> None:
@@ -272,7 +274,8 @@ def test_what_dies_again_is_not_redriven_for_ever(place: Place) -> None:
     with place.operator() as operator:
         letters = list(operator.dead())
         place.sql(
-            f"UPDATE retrysafe_outbox_dead SET died = died + 3600000000 WHERE finished = 1 AND message_id = '{ids[4]}'"
+            "UPDATE retrysafe_outbox_dead SET dead_at = dead_at + 3600000000 "
+            f"WHERE finished = 1 AND message_id = '{ids[4]}'"
         )
         assert [one.envelope.id for one in letters] == ids
         assert operator.redrive() == 4, "the last one died after this began"
@@ -340,12 +343,12 @@ def test_a_parked_lane_goes_on_where_it_was(place: Place) -> None:
     ids = place.write(Message("a", 1, key="A"), Message("a", 2, key="A"))
     place.relay(refusing("a"), on_dead="park").run_once()
     publisher = MemoryPublisher()
-    assert place.relay(publisher).run_once().left == 0
+    assert place.relay(publisher).run_once().published == 0
     with place.operator() as operator:
         (head,) = operator.dead()
         assert (head.envelope.id, head.parked, head.error) == (ids[0], True, "no a")
-        assert operator.redrive(Chosen(ids=(ids[0],))) == 1
-    assert place.relay(publisher).run_once().left == 2
+        assert operator.redrive(DeadLetterFilter(ids=(ids[0],))) == 1
+    assert place.relay(publisher).run_once().published == 2
     assert [one.id for one in publisher.published] == ids
 
 
@@ -378,7 +381,7 @@ def test_the_commands_of_dead_letters(place: Place, capsys: pytest.CaptureFixtur
 
 def test_what_is_kept_is_archived_and_removed_when_it_is_old(place: Place, tmp_path: Path) -> None:
     ids = place.write(*(Message("a", n, key=str(n), headers={"n": str(n)}) for n in range(25)))
-    place.relay(keep=True).run_once()
+    place.relay(keep_published=True).run_once()
     archive = tmp_path / "sent.jsonl"
     sweeper = OutboxSweeper(place.url, older_than="1h", batch=10, archive=JsonLines(archive, line=line), observers=())
     assert sweeper.run_once().removed == 0
@@ -412,13 +415,13 @@ def test_large_messages_are_looked_up_and_archived_by_bytes_not_by_rows(
     ids = place.write(*(Message("a", "x" * size, key=str(n)) for n, size in enumerate([1500] * 4 + [9000, 1500])))
     assert place.relay(refusing("a")).run_once().dead == 6
     with place.operator() as operator:
-        assert len(operator._do(ask(operator._outbox.letters(Chosen(), 0, 200)))) == 2
+        assert len(operator._do(ask(operator._outbox.letters(DeadLetterFilter(), 0, 200)))) == 2
         assert [(one.envelope.id, len(one.envelope.payload)) for one in operator.dead()] == [
             (one, size + 2) for one, size in zip(ids, [1500] * 4 + [9000, 1500], strict=True)
         ]
         assert operator.redrive() == 6
     assert held == [0]
-    assert place.relay(keep=True).run_once().left == 6
+    assert place.relay(keep_published=True).run_once().published == 6
     place.sql("UPDATE retrysafe_outbox_published SET published = id")
     archived: list[list[int]] = []
     sweeper = OutboxSweeper(
@@ -439,8 +442,10 @@ def test_large_messages_are_looked_up_and_archived_by_bytes_not_by_rows(
 @pytest.mark.fault(53)
 def test_a_poisoned_head_is_given_up_and_burns_no_others_attempts(hold: Any, place: Place) -> None:
     ids = place.write(*(Message("a", n, key="A") for n in range(4)))
-    publisher = Judging(lambda one: Published(Reception.RETRYABLE, "x\0y\ud800" * 9000) if one.id == ids[0] else ACKED)
-    relay = place.relay(publisher, hold=hold, attempts=3, pause="1ms", longest_pause="1ms")
+    publisher = Judging(
+        lambda one: PublishResult(PublishStatus.RETRYABLE, "x\0y\ud800" * 9000) if one.id == ids[0] else ACKED
+    )
+    relay = place.relay(publisher, hold=hold, max_attempts=3, backoff_base="1ms", backoff_max="1ms")
     until(lambda: relay.run_once().dead)
     assert publisher.offered == [ids[0]] * 3 + ids[1:]
     with place.operator() as operator:
@@ -452,31 +457,31 @@ def test_a_poisoned_head_is_given_up_and_burns_no_others_attempts(hold: Any, pla
 @pytest.mark.parametrize("hold", [None, "lease"])
 def test_a_publisher_that_says_too_little_has_said_nothing(hold: Any, place: Place) -> None:
     class Silent(MemoryPublisher):
-        def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
             return [ACKED] * (len(envelopes) - 1)
 
     place.write(*(Message("a", n, key="A") for n in range(2)))
-    assert place.relay(Silent(), hold=hold, pause="30d", longest_pause="30d").run_once() == Relayed(0, 1, 0)
+    assert place.relay(Silent(), hold=hold, backoff_base="30d", backoff_max="30d").run_once() == Relayed(0, 1, 0)
     assert len(place.sql("SELECT id FROM retrysafe_outbox")) == 2
 
 
 @pytest.mark.parametrize("hold", [None, "lease"])
 def test_what_is_postponed_costs_no_attempt(hold: Any, place: Place) -> None:
     place.write(Message("a", 1, key="A"))
-    publisher = Judging(lambda one: Published(Reception.POSTPONED, "busy"))
-    relay = place.relay(publisher, hold=hold, attempts=2)
+    publisher = Judging(lambda one: PublishResult(PublishStatus.POSTPONED, "busy"))
+    relay = place.relay(publisher, hold=hold, max_attempts=2)
     for _ in range(5):
         assert relay.run_once() == Relayed(0, 1, 0)
-    assert place.sql("SELECT started, finished FROM retrysafe_outbox_troubles")[0][:2] == (0, 0)
+    assert place.sql("SELECT started, finished FROM retrysafe_outbox_attempts")[0][:2] == (0, 0)
     publisher.judge = lambda one: ACKED
     assert relay.run_once() == Relayed(1, 0, 0)
-    assert place.sql("SELECT id FROM retrysafe_outbox_troubles") == []
+    assert place.sql("SELECT id FROM retrysafe_outbox_attempts") == []
 
 
 def test_a_broker_that_wants_to_be_left_alone_is(place: Place) -> None:
     place.write(Message("a", 1, key="A"))
-    publisher = Judging(lambda one: Published(Reception.RETRYABLE, "later", 3600.0))
-    relay = place.relay(publisher, pause="1ms", longest_pause="1ms")
+    publisher = Judging(lambda one: PublishResult(PublishStatus.RETRYABLE, "later", 3600.0))
+    relay = place.relay(publisher, backoff_base="1ms", backoff_max="1ms")
     assert (relay.run_once().delayed, relay.run_once().delayed) == (1, 0)
 
 
@@ -487,7 +492,7 @@ class Answering(MemoryPublisher):
         super().__init__()
         self.said = said
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         self.published += envelopes
         return self.said if isinstance(self.said, list) else [self.said] * len(envelopes)
 
@@ -497,12 +502,12 @@ class Answering(MemoryPublisher):
     [
         None,
         [None],
-        Published(Reception.RETRYABLE, "x", float("inf")),
-        Published(Reception.POSTPONED, "x", float("inf")),
-        Published(Reception.RETRYABLE, "x", float("nan")),
-        Published(Reception.RETRYABLE, "x", 1e300),
-        Published("taken", "x"),  # type: ignore[arg-type]
-        Published(Reception.RETRYABLE, ValueError("x")),  # type: ignore[arg-type]
+        PublishResult(PublishStatus.RETRYABLE, "x", float("inf")),
+        PublishResult(PublishStatus.POSTPONED, "x", float("inf")),
+        PublishResult(PublishStatus.RETRYABLE, "x", float("nan")),
+        PublishResult(PublishStatus.RETRYABLE, "x", 1e300),
+        PublishResult("taken", "x"),  # type: ignore[arg-type]
+        PublishResult(PublishStatus.RETRYABLE, ValueError("x")),  # type: ignore[arg-type]
     ],
     ids=str,
 )
@@ -510,7 +515,7 @@ class Answering(MemoryPublisher):
 def test_whatever_a_publisher_says_is_written_down(hold: Any, said: Any, place: Place) -> None:
     """Else what has left leaves again, and again."""
     place.write(Message("a", 1, key="A"))
-    relay = place.relay(Answering(said), hold=hold, pause="30d", longest_pause="30d")
+    relay = place.relay(Answering(said), hold=hold, backoff_base="30d", backoff_max="30d")
     assert relay.run_once() == Relayed(0, 1, 0)
     assert relay.run_once() == Relayed(0, 0, 0)
 
@@ -523,17 +528,17 @@ def test_a_broker_that_is_away_costs_no_attempt(hold: Any, place: Place) -> None
     ids = place.write(*(Message("a", n, key="A") for n in range(4)), Message("a", 0, key="B"))
     bucket = place.sql(f"SELECT bucket FROM retrysafe_outbox WHERE message_id = '{ids[0]}'")[0][0]
     place.sql(f"UPDATE retrysafe_outbox SET bucket = {bucket}")  # one batch
-    away = Published(Reception.UNAVAILABLE, "connection refused")
+    away = PublishResult(PublishStatus.UNAVAILABLE, "connection refused")
     publisher = Judging(lambda one: ACKED if one.id in (ids[0], ids[4]) else away)
-    relay = place.relay(publisher, hold=hold, attempts=1, crashes=1, observers=[told])
+    relay = place.relay(publisher, hold=hold, max_attempts=1, max_crashes=1, observers=[told])
     for _ in range(3):
         with pytest.raises(BrokerUnavailable, match="connection refused"):
             relay.run_once()
     assert [one.id for one in publisher.published] == [ids[0], ids[4]]
-    assert place.sql("SELECT id FROM retrysafe_outbox_troubles") == []
+    assert place.sql("SELECT id FROM retrysafe_outbox_attempts") == []
     assert place.sql("SELECT count(*) FROM retrysafe_outbox_dead") == [(0,)]
     with place.operator() as operator:
-        assert operator.standing().due == 3
+        assert operator.status().due == 3
     assert [one.fields["messages"] for one in told.occurrences if one.name == "relayed"] == [2]
     publisher.judge = lambda one: ACKED
     assert relay.run_once() == Relayed(3, 0, 0)
@@ -554,7 +559,7 @@ def test_a_relay_that_was_stalled_begins_nothing(place: Place) -> None:
             outbox.due = due  # type: ignore[method-assign]
             place.sql("UPDATE retrysafe_records SET attempt = 'another', token = token + 1 WHERE state = 'running'")
             place.sql(
-                "INSERT INTO retrysafe_outbox_troubles (id, bucket, lane, started, finished, not_before, error) "
+                "INSERT INTO retrysafe_outbox_attempts (id, bucket, lane, started, finished, not_before, error) "
                 f"SELECT id, bucket, lane, 1, 1, {FOREVER}, 'no' FROM retrysafe_outbox"
             )
             return ask.parse(answer)
@@ -565,7 +570,7 @@ def test_a_relay_that_was_stalled_begins_nothing(place: Place) -> None:
     with pytest.raises(LeaseLost):
         relay.run_once()
     place.sql("DELETE FROM retrysafe_records WHERE attempt = 'another'")
-    assert place.sql("SELECT finished, error FROM retrysafe_outbox_troubles") == [(1, "no")]
+    assert place.sql("SELECT finished, error FROM retrysafe_outbox_attempts") == [(1, "no")]
     with place.operator() as operator:
         assert [one.parked for one in operator.dead()] == [True]
 
@@ -650,7 +655,7 @@ async def test_a_slow_bucket_keeps_no_other(place: Place) -> None:
     taken: list[str] = []
 
     class Slow(AsyncMemoryPublisher):
-        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
             if any(one.topic == "slow" for one in envelopes):
                 await gate.wait()
             taken.extend(one.topic for one in envelopes)
@@ -664,19 +669,25 @@ async def test_a_slow_bucket_keeps_no_other(place: Place) -> None:
     await auntil(lambda: taken.count("quick") == others)
     assert "slow" not in taken
     gate.set()
-    assert (await running).left == 21
+    assert (await running).published == 21
 
 
 def test_events_tell_what_left_and_what_did_not(place: Place) -> None:
     told = Told()
     place.write(Message("ok", 1, key="A"), Message("bad", 2, key="B"), Message("busy", 3, key="C"))
-    answers = {"ok": ACKED, "bad": Published(Reception.FATAL, "no"), "busy": Published(Reception.RETRYABLE, "lost")}
-    relay = place.relay(Judging(lambda one: answers[one.topic]), pause="30d", longest_pause="30d", observers=[told])
+    answers = {
+        "ok": ACKED,
+        "bad": PublishResult(PublishStatus.REJECTED, "no"),
+        "busy": PublishResult(PublishStatus.RETRYABLE, "lost"),
+    }
+    relay = place.relay(
+        Judging(lambda one: answers[one.topic]), backoff_base="30d", backoff_max="30d", observers=[told]
+    )
     relay.run_once()
     found = {one.name: one for one in told.occurrences}
     assert found["relayed"].fields["messages"] == 1
     assert found["relayed"].fields["lag"] > 0
-    assert dict(found["dead_lettered"].fields) == {"topic": "bad", "error": "no", "attempts": 1}
+    assert dict(found["dead_lettered"].fields) == {"side": "outbox", "topic": "bad", "error": "no", "attempts": 1}
     assert dict(found["publish_delayed"].fields) == {"topic": "busy", "error": "lost", "attempts": 1}
     assert found["dead_lettered"].operation == "bad.v1"
 
@@ -684,6 +695,6 @@ def test_events_tell_what_left_and_what_did_not(place: Place) -> None:
 def test_stopping_ends_an_idle_relay_and_says_goodbye(place: Place) -> None:
     relay = place.relay()
     with relay, place.operator() as operator:
-        until(lambda: operator.standing().alive == 1)
+        until(lambda: operator.status().alive == 1)
     with place.operator() as operator:
-        assert operator.standing().relays == []
+        assert operator.status().relays == []

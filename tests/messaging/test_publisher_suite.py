@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from retrysafe.testing.publishers import CASES, PublisherFeatures, PublisherSuite, Publishing
-from retrysafe.types import Envelope, Published, Reception
+from retrysafe.types import Envelope, PublishResult, PublishStatus
 from tests.conftest import served
 from tests.messaging.publishings import PUBLISHINGS
 
-ACKED = Published(Reception.ACKED)
+ACKED = PublishResult(PublishStatus.ACKED)
 
 
 class TestOurs(PublisherSuite):
@@ -66,44 +66,44 @@ class Wrong(Publishing):
             return [self.take(one) for one in envelopes[0]]
         return await Publishing.publish(self, *envelopes)
 
-    def take(self, envelope: Envelope) -> Published:
+    def take(self, envelope: Envelope) -> PublishResult:
         if self.away:
-            return Published(Reception.STALLED, "away")
+            return PublishResult(PublishStatus.STALLED, "away")
         if self.full and envelope.topic == self.topic:
             return self.refused(envelope)
         if len(envelope.payload) > LARGEST:
-            return Published(Reception.FATAL, "too large")
+            return PublishResult(PublishStatus.REJECTED, "too large")
         if envelope.topic == self.elsewhere:
-            return Published(Reception.STALLED, "no such topic")
+            return PublishResult(PublishStatus.STALLED, "no such topic")
         if any((one.id, one.source) == (envelope.id, envelope.source) for one in self.there):
-            return Published(Reception.DUPLICATE)
+            return PublishResult(PublishStatus.DUPLICATE)
         self.there.append(self.stored(envelope))
         return ACKED
 
-    def refused(self, envelope: Envelope) -> Published:
-        return Published(Reception.STALLED, "full")
+    def refused(self, envelope: Envelope) -> PublishResult:
+        return PublishResult(PublishStatus.STALLED, "full")
 
     def stored(self, envelope: Envelope) -> Envelope:
         return envelope
 
 
 class AcksWithoutSending(Wrong):
-    def take(self, envelope: Envelope) -> Published:
+    def take(self, envelope: Envelope) -> PublishResult:
         return ACKED
 
 
 class AcksWhenAway(Wrong):
-    def take(self, envelope: Envelope) -> Published:
+    def take(self, envelope: Envelope) -> PublishResult:
         return ACKED if self.away else super().take(envelope)
 
 
 class GivesUpWhenAway(Wrong):
-    def take(self, envelope: Envelope) -> Published:
-        return Published(Reception.FATAL, "away") if self.away else super().take(envelope)
+    def take(self, envelope: Envelope) -> PublishResult:
+        return PublishResult(PublishStatus.REJECTED, "away") if self.away else super().take(envelope)
 
 
 class LosesTheMissing(Wrong):
-    def take(self, envelope: Envelope) -> Published:
+    def take(self, envelope: Envelope) -> PublishResult:
         return ACKED if envelope.topic == "nowhere" else super().take(envelope)
 
 
@@ -123,9 +123,9 @@ class GivesNewIds(Wrong):
 
 
 class ForgetsTheSource(Wrong):
-    def take(self, envelope: Envelope) -> Published:
+    def take(self, envelope: Envelope) -> PublishResult:
         if any(one.id == envelope.id for one in self.there):
-            return Published(Reception.DUPLICATE)
+            return PublishResult(PublishStatus.DUPLICATE)
         return super().take(envelope)
 
 
@@ -143,31 +143,31 @@ class SaysTooLittle(Wrong):
 
 
 class TakesDuplicatesForNew(Wrong):
-    def take(self, envelope: Envelope) -> Published:
+    def take(self, envelope: Envelope) -> PublishResult:
         self.there.append(envelope)
         return ACKED
 
 
 class BlamesMessagesForAFullQueue(Wrong):
-    def refused(self, envelope: Envelope) -> Published:
-        return Published(Reception.RETRYABLE, "full")
+    def refused(self, envelope: Envelope) -> PublishResult:
+        return PublishResult(PublishStatus.RETRYABLE, "full")
 
 
 class SaysNumbersOfMessages(Wrong):
-    def refused(self, envelope: Envelope) -> Published:
-        return Published(Reception.STALLED, f"{envelope.id}: full")
+    def refused(self, envelope: Envelope) -> PublishResult:
+        return PublishResult(PublishStatus.STALLED, f"{envelope.id}: full")
 
 
 class StallsWithAnother(Wrong):
-    def take(self, envelope: Envelope) -> Published:
+    def take(self, envelope: Envelope) -> PublishResult:
         return self.refused(envelope) if self.full else super().take(envelope)
 
 
 class BlamesAllForASize(Wrong):
     async def publish(self, *envelopes: Any) -> Any:
         said = await super().publish(*envelopes)
-        if len(envelopes) == 1 and any(one.reception is Reception.FATAL for one in said):
-            return [Published(Reception.FATAL, "too large")] * len(said)
+        if len(envelopes) == 1 and any(one.reception is PublishStatus.REJECTED for one in said):
+            return [PublishResult(PublishStatus.REJECTED, "too large")] * len(said)
         return said
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from retrysafe.messaging import Envelope
 from retrysafe.messaging.cloudevents import envelope_of
-from retrysafe.types import Published, Reception
+from retrysafe.types import PublishResult, PublishStatus
 from tests.conftest import require
 
-ACKED = Published(Reception.ACKED)
+ACKED = PublishResult(PublishStatus.ACKED)
 
 
 class Bench:
@@ -28,7 +28,7 @@ class Bench:
         made = Envelope(f"id-{number}", self.topic, "A", "placed.v1", "/shop", None, {}, b"%d" % number, "text/plain")
         return made._replace(**options)
 
-    async def publish(self, *envelopes: Envelope) -> list[Published]:
+    async def publish(self, *envelopes: Envelope) -> list[PublishResult]:
         answer = self.publisher.publish(list(envelopes))
         return list(await answer if hasattr(answer, "__await__") else answer)
 
@@ -123,7 +123,7 @@ async def test_what_comes_again_is_told_apart_where_the_broker_remembers(bench: 
     once, again = await bench.publish(bench.envelope(1)), await bench.publish(bench.envelope(1), bench.envelope(2))
     assert once == [ACKED]
     if "redis" in type(bench.publisher).__module__:
-        assert again == [Published(Reception.DUPLICATE), ACKED]
+        assert again == [PublishResult(PublishStatus.DUPLICATE), ACKED]
         assert [one.id for one in await bench.arrived()] == ["id-1", "id-2"]
     else:
         assert again == [ACKED, ACKED], "RabbitMQ has no memory: the inbox has"
@@ -132,14 +132,14 @@ async def test_what_comes_again_is_told_apart_where_the_broker_remembers(bench: 
 @pytest.mark.parametrize("bench", ["rabbitmq"], indirect=True)
 async def test_a_message_that_no_queue_takes_is_not_lost(bench: Bench) -> None:
     published = await bench.publish(bench.envelope(1, topic="nowhere"), bench.envelope(2))
-    assert published == [Published(Reception.STALLED, "no queue takes 'nowhere'"), ACKED]
+    assert published == [PublishResult(PublishStatus.STALLED, "no queue takes 'nowhere'"), ACKED]
 
 
 @pytest.mark.parametrize("bench", ["rabbitmq"], indirect=True)
 async def test_a_message_that_cannot_be_written_keeps_none_of_its_wave(bench: Bench) -> None:
     wave = [bench.envelope(1), bench.envelope(2, topic="x" * 256), bench.envelope(3)]
     first, second, third = await bench.publish(*wave)
-    assert (first, second.reception, third) == (ACKED, Reception.RETRYABLE, ACKED)
+    assert (first, second.status, third) == (ACKED, PublishStatus.RETRYABLE, ACKED)
     assert await bench.arrived() == [wave[0], wave[2]]
 
 
@@ -167,7 +167,7 @@ async def test_a_broker_that_is_not_there_has_nothing(bench: Bench) -> None:
 
     gone = RabbitMQPublisher("amqp://guest:guest@127.0.0.1:1/")
     (published,) = await gone.publish([bench.envelope(1)])
-    assert published.reception is Reception.UNAVAILABLE
+    assert published.status is PublishStatus.UNAVAILABLE
     await gone.aclose()
 
 
@@ -183,7 +183,7 @@ async def test_a_redis_that_is_not_there_says_nothing_about_a_message() -> None:
     ):
         bench = Bench(publisher, "orders", _nothing)
         published = await bench.publish(bench.envelope(1), bench.envelope(2))
-        assert {one.reception for one in published} == {Reception.UNAVAILABLE}
+        assert {one.status for one in published} == {PublishStatus.UNAVAILABLE}
         closed = publisher.close() if isinstance(publisher, RedisStreamsPublisher) else publisher.aclose()
         if closed is not None:
             await closed
@@ -209,7 +209,7 @@ async def test_what_redis_refuses_is_not_remembered_as_added(redis_bench: Bench)
         client.set(stream, "in the way")
         refused = await redis_bench.publish(redis_bench.envelope(1), redis_bench.envelope(2))
         client.delete(stream)
-    assert [one.reception for one in refused] == [Reception.STALLED] * 2
+    assert [one.status for one in refused] == [PublishStatus.STALLED] * 2
     assert "WRONGTYPE" in refused[0].error
     assert await redis_bench.publish(redis_bench.envelope(1)) == [ACKED]
     assert [one.id for one in await redis_bench.arrived()] == ["id-1"]
@@ -220,8 +220,8 @@ async def test_what_the_script_cannot_add_is_not_remembered_as_added(redis_bench
     huge = redis_bench.envelope(1, headers={f"h{n}": "" for n in range(5000)})
     for _ in range(2):
         published = await redis_bench.publish(huge, redis_bench.envelope(2))
-        assert published[0].reception == Reception.RETRYABLE
-    assert published[1].reception == Reception.DUPLICATE
+        assert published[0].status == PublishStatus.RETRYABLE
+    assert published[1].status == PublishStatus.DUPLICATE
     assert [one.id for one in await redis_bench.arrived()] == ["id-2"]
 
 
@@ -232,7 +232,7 @@ async def test_more_than_one_call_takes_and_several_streams(redis_bench: Bench) 
     many = [redis_bench.envelope(n, topic=f"{redis_bench.topic}{'-b' * (n % 2)}") for n in range(450)]
     assert await redis_bench.publish(*many[:3]) == [ACKED] * 3
     published = await redis_bench.publish(*many)
-    assert [one.reception for one in published] == [Reception.DUPLICATE] * 3 + [Reception.ACKED] * 447
+    assert [one.status for one in published] == [PublishStatus.DUPLICATE] * 3 + [PublishStatus.ACKED] * 447
     assert [one.id for one in await redis_bench.arrived()] == [f"id-{n}" for n in range(0, 450, 2)]
     with redis.Redis.from_url(os.environ["RETRYSAFE_TEST_REDIS"]) as client:
         assert client.delete(f"tests:{{{redis_bench.topic}-b}}")

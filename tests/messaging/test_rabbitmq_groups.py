@@ -13,7 +13,7 @@ from retrysafe.messaging import Envelope
 from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
 from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
 from retrysafe.messaging.rabbitmq import declare
-from retrysafe.types import Delivery, Reception
+from retrysafe.types import Delivery, PublishStatus
 from tests.conftest import require
 
 
@@ -28,7 +28,7 @@ async def test_every_group_of_an_exchange_gets_every_message() -> None:
         Envelope(str(number), topic, f"k{number}", "t", "/s", None, {}, b"{}", "application/json")
         for number in range(10)
     ]
-    assert {one.reception for one in await publisher.publish(sent)} == {Reception.ACKED}
+    assert {one.status for one in await publisher.publish(sent)} == {PublishStatus.ACKED}
     await publisher.aclose()
     async with await aio_pika.connect(url) as connection:
         channel = await connection.channel()

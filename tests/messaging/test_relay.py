@@ -11,45 +11,45 @@ import pytest
 from retrysafe.messaging import Message, Outbox
 from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
 from retrysafe.messaging.relay import Relay, Relayed
-from retrysafe.types import Envelope, Published, Reception
+from retrysafe.types import Envelope, PublishResult, PublishStatus
 from tests.boundary.shops import Shop
 
-ACKED = Published(Reception.ACKED)
+ACKED = PublishResult(PublishStatus.ACKED)
 
 
 class Broker:
     """Takes what ``judge`` says, in either colour."""
 
-    def __init__(self, judge: Callable[[Envelope], Published] = lambda envelope: ACKED) -> None:
+    def __init__(self, judge: Callable[[Envelope], PublishResult] = lambda envelope: ACKED) -> None:
         self.judge = judge
         self.offered: list[Envelope] = []
         self.took: list[Envelope] = []
         self.waves: list[int] = []
 
-    def take(self, envelopes: Sequence[Envelope]) -> list[Published]:
+    def take(self, envelopes: Sequence[Envelope]) -> list[PublishResult]:
         self.waves.append(len(envelopes))
         self.offered += envelopes
         published = [self.judge(envelope) for envelope in envelopes]
-        self.took += [one for one, said in zip(envelopes, published, strict=True) if said.reception == "acked"]
+        self.took += [one for one, said in zip(envelopes, published, strict=True) if said.status == "acked"]
         return published
 
 
 class SyncBroker(Broker, MemoryPublisher):
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         return self.take(envelopes)
 
 
 class AsyncBroker(Broker, AsyncMemoryPublisher):
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         return self.take(envelopes)
 
 
-def broker_for(shop: Shop, judge: Callable[[Envelope], Published] = lambda envelope: ACKED) -> Any:
+def broker_for(shop: Shop, judge: Callable[[Envelope], PublishResult] = lambda envelope: ACKED) -> Any:
     return SyncBroker(judge) if shop.sync else AsyncBroker(judge)
 
 
 async def relayed(shop: Shop, broker: Broker, **options: Any) -> Relayed:
-    options = {"pause": "30d", "longest_pause": "30d", **options}
+    options = {"backoff_base": "30d", "backoff_max": "30d", **options}
     relay = Relay(shop.store, broker, observers=(), **options)  # type: ignore[arg-type]
     return relay.run_once() if shop.sync else await relay.arun_once()
 
@@ -87,21 +87,21 @@ async def test_everything_leaves_once_and_in_order(hold: str | None, shop: Shop)
     for key in {message.key for message in messages}:
         of_key = [one.id for one in broker.took if one.key == key and one.topic == "orders"]
         assert of_key == [id_ for id_, message in zip(ids, messages, strict=False) if message.key == key]
-    assert (left_in(shop), shop.look("SELECT error FROM retrysafe_outbox_troubles")) == (0, [])
+    assert (left_in(shop), shop.look("SELECT error FROM retrysafe_outbox_attempts")) == (0, [])
 
 
 @pytest.mark.parametrize("hold", [None, "lease"])
 async def test_a_message_waits_and_its_lane_with_it(hold: str | None, shop: Shop) -> None:
     ids = await write(shop, [Message("orders", n, key=key) for key in "AB" for n in range(3)])
 
-    def judge(envelope: Envelope) -> Published:
-        return Published(Reception.RETRYABLE, "busy") if envelope.id == ids[1] else ACKED
+    def judge(envelope: Envelope) -> PublishResult:
+        return PublishResult(PublishStatus.RETRYABLE, "busy") if envelope.id == ids[1] else ACKED
 
     broker = broker_for(shop, judge)
     assert await relayed(shop, broker, hold=hold) == Relayed(4, 1, 0)
     assert {one.id for one in broker.took} == {ids[0], *ids[3:]}
     assert ids[2] not in {one.id for one in broker.offered}, "it must not overtake"
-    (trouble,) = shop.look("SELECT error FROM retrysafe_outbox_troubles")
+    (trouble,) = shop.look("SELECT error FROM retrysafe_outbox_attempts")
     assert trouble == "busy"
     await relayed(shop, broker, hold=hold)
     assert len(broker.offered) == 5, "it is too early"
@@ -110,8 +110,8 @@ async def test_a_message_waits_and_its_lane_with_it(hold: str | None, shop: Shop
 async def test_what_is_refused_for_good_is_a_dead_letter_and_its_lane_goes_on(shop: Shop) -> None:
     ids = await write(shop, [Message("orders", n, key="A") for n in range(3)])
 
-    def judge(envelope: Envelope) -> Published:
-        return Published(Reception.FATAL, "no such queue") if envelope.id == ids[0] else ACKED
+    def judge(envelope: Envelope) -> PublishResult:
+        return PublishResult(PublishStatus.REJECTED, "no such queue") if envelope.id == ids[0] else ACKED
 
     broker = broker_for(shop, judge)
     assert await relayed(shop, broker) == Relayed(2, 0, 1)
@@ -123,7 +123,7 @@ async def test_what_is_refused_for_good_is_a_dead_letter_and_its_lane_goes_on(sh
 
 async def test_a_lane_can_be_parked_instead(shop: Shop) -> None:
     ids = await write(shop, [Message("orders", n, key="A") for n in range(2)])
-    broker = broker_for(shop, lambda envelope: Published(Reception.FATAL, "no"))
+    broker = broker_for(shop, lambda envelope: PublishResult(PublishStatus.REJECTED, "no"))
     assert await relayed(shop, broker, on_dead="park") == Relayed(0, 1, 0)
     broker.judge = lambda envelope: ACKED
     assert await relayed(shop, broker, on_dead="park") == Relayed(0, 0, 0)
@@ -134,17 +134,17 @@ async def test_a_lane_can_be_parked_instead(shop: Shop) -> None:
 async def test_a_publisher_that_fails_leaves_everything_where_it_is(shop: Shop) -> None:
     await write(shop, [Message("orders", n, key=str(n)) for n in range(4)])
 
-    def judge(envelope: Envelope) -> Published:
+    def judge(envelope: Envelope) -> PublishResult:
         raise OSError("connection reset")
 
     assert (await relayed(shop, broker_for(shop, judge))).delayed >= 1, "after one that failed no other is tried"
     assert left_in(shop) == 4
-    assert set(shop.look("SELECT error FROM retrysafe_outbox_troubles")) == {"OSError: connection reset"}
+    assert set(shop.look("SELECT error FROM retrysafe_outbox_attempts")) == {"OSError: connection reset"}
 
 
 async def test_what_has_left_can_be_kept(shop: Shop) -> None:
     (id_,) = await write(shop, [Message("orders", {"n": 1}, key="A")])
-    await relayed(shop, broker_for(shop), keep=True)
+    await relayed(shop, broker_for(shop), keep_published=True)
     assert left_in(shop) == 0
     assert shop.look(f"SELECT topic FROM retrysafe_outbox_published WHERE message_id = '{id_}'") == ["orders"]
 

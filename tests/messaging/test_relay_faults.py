@@ -23,14 +23,14 @@ from retrysafe.messaging import Message, Outbox, Relay
 from retrysafe.messaging.draining import KILLS, Sum
 from retrysafe.messaging.publishers.memory import MemoryPublisher
 from retrysafe.migrations.alembic import TABLES
-from retrysafe.ports import Occurrence
-from retrysafe.types import Envelope, Published, Reception
+from retrysafe.ports import Event
+from retrysafe.types import Envelope, PublishResult, PublishStatus
 from tests.faults.helpers import environment, until
 from tests.messaging.children import AsyncPoisoned, Ledger, Poisoned, taken
 from tests.messaging.test_operating import Place
 from tests.messaging.test_operating import place as place
 
-ACKED = Published(Reception.ACKED)
+ACKED = PublishResult(PublishStatus.ACKED)
 
 
 class Spy(MemoryPublisher):
@@ -41,7 +41,7 @@ class Spy(MemoryPublisher):
         self.place, self.error = place, error
         self.there: list[int] = []
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         self.there.append(self.place.sql("SELECT count(*) FROM retrysafe_outbox")[0][0])
         super().publish(envelopes)
         if self.error is not None:
@@ -55,7 +55,7 @@ class Spy(MemoryPublisher):
 def test_a_message_is_marked_after_it_was_published(hold: Any, keep: bool, place: Place) -> None:
     place.write(Message("a", 1, key="A"))
     spy = Spy(place)
-    assert place.relay(spy, hold=hold, keep=keep).run_once().left == 1
+    assert place.relay(spy, hold=hold, keep_published=keep).run_once().published == 1
     assert spy.there == [1], "others still see it while it is published"
     assert place.sql("SELECT count(*) FROM retrysafe_outbox")[0][0] == 0
     assert place.sql("SELECT count(*) FROM retrysafe_outbox_published")[0][0] == keep
@@ -68,7 +68,7 @@ class Waves(MemoryPublisher):
         super().__init__()
         self.waves: list[list[str]] = []
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         self.waves.append([one.id for one in envelopes])
         return super().publish(envelopes)
 
@@ -84,9 +84,9 @@ def test_published_and_not_marked_it_goes_out_again_under_the_same_id(hold: Any,
     (id_,) = place.write(Message("a", 1, key="A"))
     first = Spy(place, Died())
     with pytest.raises(Died):
-        place.relay(first, hold=hold, keep=keep).run_once()
+        place.relay(first, hold=hold, keep_published=keep).run_once()
     second = MemoryPublisher()
-    until(lambda: place.relay(second, hold=hold, keep=keep).run_once().left)
+    until(lambda: place.relay(second, hold=hold, keep_published=keep).run_once().published)
     assert [one.id for one in first.published + second.published] == [id_, id_]
     assert first.published == second.published
 
@@ -99,7 +99,7 @@ def test_a_row_that_commits_late_is_not_passed_over(place: Place) -> None:
             early.execute("BEGIN IMMEDIATE")
             place.outbox.add(early, "a", "first", key="A")
             early.commit()
-        assert place.relay().run_once().left == 1  # writers are serial: no number is drawn before another commits
+        assert place.relay().run_once().published == 1  # writers are serial: no number is drawn before another commits
         return
     publisher = MemoryPublisher()
     with closing(place.open()) as early:
@@ -107,9 +107,9 @@ def test_a_row_that_commits_late_is_not_passed_over(place: Place) -> None:
             early.begin()
         late = place.outbox.add(early, "a", "drawn first", key="A")
         (other,) = place.write(Message("b", "drawn second", key="B"))
-        assert place.relay(publisher).run_once().left == 1
+        assert place.relay(publisher).run_once().published == 1
         early.commit()
-    assert place.relay(publisher).run_once().left == 1
+    assert place.relay(publisher).run_once().published == 1
     assert [one.id for one in publisher.published] == [other, late.id]
 
 
@@ -324,7 +324,7 @@ def test_a_message_that_kills_its_relay_is_found_however_buckets_are_held(
     dead = place.sql("SELECT message_id, started, finished, error FROM retrysafe_outbox_dead")
     assert [tuple(row) for row in dead] == [(poison, 3, 1, KILLS)]
     assert codes.count(-signal.SIGKILL) == (3 if place.kind == "sqlite" else 4)
-    assert list(place.sql("SELECT id FROM retrysafe_outbox_troubles")) == []
+    assert list(place.sql("SELECT id FROM retrysafe_outbox_attempts")) == []
 
 
 def test_an_attempt_that_its_relay_outlives_is_no_suspicion(place: Place) -> None:
@@ -339,7 +339,7 @@ def test_an_attempt_that_its_relay_outlives_is_no_suspicion(place: Place) -> Non
     leave = outbox.leave
 
     def failing(*arguments: Any, **options: Any) -> Any:
-        rows = place.sql("SELECT started, finished FROM retrysafe_outbox_troubles")
+        rows = place.sql("SELECT started, finished FROM retrysafe_outbox_attempts")
         assert [tuple(row) for row in rows] == [(1, 0)] * 4
         outbox.leave = leave  # type: ignore[method-assign]
         raise StoreUnavailable("gone")
@@ -347,10 +347,10 @@ def test_an_attempt_that_its_relay_outlives_is_no_suspicion(place: Place) -> Non
     outbox.leave = failing  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable):
         relay.run_once()
-    assert [tuple(row) for row in place.sql("SELECT started, finished FROM retrysafe_outbox_troubles")] == [(0, 0)] * 4
-    assert relay.run_once().left == 4
+    assert [tuple(row) for row in place.sql("SELECT started, finished FROM retrysafe_outbox_attempts")] == [(0, 0)] * 4
+    assert relay.run_once().published == 4
     assert publisher.waves == [ids, ids]
-    assert list(place.sql("SELECT id FROM retrysafe_outbox_troubles")) == []
+    assert list(place.sql("SELECT id FROM retrysafe_outbox_attempts")) == []
 
 
 def test_a_relay_that_has_outlived_a_batch_of_a_bucket_notes_none_any_more(place: Place) -> None:
@@ -363,7 +363,7 @@ def test_a_relay_that_has_outlived_a_batch_of_a_bucket_notes_none_any_more(place
     for _ in range(2):
         place.write(*(Message("orders", n, key=str(n)) for n in range(6)))
         place.sql("UPDATE retrysafe_outbox SET bucket = 7")
-        assert relay.run_once().left == 6
+        assert relay.run_once().published == 6
     assert noted == [2]
 
 
@@ -389,7 +389,7 @@ def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Pla
     assert [one[0] for one in taken(ledger)] == ids[:1]
     assert [row[0] for row in place.sql("SELECT message_id FROM retrysafe_outbox ORDER BY id")] == ids[1:]
     assert place.sql("SELECT name FROM retrysafe_outbox_relays") in ([], ())
-    assert place.relay().run_once().left == 2
+    assert place.relay().run_once().published == 2
 
 
 def test_a_relay_whose_tables_are_gone_is_told_to_stop_and_stops(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_a_relay_whose_tables_are_gone_is_told_to_stop_and_stops(tmp_path: Path)
     Outbox(f"sqlite:///{file}", source="/shop")
     told: list[str] = []
 
-    def observer(occurrence: Occurrence) -> None:
+    def observer(occurrence: Event) -> None:
         told.append(occurrence.name)
         if occurrence.name == "backlog":
             with closing(sqlite3.connect(file)) as connection:

@@ -24,7 +24,7 @@ from retrysafe.programs.drivers import ask, run
 from retrysafe.programs.relaying import due
 from retrysafe.stores import outbox_operating
 from retrysafe.stores.outbox import FOREVER
-from retrysafe.types import Envelope, Published, Reception
+from retrysafe.types import Envelope, PublishResult, PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import Told, own_database
 from tests.messaging.test_operating import TABLES, Message, Place
@@ -56,7 +56,7 @@ def test_no_more_than_so_many_messages_are_counted(waiting: int, place: Place, m
     monkeypatch.setattr("retrysafe.programs.relaying.MOST_COUNTED", 10)
     place.write(*(Message("orders", n) for n in range(waiting)))
     with place.operator() as operator:
-        found = operator.standing()
+        found = operator.status()
     assert (found.messages, found.due, found.capped) == (min(waiting, 10), min(waiting, 10), waiting > 10)
 
 
@@ -87,9 +87,9 @@ class Fast(MemoryPublisher):
         super().__init__()
         self.left: list[tuple[str, str | None, int]] = []
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         self.left += [(one.topic, one.key, json.loads(one.payload)) for one in envelopes]
-        return [Published(Reception.ACKED)] * len(envelopes)
+        return [PublishResult(PublishStatus.ACKED)] * len(envelopes)
 
 
 def payload_of(place: Place, number: int) -> str:
@@ -212,7 +212,7 @@ def test_what_cannot_leave_is_not_read_again_with_every_batch(kind: str, place: 
         heads = (
             "SELECT min(id), bucket, lane, 1, 1, 4611686018427387904, 'no' FROM retrysafe_outbox GROUP BY bucket, lane"
         )
-        place.sql(f"INSERT INTO retrysafe_outbox_troubles ({columns}) {heads}")
+        place.sql(f"INSERT INTO retrysafe_outbox_attempts ({columns}) {heads}")
     publisher = Fast()
     relay = place.relay(publisher, batch=20)
     with relay._working(relay._opened()) as (setting, client):
@@ -249,11 +249,11 @@ def test_buckets_in_which_nothing_is_new_are_not_looked_at(place: Place) -> None
         relay._round(setting, client, Sum())
         assert looked() == []
         place.sql(
-            "INSERT INTO retrysafe_outbox_troubles (id, bucket, lane, started, finished, not_before, error) "
+            "INSERT INTO retrysafe_outbox_attempts (id, bucket, lane, started, finished, not_before, error) "
             f"SELECT min(id), {number}, 1, 1, 1, 0, '' FROM retrysafe_outbox"
         )
         assert looked() == [number]
-        place.sql("DELETE FROM retrysafe_outbox_troubles")
+        place.sql("DELETE FROM retrysafe_outbox_attempts")
         assert looked() == []
         place.sql("DELETE FROM retrysafe_outbox_paused")
         assert number in looked()
@@ -293,7 +293,7 @@ def test_what_was_committed_late_is_not_overtaken_by_what_is_behind_the_part_pas
     number = bucket(lane("big", "hot", ""))
     (head,) = place.sql("SELECT min(id) FROM retrysafe_outbox")[0]
     place.sql(
-        "INSERT INTO retrysafe_outbox_troubles (id, bucket, lane, started, finished, not_before, error) "
+        "INSERT INTO retrysafe_outbox_attempts (id, bucket, lane, started, finished, not_before, error) "
         f"VALUES ({head}, {number}, {lane('big', 'hot', '')}, 1, 1, 4611686018427387904, 'no')"
     )
     publisher = Fast()
@@ -345,7 +345,7 @@ def test_a_parked_lane_that_was_passed_over_goes_on_where_it_is(place: Place) ->
     (head,) = place.sql("SELECT min(id) FROM retrysafe_outbox")[0]
     of = lane("big", "hot", "")
     place.sql(
-        "INSERT INTO retrysafe_outbox_troubles (id, bucket, lane, started, finished, not_before, error) "
+        "INSERT INTO retrysafe_outbox_attempts (id, bucket, lane, started, finished, not_before, error) "
         f"VALUES ({head}, {bucket(of)}, {of}, 1, 1, {FOREVER}, 'no')"
     )
     publisher = Fast()
@@ -358,7 +358,7 @@ def test_a_parked_lane_that_was_passed_over_goes_on_where_it_is(place: Place) ->
         while relay._round(setting, client, Sum()):
             pass
     assert [n for _, _, n in publisher.left] == list(range(400))
-    assert place.sql("SELECT count(*) FROM retrysafe_outbox_troubles")[0][0] == 0
+    assert place.sql("SELECT count(*) FROM retrysafe_outbox_attempts")[0][0] == 0
 
 
 def test_a_batch_is_bounded_in_bytes(place: Place) -> None:
@@ -366,14 +366,14 @@ def test_a_batch_is_bounded_in_bytes(place: Place) -> None:
     sizes: list[int] = []
 
     class Weighing(MemoryPublisher):
-        def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
             sizes.append(sum(len(one.payload) for one in envelopes))
             return super().publish(envelopes)
 
     of = {bucket(lane("big", "0", ""))}
     keys = [k for k in map(str, range(9999)) if bucket(lane("big", k, "")) in of][:40]
     place.write(*(Message("big", b"x" * (20_000 if n == 7 else 3_000), key=key) for n, key in enumerate(keys)))
-    assert place.relay(Weighing(), batch_bytes=10_000).run_once().left == 40
+    assert place.relay(Weighing(), batch_bytes=10_000).run_once().published == 40
     assert max(sizes) == 20_000
     assert all(size <= 10_000 for size in sizes if size != 20_000)
     assert len(sizes) < 20

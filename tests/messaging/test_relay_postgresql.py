@@ -18,7 +18,7 @@ from retrysafe.ports import Query, Rows
 from retrysafe.programs.drivers import ask, run
 from retrysafe.programs.relaying import take
 from retrysafe.stores.outbox import TABLE
-from retrysafe.types import Envelope, Published, Queued
+from retrysafe.types import Envelope, PublishResult, Queued
 from tests.faults.helpers import own_database, until
 from tests.messaging.test_operating import Place
 
@@ -119,7 +119,7 @@ def test_a_bucket_that_comes_free_is_read_as_it_is_then(level: str, place: Place
         def execute(query: Query) -> Rows:
             if f"{TABLE}_buckets" in query.sql:
                 opened.execute(Query("SELECT 1", {}))  # a statement takes its snapshot before it gets the lock
-                assert place.relay().run_once().left == 2
+                assert place.relay().run_once().published == 2
             return opened.execute(query)
 
         assert run(take(setting.store, setting.outbox, number, most(10, 1 << 20), 0, Walk(), 60.0), execute) == []
@@ -131,7 +131,7 @@ def test_a_server_that_ends_silent_transactions_soon_ends_none_that_publishes(pl
     place.sql(f"ALTER DATABASE {name} SET idle_in_transaction_session_timeout = '300ms'")
 
     class Slow(MemoryPublisher):
-        def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+        def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
             """Until the server has ended a transaction that is silent for a shorter time than the relay's."""
             with closing(place.open()) as other:
                 (pid,) = other.execute("SELECT pg_backend_pid()").fetchone()
@@ -140,7 +140,7 @@ def test_a_server_that_ends_silent_transactions_soon_ends_none_that_publishes(pl
 
     place.write(Message("a", 1, key="A"))
     publisher = Slow()
-    assert place.relay(publisher).run_once().left == 1
+    assert place.relay(publisher).run_once().published == 1
     assert len(publisher.published) == 1
 
 

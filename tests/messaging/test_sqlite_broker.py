@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from retrysafe.messaging.brokers import sqlite
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
-from retrysafe.types import Delivery, Envelope, Reception
+from retrysafe.types import Delivery, Envelope, PublishStatus
 
 
 def message(number: int, key: str | None, topic: str = "orders") -> Envelope:
@@ -58,7 +58,7 @@ async def two(file: Path) -> AsyncIterator[tuple[SqliteConsumer, SqliteConsumer]
 
 async def test_every_bound_queue_has_the_message_as_it_was_until_it_is_settled(file: Path) -> None:
     publisher = AsyncSqlitePublisher(file)
-    assert [one.reception for one in await publisher.publish([message(1, "a")])] == [Reception.ACKED]
+    assert [one.status for one in await publisher.publish([message(1, "a")])] == [PublishStatus.ACKED]
     await publisher.aclose()
     for queue in ("stock", "mail"):
         consumer = SqliteConsumer(file, queue)
@@ -76,8 +76,8 @@ def test_what_no_queue_takes_is_tried_again(file: Path) -> None:
     publisher = SqlitePublisher(file)
     first, second = publisher.publish([message(1, None, "unbound"), message(2, None)])
     publisher.close()
-    assert first.reception is Reception.STALLED
-    assert second.reception is Reception.ACKED
+    assert first.status is PublishStatus.STALLED
+    assert second.status is PublishStatus.ACKED
 
 
 def test_what_is_too_large_for_the_file_is_refused_alone(file: Path) -> None:
@@ -88,12 +88,12 @@ def test_what_is_too_large_for_the_file_is_refused_alone(file: Path) -> None:
     large = message(2, None)._replace(payload=b"x" * 6000)
     said = publisher.publish([message(1, None), large, message(3, None)])
     publisher.close()
-    assert [one.reception for one in said] == [Reception.ACKED, Reception.FATAL, Reception.ACKED]
+    assert [one.status for one in said] == [PublishStatus.ACKED, PublishStatus.REJECTED, PublishStatus.ACKED]
 
 
 def test_a_file_that_is_no_broker_takes_nothing(tmp_path: Path) -> None:
     (published,) = SqlitePublisher(tmp_path / "empty.db").publish([message(1, None)])
-    assert published.reception is Reception.UNAVAILABLE
+    assert published.status is PublishStatus.UNAVAILABLE
 
 
 async def test_a_lane_is_with_one_consumer_in_its_order(file: Path, two: tuple[SqliteConsumer, SqliteConsumer]) -> None:
@@ -176,5 +176,5 @@ async def test_a_file_that_stays_locked_is_tried_again(file: Path, monkeypatch: 
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         (published,) = publisher.publish([message(0, "a")])
-    assert published.reception is Reception.UNAVAILABLE
+    assert published.status is PublishStatus.UNAVAILABLE
     publisher.close()

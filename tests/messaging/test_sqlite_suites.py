@@ -19,7 +19,7 @@ from retrysafe.messaging.cloudevents import envelope_of
 from retrysafe.ports import Consumer
 from retrysafe.testing.consumers import ConsumerFeatures, ConsumerSuite, OpenConsumerBench
 from retrysafe.testing.publishers import PublisherFeatures, PublisherSuite, Publishing
-from retrysafe.types import Envelope, Reception
+from retrysafe.types import Envelope, PublishStatus
 
 
 class Bench:
@@ -46,7 +46,7 @@ class Bench:
 
     async def publish(self, envelopes: Sequence[Envelope]) -> None:
         publisher = AsyncSqlitePublisher(self._path)
-        assert {one.reception for one in await publisher.publish(envelopes)} == {Reception.ACKED}
+        assert {one.status for one in await publisher.publish(envelopes)} == {PublishStatus.ACKED}
         await publisher.aclose()
 
 

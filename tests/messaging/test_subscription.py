@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retrysafe import ConfigurationError
-from retrysafe.messaging import Became, Received, Subscription
+from retrysafe.messaging import InboxMessage, MessageOutcome, Subscription
 from retrysafe.messaging.brokers.memory import MemoryBroker, MemoryConsumer
 from retrysafe.types import Delivery
 from tests.messaging.inboxes import World, envelope
@@ -85,7 +85,7 @@ async def test_a_storm_of_duplicates_is_applied_once_and_in_order(coroutine: boo
         await asyncio.sleep(0)
         apply(messages)
 
-    handler = getattr(world.inbox(), make)("stock", pause="10ms")(aapply if coroutine else apply)
+    handler = getattr(world.inbox(), make)("stock", backoff_base="10ms")(aapply if coroutine else apply)
     broker = MemoryBroker(partitions=4)
     sent = []
     for n in range(300):
@@ -110,8 +110,8 @@ async def test_a_failing_message_holds_its_own_lane_and_no_other(world: World) -
     applied: list[tuple[str, int]] = []
     bad = [True]
 
-    @world.inbox().handler("stock", attempts=1000, pause="1ms", longest_pause="2ms")
-    async def handle(message: Received[Any]) -> None:
+    @world.inbox().handler("stock", max_attempts=1000, backoff_base="1ms", backoff_max="2ms")
+    async def handle(message: InboxMessage[Any]) -> None:
         if bad and message.envelope.id == "0":
             raise ValueError("not yet")
         applied.append((message.envelope.key or "", int(message.envelope.id)))
@@ -142,7 +142,7 @@ async def test_lost_acks_and_a_broker_that_goes_away_cost_no_message_and_repeat_
     assert (broker.depth(), first.acked, first.closed) == (20, [], True)
     second = Recording(broker)
     tally = await Subscription(second, handle).arun_once()
-    assert (tally, broker.depth()) == ({Became.DUPLICATE: 20}, 0)
+    assert (tally, broker.depth()) == ({MessageOutcome.DUPLICATE: 20}, 0)
     assert world.applied() == sorted(str(n) for n in range(20))
     assert "consumer_failed" in world.names()
     await world.boundaries[-1].aclose()
@@ -155,7 +155,7 @@ async def test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back(world
     handled: list[str] = []
 
     @world.inbox().handler("stock")
-    async def handle(message: Received[Any]) -> None:
+    async def handle(message: InboxMessage[Any]) -> None:
         inside.set()
         await go.wait()
         handled.append(message.envelope.id)
@@ -185,8 +185,8 @@ async def test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back(world
 async def test_a_message_without_a_key_is_given_back_and_holds_nothing(world: World) -> None:
     seen: list[str] = []
 
-    @world.inbox().handler("mail", attempts=3, pause="1ms")
-    async def handle(message: Received[Any]) -> None:
+    @world.inbox().handler("mail", max_attempts=3, backoff_base="1ms")
+    async def handle(message: InboxMessage[Any]) -> None:
         seen.append(message.envelope.id)
         if seen.count("0") < 3 and message.envelope.id == "0":
             raise ValueError("not yet")
@@ -206,8 +206,8 @@ async def test_a_window_shorter_than_the_broker_redelivers_is_refused(world: Wor
     handle = world.inbox(window="24h").handler("stock")(lambda message: None)
     broker = MemoryBroker()
     with pytest.raises(ConfigurationError, match=r"window= .* is 24 h, and the broker may .* for 168 h"):
-        Subscription(broker.consumer("orders", redelivers=7 * 86400), handle)
-    Subscription(broker.consumer("orders", redelivers=3600), handle)
+        Subscription(broker.consumer("orders", redelivery_window=7 * 86400), handle)
+    Subscription(broker.consumer("orders", redelivery_window=3600), handle)
     assert world.names() == []
     Subscription(broker.consumer("orders"), handle)
     assert world.names() == ["retention_unknown"]
@@ -218,8 +218,8 @@ async def test_a_subscription_handles_marked_dead_letters_again(world: World) ->
     inbox = world.inbox()
     fail = [True]
 
-    @inbox.handler("stock", attempts=1)
-    async def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_attempts=1)
+    async def handle(message: InboxMessage[Any]) -> None:
         if fail:
             raise ValueError(fail.pop())
         world.apply(message.tx, message.envelope.id)
@@ -240,8 +240,8 @@ async def test_a_redrive_that_is_cut_short_stays_marked(world: World) -> None:
     begun = asyncio.Event()
     failing = [True]
 
-    @inbox.handler("stock", attempts=1)
-    async def handle(message: Received[Any]) -> None:
+    @inbox.handler("stock", max_attempts=1)
+    async def handle(message: InboxMessage[Any]) -> None:
         world.apply(message.tx, message.envelope.id)
         if failing:
             raise ValueError("no")
@@ -255,7 +255,7 @@ async def test_a_redrive_that_is_cut_short_stays_marked(world: World) -> None:
     async with Subscription(Recording(MemoryBroker()), handle, redrive="10ms"):
         await begun.wait()
     assert ([one.marked for one in world.letters(inbox)], world.applied()) == ([True], [])
-    assert [one.became for one in await handle.ahandle_marked()] == [Became.HANDLED]
+    assert [one.became for one in await handle.ahandle_marked()] == [MessageOutcome.HANDLED]
     assert (world.letters(inbox), world.applied()) == ([], ["1"])
     await world.boundaries[-1].aclose()
 
@@ -263,7 +263,7 @@ async def test_a_redrive_that_is_cut_short_stays_marked(world: World) -> None:
 @ONE
 async def test_a_handler_that_can_never_run_ends_its_subscription(world: World) -> None:
     """Instead of a backlog that grows while everything seems to be alive."""
-    inbox = world.inbox(store="postgresql+asyncpg://nobody@localhost/none", letters=world.url)
+    inbox = world.inbox(store="postgresql+asyncpg://nobody@localhost/none", dead_letter_store=world.url)
     handle = inbox.handler("stock")(lambda message: None)
     broker = MemoryBroker()
     broker.put([envelope(1)])
@@ -294,7 +294,7 @@ async def test_a_subscription_outlives_a_look_for_dead_letters_that_fails(world:
 @ONE
 async def test_what_no_message_is_to_blame_for_is_raised_by_one_run_and_survived_by_a_long_one(world: World) -> None:
     inbox = world.inbox()
-    handle = inbox.handler("stock", attempts=1)(lambda message: world.apply(message.tx, message.envelope.id))
+    handle = inbox.handler("stock", max_attempts=1)(lambda message: world.apply(message.tx, message.envelope.id))
     with world.connected() as perform:
         perform("ALTER TABLE retrysafe_records RENAME TO hidden")
     broker = MemoryBroker()
@@ -317,7 +317,7 @@ def test_a_plain_program_runs_it_in_its_own_thread(world: World) -> None:
     handle = world.inbox().handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))
     broker = MemoryBroker(partitions=3)
     broker.put([envelope(n, n % 5) for n in range(25)])
-    assert Subscription(broker.consumer("orders"), handle).run_once() == {Became.HANDLED: 25}
+    assert Subscription(broker.consumer("orders"), handle).run_once() == {MessageOutcome.HANDLED: 25}
     assert (len(world.applied()), broker.depth()) == (25, 0)
 
 

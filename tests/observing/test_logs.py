@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Boundary, InProgress, KeyReused, LoggingObserver, Occurrence
+from retrysafe import Boundary, Event, InProgress, KeyReused, LoggingObserver
 from retrysafe.logs import JsonFormatter
-from retrysafe.observers import OCCURRENCES, Observers
+from retrysafe.observers import EVENTS, Observers
 
 BASE = {"time", "level", "logger", "message", "event", "alias", "boundary", "operation", "key", "attempt", "exception"}
 
@@ -34,8 +34,8 @@ class Log:
         return self._stream.getvalue().splitlines()
 
 
-def occurrence(name: str, **fields: Any) -> Occurrence:
-    return Occurrence(name, "b", "o", "0a1b2c3d", "attempt", fields)
+def occurrence(name: str, **fields: Any) -> Event:
+    return Event(name, "b", "o", "0a1b2c3d", "attempt", fields)
 
 
 # ---------------------------------------------------------------- lines of text
@@ -44,11 +44,11 @@ def occurrence(name: str, **fields: Any) -> Occurrence:
 INJECTED = "x\nERROR lease_lost\r\x1b[2J\u2028\x85\u202e key=00000000"
 
 
-@pytest.mark.parametrize("name", OCCURRENCES)
+@pytest.mark.parametrize("name", EVENTS)
 def test_no_field_can_begin_a_line_or_pass_for_another_field(name: str) -> None:
     log = Log(logging.Formatter("%(message)s"), logging.DEBUG)
-    fields = dict.fromkeys(OCCURRENCES[name].fields, INJECTED)
-    LoggingObserver(log.logger)(Occurrence(name, INJECTED, INJECTED, "0a1b2c3d", "attempt", fields))
+    fields = dict.fromkeys(EVENTS[name].fields, INJECTED)
+    LoggingObserver(log.logger)(Event(name, INJECTED, INJECTED, "0a1b2c3d", "attempt", fields))
     (line,) = log.lines
     assert line.isprintable()
     assert line.count('"x\\nERROR lease_lost\\r\\x1b[2J\\u2028\\x85\\u202e key=00000000"') == 2 + len(fields)
@@ -57,7 +57,7 @@ def test_no_field_can_begin_a_line_or_pass_for_another_field(name: str) -> None:
 def test_a_value_that_looks_like_fields_is_quoted() -> None:
     log = Log(logging.Formatter("%(message)s"), logging.DEBUG)
     for operation in ("charge key=00000000", "key=00000000", 'say"', "back\\slash"):
-        LoggingObserver(log.logger)(Occurrence("completed", "b", operation, "0a1b2c3d", "attempt", {}))
+        LoggingObserver(log.logger)(Event("completed", "b", operation, "0a1b2c3d", "attempt", {}))
     assert [line.partition("operation=")[2].partition(" key=0a")[0] for line in log.lines] == [
         '"charge key=00000000"', '"key=00000000"', r'"say\""', r'"back\\slash"',
     ]  # fmt: skip
@@ -98,7 +98,7 @@ def test_json_of_a_call_its_replay_and_a_mismatch() -> None:
             pass
     boundary.close()
     lines = [json.loads(line) for line in log.lines]
-    assert [(line["event"], line.get("alias")) for line in lines if line["event"] != "asked"] == [
+    assert [(line["event"], line.get("alias")) for line in lines if line["event"] != "store_request"] == [
         ("received", "IdempotencyKeyReceived"),
         ("started", "NewRequestProcessing"),
         ("completed", None),
@@ -130,7 +130,7 @@ def test_json_of_other_records_and_of_what_json_cannot_say() -> None:
 
 
 def test_no_field_hides_another() -> None:
-    for meaning in OCCURRENCES.values():
+    for meaning in EVENTS.values():
         assert BASE.isdisjoint(meaning.fields)
 
 
@@ -142,12 +142,12 @@ class Choosy:
 
     def __init__(self, *names: str) -> None:
         self.names = names
-        self.seen: list[Occurrence] = []
+        self.seen: list[Event] = []
 
     def wants(self, name: str, /) -> bool:
         return name in self.names
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         self.seen.append(occurrence)
 
 
@@ -166,7 +166,7 @@ def test_the_store_is_timed_only_for_those_who_want_to_know() -> None:
     unasked = Boundary("x", store="memory://", observers=[Choosy("completed")])
     with unasked.claim("k") as claim:
         assert type(claim._ground).__name__ == "Leased"
-    asked = Choosy("asked")
+    asked = Choosy("store_request")
     timed = Boundary("x", store="memory://", observers=[asked])
     with timed.claim("other"):
         pass
@@ -181,8 +181,8 @@ def test_the_store_is_timed_only_for_those_who_want_to_know() -> None:
 def test_the_log_wants_what_its_level_takes(level: int) -> None:
     log = Log(logging.Formatter(), level)
     observer = LoggingObserver(log.logger)
-    for name, meaning in OCCURRENCES.items():
-        assert observer.wants(name) == (meaning.level >= level)
+    for name, meaning in EVENTS.items():
+        assert observer.is_enabled(name) == (meaning.level >= level)
 
 
 class Watching:
@@ -197,10 +197,10 @@ class Watching:
         if self.broken == part:
             raise RuntimeError(f"broken {part}")
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         self.seen.append(f"not watched: {occurrence.name}")
 
-    def watch(self, received: Occurrence, /) -> Watching._Watch:
+    def watch(self, received: Event, /) -> Watching._Watch:
         self._fail("watch")
         return Watching._Watch(self)
 
@@ -208,7 +208,7 @@ class Watching:
         def __init__(self, owner: Watching) -> None:
             self._owner = owner
 
-        def __call__(self, occurrence: Occurrence, /) -> None:
+        def __call__(self, occurrence: Event, /) -> None:
             self._owner._fail("told")
             self._owner.seen.append(occurrence.name)
 
@@ -229,9 +229,9 @@ def test_a_watch_is_told_in_its_observers_place_and_closed_once() -> None:
         pytest.fail("twice")
     assert boundary.resolve("other", "released")
     assert watching.seen == [
-        "received", "asked", "started", "asked", "completed",
-        "received", "asked", "started", "asked", "unknown",
-        "received", "asked", "started", "received", "asked", "unknown",
+        "received", "store_request", "started", "store_request", "completed",
+        "received", "store_request", "started", "store_request", "unknown",
+        "received", "store_request", "started", "received", "store_request", "unknown",
         "not watched: resolved",
     ]  # fmt: skip
     assert watching.closed == [None, error, conflict.value, conflict.value]
@@ -244,7 +244,7 @@ class Undecided:
     def wants(self, name: str, /) -> bool:
         raise RuntimeError("broken wants")
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         pytest.fail("told without being asked")
 
 
@@ -268,5 +268,5 @@ def _quiet() -> Iterator[None]:
 def test_telling_nobody_makes_nothing() -> None:
     unreadable: Any = None  # a key is redacted only for somebody
     observers = Observers([Choosy()])
-    observers.tell("received", "b", "o", unreadable, "a", {})
-    assert not observers.wants("received")
+    observers.emit("received", "b", "o", unreadable, "a", {})
+    assert not observers.is_enabled("received")

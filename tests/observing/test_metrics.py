@@ -28,9 +28,9 @@ from retrysafe.core import keys
 from retrysafe.core.outcomes import Ground
 from retrysafe.grounds import Settled
 from retrysafe.metrics import ATTEMPTS, BEGINNINGS, CLAIMS, COUNTERS, ENDINGS, GAUGES, MEASURES, counted_by
-from retrysafe.observers import OCCURRENCES
+from retrysafe.observers import EVENTS
 from retrysafe.otel import MOST, OpenTelemetryObserver
-from retrysafe.ports import Occurrence
+from retrysafe.ports import Event
 from retrysafe.timing import Timed
 from tests.faults.helpers import forever
 from tests.observing.telemetry import Telemetry, Works, apart
@@ -124,7 +124,7 @@ async def test_doubt_and_how_it_is_settled(works: Works, telemetry: Telemetry) -
     else:
         assert await boundary.aresolve("k", "completed", result=1)
     assert telemetry.total("retrysafe.unknown", error_type="ValueError") == 1
-    assert telemetry.total(CLAIMS, outcome="doubted") == 1
+    assert telemetry.total(CLAIMS, outcome="unknown_refused") == 1
     assert telemetry.total("retrysafe.resolutions", outcome="completed") == 1
 
 
@@ -303,13 +303,13 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OCCURRENCES)
+@pytest.mark.parametrize("name", EVENTS)
 def test_no_metric_carries_a_key_an_attempt_or_a_scope(name: str, telemetry: Telemetry) -> None:
     key = keys.redact(b"\xde\xad\xbe\xef" * 8)
 
-    def occurrence(name: str) -> Occurrence:
-        fields = {field: VALUES.get(field, "secrettext") for field in OCCURRENCES[name].fields}
-        return Occurrence(name, "b", "o", key, "attempt-id", fields)
+    def occurrence(name: str) -> Event:
+        fields = {field: VALUES.get(field, "secrettext") for field in EVENTS[name].fields}
+        return Event(name, "b", "o", key, "attempt-id", fields)
 
     telemetry.observer(occurrence(name))
     watch = telemetry.observer.watch(occurrence("received"))
@@ -326,15 +326,20 @@ def test_no_metric_carries_a_key_an_attempt_or_a_scope(name: str, telemetry: Tel
 
 
 def test_every_occurrence_is_counted_or_measured_or_known_not_to_be() -> None:
-    uncounted = {name for name in OCCURRENCES if not counted_by(name)}
-    known = {"received": "the sum of the claims", "asked": "measured", "swept": "a batch", "sweep_failed": "no claim"}
+    uncounted = {name for name in EVENTS if not counted_by(name)}
+    known = {
+        "received": "the sum of the claims",
+        "store_request": "measured",
+        "swept": "a batch",
+        "sweep_failed": "no claim",
+    }
     known["messages_trimmed"] = "told for each stream"
     known["retention_unknown"] = "told when a subscription begins"
     known["destination_recovered"] = "its stalls are counted"
     known["upstream_failed"] = "counted by the gateway, by route and error"
     assert uncounted == known.keys()
-    assert {name for counter in COUNTERS for name in counter.occurrences} <= OCCURRENCES.keys()
-    assert set(ENDINGS) < set(OCCURRENCES)
+    assert {name for counter in COUNTERS for name in counter.occurrences} <= EVENTS.keys()
+    assert set(ENDINGS) < set(EVENTS)
 
 
 def test_names_without_end_become_one_series(telemetry: Telemetry) -> None:

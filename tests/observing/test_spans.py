@@ -265,7 +265,7 @@ async def test_doubt(works: Works, telemetry: Telemetry) -> None:
         await works.run(boundary, "k")
     unknown, doubted = telemetry.spans()
     assert (unknown.status.status_code, unknown.status.description) == (StatusCode.ERROR, "unknown")
-    assert (doubted.status.status_code, doubted.status.description) == (StatusCode.ERROR, "doubted")
+    assert (doubted.status.status_code, doubted.status.description) == (StatusCode.ERROR, "unknown_refused")
 
 
 async def test_who_waits_says_how_often(telemetry: Telemetry, tmp_path: Path) -> None:

@@ -218,9 +218,9 @@ def test_a_result_is_shown_on_request_only(shelf: Place, command: Command, value
 
 class Raw:
     def encode(self, value: Any, annotation: Any) -> Any:
-        from retrysafe import Stored
+        from retrysafe import StoredResult
 
-        return Stored(value, "application/octet-stream", 1)
+        return StoredResult(value, "application/octet-stream", 1)
 
     def decode(self, stored: Any, annotation: Any) -> Any:
         return stored.body

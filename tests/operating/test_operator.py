@@ -21,10 +21,10 @@ import redis
 from retrysafe import (
     Boundary,
     ConfigurationError,
+    Event,
     InProgress,
     KeyExpired,
     LeaseLost,
-    Occurrence,
     OutcomeUnknown,
     RetrysafeError,
     SchemaOutdated,
@@ -63,7 +63,10 @@ def test_an_unknown_key_is_resolved_as_completed(place: Place) -> None:
     change = place.operator().resolve(seen, "completed", result={"id": 7})
     assert (change.done, place.retry(window="1h", memory="2h")) == (True, {"id": 7})
     settled = place.record("K")
-    assert (settled.expires - settled.updated, settled.forget - settled.updated) == (3600 * 10**6, 7200 * 10**6)
+    assert (settled.expires - settled.updated, settled.tombstone_until - settled.updated) == (
+        3600 * 10**6,
+        7200 * 10**6,
+    )
 
 
 def test_an_unknown_key_is_resolved_as_failed(place: Place) -> None:
@@ -231,7 +234,7 @@ def test_keys_are_found_by_what_they_are(place: Place) -> None:
 
 
 def test_a_key_is_found_by_the_digits_in_the_log(place: Place) -> None:
-    told: list[Occurrence] = []
+    told: list[Event] = []
     with place.boundary(observers=[told.append]).claim("K") as claim:
         claim.result = 1
     operator = place.operator()
@@ -267,7 +270,7 @@ def test_an_error_leads_to_its_record(place: Place) -> None:
 
 
 def test_every_change_is_told_and_audited_and_nothing_else_is(place: Place) -> None:
-    told: list[Occurrence] = []
+    told: list[Event] = []
     entries: list[Mapping[str, Any]] = []
     operator = place.operator(observers=[told.append], audit=entries.append, actor="alice")
     seen = place.unknown()

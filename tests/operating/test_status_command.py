@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from retrysafe import Boundary, ConfigurationError, Occurrence, connect, migrations
+from retrysafe import Boundary, ConfigurationError, Event, connect, migrations
 from retrysafe.backend import Backend
 from retrysafe.cli.status import _difference
 from retrysafe.connect import urls
@@ -142,7 +142,7 @@ def test_the_query_answers_in_the_order_in_which_it_is_read(postgresql: str) -> 
 async def test_a_warning_is_told_once_per_process(postgresql: str, colour: str) -> None:
     connect.connect(postgresql).migrate()
     weak = f"{postgresql}?options=-c%20synchronous_commit%3Doff&application_name={uuid4().hex}"
-    told: list[Occurrence] = []
+    told: list[Event] = []
     one, other = (Boundary(f"{name}-{uuid4().hex}", store=weak, observers=[told.append]) for name in ("a", "b"))
     for boundary in (one, other, one):
         if colour == "sync":

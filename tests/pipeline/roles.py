@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from retrysafe import Boundary
-from retrysafe.messaging import Inbox, Received, Subscription
+from retrysafe.messaging import Inbox, InboxMessage, Subscription
 from retrysafe.messaging.relay import Relay
 from tests.pipeline.brokers import broker
 
@@ -32,8 +32,8 @@ def inventory(database: str, kind: str, where: str, topic: str) -> None:
     boundary = Boundary("inventory", store=store, effects="transactional")
     inbox = Inbox(boundary)
 
-    @inbox.handler("inventory", crashes=1000)  # they are innocent
-    async def reserve(message: Received[Any]) -> None:
+    @inbox.handler("inventory", max_crashes=1000)  # they are innocent
+    async def reserve(message: InboxMessage[Any]) -> None:
         order, tx = message.data, message.tx
         taking = "UPDATE stock SET on_hand = on_hand - $1 WHERE sku = $2"
         await tx.execute(taking, order["quantity"], order["sku"])

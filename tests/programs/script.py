@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.errors import StoreUnavailable
 from retrysafe.ports import Ask, Capabilities, Steps
-from retrysafe.types import Clocks, Effects, Held, Record, State, Stored, Want
+from retrysafe.types import Clocks, Effects, Held, Record, State, StoredResult, Want
 
 CLOCKS = Clocks(lease=10, window=100, memory=200)
 NOW = 1000
-RESULT = Stored(b"result", "text/plain", 1)
-OTHER_RESULT = Stored(b"other result", "text/plain", 1)
+RESULT = StoredResult(b"result", "text/plain", 1)
+OTHER_RESULT = StoredResult(b"other result", "text/plain", 1)
 
 
 def want(effects: Effects = "keyed") -> Want:
@@ -41,7 +41,7 @@ def record(state: State = State.RUNNING, attempt: str = "other", **changes: Any)
         created=NOW,
         updated=NOW,
         expires=NOW + 100,
-        forget=NOW + 200,
+        tombstone_until=NOW + 200,
         version=3,
         result=RESULT if state in (State.COMPLETED, State.FAILED) else None,
         now=NOW,
@@ -83,10 +83,10 @@ class LabellingStore:
     def take(self, want: Want, seen: Record) -> Ask[Any]:
         return _ask("take", want, seen)
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[Any]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[Any]:
         return _ask("settle", held, event, result)
 
-    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[Any]:
+    def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[Any]:
         return _ask("resolve", seen, event, result, clocks)
 
     def renew(self, held: Sequence[Held]) -> list[Ask[Any]]:

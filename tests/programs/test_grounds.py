@@ -6,14 +6,14 @@ import pytest
 
 from retrysafe import heartbeat
 from retrysafe.core.outcomes import Verdict
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.errors import StoreUnavailable
 from retrysafe.grounds import Settled, _read_back
 from retrysafe.heartbeat import Lease
 from retrysafe.types import Clocks, Record, State
 from tests.programs.script import HELD, record
 
-COMPLETED = Verdict(Event.COMPLETE)
+COMPLETED = Verdict(Transition.COMPLETE)
 LOST = StoreUnavailable("the connection broke")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from retrysafe.core.decisions import Decision, decide
 from retrysafe.core.outcomes import Ending, Ground, Transaction, Verdict, verdict
-from retrysafe.core.transitions import RULES, Event
+from retrysafe.core.transitions import RULES, Transition
 from retrysafe.errors import StoreUnavailable
 from retrysafe.executors.memory import MemoryClient
 from retrysafe.heartbeat import Lease, _Schedule, clock
@@ -58,13 +58,13 @@ IN_ITS_WAY = (
     IN_DOUBT,
     record(State.RELEASED),
     record(State.COMPLETED, expires=NOW),
-    record(State.COMPLETED, expires=NOW, forget=NOW),
+    record(State.COMPLETED, expires=NOW, tombstone_until=NOW),
 )
 FAILURES = (DOWN, UNSENT, BROKEN)
 SEEN = record(State.UNKNOWN)
 LOCK = Query("LOCK", {})
 MIGRATIONS = [Migration(1, "one", ("A", "B")), Migration(2, "two", ("C",))]
-EVENTS = (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
+EVENTS = (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE)
 
 
 def replies(asked: Asked | Query, depth: int) -> Sequence[Any]:
@@ -101,14 +101,14 @@ PROGRAMS: dict[str, Program] = {
     **{f"claim, {effects}": (lambda effects=effects: claim(STORE, want(effects))) for effects in ("keyed", "external")},  # type: ignore[misc]
     "claim, transactional": lambda: claim(STORE, want("transactional")),
     **{f"{event}": (lambda event=event: settle(STORE, HELD, event, RESULT)) for event in EVENTS},  # type: ignore[misc]
-    "complete in a transaction": lambda: settle(STORE, HELD._replace(transactional=True), Event.COMPLETE, RESULT),
-    "resolve": lambda: resolve(STORE, SEEN, Event.RESOLVE_COMPLETED, RESULT, CLOCKS),
+    "complete in a transaction": lambda: settle(STORE, HELD._replace(transactional=True), Transition.COMPLETE, RESULT),
+    "resolve": lambda: resolve(STORE, SEEN, Transition.RESOLVE_COMPLETED, RESULT, CLOCKS),
     "read": lambda: read(STORE, b"key"),
     "renew": lambda: renew(STORE, [HELD, HELD._replace(key=b"second")]),
     "sweep": lambda: sweep(STORE, 10),
     "open a claim": lambda: open_claim(STORE, want("transactional")),
-    "conclude with commit": lambda: _conclude(Verdict(Event.COMPLETE)),
-    "conclude with the savepoint": lambda: _conclude(Verdict(Event.FAIL, Transaction.SAVEPOINT)),
+    "conclude with commit": lambda: _conclude(Verdict(Transition.COMPLETE)),
+    "conclude with the savepoint": lambda: _conclude(Verdict(Transition.FAIL, Transaction.SAVEPOINT)),
     "conclude with rollback": lambda: _conclude(Verdict(None, Transaction.ROLLBACK)),
     "frozen snapshot": lambda: frozen_snapshot(STORE),
     "schema version": lambda: schema_version(STORE),
@@ -275,7 +275,7 @@ def test_a_claim_takes_only_what_may_be_taken_and_suspects_only_doubt() -> None:
                 assert asked.arguments[1] in path.told[:number]
             if asked.kind == "resolve":
                 assert decide(asked.arguments[0], want()) is Decision.SUSPECT
-                assert asked.arguments[1] is Event.SUSPECT
+                assert asked.arguments[1] is Transition.SUSPECT
 
 
 def test_a_lost_reply_to_a_claim_is_read_back_as_ones_own() -> None:
@@ -323,7 +323,7 @@ def test_a_dead_external_attempt_is_marked_unknown_and_reported() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_settled_means_accepted_or_found_there_under_the_own_attempt_and_token(event: Event) -> None:
+def test_settled_means_accepted_or_found_there_under_the_own_attempt_and_token(event: Transition) -> None:
     accepted = 0
     for path in paths(str(event)):
         if path.error is not None:
@@ -339,7 +339,7 @@ def test_settled_means_accepted_or_found_there_under_the_own_attempt_and_token(e
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_a_record_with_another_token_was_not_settled_by_this_attempt(event: Event) -> None:
+def test_a_record_with_another_token_was_not_settled_by_this_attempt(event: Transition) -> None:
     """The same attempt id with another token: another life of the key, after a late duplicate of the claim."""
     target = RULES[event].target
     assert target is not None
@@ -349,23 +349,23 @@ def test_a_record_with_another_token_was_not_settled_by_this_attempt(event: Even
 
 def test_a_result_that_a_person_stored_is_not_taken_for_the_own_one() -> None:
     settled = record(State.COMPLETED, "me")._replace(result=OTHER_RESULT)
-    assert run(settle(STORE, HELD, Event.COMPLETE, RESULT), Script([False, settled])) is False
+    assert run(settle(STORE, HELD, Transition.COMPLETE, RESULT), Script([False, settled])) is False
 
 
 def test_only_unknown_records_are_resolved() -> None:
     for state in State:
         seen = record(state)
         if state is State.UNKNOWN:
-            assert run(resolve(STORE, seen, Event.RESOLVE_FAILED, RESULT, CLOCKS), Script([True])) is True
+            assert run(resolve(STORE, seen, Transition.RESOLVE_FAILED, RESULT, CLOCKS), Script([True])) is True
         else:
-            assert run(resolve(STORE, seen, Event.RESOLVE_FAILED, RESULT, CLOCKS), Script([])) is False
+            assert run(resolve(STORE, seen, Transition.RESOLVE_FAILED, RESULT, CLOCKS), Script([])) is False
 
 
 def test_a_lost_reply_to_a_resolution_is_read_back() -> None:
     resolved = SEEN._replace(state=State.COMPLETED, result=RESULT, version=SEEN.version + 1)
 
     def answer(*told: Any) -> Any:
-        return run(resolve(STORE, SEEN, Event.RESOLVE_COMPLETED, RESULT, CLOCKS), Script([*told]))
+        return run(resolve(STORE, SEEN, Transition.RESOLVE_COMPLETED, RESULT, CLOCKS), Script([*told]))
 
     assert answer(DOWN, False, resolved) is True
     assert answer(DOWN, True) is True, "the request was lost, not its reply"
@@ -384,7 +384,7 @@ def test_a_lease_that_cannot_be_renewed_costs_the_others_nothing() -> None:
     for held in claims:
         beats.add(Lease(held, now, lambda name, held=held, **fields: told[held.key].append(name)))
     beats.answered(claims, {claims[2]}, DOWN, now)
-    assert [name for name in told[b"third"] if name != "asked"] == []
+    assert [name for name in told[b"third"] if name != "store_request"] == []
     assert {"renewal_failed"} <= set(told[b"key"]) & set(told[b"second"])
     assert "lease_lost" not in told[b"key"] + told[b"second"], "it may not have been asked for: it is tried again"
     beats.answered(claims, {claims[2]}, None, now)

@@ -11,11 +11,11 @@ from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 from retrysafe.core.decisions import Decision, decide
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation.judging import Check, Judge, Violation, result_of
 from retrysafe.testing.simulation.messages import Message
-from retrysafe.types import Clocks, Effects, Held, Record, State, Stored, Want
+from retrysafe.types import Clocks, Effects, Held, Record, State, StoredResult, Want
 
 KEY = b"key"
 EPOCH = 100
@@ -135,17 +135,17 @@ def _act(world: World, size: Size, number: int) -> Iterator[Step]:
     match attempt:
         case ("idle", sends):
             want = want_of(size, number)
-            message = Message("claim", KEY, want, Event.CLAIM, number)
+            message = Message("claim", KEY, want, Transition.CLAIM, number)
             yield f"{name} claims", _send(world, number, ("claiming", sends), message), None
         case ("held", held):
             yield from _perform(world, size, number, held)
-            message = Message("settle", KEY, held, Event.RELEASE, number)
+            message = Message("settle", KEY, held, Transition.RELEASE, number)
             yield f"{name} releases", _send(world, number, ("gone",), message), None
         case ("did", held):
-            message = Message("settle", KEY, held, Event.COMPLETE, number)
-            yield f"{name} completes", _send(world, number, ("settling", held, Event.COMPLETE), message), None
+            message = Message("settle", KEY, held, Transition.COMPLETE, number)
+            yield f"{name} completes", _send(world, number, ("settling", held, Transition.COMPLETE), message), None
             if size.effects == "external":
-                doubt = Message("settle", KEY, held, Event.DOUBT, number)
+                doubt = Message("settle", KEY, held, Transition.DOUBT, number)
                 yield f"{name} doubts", _send(world, number, ("gone",), doubt), None
         case ("claiming" | "taking" | "suspecting", sends) if sends:
             yield f"{name} got no answer", _become(world, number, ("idle", sends - 1)), None
@@ -221,9 +221,9 @@ def _ask(size: Size, message: Message) -> Any:
     if message.kind == "take":
         return _STORE.take(want_of(size, message.request), named)
     if message.kind == "settle":
-        own = result_of(named.attempt, named.token) if event is Event.COMPLETE else None
+        own = result_of(named.attempt, named.token) if event is Transition.COMPLETE else None
         return _STORE.settle(named, event, own)
-    result = Stored(b"operator", "t", 1) if event is Event.RESOLVE_COMPLETED else None
+    result = StoredResult(b"operator", "t", 1) if event is Transition.RESOLVE_COMPLETED else None
     return _STORE.resolve(named, event, result, size.clocks)
 
 
@@ -241,7 +241,7 @@ def _reply(world: World, size: Size, message: Message, answer: Any, judge: Judge
             return _become(world, number, ("held", _hold(size, number, answer)))
         case "resolve", ("suspecting", sends):
             return _become(world, number, ("idle", sends - 1) if sends else ("gone",))
-        case "settle", ("settling", held, Event.COMPLETE):
+        case "settle", ("settling", held, Transition.COMPLETE):
             if answer:
                 judge.answered(held.attempt, held.token, result_of(held.attempt, held.token))
             return _become(world, number, ("gone",))._replace(books=_put_away(judge))
@@ -257,9 +257,9 @@ def _decide(world: World, size: Size, number: int, sends: int, record: Record, j
     if decision is Decision.MINE:
         return _become(world, number, ("held", _hold(size, number, record)))
     if decision is Decision.TAKE:
-        return _send(world, number, ("taking", sends), Message("take", KEY, record, Event.CLAIM, number))
+        return _send(world, number, ("taking", sends), Message("take", KEY, record, Transition.CLAIM, number))
     if decision is Decision.SUSPECT:
-        message = Message("resolve", KEY, record, Event.SUSPECT, number)
+        message = Message("resolve", KEY, record, Transition.SUSPECT, number)
         return _send(world, number, ("suspecting", sends), message)
     if decision is Decision.BUSY and sends:
         return _become(world, number, ("idle", sends - 1))
@@ -277,7 +277,7 @@ def _sweep(world: World, size: Size) -> Iterator[Step]:
         ask.request(records, world.now)
     if not records:
         judge = _open(world.books)
-        judge.wrote(Message("sweep", KEY, None, Event.SWEEP, -1), world.record, None, world.now)
+        judge.wrote(Message("sweep", KEY, None, Transition.SWEEP, -1), world.record, None, world.now)
         in_time = world.flight if size.later_than_memory else _unnamed(world.flight)
         yield "sweep", world._replace(record=None, flight=in_time, books=_put_away(judge)), judge
 
@@ -295,6 +295,6 @@ def _operate(world: World) -> Iterator[Step]:
     if any(message.kind == "resolve" and message.request < 0 for message in world.flight):
         return
     happened = _open(world.books).happened(world.record)
-    event = Event.RESOLVE_COMPLETED if happened else Event.RESOLVE_RELEASED
+    event = Transition.RESOLVE_COMPLETED if happened else Transition.RESOLVE_RELEASED
     message = Message("resolve", KEY, world.record, event, -1)
     yield "operator settles", world._replace(flight=_sorted((*world.flight, message))), None

@@ -8,7 +8,7 @@ import pytest
 
 from retrysafe.core import decisions, transitions
 from retrysafe.core.decisions import Decision
-from retrysafe.core.transitions import Event, Rule
+from retrysafe.core.transitions import Rule, Transition
 from retrysafe.errors import IllegalTransition
 from retrysafe.testing.simulation.judging import Check
 from retrysafe.types import Clocks, Held, Record, Standing
@@ -69,14 +69,14 @@ def test_a_fence_without_the_attempt_id_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 BREAKS = {
-    "running is claimed": (Event.CLAIM, Standing.RUNNING, Check.LEASE),
-    "completed is claimed": (Event.CLAIM, Standing.COMPLETED, Check.SETTLED),
-    "completed is completed again": (Event.COMPLETE, Standing.COMPLETED, Check.SETTLED),
-    "running is swept": (Event.SWEEP, Standing.RUNNING, Check.KEPT),
-    "lapsed is swept": (Event.SWEEP, Standing.LAPSED, Check.KEPT),
-    "unknown is swept": (Event.SWEEP, Standing.UNKNOWN, Check.KEPT),
-    "running is suspected": (Event.SUSPECT, Standing.RUNNING, Check.LEASE),
-    "unknown is claimed": (Event.CLAIM, Standing.UNKNOWN, Check.BLIND),
+    "running is claimed": (Transition.CLAIM, Standing.RUNNING, Check.LEASE),
+    "completed is claimed": (Transition.CLAIM, Standing.COMPLETED, Check.SETTLED),
+    "completed is completed again": (Transition.COMPLETE, Standing.COMPLETED, Check.SETTLED),
+    "running is swept": (Transition.SWEEP, Standing.RUNNING, Check.KEPT),
+    "lapsed is swept": (Transition.SWEEP, Standing.LAPSED, Check.KEPT),
+    "unknown is swept": (Transition.SWEEP, Standing.UNKNOWN, Check.KEPT),
+    "running is suspected": (Transition.SUSPECT, Standing.RUNNING, Check.LEASE),
+    "unknown is claimed": (Transition.CLAIM, Standing.UNKNOWN, Check.BLIND),
 }
 _EAGER = {
     Standing.RUNNING: Decision.TAKE,
@@ -91,9 +91,9 @@ def test_a_rule_too_many_is_found(monkeypatch: pytest.MonkeyPatch, name: str) ->
     rule = transitions.RULES[event]
     broken = Rule(rule.sources | {standing}, rule.target, rule.guard)
     monkeypatch.setitem(transitions.RULES, event, broken)
-    if event is Event.CLAIM:
+    if event is Transition.CLAIM:
         monkeypatch.setitem(decisions._BY_STANDING, standing, _EAGER[standing])
-    if event is Event.SUSPECT:
+    if event is Transition.SUSPECT:
         monkeypatch.setitem(decisions._BY_STANDING, standing, Decision.SUSPECT)
     found = search(Size("external"))
     assert found.violation is not None

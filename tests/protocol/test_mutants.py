@@ -16,14 +16,14 @@ import pytest
 from retrysafe.core import decisions, keys, outcomes, transitions
 from retrysafe.core.decisions import Decision
 from retrysafe.core.outcomes import Ending, Ground, Verdict
-from retrysafe.core.transitions import Event, Rule
+from retrysafe.core.transitions import Rule, Transition
 from retrysafe.ports import Ask, Store
 from retrysafe.programs import claiming
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation import PARTS, PLAN, Plan, Report, simulate
 from retrysafe.testing.simulation.acting import Parts
 from retrysafe.testing.simulation.judging import Check
-from retrysafe.types import Held, Micros, Record, Standing, State, Stored, Want
+from retrysafe.types import Held, Micros, Record, Standing, State, StoredResult, Want
 
 SEEDS = 3000
 
@@ -48,7 +48,7 @@ def first_caught(check: Check, store: Store | None = None, parts: Parts = PARTS,
     pytest.fail(f"{SEEDS} seeds did not show: {check.value}")
 
 
-def allow(patch: pytest.MonkeyPatch, event: Event, *more: Standing) -> None:
+def allow(patch: pytest.MonkeyPatch, event: Transition, *more: Standing) -> None:
     """Let ``event`` happen from more standings than the table says."""
     rule = transitions.RULES[event]
     patch.setitem(transitions.RULES, event, Rule(rule.sources | frozenset(more), rule.target, rule.guard))
@@ -72,12 +72,12 @@ def test_a_stale_result_is_stored_without_a_fence(monkeypatch: pytest.MonkeyPatc
 class DeletesOnRelease(MemoryStore):
     """Frees a key by removing its row."""
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         settle = super().settle(held, event, result)
 
         def step(records: dict[bytes, Record], now: Micros) -> bool:
             done: bool = settle.request(records, now)
-            if done and event is Event.RELEASE:
+            if done and event is Transition.RELEASE:
                 del records[held.key]
             return done
 
@@ -122,7 +122,7 @@ def test_a_takeover_keeps_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_renewal_revives_a_lapsed_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow(monkeypatch, Event.RENEW, Standing.LAPSED)
+    allow(monkeypatch, Transition.RENEW, Standing.LAPSED)
     first_caught(Check.LEASE)
 
 
@@ -153,12 +153,12 @@ class ClearsOnRelease(MemoryStore):
     def __init__(self, **emptied: Any) -> None:
         self.emptied = emptied
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         settle = super().settle(held, event, result)
 
         def step(records: dict[bytes, Record], now: Micros) -> bool:
             done: bool = settle.request(records, now)
-            if done and event is Event.RELEASE:
+            if done and event is Transition.RELEASE:
                 records[held.key] = records[held.key]._replace(**self.emptied)
             return done
 
@@ -174,13 +174,13 @@ def test_a_release_clears_the_fingerprint() -> None:
 
 
 def test_unknown_is_run_again_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow(monkeypatch, Event.CLAIM, Standing.UNKNOWN)
+    allow(monkeypatch, Transition.CLAIM, Standing.UNKNOWN)
     decide_instead(monkeypatch, lambda _, __, was: Decision.TAKE if was is Decision.DOUBT else was)
     first_caught(Check.BLIND)
 
 
 def test_unknown_run_again_has_its_effect_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow(monkeypatch, Event.CLAIM, Standing.UNKNOWN)
+    allow(monkeypatch, Transition.CLAIM, Standing.UNKNOWN)
     decide_instead(monkeypatch, lambda _, __, was: Decision.TAKE if was is Decision.DOUBT else was)
     first_caught(Check.ONE_EFFECT)
 
@@ -190,22 +190,22 @@ def test_a_lapsed_external_attempt_is_taken_over_like_a_keyed_one(monkeypatch: p
     first_caught(Check.ONE_EFFECT)
 
 
-@pytest.mark.parametrize("event", [Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE])
-def test_a_settled_record_is_written_again(monkeypatch: pytest.MonkeyPatch, event: Event) -> None:
+@pytest.mark.parametrize("event", [Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE])
+def test_a_settled_record_is_written_again(monkeypatch: pytest.MonkeyPatch, event: Transition) -> None:
     allow(monkeypatch, event, Standing.COMPLETED, Standing.FAILED, Standing.RELEASED)
     monkeypatch.setattr(transitions, "_match_owner", lambda record, held: None)
     first_caught(Check.SETTLED)
 
 
 def test_completed_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow(monkeypatch, Event.CLAIM, Standing.COMPLETED)
+    allow(monkeypatch, Transition.CLAIM, Standing.COMPLETED)
     decide_instead(monkeypatch, lambda _, __, was: Decision.TAKE if was is Decision.REPLAY else was)
     first_caught(Check.REPLAY)
 
 
 @pytest.mark.parametrize("standing", [Standing.LAPSED, Standing.UNKNOWN, Standing.EXPIRED])
 def test_a_sweep_removes_more_than_is_forgotten(monkeypatch: pytest.MonkeyPatch, standing: Standing) -> None:
-    allow(monkeypatch, Event.SWEEP, standing)
+    allow(monkeypatch, Transition.SWEEP, standing)
     first_caught(Check.KEPT, plan=PLAN._replace(clocks=PLAN.clocks._replace(memory=4 * PLAN.clocks.window)))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retrysafe.core.decisions import Decision
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.endings import Said
 from retrysafe.ports import Ask, Cache, Steps, Store
 from retrysafe.programs import migrating, operating, settling, sweeping
@@ -24,7 +24,7 @@ from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation import PARTS, PLANS, Check, Fault, Parts, Plan, simulate, survey
 from retrysafe.testing.simulation.acting import answer_of, decode
 from retrysafe.testing.simulation.plan import PAUSES
-from retrysafe.types import Allowance, Clocks, Micros, Record, Refusal, Standing, Stored, Want
+from retrysafe.types import Allowance, Clocks, Micros, Record, Refusal, Standing, StoredResult, Want
 from tests.protocol.test_mutants import allow, decide_instead, first_caught
 
 SWEEPER, ARCHIVE, PROBES = PLANS["sweeper"], PLANS["archive"], PLANS["probes"]
@@ -115,21 +115,23 @@ def test_a_dropped_key_leaves_no_version_behind() -> None:
 
 @pytest.mark.parametrize("check", [Check.ONE_EFFECT, Check.TRUTH])
 def test_a_probe_that_says_nothing_is_taken_to_say_that_nothing_happened(check: Check) -> None:
-    def guess(said: Said, result: Any) -> tuple[Event, Stored | None] | None:
-        return answer_of(said, result) or (Event.RESOLVE_RELEASED, None)
+    def guess(said: Said, result: Any) -> tuple[Transition, StoredResult | None] | None:
+        return answer_of(said, result) or (Transition.RESOLVE_RELEASED, None)
 
     first_caught(check, parts=Parts(answer_of=guess), plan=PROBES)
 
 
 def test_a_probe_that_says_nothing_is_taken_to_say_that_it_happened() -> None:
-    def guess(said: Said, result: Any) -> tuple[Event, Stored | None] | None:
-        return answer_of(said, result) or (Event.RESOLVE_COMPLETED, Stored(b'"guessed"', "t", 1))
+    def guess(said: Said, result: Any) -> tuple[Transition, StoredResult | None] | None:
+        return answer_of(said, result) or (Transition.RESOLVE_COMPLETED, StoredResult(b'"guessed"', "t", 1))
 
     first_caught(Check.TRUTH, parts=Parts(answer_of=guess), plan=PROBES)
 
 
 def test_a_probe_speaks_of_whatever_record_is_there_when_it_has_found_out() -> None:
-    def newest(store: Store, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Steps[bool]:
+    def newest(
+        store: Store, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks
+    ) -> Steps[bool]:
         record = yield from settling.read(store, seen.key)
         return record is not None and (yield from settling.resolve(store, record, event, result, clocks))
 
@@ -137,7 +139,7 @@ def test_a_probe_speaks_of_whatever_record_is_there_when_it_has_found_out() -> N
 
 
 def test_an_operator_settles_the_doubt_of_another_attempt_than_he_looked_into() -> None:
-    def settle_doubt(store: Store, key: bytes, event: Event, stored: Any, **how: Any) -> Steps[Change]:
+    def settle_doubt(store: Store, key: bytes, event: Transition, stored: Any, **how: Any) -> Steps[Change]:
         return (yield from operating.settle_doubt(store, key, event, stored, clocks=how["clocks"]))
 
     frozen = (*PAUSES, Fault.REPLY_LOST, Fault.CRASHED_AFTER)
@@ -147,7 +149,7 @@ def test_an_operator_settles_the_doubt_of_another_attempt_than_he_looked_into() 
 
 @pytest.mark.parametrize("check", [Check.STUCK, Check.IN_DOUBT])
 def test_a_quarantined_key_that_nobody_settles_is_found_in_the_end(check: Check) -> None:
-    def never(store: Store, key: bytes, event: Event, stored: Any, **how: Any) -> Steps[Change]:
+    def never(store: Store, key: bytes, event: Transition, stored: Any, **how: Any) -> Steps[Change]:
         return Change(False, None)
         yield
 
@@ -224,7 +226,7 @@ def test_a_codec_reads_what_a_later_one_wrote() -> None:
 
 
 def test_an_unreadable_result_is_taken_for_none_and_the_work_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow(monkeypatch, Event.CLAIM, Standing.COMPLETED)
+    allow(monkeypatch, Transition.CLAIM, Standing.COMPLETED)
 
     def rerun(record: Record, want: Want, decision: Decision) -> Decision:
         unreadable = record.result is not None and record.result.codec_version > 1

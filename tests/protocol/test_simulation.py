@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import Ask
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation import PLAN, PLANS, Fault, Plan, Report, Script, Survey, simulate, sqlite, survey
 from retrysafe.testing.simulation.shrinking import shrink
-from retrysafe.types import Clocks, Held, Record, Stored, Want
+from retrysafe.types import Clocks, Held, Record, StoredResult, Want
 from tests.proving.effort import effort
 from tests.proving.plugin import Record as Take
 from tests.proving.proofs import Proof
@@ -51,7 +51,7 @@ SIGHTS = {
     "recognised downstream": 3_000,
     "lease lost": 150,
     "lease lost in time": 150,
-    "unrecorded": 80,
+    "result_not_stored": 80,
 }
 """What ten thousand schedules must have come across at least so often, or they prove little."""
 
@@ -247,7 +247,7 @@ def test_a_schedule_follows_from_its_seed_and_its_faults(name: str) -> None:
 class Forgetful(MemoryStore):
     """Completes nothing, so that every schedule fails."""
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         return super().settle(held._replace(token=0), event, result)
 
 
@@ -281,12 +281,12 @@ def test_a_word_about_a_swept_record_does_not_settle_the_next_one() -> None:
 
     def claim_and_suspect(now: int) -> Record:
         seen = store.claim(want).request(records, now)
-        assert store.resolve(seen, Event.SUSPECT, None, clocks).request(records, now + 10)
+        assert store.resolve(seen, Transition.SUSPECT, None, clocks).request(records, now + 10)
         return records[b"key"]
 
     unknown = claim_and_suspect(100)
-    assert store.resolve(unknown, Event.RESOLVE_RELEASED, None, clocks).request(records, 120)
+    assert store.resolve(unknown, Transition.RESOLVE_RELEASED, None, clocks).request(records, 120)
     assert [ask.request(records, 150) for ask in store.sweep(1)] == [1]
     claim_and_suspect(200)
-    late = store.resolve(unknown, Event.RESOLVE_COMPLETED, Stored(b"late", "t", 1), clocks)
+    late = store.resolve(unknown, Transition.RESOLVE_COMPLETED, StoredResult(b"late", "t", 1), clocks)
     assert not late.request(records, 220)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.errors import ConfigurationError
 from retrysafe.executors.memory import MemoryClient
 from retrysafe.ports import Ask
@@ -19,13 +19,13 @@ from retrysafe.testing.simulation.network import parse_faults
 from retrysafe.testing.simulation.plan import name_of, named
 from retrysafe.testing.simulation.shrinking import shrink
 from retrysafe.testing.simulation.soak import Work, soak
-from retrysafe.types import Clocks, Held, Record, Stored
+from retrysafe.types import Clocks, Held, Record, StoredResult
 
 
 class Unfenced(MemoryStore):
     """Settles whatever record is there: wrong only when an attempt comes after it has been taken over."""
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         def step(records: dict[bytes, Record], now: int) -> bool:
             record = records.get(held.key)
             owner = held if record is None else held._replace(attempt=record.attempt, token=record.token)

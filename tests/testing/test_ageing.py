@@ -10,7 +10,7 @@ import pytest
 
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.connect import connect
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import Ask
 from retrysafe.programs.claiming import Won, claim
 from retrysafe.programs.drivers import run
@@ -31,9 +31,9 @@ def bench(harness: AnyHarness) -> Bench:
     return Bench(harness, secrets.token_bytes(32), boundary=unique())
 
 
-def settled(bench: Bench, event: Event) -> None:
+def settled(bench: Bench, event: Transition) -> None:
     held = bench.won()
-    assert bench.settle(held, event, RESULT if event in (Event.COMPLETE, Event.FAIL) else None)
+    assert bench.settle(held, event, RESULT if event in (Transition.COMPLETE, Transition.FAIL) else None)
 
 
 def standing(bench: Bench) -> Standing:
@@ -42,21 +42,22 @@ def standing(bench: Bench) -> Standing:
 
 
 def test_every_instant_of_a_record_goes_back_alike(bench: Bench) -> None:
-    settled(bench, Event.COMPLETE)
+    settled(bench, Transition.COMPLETE)
     before = bench.record()
     bench.harness.do(elapse(bench.harness.store, [bench.key], 5_000_000))
     after = bench.record()
-    for name in ("lease_until", "created", "updated", "expires", "forget"):
+    for name in ("lease_until", "created", "updated", "expires", "tombstone_until"):
         assert getattr(before, name) - getattr(after, name) == 5_000_000, name
     assert after._replace(now=0) == before._replace(
-        now=0, **{name: getattr(after, name) for name in ("lease_until", "created", "updated", "expires", "forget")}
+        now=0,
+        **{name: getattr(after, name) for name in ("lease_until", "created", "updated", "expires", "tombstone_until")},
     )
 
 
 def test_time_passes_for_the_boundaries_that_are_named(bench: Bench) -> None:
     other = Bench(bench.harness, secrets.token_bytes(32), boundary=unique())
     for one in (bench, other):
-        settled(one, Event.COMPLETE)
+        settled(one, Transition.COMPLETE)
     passed = bench.harness.do(elapse_all(bench.harness.store, round((WINDOW + 1) * 1e6), [bench.boundary]))
     assert [record.key for record in passed] == [bench.key]
     assert (standing(bench), standing(other)) == (Standing.EXPIRED, Standing.COMPLETED)
@@ -64,7 +65,7 @@ def test_time_passes_for_the_boundaries_that_are_named(bench: Bench) -> None:
 
 def test_only_running_records_lapse(bench: Bench) -> None:
     done = bench.sibling(1)
-    settled(done, Event.COMPLETE)
+    settled(done, Transition.COMPLETE)
     held = bench.won(bench.want(lease=LEASE * 20))
     lapsed = bench.harness.do(lapse(bench.harness.store, [bench.boundary]))
     assert [record.key for record in lapsed] == [held.key]
@@ -74,10 +75,12 @@ def test_only_running_records_lapse(bench: Bench) -> None:
 
 def test_every_kind_of_record_is_cleared_and_no_other(bench: Bench) -> None:
     other = Bench(bench.harness, secrets.token_bytes(32), boundary=unique())
-    settled(other, Event.COMPLETE)
+    settled(other, Transition.COMPLETE)
     benches = [bench.sibling(number) for number in range(5)]
     benches[0].won()
-    for one, event in zip(benches[1:], (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE), strict=True):
+    for one, event in zip(
+        benches[1:], (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE), strict=True
+    ):
         settled(one, event)
     assert bench.harness.do(clear(bench.harness.store, [bench.boundary])) == 5
     assert {standing(one) for one in benches} == {Standing.FORGOTTEN}
@@ -162,7 +165,7 @@ def test_redis_forgets_by_itself_what_has_grown_old(topology: str) -> None:
     harness = harnesses.redis_sync(topology)(Path())
     try:
         bench = Bench(harness, secrets.token_bytes(32), boundary=unique())
-        settled(bench, Event.COMPLETE)
+        settled(bench, Transition.COMPLETE)
         bench.elapse(MEMORY - 60)
         assert standing(bench) is Standing.EXPIRED
         bench.elapse(61)
@@ -176,7 +179,7 @@ def test_dynamodb_loses_what_has_grown_old() -> None:
     harness = harnesses.dynamodb_sync(Path())
     try:
         bench = Bench(harness, secrets.token_bytes(32), boundary=unique())
-        settled(bench, Event.COMPLETE)
+        settled(bench, Transition.COMPLETE)
         bench.elapse(MEMORY + 10)
         assert bench.read() is None
     finally:
@@ -189,5 +192,5 @@ def test_a_frozen_owner_has_lost_its_lease_when_another_took_over(bench: Bench) 
     outcome = bench.harness.do(claim(bench.harness.store, bench.want()))
     assert isinstance(outcome, Won)
     assert outcome.held.token > first.token
-    assert not bench.harness.do(settle(bench.harness.store, Held(*first), Event.COMPLETE, RESULT))
+    assert not bench.harness.do(settle(bench.harness.store, Held(*first), Transition.COMPLETE, RESULT))
     assert bench.harness.do(read(bench.harness.store, bench.key)).attempt == outcome.held.attempt

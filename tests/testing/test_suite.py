@@ -10,7 +10,7 @@ import pytest
 
 from retrysafe import Boundary, testing
 from retrysafe.backend import Backend
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
 from retrysafe.ports import Ask, OperableStore
 from retrysafe.stores.memory import MemoryStore
@@ -18,7 +18,7 @@ from retrysafe.testing import AsyncHarness, SimulationSuite, StoreSuite, SyncHar
 from retrysafe.testing.conformance import CASES, Bench
 from retrysafe.testing.simulation import Subject
 from retrysafe.testing.simulation.world import Clock
-from retrysafe.types import Clocks, Held, Record, Standing, Stored, Want
+from retrysafe.types import Clocks, Held, Record, Standing, StoredResult, Want
 from tests.testing.test_plugin import Runs
 
 __all__ = ["runs"]
@@ -61,7 +61,7 @@ class TestSimulated(SimulationSuite):
 class Trusting(MemoryStore):
     """Lets anybody settle."""
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         def step(records: dict[bytes, Record], now: int) -> bool:
             record = records.get(held.key)
             if record is None:
@@ -75,12 +75,12 @@ class Trusting(MemoryStore):
 class Forgetful(MemoryStore):
     """Deletes a record that is released."""
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         asked = super().settle(held, event, result)
 
         def step(records: dict[bytes, Record], now: int) -> bool:
             done: bool = asked.request(records, now)
-            if done and event is Event.RELEASE:
+            if done and event is Transition.RELEASE:
                 del records[held.key]
             return done
 
@@ -98,7 +98,7 @@ class Hasty(MemoryStore):
 class Lying(MemoryStore):
     """Does what it should, and says that it did not."""
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         return Ask(super().settle(held, event, result).request, lambda done: not done)
 
 

@@ -9,6 +9,7 @@ from retrysafe import (
     Claim,
     Codec,
     ConfigurationError,
+    Event,
     IllegalTransition,
     InProgress,
     InvalidKey,
@@ -19,7 +20,6 @@ from retrysafe import (
     LeaseLost,
     LoggingObserver,
     Observer,
-    Occurrence,
     OutcomeUnknown,
     Quota,
     QuotaExceeded,
@@ -28,8 +28,8 @@ from retrysafe import (
     RetrysafeError,
     RetryTransaction,
     SchemaOutdated,
-    Stored,
     StoredFailure,
+    StoredResult,
     StoreUnavailable,
     current,
     layered,
@@ -47,7 +47,7 @@ class Order:
     id: str
 
 
-def observe(occurrence: Occurrence) -> None:
+def observe(occurrence: Event) -> None:
     assert_type(occurrence.name, str)
 
 
@@ -57,17 +57,17 @@ def probe(claim: Claim) -> None:
 
 
 class Raw:
-    def encode(self, value: Any, annotation: Any) -> Stored:
-        return Stored(bytes(value), "application/octet-stream", 1)
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
+        return StoredResult(bytes(value), "application/octet-stream", 1)
 
-    def decode(self, stored: Stored, annotation: Any) -> Any:
+    def decode(self, stored: StoredResult, annotation: Any) -> Any:
         return stored.body
 
 
 observer: Observer = observe
 logging_observer: Observer = LoggingObserver()
 telemetry: Observer = OpenTelemetryObserver()
-watch: Watch = OpenTelemetryObserver().watch(Occurrence("received", "b", "o", "k", "a", {}))
+watch: Watch = OpenTelemetryObserver().watch(Event("received", "b", "o", "k", "a", {}))
 codec: Codec = Raw()
 json_codec: Codec = JSONCodec()
 

@@ -18,7 +18,9 @@ from retrysafe.testing import ConsumerBench, ConsumerFeatures
 
 async def consume(client: redis.asyncio.Redis, inbox: Inbox, broker: Any, bench: ConsumerBench) -> None:
     await declare("amqp://host/", ["orders", "refunds"], partitions=4, ordered=True, within="5s")
-    rabbitmq: Consumer = RabbitMQConsumer("amqp://host/", "orders", partitions=4, only=[0, 1], redelivers="3d")
+    rabbitmq: Consumer = RabbitMQConsumer(
+        "amqp://host/", "orders", partitions=4, only_partitions=[0, 1], redelivery_window="3d"
+    )
     streams: Consumer = RedisStreamsConsumer(client, "orders", group="stock", lease="15s", leases="sqlite:///leases.db")
 
     @inbox.handler("stock")
@@ -28,6 +30,6 @@ async def consume(client: redis.asyncio.Redis, inbox: Inbox, broker: Any, bench:
     await Subscription(rabbitmq, reserve).arun_forever()
     for delivery in await streams.receive(10, 1.0):
         await streams.give_back(delivery, 0.5)
-    InboxMiddleware(inbox, "stock", attempts=3).install(broker)
+    InboxMiddleware(inbox, "stock", max_attempts=3).install(broker)
     features: ConsumerFeatures = bench.features
     print(features.exclusive, features.durable)

@@ -9,14 +9,14 @@ import httpx
 import requests
 from requests.adapters import HTTPAdapter
 
-from retrysafe import Occurrence
+from retrysafe import Event
 from retrysafe.http.client import Budgets, Host, Journal, RequestOutcomeUnknown, Resumed, Retries
 from retrysafe.http.client.httpx import AsyncRetryTransport, RetryTransport, aresume, resume
 from retrysafe.http.client.requests import RetryAdapter
 from retrysafe.http.client.requests import resume as resume_session
 
 
-def observe(occurrence: Occurrence) -> None:
+def observe(occurrence: Event) -> None:
     print(occurrence.name)
 
 
@@ -26,7 +26,7 @@ calls = Retries(
         Host("https://api.example.com", retention=timedelta(days=1)),
         Host("https://api.stripe.com", key_syntax="bare", should_retry="Stripe-Should-Retry", methods=["POST"]),
     ],
-    attempts=5,
+    max_attempts=5,
     deadline="30s",
     hedge_after=0.5,
     journal=journal,

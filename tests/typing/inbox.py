@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 from retrysafe import Boundary
-from retrysafe.messaging import Became, Envelope, Handled, Inbox, Received, Subscription
+from retrysafe.messaging import Envelope, HandleResult, Inbox, InboxMessage, MessageOutcome, Subscription
 from retrysafe.messaging.brokers.memory import MemoryBroker
 from retrysafe.ports import Consumer
 
@@ -23,28 +23,28 @@ def order_of(document: Any) -> Order:
 inbox = Inbox(Boundary("stock", store="sqlite:///stock.db", effects="transactional"))
 
 
-@inbox.handler("inventory", attempts=3, pause="1s", parse=order_of)
-def reserve(message: Received[Order]) -> int:
+@inbox.handler("inventory", max_attempts=3, backoff_base="1s", parse=order_of)
+def reserve(message: InboxMessage[Order]) -> int:
     assert_type(message.data, Order)
     assert_type(inbox.apply_if_newer(message.tx, message.data.sku, 1, strict=True), bool)
     return len(message.data.sku)
 
 
-@inbox.batch_handler("mail", most=50)
-async def mail(message: Received[Order]) -> None:
+@inbox.batch_handler("mail", max_batch=50)
+async def mail(message: InboxMessage[Order]) -> None:
     assert_type(await inbox.aapply_if_newer(message.tx, message.data.sku, 1), bool)
 
 
 @inbox.set_handler("stock")
-def many(messages: list[Received[Any]]) -> None:
+def many(messages: list[InboxMessage[Any]]) -> None:
     for message in messages:
         assert_type(message.envelope, Envelope)
 
 
-def one(envelope: Envelope, message: Received[Order]) -> None:
+def one(envelope: Envelope, message: InboxMessage[Order]) -> None:
     handled = reserve.handle(envelope, redelivered=False)
-    assert_type(handled, Handled)
-    assert_type(handled.became, Became)
+    assert_type(handled, HandleResult)
+    assert_type(handled.became, MessageOutcome)
     assert_type(handled.again, float | None)
     assert_type(reserve(message), int)
 

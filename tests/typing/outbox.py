@@ -9,14 +9,14 @@ from typing import assert_type
 import httpx
 
 from retrysafe.messaging import (
-    Chosen,
+    DeadLetterFilter,
     Envelope,
     Message,
     Outbox,
     OutboxOperator,
     OutboxSweeper,
-    Published,
-    Reception,
+    PublishResult,
+    PublishStatus,
     Relay,
     Relayed,
 )
@@ -37,8 +37,8 @@ def place(tx: sqlite3.Connection) -> None:
 
 
 class Mine:
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
-        return [Published(Reception.RETRYABLE, "busy", 1.0) for _ in envelopes]
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        return [PublishResult(PublishStatus.RETRYABLE, "busy", 1.0) for _ in envelopes]
 
     def close(self) -> None: ...
 
@@ -47,19 +47,27 @@ endpoint = Endpoint("https://example.com/hook", "whsec_bmV3")
 publishers: list[Publisher] = [
     Mine(),
     MemoryPublisher(),
-    WebhookPublisher(Sender(httpx.Client(), attempts=1), {"orders": endpoint}),
+    WebhookPublisher(Sender(httpx.Client(), max_attempts=1), {"orders": endpoint}),
 ]
 async_publishers: list[AsyncPublisher] = [
     AsyncMemoryPublisher(),
     RabbitMQPublisher("amqp://localhost/"),
-    AsyncWebhookPublisher(AsyncSender(httpx.AsyncClient(), attempts=1), lambda envelope: None),
+    AsyncWebhookPublisher(AsyncSender(httpx.AsyncClient(), max_attempts=1), lambda envelope: None),
 ]
-relay = Relay("sqlite:///shop.db", publishers[0], hold="lease", lease="10s", on_dead="park", keep=True, alarm="5m")
+relay = Relay(
+    "sqlite:///shop.db",
+    publishers[0],
+    hold="lease",
+    lease="10s",
+    on_dead="park",
+    keep_published=True,
+    stalled_after="5m",
+)
 assert_type(relay.run_once(), Relayed)
 
 
 async def beside() -> None:
-    async with Relay("sqlite:///shop.db", async_publishers[0], at_once=8) as running:
+    async with Relay("sqlite:///shop.db", async_publishers[0], concurrency=8) as running:
         assert_type(running, Relay)
     assert_type(await relay.arun_once(), Relayed)
 
@@ -68,7 +76,7 @@ def look() -> None:
     with OutboxOperator("sqlite:///shop.db", actor="me") as operator:
         operator.pause("orders")
         assert_type(operator.resume("orders"), bool)
-        assert_type(operator.redrive(Chosen(topic="orders"), limit=10, reason="mended"), int)
+        assert_type(operator.redrive(DeadLetterFilter(topic="orders"), limit=10, reason="mended"), int)
         assert_type([letter.error for letter in operator.dead()], list[str])
-        assert_type(operator.standing().oldest_due, float)
+        assert_type(operator.status().oldest_due, float)
     assert_type(OutboxSweeper("sqlite:///shop.db", older_than="7d").run_once(), Swept)

@@ -11,7 +11,6 @@ from flask import Flask
 from retrysafe import Boundary
 from retrysafe.http.messages import Response
 from retrysafe.webhooks import (
-    Event,
     GitHub,
     Head,
     Known,
@@ -20,6 +19,7 @@ from retrysafe.webhooks import (
     Slack,
     StandardWebhooks,
     Stripe,
+    WebhookEvent,
     asgi,
     django,
     flask,
@@ -44,17 +44,17 @@ class Invoice:
 
 
 @receiver.on("invoice.paid", parse=Invoice)
-def paid(event: Event[Invoice]) -> None:
+def paid(event: WebhookEvent[Invoice]) -> None:
     assert_type(event.data.amount, int)
 
 
 @receiver.on("customer.created", "customer.updated")
-async def customer(event: Event[Any]) -> None:
+async def customer(event: WebhookEvent[Any]) -> None:
     assert_type(event.id, str)
 
 
 @receiver.otherwise
-def other(event: Event[Any]) -> None:
+def other(event: WebhookEvent[Any]) -> None:
     print(event.tx, event.type)
 
 
@@ -70,7 +70,7 @@ class Own:
 
 own = Receiver(boundary, Own())
 assert_type(own.receive({"x-time": "1"}, b"{}"), Response)
-assert_type(own.verify([(b"x-time", b"1")], b"{}"), Event[Any] | Response)
+assert_type(own.verify([(b"x-time", b"1")], b"{}"), WebhookEvent[Any] | Response)
 
 
 def doors(api: FastAPI, app: Flask) -> list[Any]:
@@ -79,9 +79,9 @@ def doors(api: FastAPI, app: Flask) -> list[Any]:
     return [asgi.WebhookApp(receiver), wsgi.WebhookApp(receiver), django.view(receiver), django.aview(receiver)]
 
 
-async def deliver(event: Event[Any]) -> Delivery:
-    await own.ahandle(Event.load(event.dump()))
+async def deliver(event: WebhookEvent[Any]) -> Delivery:
+    await own.ahandle(WebhookEvent.load(event.dump()))
     message, endpoint = Message.of("order.paid", {"order": 1}), Endpoint("https://example.com/", "whsec_bmV3")
-    delivery = Sender(httpx.Client(), attempts=1).send(message, endpoint)
+    delivery = Sender(httpx.Client(), max_attempts=1).send(message, endpoint)
     async with httpx.AsyncClient() as client:
         return await AsyncSender(client, deadline="1m").send(message, endpoint, earlier=delivery)

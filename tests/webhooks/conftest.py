@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from retrysafe.webhooks import Event, Receiver
+from retrysafe.webhooks import Receiver, WebhookEvent
 from tests.faults.helpers import unique
 from tests.http.conftest import Place, place
 from tests.webhooks.providers import NOW, PROVIDERS, Provider
@@ -31,21 +31,21 @@ class Effects:
         if place.transactional:
             self._execute(f"CREATE TABLE {self._table} (event TEXT NOT NULL)")
 
-    def had(self, event: Event[Any]) -> None:
+    def had(self, event: WebhookEvent[Any]) -> None:
         """In a sync handler."""
         if not self._place.transactional:
             self._entries.append(event.id)
         else:
             event.tx.execute(*self._insert(event))
 
-    async def ahad(self, event: Event[Any]) -> None:
+    async def ahad(self, event: WebhookEvent[Any]) -> None:
         """In an async handler."""
         if not self._place.transactional or self._place.store.startswith("sqlite"):
             self.had(event)
         else:
             await event.tx.execute(*self._insert(event))
 
-    def _insert(self, event: Event[Any]) -> tuple[str, tuple[str]]:
+    def _insert(self, event: WebhookEvent[Any]) -> tuple[str, tuple[str]]:
         mark = "?" if self._place.store.startswith("sqlite") else "%s"
         return f"INSERT INTO {self._table} VALUES ({mark})", (event.id,)
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from retrysafe import Boundary
-from retrysafe.webhooks import Event, Receiver
+from retrysafe.webhooks import Receiver, WebhookEvent
 from tests.webhooks.providers import NOW, PROVIDERS
 
 
@@ -21,7 +21,7 @@ def main(name: str, store: str, provider_name: str, effects: str, folder: str, d
     receiver = Receiver(boundary, provider.receiver_scheme(), clock=lambda: NOW)
 
     @receiver.on(provider.type)
-    def handle(event: Event[object]) -> None:
+    def handle(event: WebhookEvent[object]) -> None:
         with (place / "ledger").open("a") as ledger:
             ledger.write(f"{event.id}\n")
         if dies == "dies":

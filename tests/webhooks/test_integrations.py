@@ -16,9 +16,9 @@ from fastapi import FastAPI, Request
 from flask import Flask
 from starlette.testclient import TestClient
 
-from retrysafe import Boundary, ConfigurationError, Occurrence
+from retrysafe import Boundary, ConfigurationError
 from retrysafe.connect import connect
-from retrysafe.webhooks import Event, Receiver, asgi, flask, starlette, wsgi
+from retrysafe.webhooks import Receiver, WebhookEvent, asgi, flask, starlette, wsgi
 from tests.conftest import require
 from tests.django.aliases import add_alias, remove_alias, set_up
 from tests.http.conftest import Place
@@ -42,13 +42,13 @@ def receivers_on(place: Place, clock: Clock, effects: Effects, door: str) -> dic
         receiver = made[name] = receiver_of(place, provider, clock)
         failed: list[str] = []
 
-        def sync(event: Event[Any], failed: list[str] = failed) -> None:
+        def sync(event: WebhookEvent[Any], failed: list[str] = failed) -> None:
             if event.id == "evt_fails" and not failed:
                 failed.append(event.id)
                 raise ValueError("at first")
             effects.had(event)
 
-        async def on_a_loop(event: Event[Any], failed: list[str] = failed) -> None:
+        async def on_a_loop(event: WebhookEvent[Any], failed: list[str] = failed) -> None:
             if event.id == "evt_fails" and not failed:
                 failed.append(event.id)
                 raise ValueError("at first")
@@ -345,7 +345,7 @@ def test_django_the_orm_and_the_record_commit_together(place: Place, clock: Cloc
         failures = [ValueError("after the row was written")]
 
         @receiver.on(STRIPE.type)
-        def handle(event: Event[Any]) -> None:
+        def handle(event: WebhookEvent[Any]) -> None:
             with connections[alias].cursor() as cursor:
                 cursor.execute("INSERT INTO paid VALUES (%s)", [event.id])
             if failures:
@@ -368,7 +368,7 @@ def test_django_what_a_handler_did_under_atomic_requests_is_undone_when_it_fails
             cursor.execute("CREATE TABLE paid (event varchar(50))")
         open_when_completed: list[bool] = []
 
-        def observe(told: Occurrence) -> None:
+        def observe(told: WebhookEvent) -> None:
             if told.name == "completed":
                 open_when_completed.append(connections[alias].in_atomic_block)
 
@@ -377,7 +377,7 @@ def test_django_what_a_handler_did_under_atomic_requests_is_undone_when_it_fails
         failures = [ValueError("after the row was written")]
 
         @receiver.on(STRIPE.type)
-        def handle(event: Event[Any]) -> None:
+        def handle(event: WebhookEvent[Any]) -> None:
             assert connections[alias].in_atomic_block
             with connections[alias].cursor() as cursor:
                 cursor.execute("INSERT INTO paid VALUES (%s)", [event.id])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary
-from retrysafe.webhooks import Event, Receiver
+from retrysafe.webhooks import Receiver, WebhookEvent
 from tests.faults.helpers import unique, until
 from tests.http.conftest import Place
 from tests.http.places import only
@@ -79,7 +79,7 @@ def test_an_event_whose_process_was_killed_in_its_handler_is_handled_by_the_next
     handled: list[str] = []
 
     @receiver.on(GITHUB.type)
-    def handle(event: Event[object]) -> None:
+    def handle(event: WebhookEvent[object]) -> None:
         handled.append(event.id)
 
     delivery = GITHUB.deliver()

@@ -27,7 +27,7 @@ from retrysafe import (
 )
 from retrysafe.http.messages import Response
 from retrysafe.testing import Clock as StoreClock
-from retrysafe.webhooks import DeliveryRefused, Event, GitHub, Head, Known, Receiver, Slack
+from retrysafe.webhooks import DeliveryRefused, GitHub, Head, Known, Receiver, Slack, WebhookEvent
 from retrysafe.webhooks.deliveries import JSON
 from retrysafe.webhooks.signatures import check_signature, signs
 from tests.http.conftest import Place
@@ -101,12 +101,12 @@ async def test_simultaneous_deliveries_have_one_effect_and_the_others_are_told_t
     receiver, gate = receiver_of(place, provider, clock), Gate()
     runs: list[str] = []
 
-    def handle(event: Event[Any]) -> None:
+    def handle(event: WebhookEvent[Any]) -> None:
         runs.append(event.id)
         gate.pass_through()
         effects.had(event)
 
-    async def ahandle(event: Event[Any]) -> None:
+    async def ahandle(event: WebhookEvent[Any]) -> None:
         runs.append(event.id)
         await gate.apass_through()
         await effects.ahad(event)
@@ -150,7 +150,7 @@ async def test_an_error_is_not_stored_and_the_next_delivery_runs(
     receiver = receiver_of(place, provider, clock)
     broken = [ValueError("the ledger is away")]
 
-    def handle(event: Event[Any]) -> None:
+    def handle(event: WebhookEvent[Any]) -> None:
         if place.transactional:
             effects.had(event)
         if broken:
@@ -158,7 +158,7 @@ async def test_an_error_is_not_stored_and_the_next_delivery_runs(
         if not place.transactional:
             effects.had(event)
 
-    async def ahandle(event: Event[Any]) -> None:
+    async def ahandle(event: WebhookEvent[Any]) -> None:
         if place.transactional:
             await effects.ahad(event)
         if broken:
@@ -181,13 +181,13 @@ async def test_a_waiting_duplicate_gets_a_success(place: Place, effects: Effects
     receiver, gate = receiver_of(place, STRIPE, clock, terms={"concurrency": wait(30)}), Gate()
 
     @receiver.on(STRIPE.type)
-    async def handle(event: Event[Any]) -> None:
+    async def handle(event: WebhookEvent[Any]) -> None:
         await gate.apass_through()
         effects.had(event)
 
     deliveries = [asyncio.create_task(receive(receiver, STRIPE.deliver(), "async")) for _ in range(2)]
     await asyncio.to_thread(gate.entered.wait, 60)
-    await place.seen.until("waited")
+    await place.seen.until("waiting")
     gate.leave.set()
     assert sorted(replayed(answer) for answer in await asyncio.gather(*deliveries)) == [False, True]
     assert effects.of == [STRIPE.event_id]
@@ -200,13 +200,13 @@ async def test_deliveries_that_wait_hold_no_threads(place: Place, effects: Effec
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
 
     @receiver.on(STRIPE.type)
-    def handle(event: Event[Any]) -> None:
+    def handle(event: WebhookEvent[Any]) -> None:
         if event.id == STRIPE.event_id:
             gate.pass_through()
         effects.had(event)
 
     deliveries = [asyncio.create_task(receive(receiver, STRIPE.deliver(), "async")) for _ in range(4)]
-    await place.seen.until("waited")
+    await place.seen.until("waiting")
     other = asyncio.create_task(receive(receiver, STRIPE.deliver("evt_other"), "async"))
     handled, _ = await asyncio.wait({other}, timeout=20)
     gate.leave.set()
@@ -223,12 +223,12 @@ async def test_a_transaction_that_the_database_wants_again_is_run_again(
     receiver = receiver_of(place, STRIPE, clock)
     wanted = [SerializationFailure("could not serialize access") for _ in range(2)]
 
-    def handle(event: Event[Any]) -> None:
+    def handle(event: WebhookEvent[Any]) -> None:
         effects.had(event)
         if wanted:
             raise wanted.pop()
 
-    async def ahandle(event: Event[Any]) -> None:
+    async def ahandle(event: WebhookEvent[Any]) -> None:
         await effects.ahad(event)
         if wanted:
             raise wanted.pop()
@@ -253,7 +253,7 @@ async def test_a_store_that_serves_sync_code_only_is_asked_in_threads(
     receiver = Receiver(boundary, STRIPE.receiver_scheme(), clock=clock)
     ran: list[str] = []
 
-    async def ahandle(event: Event[Any]) -> None:
+    async def ahandle(event: WebhookEvent[Any]) -> None:
         ran.append(event.id)
 
     receiver.on(STRIPE.type)(ahandle if colour == "async" else lambda event: ran.append(event.id))
@@ -274,7 +274,7 @@ async def test_a_cancelled_delivery_comes_to_its_end_in_a_sync_handler(
     receiver, gate = receiver_of(place, STRIPE, clock), Gate()
 
     @receiver.on(STRIPE.type)
-    def handle(event: Event[Any]) -> None:
+    def handle(event: WebhookEvent[Any]) -> None:
         gate.pass_through()
         effects.had(event)
 
@@ -298,7 +298,7 @@ async def test_a_cancelled_async_handler_leaves_the_event_to_the_next_delivery(
     first = True
 
     @receiver.on(STRIPE.type)
-    async def handle(event: Event[Any]) -> None:
+    async def handle(event: WebhookEvent[Any]) -> None:
         nonlocal first
         if first:
             first = False
@@ -340,16 +340,16 @@ async def test_what_a_handler_leaves_undone_is_not_stored_as_handled(
 ) -> None:
     receiver = receiver_of(place, STRIPE, clock)
 
-    def generator(event: Event[Any]) -> Any:
+    def generator(event: WebhookEvent[Any]) -> Any:
         effects.had(event)
         yield
 
-    async def agenerator(event: Event[Any]) -> Any:
+    async def agenerator(event: WebhookEvent[Any]) -> Any:
         effects.had(event)
         yield
 
     class Called:
-        def __call__(self, event: Event[Any]) -> Any:
+        def __call__(self, event: WebhookEvent[Any]) -> Any:
             yield
 
     for function in (generator, agenerator, Called(), partial(generator)):
@@ -361,10 +361,10 @@ async def test_what_a_handler_leaves_undone_is_not_stored_as_handled(
     for unfinished in (effects.ahad, generator, agenerator):
         receiver = receiver_of(place, STRIPE, clock)
 
-        def handle(event: Event[Any], unfinished: Any = unfinished) -> Any:
+        def handle(event: WebhookEvent[Any], unfinished: Any = unfinished) -> Any:
             return unfinished(event)
 
-        async def ahandle(event: Event[Any], unfinished: Any = unfinished) -> Any:
+        async def ahandle(event: WebhookEvent[Any], unfinished: Any = unfinished) -> Any:
             return unfinished(event)
 
         receiver.on(STRIPE.type)(ahandle if colour == "async" else handle)
@@ -382,7 +382,7 @@ async def test_a_task_that_a_sync_handler_has_begun_counts_as_its_effect(
     receiver, loop, delivery = receiver_of(place, STRIPE, clock), asyncio.get_running_loop(), STRIPE.deliver()
     done = asyncio.Event()
 
-    async def later(event: Event[Any]) -> None:
+    async def later(event: WebhookEvent[Any]) -> None:
         effects.had(event)
         done.set()
 
@@ -408,7 +408,7 @@ def test_an_error_that_is_suppressed_around_a_handler_is_raised(place: Place, cl
     receiver, delivery = receiver_of(place, STRIPE, clock), STRIPE.deliver()
 
     @receiver.on(STRIPE.type)
-    def handle(event: Event[Any]) -> None:
+    def handle(event: WebhookEvent[Any]) -> None:
         raise ValueError("not handled")
 
     for _ in range(2):
@@ -449,7 +449,7 @@ async def test_an_event_without_a_handler_is_acknowledged_and_kept(
     assert replayed(await receive(receiver, delivery, colour))
     assert place.seen.fields("unhandled") == {"scheme": receiver.scheme.name, "event_type": provider.type}
     event = receiver.verify(delivery.headers, delivery.body)
-    assert isinstance(event, Event)
+    assert isinstance(event, WebhookEvent)
 
     def kept() -> Any:
         with receiver.boundary.claim(event.key, operation=receiver.unhandled, payload=dict(event.payload)) as claim:
@@ -482,7 +482,7 @@ def test_a_document_is_parsed_for_its_handler_inside_the_claim(place: Place, clo
     paid: list[int] = []
 
     @receiver.on(STRIPE.type, parse=lambda document: int(document["data"]["object"]["amount_paid"]))
-    def handle(event: Event[int]) -> None:
+    def handle(event: WebhookEvent[int]) -> None:
         assert event.claim is not None
         assert event.claim.key_for("ledger").startswith("rs1-")
         paid.append(event.data)
@@ -501,7 +501,7 @@ def test_a_document_is_parsed_for_its_handler_inside_the_claim(place: Place, clo
 async def test_a_document_that_cannot_be_parsed_leaves_no_doubt(place: Place, clock: Clock, colour: str) -> None:
     receiver = receiver_of(place, STRIPE, clock, terms={"effects": "external"})
 
-    async def never(event: Event[int]) -> None:
+    async def never(event: WebhookEvent[int]) -> None:
         pytest.fail("it was not parsed")
 
     receiver.on(STRIPE.type, parse=int)(never if colour == "async" else lambda event: pytest.fail("not parsed"))
@@ -516,14 +516,14 @@ def test_an_event_is_dumped_as_it_was_delivered_and_shown_without_its_content(pl
     dumped: list[str] = []
 
     @receiver.on(STRIPE.type, parse=lambda document: object())
-    def handle(event: Event[object]) -> None:
+    def handle(event: WebhookEvent[object]) -> None:
         dumped.append(json.dumps(event.dump()))
         assert "amount_paid" not in repr(event)
 
     receiver.receive(delivery.headers, delivery.body)
     event = receiver.verify(delivery.headers, delivery.body)
-    assert isinstance(event, Event)
-    assert Event.load(json.loads(dumped[0])) == event
+    assert isinstance(event, WebhookEvent)
+    assert WebhookEvent.load(json.loads(dumped[0])) == event
     assert event.data["data"]["object"]["amount_paid"] == 2000
     assert "amount_paid" not in repr(event)
 
@@ -605,11 +605,11 @@ async def test_answers_to_errors_of_the_claim(place: Place, clock: Clock, colour
     """Doubt makes the provider come again, a failure that is stored makes it stop."""
     runs: list[str] = []
 
-    def handle(event: Event[Any]) -> None:
+    def handle(event: WebhookEvent[Any]) -> None:
         runs.append(event.id)
         raise ValueError("no")
 
-    async def ahandle(event: Event[Any]) -> None:
+    async def ahandle(event: WebhookEvent[Any]) -> None:
         handle(event)
 
     def receiver(**terms: Any) -> Receiver:
@@ -636,10 +636,10 @@ async def test_what_a_handler_meets_in_another_boundary_is_no_answer_of_this_one
     """A handler's StoredFailure, taken for the claim's own, would be acknowledged, and the event lost."""
     receiver = receiver_of(place, STRIPE, clock)
 
-    def handle(event: Event[Any]) -> None:
+    def handle(event: WebhookEvent[Any]) -> None:
         raise error
 
-    async def ahandle(event: Event[Any]) -> None:
+    async def ahandle(event: WebhookEvent[Any]) -> None:
         raise error
 
     receiver.on(STRIPE.type)(ahandle if colour == "async" else handle)
@@ -653,7 +653,7 @@ def test_a_declared_failure_is_acknowledged_and_settled(place: Place, clock: Clo
     receiver = receiver_of(place, STRIPE, clock)
 
     @receiver.on(STRIPE.type)
-    def handle(event: Event[Any]) -> None:
+    def handle(event: WebhookEvent[Any]) -> None:
         assert event.claim is not None
         event.claim.fail(ValueError("a customer that we do not know"))
 
@@ -668,7 +668,7 @@ def test_the_status_of_a_conflict_can_be_chosen(place: Place, clock: Clock, stat
     delivery = STRIPE.deliver()
 
     @receiver.on(STRIPE.type)
-    def handle(event: Event[Any]) -> None:
+    def handle(event: WebhookEvent[Any]) -> None:
         answer = receiver.receive(delivery.headers, delivery.body)
         assert (answer.status, code(answer)) == (status, "in-progress")
 
@@ -682,7 +682,7 @@ def test_an_event_whose_end_is_forgotten_is_not_acknowledged(place: Place, clock
     fails = [True]
 
     @receiver.on(GITHUB.type)
-    def handle(event: Event[Any]) -> None:
+    def handle(event: WebhookEvent[Any]) -> None:
         if fails.pop():
             raise RuntimeError("not now")
 
@@ -717,8 +717,8 @@ async def test_an_event_and_its_retry_from_a_queue_share_a_key(
     handled_by(receiver, effects, provider.type, colour)
     delivery = provider.deliver()
     event = receiver.verify(delivery.headers, delivery.body)
-    assert isinstance(event, Event)
-    queued = Event.load(json.loads(json.dumps(event.dump())))
+    assert isinstance(event, WebhookEvent)
+    queued = WebhookEvent.load(json.loads(json.dumps(event.dump())))
     assert queued == event
     assert queued.body == delivery.body
     clock.now += 86400  # what was verified once may wait
@@ -781,7 +781,7 @@ async def test_a_queue_behind_a_receiver_loses_no_event_and_handles_each_once(
         assert (await receive(inbox, STRIPE.deliver(), colour)).status == 200
     [kept] = queue
     for handled in (True, False):  # a queue may deliver twice
-        event = Event.load(json.loads(kept))
+        event = WebhookEvent.load(json.loads(kept))
         found = asyncio.to_thread(receiver.handle, event) if colour == "sync" else receiver.ahandle(event)
         assert await found is handled
     assert effects.of == [STRIPE.event_id]
@@ -791,8 +791,8 @@ async def test_a_queue_behind_a_receiver_loses_no_event_and_handles_each_once(
 def test_a_window_shorter_than_the_provider_delivers_again_is_refused(place: Place, provider: Provider) -> None:
     scheme = provider.receiver_scheme()
     with pytest.raises(ConfigurationError, match=r"window= .* handled twice"):
-        Receiver(place.boundary(window=scheme.redelivers - 1), scheme)
-    Receiver(place.boundary(window=scheme.redelivers), scheme)
+        Receiver(place.boundary(window=scheme.redelivery_window - 1), scheme)
+    Receiver(place.boundary(window=scheme.redelivery_window), scheme)
     if provider.signs_time:
         with pytest.raises(ConfigurationError, match=r"window= .* signature is accepted"):
             Receiver(place.boundary(window="7d"), provider.receiver_scheme(tolerance="85h"))
@@ -803,7 +803,7 @@ def test_a_window_shorter_than_the_provider_delivers_again_is_refused(place: Pla
         event = Receiver(place.boundary(window=WINDOW), STRIPE.receiver_scheme(), clock=lambda: NOW).verify(
             delivery.headers, delivery.body
         )
-        assert isinstance(event, Event)
+        assert isinstance(event, WebhookEvent)
         _ = event.tx
 
 

@@ -20,7 +20,7 @@ from standardwebhooks.webhooks import Webhook
 
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.core.backoff import Backoff
-from retrysafe.webhooks import Event, Receiver, StandardWebhooks
+from retrysafe.webhooks import Receiver, StandardWebhooks, WebhookEvent
 from retrysafe.webhooks.delivering import Tried, judge, retry_after
 from retrysafe.webhooks.sender import AsyncSender, Delivery, Endpoint, Message, Sender
 from tests.http.observing import Recorder
@@ -161,7 +161,7 @@ def test_an_endpoint_that_is_gone_is_not_asked_again(wires: list[Wire], colour: 
 @COLOURS
 def test_attempts_are_bounded_and_a_redirect_is_a_failure(wires: list[Wire], colour: str) -> None:
     wires.append(wire := Wire(answer(307, "location: /elsewhere"), answer(500), answer(400)))
-    sending = Sending(colour, attempts=3)
+    sending = Sending(colour, max_attempts=3)
     assert sending.send(wire.url) == Delivery("gave up", "msg_1", 3, 400, "", 2.0)
     assert len(wire.got) == 3
 
@@ -186,12 +186,12 @@ def test_an_attempt_without_an_answer_leaves_doubt_that_only_a_success_takes_awa
     wires: list[Wire], colour: str, silence: str
 ) -> None:
     wires.append(wire := Wire(silence, answer(500)))
-    found = _impatient_once(Sending(colour, attempts=2)).send(wire.url)
+    found = _impatient_once(Sending(colour, max_attempts=2)).send(wire.url)
     assert (found.outcome, found.status, found.doubtful) == ("unknown", 500, True)
     wires.append(wire := Wire(silence, answer(200)))
     assert _impatient_once(Sending(colour)).send(wire.url) == Delivery("delivered", "msg_1", 2, 200)
     wires.append(wire := Wire(silence))
-    found = Sending(colour, attempts=1, timeout=0.2 if silence == SILENT else 30.0).send(wire.url)
+    found = Sending(colour, max_attempts=1, timeout=0.2 if silence == SILENT else 30.0).send(wire.url)
     assert (found.outcome, found.status) == ("unknown", None)
     assert found.reason == ("ReadTimeout" if silence == SILENT else "RemoteProtocolError")
 
@@ -201,7 +201,7 @@ def test_an_attempt_without_an_answer_leaves_doubt_that_only_a_success_takes_awa
 def test_a_redirect_to_nowhere_is_an_answer(wires: list[Wire], colour: str, location: str) -> None:
     """httpx raises of it what it raises of an endpoint that hung up, or of a URL that it did not call."""
     wires.append(wire := Wire(answer(302, f"location: {location}", "retry-after: 7")))
-    assert Sending(colour, attempts=1).send(wire.url) == Delivery("gave up", "msg_1", 1, 302, "", 7.0)
+    assert Sending(colour, max_attempts=1).send(wire.url) == Delivery("gave up", "msg_1", 1, 302, "", 7.0)
 
 
 @COLOURS
@@ -270,7 +270,7 @@ def test_what_is_final_is_not_sent_again(colour: str, outcome: Any) -> None:
 
 @COLOURS
 def test_an_attempt_that_certainly_did_not_arrive_leaves_no_doubt(colour: str) -> None:
-    found = Sending(colour, attempts=2).send(f"http://127.0.0.1:{free_port()}/")
+    found = Sending(colour, max_attempts=2).send(f"http://127.0.0.1:{free_port()}/")
     assert (found.outcome, found.reason, found.attempts, found.doubtful) == ("gave up", "ConnectError", 2, False)
 
 
@@ -292,7 +292,7 @@ def test_retry_after_is_waited_for_and_not_beyond_the_deadline(wires: list[Wire]
 def test_a_relay_calls_once_per_attempt_and_hands_on_what_it_got(wires: list[Wire], colour: str) -> None:
     """Back-off and doubt go on where they were, also from what was stored as JSON."""
     wires.append(wire := Wire(CUT, answer(500), answer(500), answer(200)))
-    sending, earlier = Sending(colour, attempts=1), None
+    sending, earlier = Sending(colour, max_attempts=1), None
     seen = []
     for _ in range(4):
         earlier = sending.send(wire.url, earlier=earlier)
@@ -388,8 +388,8 @@ def test_what_a_sender_cannot_keep_is_refused() -> None:
             Endpoint(url, SECRETS[0])
     with pytest.raises(ConfigurationError, match="secrets="):
         Endpoint("https://example.com/", "")
-    with httpx.Client() as client, pytest.raises(ConfigurationError, match="attempts="):
-        Sender(client, attempts=0)
+    with httpx.Client() as client, pytest.raises(ConfigurationError, match="max_attempts="):
+        Sender(client, max_attempts=0)
     with pytest.raises(ValueError, match="not JSON compliant"):
         Message.of("x", float("nan"))
     assert Message.of("x", 1).id != Message.of("x", 1).id
@@ -430,5 +430,5 @@ def test_an_event_that_was_sent_is_the_event_that_was_received() -> None:
     receiver = Receiver(boundary, StandardWebhooks(SECRETS), clock=lambda: NOW)
     for secret in SECRETS:
         event = receiver.verify(Endpoint("https://example.com/", secret).signed(MESSAGE, NOW), MESSAGE.body)
-        assert isinstance(event, Event)
+        assert isinstance(event, WebhookEvent)
         assert (event.id, event.type, event.timestamp, event.key) == ("msg_1", "order.paid", NOW, "msg_1")

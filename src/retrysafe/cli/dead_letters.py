@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
 from retrysafe.errors import ConfigurationError
-from retrysafe.types import Chosen, DeadLetter
+from retrysafe.types import DeadLetter, DeadLetterFilter
 
 HEAD = ("id", "topic", "key", "type", "attempts", "age", "error")
 LONGEST = 60
@@ -22,11 +22,11 @@ MOST_SHOWN = 2000
 class Redriving(Protocol):
     """An operator of either side, as far as dead letters are concerned."""
 
-    def count(self, chosen: Chosen) -> dict[tuple[str, str, str], int]:
+    def count(self, chosen: DeadLetterFilter) -> dict[tuple[str, str, str], int]:
         """How many are chosen, by topic, type and error."""
         ...
 
-    def redrive(self, chosen: Chosen, *, limit: int | None, reason: str) -> int:
+    def redrive(self, chosen: DeadLetterFilter, *, limit: int | None, reason: str) -> int:
         """Let them be tried again; how many those were."""
         ...
 
@@ -68,14 +68,14 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--error", metavar="TEXT", help="only those whose last error has this in it")
 
 
-def chosen_by(options: argparse.Namespace) -> Chosen:
+def chosen_by(options: argparse.Namespace) -> DeadLetterFilter:
     """What the options choose."""
-    return Chosen(tuple(options.id), options.topic, options.key, options.type, options.error)
+    return DeadLetterFilter(tuple(options.id), options.topic, options.key, options.type, options.error)
 
 
-def refuse_all(chosen: Chosen, options: argparse.Namespace, ways: str) -> None:
+def refuse_all(chosen: DeadLetterFilter, options: argparse.Namespace, ways: str) -> None:
     """Refuse to change everything unless that was asked for; ``ways``: the options that choose."""
-    if chosen == Chosen() and not options.all:
+    if chosen == DeadLetterFilter() and not options.all:
         raise ConfigurationError(f"Choose by {ways}, or say --all.")
 
 
@@ -90,7 +90,7 @@ def summary(letter: DeadLetter) -> dict[str, Any]:
         "attempts": max(letter.started, letter.finished),
         "crashes": max(0, letter.started - letter.finished),
         "parked": letter.parked,
-        "age": (letter.now - letter.died) / 1e6,
+        "age": (letter.now - letter.dead_at) / 1e6,
         "error": letter.error,
     }
 
@@ -103,7 +103,7 @@ def details(letter: DeadLetter, *, payload: bool) -> dict[str, Any]:
         "source": envelope.source,
         "sequence": envelope.sequence,
         "created": instant(letter.created),
-        "died": instant(letter.died),
+        "dead_at": instant(letter.dead_at),
         "headers": [f"{name}: {value}" for name, value in envelope.headers.items()] or None,
         "media_type": envelope.media_type,
         "bytes": len(envelope.payload),
@@ -114,7 +114,7 @@ def details(letter: DeadLetter, *, payload: bool) -> dict[str, Any]:
 
 
 def list_chosen(
-    operator: Redriving, chosen: Chosen, letters: Iterable[DeadLetter], options: argparse.Namespace
+    operator: Redriving, chosen: DeadLetterFilter, letters: Iterable[DeadLetter], options: argparse.Namespace
 ) -> None:
     """Print what is chosen, as its kinds or one by one."""
     if options.groups:
@@ -160,7 +160,7 @@ def show_one(letters: Iterable[DeadLetter], name: str, *, payload: bool, json: b
     return 1
 
 
-def redrive(operator: Redriving, chosen: Chosen, options: argparse.Namespace, word: str) -> int:
+def redrive(operator: Redriving, chosen: DeadLetterFilter, options: argparse.Namespace, word: str) -> int:
     """Let what is chosen be tried again once that is confirmed, and say of how many: ``word`` is what they are then."""
     groups = operator.count(chosen)
     if not confirmed(groups, options):

@@ -29,7 +29,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.inbox import Inbox
 from retrysafe.messaging.inbox_operating import InboxOperator
 from retrysafe.operating import user
-from retrysafe.types import Chosen
+from retrysafe.types import DeadLetterFilter
 
 
 def add_to(verbs: Any) -> None:
@@ -74,14 +74,14 @@ def _of_consumer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--consumer", metavar="NAME", help="only of this consumer")
 
 
-def _chosen(options: argparse.Namespace) -> Chosen:
+def _chosen(options: argparse.Namespace) -> DeadLetterFilter:
     return chosen_by(options)._replace(consumer=options.consumer)
 
 
 def run_status(options: argparse.Namespace) -> int:
     """Look at the inboxes."""
     with InboxOperator(store_of(options), observers=()) as operator:
-        found = operator.standing()
+        found = operator.status()
     if options.json:
         say(as_json(one._asdict()) for one in found)
     elif found:
@@ -129,7 +129,7 @@ def run_list(options: argparse.Namespace) -> int:
 def run_show(options: argparse.Namespace) -> int:
     """Show a dead letter."""
     with InboxOperator(store_of(options), observers=()) as operator:
-        letters = (one.letter for one in operator.dead(Chosen(ids=(options.id,), consumer=options.consumer)))
+        letters = (one.letter for one in operator.dead(DeadLetterFilter(ids=(options.id,), consumer=options.consumer)))
         return show_one(letters, options.id, payload=options.payload, json=options.json)
 
 

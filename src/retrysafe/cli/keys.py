@@ -34,11 +34,11 @@ from retrysafe.cli.rendering import (
 from retrysafe.codec import MEDIA_TYPE, VERSION, JSONCodec
 from retrysafe.core import durations, fingerprint
 from retrysafe.core.prospects import possible
-from retrysafe.core.transitions import Event, resolution
+from retrysafe.core.transitions import Transition, resolution
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.operating import Operator
 from retrysafe.programs.operating import PAGE, Change
-from retrysafe.types import Filter, Outcome, Record, Standing, Stored
+from retrysafe.types import Filter, Outcome, Record, Standing, StoredResult
 
 MOST_SCANNED, MOST_NAMED = 10_000, 12
 """How many records are read to say which operations there are, and how many of those are named."""
@@ -292,15 +292,15 @@ def _answer(outcome: Outcome, given: str | None) -> Any:
     return given
 
 
-def _json(text: str, option: str) -> Stored:
+def _json(text: str, option: str) -> StoredResult:
     try:
         value = json.loads(text, parse_constant=_refuse)
     except ValueError as error:
         raise ConfigurationError(f"{option} is not JSON: {error}.") from error
-    return Stored(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), MEDIA_TYPE, VERSION)
+    return StoredResult(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), MEDIA_TYPE, VERSION)
 
 
-def _decoded(stored: Stored, option: str) -> Any:
+def _decoded(stored: StoredResult, option: str) -> Any:
     """The value of JSON with our tags for types that JSON lacks."""
     try:
         return JSONCodec().decode(stored, None)
@@ -319,7 +319,7 @@ def run_expire(options: argparse.Namespace) -> int:
         record = _the_record(operator, options)
         if record is None:
             return 1
-        if Event.EXPIRE not in possible(record):
+        if Transition.EXPIRE not in possible(record):
             return _not_possible(record, options)
         if record.standing is Standing.EXPIRED and not options.forget:
             return _unchanged("Its window is over. To end its memory too, add --forget.", options)

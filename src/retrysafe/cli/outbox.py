@@ -1,7 +1,7 @@
 """`retrysafe outbox`: how the outbox stands; topics paused and resumed; dead letters seen and redriven; what is kept.
 
 Exit code: 0 if it was done, and for `status` if messages leave; 1 if nothing was changed, or messages are due for
-longer than --alarm; 2 if the command could not be carried out as asked.
+longer than --stalled-after; 2 if the command could not be carried out as asked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.messaging.operating import OutboxOperator
 from retrysafe.messaging.retention import OutboxSweeper, line
 from retrysafe.programs.relaying import GONE, Standing
-from retrysafe.types import Chosen
+from retrysafe.types import DeadLetterFilter
 
 
 def add_to(verbs: Any) -> None:
@@ -38,7 +38,7 @@ def add_to(verbs: Any) -> None:
     below = add_verbs(verbs, "outbox", "how the outbox stands; pause topics; dead letters", __doc__)
     status = add_store_verb(below, "status", "what waits, by topic, and who relays it", run_status)
     status.add_argument(
-        "--alarm", metavar="TIME", default="1m", help="exit with 1 if a message is due for longer (default: 1m)"
+        "--stalled-after", metavar="TIME", default="1m", help="exit with 1 if a message is due for longer (default: 1m)"
     )
     for name, text, run in (
         ("pause", "let nothing of a topic leave", run_pause),
@@ -64,7 +64,7 @@ def _add_dead(verbs: Any) -> None:
 
 def _add_sweep(verbs: Any) -> None:
     parser = add_store_verb(
-        verbs, "sweep", "remove messages that left and were kept (retrysafe relay --keep)", run_sweep
+        verbs, "sweep", "remove messages that left and were kept (retrysafe relay --keep-published)", run_sweep
     )
     parser.add_argument("--older-than", metavar="TIME", required=True, help="those that left so long ago, as in 7d")
     parser.add_argument("--archive", metavar="FILE", type=Path, help="append them to FILE first, as JSON lines")
@@ -73,9 +73,9 @@ def _add_sweep(verbs: Any) -> None:
 
 def run_status(options: argparse.Namespace) -> int:
     """Look at an outbox."""
-    alarm = seconds_of(options.alarm, "--alarm")
+    alarm = seconds_of(options.stalled_after, "--stalled-after")
     with OutboxOperator(store_of(options), observers=()) as operator:
-        found = operator.standing()
+        found = operator.status()
     stalled = found.oldest_due > alarm
     if options.json:
         print(as_json(_as_json(found, stalled=stalled)))
@@ -156,7 +156,7 @@ def run_list(options: argparse.Namespace) -> int:
 def run_show(options: argparse.Namespace) -> int:
     """Show a dead letter."""
     with OutboxOperator(store_of(options), observers=()) as operator:
-        letters = operator.dead(Chosen(ids=(options.id,)))
+        letters = operator.dead(DeadLetterFilter(ids=(options.id,)))
         return show_one(letters, options.id, payload=options.payload, json=options.json)
 
 
@@ -178,7 +178,7 @@ def run_sweep(options: argparse.Namespace) -> int:
             older_than=options.older_than,
             every=options.every or "1h",
             batch=options.batch,
-            pause=options.pause,
+            pause=options.backoff_base,
             archive=archive,
             observers=[total],
         ),

@@ -68,22 +68,30 @@ def add_to(verbs: Any) -> None:
         "--batch-bytes", metavar="N", type=int, default=4 << 20, help="bytes of them at a time (default: 4 MiB)"
     )
     parser.add_argument(
-        "--at-once", metavar="N", type=int, default=4, help="buckets that are published at the same time (default: 4)"
+        "--concurrency",
+        metavar="N",
+        type=int,
+        default=4,
+        help="buckets that are published at the same time (default: 4)",
     )
-    parser.add_argument("--keep", action="store_true", help="keep what has left: see retrysafe outbox sweep")
-    parser.add_argument("--attempts", metavar="N", type=int, default=10, help="before a message is given up (10)")
+    parser.add_argument("--keep-published", action="store_true", help="keep what has left: see retrysafe outbox sweep")
+    parser.add_argument("--max-attempts", metavar="N", type=int, default=10, help="before a message is given up (10)")
     parser.add_argument(
-        "--crashes", metavar="N", type=int, default=3, help="relays that end with it, before it is given up (3)"
+        "--max-crashes", metavar="N", type=int, default=3, help="relays that end with it, before it is given up (3)"
     )
-    parser.add_argument("--pause", metavar="TIME", default="500ms", help="the first back-off at most (default: 500ms)")
-    parser.add_argument("--longest-pause", metavar="TIME", default="5m", help="the last one (default: 5m)")
+    parser.add_argument(
+        "--backoff-base", metavar="TIME", default="500ms", help="the first back-off at most (default: 500ms)"
+    )
+    parser.add_argument("--backoff-max", metavar="TIME", default="5m", help="the last one (default: 5m)")
     parser.add_argument(
         "--on-dead", choices=["skip", "park"], default="skip", help="what its lane does then (default: skip)"
     )
     parser.add_argument(
         "--publish-timeout", metavar="TIME", default="1m", help="how long the publisher is waited for (default: 1m)"
     )
-    parser.add_argument("--alarm", metavar="TIME", default="1m", help="how long a message may be due (default: 1m)")
+    parser.add_argument(
+        "--stalled-after", metavar="TIME", default="1m", help="how long a message may be due (default: 1m)"
+    )
     parser.add_argument(
         "--listen",
         metavar="URL",
@@ -108,15 +116,15 @@ def run(options: argparse.Namespace) -> int:
         lease=options.lease,
         batch=options.batch,
         batch_bytes=options.batch_bytes,
-        at_once=options.at_once,
-        keep=options.keep,
-        attempts=options.attempts,
-        crashes=options.crashes,
-        pause=options.pause,
-        longest_pause=options.longest_pause,
+        concurrency=options.concurrency,
+        keep_published=options.keep_published,
+        max_attempts=options.max_attempts,
+        max_crashes=options.max_crashes,
+        backoff_base=options.backoff_base,
+        backoff_max=options.backoff_max,
         on_dead=options.on_dead,
         publish_timeout=options.publish_timeout,
-        alarm=options.alarm,
+        stalled_after=options.stalled_after,
         listen=store if options.listen == "" else options.listen,
     )
     if inspect.iscoroutinefunction(publisher.publish):
@@ -124,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         done = _relay(relay, publisher, once=options.once)
     if done is not None:
-        said = f"left {done.left}, delayed {done.delayed}, given up {done.dead}"
+        said = f"left {done.published}, delayed {done.delayed}, given up {done.dead}"
         print(json.dumps(done._asdict()) if options.json else said, flush=True)
     return 0
 

@@ -11,27 +11,27 @@ from typing import Any
 from retrysafe.core import fingerprint, keys
 from retrysafe.core.decisions import Decision
 from retrysafe.core.prospects import ANSWERS, WITHHELD, possible, retry
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.encryption import MEDIA_TYPE, label_of
 from retrysafe.errors import ResultUnreadable
-from retrysafe.types import Micros, Record, Standing, Stored
+from retrysafe.types import Micros, Record, Standing, StoredResult
 
 LONGEST_RESULT = 65_536
 """Bytes of a result that are shown."""
 
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 _WINDOWED = (Standing.COMPLETED, Standing.FAILED, Standing.RELEASED)
-_NEXT: dict[Event, tuple[str, str]] = {
-    Event.RESOLVE_COMPLETED: (
+_NEXT: dict[Transition, tuple[str, str]] = {
+    Transition.RESOLVE_COMPLETED: (
         "resolve {name} --as completed --result JSON",
         "Its effect happened, and retries shall get this result",
     ),
-    Event.RESOLVE_FAILED: (
+    Transition.RESOLVE_FAILED: (
         "resolve {name} --as failed --result TEXT",
         "It will never happen, and retries shall get StoredFailure",
     ),
-    Event.RESOLVE_RELEASED: ("release {name}", "It did not happen, and the next attempt shall run the work"),
-    Event.EXPIRE: ("expire {name}", "Its next use shall run the work again"),
+    Transition.RESOLVE_RELEASED: ("release {name}", "It did not happen, and the next attempt shall run the work"),
+    Transition.EXPIRE: ("expire {name}", "Its next use shall run the work again"),
 }
 
 
@@ -97,14 +97,14 @@ def details(record: Record) -> dict[str, Any]:
         "lease_until": instant(record.lease_until) if running else None,
         "created": instant(record.created),
         "expires": instant(record.expires),
-        "forget": instant(record.forget),
+        "tombstone_until": instant(record.tombstone_until),
         "store_time": instant(record.now),
         "payload_parts": list(fingerprint.names(record.fingerprint)),
         "retry": answer(record),
     }
 
 
-def result(stored: Stored) -> dict[str, Any]:
+def result(stored: StoredResult) -> dict[str, Any]:
     """A stored result: as text if it is, else in base64, and not more of it than fits."""
     shown: dict[str, Any] = {"media_type": stored.media_type, "codec_version": stored.codec_version}
     if stored.body is None:
@@ -119,7 +119,7 @@ def result(stored: Stored) -> dict[str, Any]:
         return {**shown, "base64": base64.b64encode(body).decode()}
 
 
-def _encrypted(stored: Stored) -> dict[str, Any]:
+def _encrypted(stored: StoredResult) -> dict[str, Any]:
     """What can be said of an encrypted result without its key."""
     shown: dict[str, Any] = {"bytes": len(stored.body or b"")}
     try:

@@ -18,7 +18,7 @@ from typing import Any
 from retrysafe.archive import JsonLines
 from retrysafe.cli.opening import add_store, store_of
 from retrysafe.errors import ConfigurationError
-from retrysafe.ports import Observer, Occurrence
+from retrysafe.ports import Event, Observer
 from retrysafe.sweeper import Sweeper
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -119,7 +119,7 @@ class _Total:
         self.seconds = 0.0
         self.skipped: tuple[str, ...] = ()
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         fields = occurrence.fields
         if occurrence.name == "swept":
             self.removed += fields["removed"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import NamedTuple
 
-from retrysafe.core.inboxing import Became, Handled
+from retrysafe.core.inboxing import HandleResult, MessageOutcome
 
 
 class Part(NamedTuple):
@@ -28,8 +28,8 @@ class Broken(NamedTuple):
     at: int | None
 
 
-Answer = list[Handled] | Broken
-Plan = Generator[Part, Answer, list[Handled]]
+Answer = list[HandleResult] | Broken
+Plan = Generator[Part, Answer, list[HandleResult]]
 
 
 def plan(lanes: Sequence[int], suspects: Collection[int] = ()) -> Plan:
@@ -37,7 +37,7 @@ def plan(lanes: Sequence[int], suspects: Collection[int] = ()) -> Plan:
 
     What follows, in its lane, a message that has to come again is not tried.
     """
-    done: dict[int, Handled] = {}
+    done: dict[int, HandleResult] = {}
     waiting: dict[int, float] = {}
     parts = _parts(len(lanes), suspects)
     while parts:
@@ -56,7 +56,7 @@ def plan(lanes: Sequence[int], suspects: Collection[int] = ()) -> Plan:
 
 
 def _tried(
-    places: list[int], lanes: Sequence[int], done: dict[int, Handled], waiting: Mapping[int, float]
+    places: list[int], lanes: Sequence[int], done: dict[int, HandleResult], waiting: Mapping[int, float]
 ) -> list[int]:
     """What of a part is tried: nothing that is behind a message which has to come again."""
     tried: list[int] = []
@@ -65,7 +65,7 @@ def _tried(
         if pause is None:
             tried.append(place)
         else:
-            done[place] = Handled(Became.BEHIND, pause)
+            done[place] = HandleResult(MessageOutcome.BEHIND, pause)
     return tried
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from retrysafe.core.backoff import Backoff
 
 
-class Became(StrEnum):
+class MessageOutcome(StrEnum):
     """What became of a message.
 
     Handled: its effect and its record are committed. Duplicate: it was handled before, and not again. Dead: it was
@@ -31,13 +31,13 @@ class Became(StrEnum):
     SUSPECT = "suspect"
 
 
-class Handled(NamedTuple):
+class HandleResult(NamedTuple):
     """What became of a message, and when it has to come again.
 
     ``again``: seconds after which it has to be delivered again; None: it is settled, and its ack is due.
     """
 
-    became: Became
+    became: MessageOutcome
     again: float | None = None
     error: str = ""
 
@@ -65,9 +65,9 @@ class Trials(NamedTuple):
     ``grace``: seconds after which an attempt that has neither begun its work nor been withdrawn is over.
     """
 
-    attempts: int = 5
-    crashes: int = 3
-    gaps: int = 10
+    max_attempts: int = 5
+    max_crashes: int = 3
+    max_gaps: int = 10
     backoff: Backoff = Backoff(base=0.5, cap=60.0)
     grace: float = 2.0
 
@@ -82,7 +82,7 @@ def crash_pause(counts: Counts, trials: Trials) -> float | None:
     Else the seconds to wait before that is certain: deliveries of one message that come together are begun together,
     and withdrawn when it turns out that one of them is being handled.
     """
-    if counts.started - counts.finished < trials.crashes:
+    if counts.started - counts.finished < trials.max_crashes:
         return None
     return max(0.0, trials.grace - counts.age)
 
@@ -97,7 +97,7 @@ def after_failure(counts: Counts, trials: Trials, chance: float, *, gap: bool) -
 
     ``chance`` is random in [0, 1). Half of the pause is certain, so that a failing message never storms.
     """
-    most = trials.gaps if gap else trials.attempts
+    most = trials.max_gaps if gap else trials.max_attempts
     if counts.finished >= most:
         return None
     return trials.backoff.delay(counts.finished - 1, 0.5 + chance / 2)

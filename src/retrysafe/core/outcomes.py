@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 
 
 class Ground(StrEnum):
@@ -54,15 +54,17 @@ class Transaction(StrEnum):
 class Verdict(NamedTuple):
     """The event to record, if any, and the fate of an own transaction."""
 
-    event: Event | None
+    event: Transition | None
     transaction: Transaction = Transaction.COMMIT
 
 
 _ROLLED_BACK = Verdict(None, Transaction.ROLLBACK)
-_COMPLETE, _FAIL, _DOUBT, _RELEASE = map(Verdict, (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE))
-_COMPLETE_ALONE = Verdict(Event.COMPLETE, Transaction.SAVEPOINT)
-_FAIL_ALONE = Verdict(Event.FAIL, Transaction.SAVEPOINT)
-_DOUBT_ALONE = Verdict(Event.DOUBT, Transaction.SAVEPOINT)
+_COMPLETE, _FAIL, _DOUBT, _RELEASE = map(
+    Verdict, (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE)
+)
+_COMPLETE_ALONE = Verdict(Transition.COMPLETE, Transaction.SAVEPOINT)
+_FAIL_ALONE = Verdict(Transition.FAIL, Transaction.SAVEPOINT)
+_DOUBT_ALONE = Verdict(Transition.DOUBT, Transaction.SAVEPOINT)
 
 OUTCOMES: dict[Ending, tuple[Verdict, Verdict, Verdict, Verdict]] = {
     #                     OWN           JOINED     KEYED      EXTERNAL

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from retrysafe.core import transitions
 from retrysafe.core.decisions import Decision, decide
 from retrysafe.core.outcomes import Ending, Ground, verdict
-from retrysafe.core.transitions import RULES, Event
-from retrysafe.types import Clocks, Effects, Held, OnExpired, Record, Standing, Stored, Want
+from retrysafe.core.transitions import RULES, Transition
+from retrysafe.types import Clocks, Effects, Held, OnExpired, Record, Standing, StoredResult, Want
 
 ANSWERS: dict[Decision, str] = {
     Decision.TAKE: "runs the work",
@@ -53,33 +53,33 @@ def prospects(ground: Ground, on_expired: OnExpired) -> Iterator[Prospect]:
     want = _want(EFFECTS[ground], _PAYLOAD, on_expired)
     running = transitions.first_claim(want._replace(attempt="first"), now=0)
     held = Held(running.key, running.attempt, running.token, _CLOCKS, want.transactional)
-    done = transitions.settle(running, held, Event.COMPLETE, Stored(b"", "", 0), now=1)
+    done = transitions.settle(running, held, Transition.COMPLETE, StoredResult(b"", "", 0), now=1)
 
     def prospect(situation: str, record: Record | None, fingerprint: bytes = _PAYLOAD) -> Prospect:
         if record is None:
             return Prospect(situation, Standing.ABSENT, Decision.TAKE)
         if decide(record, _want(record.effects, fingerprint, on_expired)) is Decision.SUSPECT:
-            record = transitions.resolve(record, record, Event.SUSPECT, None, _CLOCKS, record.now)
+            record = transitions.resolve(record, record, Transition.SUSPECT, None, _CLOCKS, record.now)
         met = decide(record, _want(record.effects, fingerprint, on_expired))
         withheld = record.result is not None and record.result.body is None
         return Prospect(situation, record.standing, met, withheld)
 
     for ending in Ending:
         event = verdict(ending, ground).event
-        stored = Stored(None if ending is Ending.UNENCODABLE else b"", "", 0)
+        stored = StoredResult(None if ending is Ending.UNENCODABLE else b"", "", 0)
         yield prospect(ending.value, None if event is None else transitions.settle(running, held, event, stored, now=1))
     in_transaction = want.transactional
     yield prospect("its process died", None if in_transaction else _at(running, 10))
     yield prospect("it is still running", running)
     yield prospect("it is paused for longer than its lease", running if in_transaction else _at(running, 10))
     yield prospect("the window is over", _at(done, done.expires))
-    yield prospect("the memory is over", _at(done, done.forget))
+    yield prospect("the memory is over", _at(done, done.tombstone_until))
     yield prospect("the same key comes with another payload", _at(done, 2), _OTHER)
 
 
-def possible(record: Record) -> tuple[Event, ...]:
+def possible(record: Record) -> tuple[Transition, ...]:
     """What a person may do about a record now: resolve it, or expire it."""
-    events = (Event.RESOLVE_COMPLETED, Event.RESOLVE_FAILED, Event.RESOLVE_RELEASED, Event.EXPIRE)
+    events = (Transition.RESOLVE_COMPLETED, Transition.RESOLVE_FAILED, Transition.RESOLVE_RELEASED, Transition.EXPIRE)
     standing = Standing.UNKNOWN if in_doubt(record) else record.standing
     return tuple(event for event in events if standing in RULES[event].sources)
 

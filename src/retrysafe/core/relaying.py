@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from retrysafe.core.backoff import Backoff
 from retrysafe.core.legible import legible
-from retrysafe.types import Published, Queued, Reception
+from retrysafe.types import PublishResult, PublishStatus, Queued
 
 
 class OnDead(StrEnum):
@@ -21,8 +21,8 @@ class OnDead(StrEnum):
 class Rules(NamedTuple):
     """How long a relay tries: attempts that came to an end, those that were begun, and the pauses between them."""
 
-    attempts: int = 10
-    crashes: int = 3
+    max_attempts: int = 10
+    max_crashes: int = 3
     backoff: Backoff = Backoff(base=0.5, cap=300.0)
     on_dead: OnDead = OnDead.SKIP
 
@@ -94,12 +94,12 @@ def told(error: str) -> str:
     return legible(error[:MOST_SAID])
 
 
-def answered(wave: Sequence[Queued], published: Sequence[Published]) -> Sequence[Published]:
+def answered(wave: Sequence[Queued], published: Sequence[PublishResult]) -> Sequence[PublishResult]:
     """The receptions of a wave; a publisher that says too many or too few has said nothing of any."""
     if len(published) == len(wave):
         return published
     error = f"The publisher was given {len(wave)} messages and said what became of {len(published)}."
-    return [Published(Reception.UNKNOWN, error)] * len(wave)
+    return [PublishResult(PublishStatus.UNKNOWN, error)] * len(wave)
 
 
 LONGEST_PAUSE = 30 * 86400.0
@@ -111,37 +111,39 @@ def bounded_pause(pause: float) -> float:
     return min(max(pause, 0.0), LONGEST_PAUSE) if pause == pause else 0.0
 
 
-def judge(wave: Sequence[Queued], published: Sequence[Published], rules: Rules, chances: Iterable[float]) -> Verdict:
+def judge(
+    wave: Sequence[Queued], published: Sequence[PublishResult], rules: Rules, chances: Iterable[float]
+) -> Verdict:
     """What follows for each message of a wave from how the broker took it; ``chances`` are random in [0, 1)."""
     verdict = nothing_yet()
     for queued, (reception, said, pause), chance in zip(wave, published, chances, strict=False):
         error = told(said)
-        if reception in (Reception.ACKED, Reception.DUPLICATE):
+        if reception in (PublishStatus.ACKED, PublishStatus.DUPLICATE):
             verdict.gone.append(queued)
             continue
-        if reception is Reception.UNAVAILABLE:
+        if reception is PublishStatus.UNAVAILABLE:
             verdict.withdrawn.append(queued)
             verdict.away.append(error)
             continue
-        if reception is Reception.STALLED:
+        if reception is PublishStatus.STALLED:
             verdict.stalled.append(queued)
             verdict.withdrawn.append(queued)
             continue
-        if reception is Reception.POSTPONED:
+        if reception is PublishStatus.POSTPONED:
             verdict.delayed.append(Delay(queued, bounded_pause(pause), error, counted=False))
             continue
-        spent = reception is Reception.RETRYABLE and queued.finished + 1 >= rules.attempts
-        if reception is Reception.FATAL or spent:
+        spent = reception is PublishStatus.RETRYABLE and queued.finished + 1 >= rules.max_attempts
+        if reception is PublishStatus.REJECTED or spent:
             _give_up(verdict, queued, error, rules)
             continue
         rest = max(bounded_pause(pause), rules.backoff.delay(queued.finished, chance))
-        verdict.delayed.append(Delay(queued, rest, error, counted=reception is not Reception.UNKNOWN))
+        verdict.delayed.append(Delay(queued, rest, error, counted=reception is not PublishStatus.UNKNOWN))
     return verdict
 
 
 def crashed(queued: Queued, rules: Rules) -> bool:
     """Whether this message was begun so often without an end that it seems to take its relay down with it."""
-    return queued.started - queued.finished >= rules.crashes
+    return queued.started - queued.finished >= rules.max_crashes
 
 
 def _give_up(verdict: Verdict, queued: Queued, error: str, rules: Rules) -> None:

@@ -10,10 +10,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from retrysafe.errors import ConfigurationError, IllegalTransition, ResultUnreadable
-from retrysafe.types import Clocks, Held, Micros, Outcome, Record, Standing, State, Stored, Want
+from retrysafe.types import Clocks, Held, Micros, Outcome, Record, Standing, State, StoredResult, Want
 
 
-class Event(StrEnum):
+class Transition(StrEnum):
     """Everything that can happen to a record."""
 
     CLAIM = "claim"
@@ -59,30 +59,30 @@ _REMEMBERED = (Standing.COMPLETED, Standing.FAILED, Standing.RELEASED, Standing.
 VACANT_CLAIM = _rule(State.RUNNING, Guard.VACANT, Standing.ABSENT)
 """The one rule for a key without a record; every other claim names the record it saw."""
 
-RULES: dict[Event, Rule] = {
-    Event.CLAIM: _rule(State.RUNNING, Guard.SEEN, *_CLAIMABLE),
-    Event.RENEW: _rule(State.RUNNING, Guard.OWNER, Standing.RUNNING),
-    Event.COMPLETE: _rule(State.COMPLETED, Guard.OWNER, *_UNSETTLED),
-    Event.FAIL: _rule(State.FAILED, Guard.OWNER, *_UNSETTLED),
-    Event.DOUBT: _rule(State.UNKNOWN, Guard.OWNER, *_RUNNING),
-    Event.RELEASE: _rule(State.RELEASED, Guard.OWNER, *_RUNNING),
-    Event.SUSPECT: _rule(State.UNKNOWN, Guard.SEEN, Standing.LAPSED),
-    Event.RESOLVE_COMPLETED: _rule(State.COMPLETED, Guard.SEEN, Standing.UNKNOWN),
-    Event.RESOLVE_FAILED: _rule(State.FAILED, Guard.SEEN, Standing.UNKNOWN),
-    Event.RESOLVE_RELEASED: _rule(State.RELEASED, Guard.SEEN, Standing.UNKNOWN),
-    Event.EXPIRE: _rule(State.RELEASED, Guard.SEEN, *_REMEMBERED),
-    Event.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN),
+RULES: dict[Transition, Rule] = {
+    Transition.CLAIM: _rule(State.RUNNING, Guard.SEEN, *_CLAIMABLE),
+    Transition.RENEW: _rule(State.RUNNING, Guard.OWNER, Standing.RUNNING),
+    Transition.COMPLETE: _rule(State.COMPLETED, Guard.OWNER, *_UNSETTLED),
+    Transition.FAIL: _rule(State.FAILED, Guard.OWNER, *_UNSETTLED),
+    Transition.DOUBT: _rule(State.UNKNOWN, Guard.OWNER, *_RUNNING),
+    Transition.RELEASE: _rule(State.RELEASED, Guard.OWNER, *_RUNNING),
+    Transition.SUSPECT: _rule(State.UNKNOWN, Guard.SEEN, Standing.LAPSED),
+    Transition.RESOLVE_COMPLETED: _rule(State.COMPLETED, Guard.SEEN, Standing.UNKNOWN),
+    Transition.RESOLVE_FAILED: _rule(State.FAILED, Guard.SEEN, Standing.UNKNOWN),
+    Transition.RESOLVE_RELEASED: _rule(State.RELEASED, Guard.SEEN, Standing.UNKNOWN),
+    Transition.EXPIRE: _rule(State.RELEASED, Guard.SEEN, *_REMEMBERED),
+    Transition.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN),
 }
 
 
-RESOLUTIONS: dict[Outcome, Event] = {
-    "completed": Event.RESOLVE_COMPLETED,
-    "failed": Event.RESOLVE_FAILED,
-    "released": Event.RESOLVE_RELEASED,
+RESOLUTIONS: dict[Outcome, Transition] = {
+    "completed": Transition.RESOLVE_COMPLETED,
+    "failed": Transition.RESOLVE_FAILED,
+    "released": Transition.RESOLVE_RELEASED,
 }
 
 
-def resolution(outcome: Outcome) -> Event:
+def resolution(outcome: Outcome) -> Transition:
     """The event by which a person settles an unknown record as ``outcome``."""
     if outcome not in RESOLUTIONS:
         raise ConfigurationError(f"outcome={outcome!r}: expected one of {', '.join(RESOLUTIONS)}.")
@@ -97,9 +97,9 @@ def state_of(stored: str) -> State:
         raise ResultUnreadable(f"Its record is {stored!r}, which only a newer retrysafe understands.") from None
 
 
-def check(event: Event, standing: Standing) -> Rule:
+def check(event: Transition, standing: Standing) -> Rule:
     """Return the rule for ``event`` at ``standing``; raise `IllegalTransition` if there is none."""
-    rule = VACANT_CLAIM if event is Event.CLAIM and standing is Standing.ABSENT else RULES[event]
+    rule = VACANT_CLAIM if event is Transition.CLAIM and standing is Standing.ABSENT else RULES[event]
     if standing not in rule.sources:
         raise IllegalTransition(f"{event.value!r} is not possible for a key that is {standing.value}.")
     return rule
@@ -115,7 +115,7 @@ def first_claim(want: Want, now: Micros) -> Record:
 
     Its version starts at its token, so that no version comes again after a sweep.
     """
-    check(Event.CLAIM, Standing.ABSENT)
+    check(Transition.CLAIM, Standing.ABSENT)
     clocks, token = want.clocks, next_token(0, now)
     return Record(
         key=want.key,
@@ -132,7 +132,7 @@ def first_claim(want: Want, now: Micros) -> Record:
         created=now,
         updated=now,
         expires=now + clocks.window,
-        forget=now + clocks.memory,
+        tombstone_until=now + clocks.memory,
         version=token,
         result=None,
         now=now,
@@ -153,7 +153,7 @@ def kept_fingerprint(want: Want, seen: Record) -> bytes:
 
 def claim_again(record: Record, want: Want, seen: Record, now: Micros) -> Record:
     """The record after a new attempt has claimed a key that had a record."""
-    check(Event.CLAIM, record.standing_at(now))
+    check(Transition.CLAIM, record.standing_at(now))
     _match_seen(record, seen)
     return first_claim(want, now)._replace(
         fingerprint=kept_fingerprint(want, seen),
@@ -164,7 +164,7 @@ def claim_again(record: Record, want: Want, seen: Record, now: Micros) -> Record
     )
 
 
-def settle(record: Record, held: Held, event: Event, result: Stored | None, now: Micros) -> Record:
+def settle(record: Record, held: Held, event: Transition, result: StoredResult | None, now: Micros) -> Record:
     """The record after its own attempt completed, failed, doubted or released it."""
     rule = check(event, record.standing_at(now))
     _match_owner(record, held)
@@ -172,7 +172,9 @@ def settle(record: Record, held: Held, event: Event, result: Stored | None, now:
     return _written(record, rule.target, result, held.clocks, now)
 
 
-def resolve(record: Record, seen: Record, event: Event, result: Stored | None, clocks: Clocks, now: Micros) -> Record:
+def resolve(
+    record: Record, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks, now: Micros
+) -> Record:
     """The record after somebody else (a duplicate, a probe, a person) settled what was seen.
 
     To `Event.EXPIRE` belong clocks without a window, so that the key is expired from now on.
@@ -185,19 +187,19 @@ def resolve(record: Record, seen: Record, event: Event, result: Stored | None, c
 
 def renew(record: Record, held: Held, now: Micros) -> Record:
     """The record with its lease extended from now."""
-    check(Event.RENEW, record.standing_at(now))
+    check(Transition.RENEW, record.standing_at(now))
     _match_owner(record, held)
     renewed = _written(record, State.RUNNING, record.result, held.clocks, now)
     return renewed._replace(lease_until=now + held.clocks.lease + held.clocks.margin)
 
 
-def _written(record: Record, target: State, result: Stored | None, clocks: Clocks, now: Micros) -> Record:
+def _written(record: Record, target: State, result: StoredResult | None, clocks: Clocks, now: Micros) -> Record:
     return record._replace(
         state=target,
         result=result,
         updated=now,
         expires=now + clocks.window,
-        forget=now + clocks.memory,
+        tombstone_until=now + clocks.memory,
         version=record.version + 1,
         now=now,
     )

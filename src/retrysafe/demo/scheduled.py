@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from retrysafe import Occurrence
+from retrysafe import Event
 from retrysafe.demo.client import Mishaps, mishaps
 from retrysafe.demo.schedule import Fault
 from retrysafe.demo.talk import Message, Say, pack
@@ -102,7 +102,7 @@ class Told:
     def __init__(self, attempt: Mishaps) -> None:
         self._attempt = attempt
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         """Tell it, if the coordinator counts it."""
         if isinstance(self._attempt, Scheduled) and occurrence.name in _TOLD:
             self._attempt.tell(_TOLD[occurrence.name])
@@ -114,9 +114,9 @@ class Told:
 class Telling:
     """An observer that tells the coordinator which attempts took a key over, and which had lost theirs."""
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         """There is nothing to tell but of attempts."""
 
-    def watch(self, received: Occurrence) -> Watch:
+    def watch(self, received: Event) -> Watch:
         """Watch one claim."""
         return Told(mishaps.get())

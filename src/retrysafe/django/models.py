@@ -28,7 +28,7 @@ class Record(models.Model):
     created: Any = models.BigIntegerField()
     updated: Any = models.BigIntegerField()
     expires: Any = models.BigIntegerField()
-    forget: Any = models.BigIntegerField()
+    tombstone_until: Any = models.BigIntegerField()
     version: Any = models.BigIntegerField()
     result: Any = models.BinaryField(null=True)
     media_type: Any = models.TextField(null=True)
@@ -83,7 +83,7 @@ class OutboxDeadLetter(_Message):
     started: Any = models.IntegerField()
     finished: Any = models.IntegerField()
     error: Any = models.TextField()
-    died: Any = models.BigIntegerField()
+    dead_at: Any = models.BigIntegerField()
 
     class Meta(_Message.Meta):
         db_table = "retrysafe_outbox_dead"
@@ -101,7 +101,7 @@ class OutboxPublished(_Message):
         default_permissions = ("view",)
 
 
-class OutboxTrouble(models.Model):
+class OutboxAttempt(models.Model):
     """The attempts of a message that did not leave at once."""
 
     id: Any = models.BigIntegerField(primary_key=True)
@@ -113,7 +113,7 @@ class OutboxTrouble(models.Model):
     error: Any = models.TextField()
 
     class Meta:
-        db_table = "retrysafe_outbox_troubles"
+        db_table = "retrysafe_outbox_attempts"
         default_permissions = ("view",)
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class OutboxPaused(models.Model):
     """A topic of which nothing leaves for the time being."""
 
     topic: Any = models.TextField(primary_key=True)
-    since: Any = models.BigIntegerField()
+    paused_at: Any = models.BigIntegerField()
 
     class Meta:
         db_table = "retrysafe_outbox_paused"
@@ -139,8 +139,8 @@ class OutboxRelay(models.Model):
 
     name: Any = models.TextField(primary_key=True)
     hold: Any = models.TextField()
-    since: Any = models.BigIntegerField()
-    seen: Any = models.BigIntegerField()
+    started_at: Any = models.BigIntegerField()
+    last_seen_at: Any = models.BigIntegerField()
 
     class Meta:
         db_table = "retrysafe_outbox_relays"
@@ -150,7 +150,7 @@ class OutboxRelay(models.Model):
         return str(self.name)
 
 
-class InboxTrouble(models.Model):
+class InboxAttempt(models.Model):
     """The attempts at a message that could not be handled at once."""
 
     key_hash: Any = models.BinaryField(primary_key=True, max_length=32)
@@ -161,7 +161,7 @@ class InboxTrouble(models.Model):
     updated: Any = models.BigIntegerField()
 
     class Meta:
-        db_table = "retrysafe_inbox_troubles"
+        db_table = "retrysafe_inbox_attempts"
         default_permissions = ("view",)
 
     def __str__(self) -> str:
@@ -187,7 +187,7 @@ class InboxDeadLetter(models.Model):
     started: Any = models.IntegerField()
     finished: Any = models.IntegerField()
     error: Any = models.TextField()
-    died: Any = models.BigIntegerField()
+    dead_at: Any = models.BigIntegerField()
     redrive: Any = models.BigIntegerField(null=True)
 
     class Meta:

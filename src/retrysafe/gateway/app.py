@@ -227,7 +227,7 @@ class Visit:
             logger().warning("The upstream did not answer: %s (%s)", error, "it may have begun" if sent else "not sent")
             return
         failure.guarded = self._becomes(failure.failed)
-        exchange.claim.notice("upstream_failed", error=error, sent=sent)
+        exchange.claim.emit("upstream_failed", error=error, sent=sent)
         if not sent:
             exchange.claim.not_executed()
 

@@ -13,15 +13,15 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from retrysafe.metrics import ATTEMPTS, BEGINNINGS, BUCKETS, CLAIMS, COUNTERS, DECISIONS, ENDINGS
-from retrysafe.observers import OCCURRENCES
-from retrysafe.ports import Occurrence
+from retrysafe.observers import EVENTS
+from retrysafe.ports import Event
 
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
 _COUNTED_BY = {
     name: [counter for counter in COUNTERS if name in counter.occurrences and counter.name != ATTEMPTS]
-    for name in OCCURRENCES
+    for name in EVENTS
 }
 
 
@@ -55,22 +55,23 @@ class Metrics:
             registry=registry,
         )
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         """Count what is told of no attempt."""
         self._count(occurrence)
 
-    def watch(self, received: Occurrence, /) -> Attempt:
+    def watch(self, received: Event, /) -> Attempt:
         """Count what is told of one attempt."""
         return Attempt(self, received)
 
-    def add(self, counter: str, occurrence: Occurrence, outcome: str) -> None:
+    def add(self, counter: str, occurrence: Event, outcome: str) -> None:
         """Add one to a counter."""
         self._counters[counter].labels(occurrence.boundary, occurrence.operation, outcome).inc()
 
-    def _count(self, occurrence: Occurrence) -> None:
+    def _count(self, occurrence: Event) -> None:
         for counter in _COUNTED_BY.get(occurrence.name, ()):
-            outcome = occurrence.name if counter.outcome else ""
-            self.add(counter.name, occurrence, str(occurrence.fields[counter.field]) if counter.field else outcome)
+            if counter.counts(occurrence):
+                outcome = occurrence.name if counter.outcome else ""
+                self.add(counter.name, occurrence, str(occurrence.fields[counter.field]) if counter.field else outcome)
 
     def text(self) -> bytes:
         """All of it, of all workers."""
@@ -86,12 +87,12 @@ class Attempt:
 
     __slots__ = ("_decided", "_ending", "_metrics", "_received")
 
-    def __init__(self, metrics: Metrics, received: Occurrence) -> None:
+    def __init__(self, metrics: Metrics, received: Event) -> None:
         self._metrics = metrics
         self._received = received
         self._decided = self._ending = ""
 
-    def __call__(self, occurrence: Occurrence, /) -> None:
+    def __call__(self, occurrence: Event, /) -> None:
         """Note what the attempt does."""
         name = occurrence.name
         if name in DECISIONS:

@@ -7,7 +7,7 @@ from typing import Any
 
 from retrysafe.errors import ResultNotEncodable
 from retrysafe.http.messages import Response
-from retrysafe.types import Stored
+from retrysafe.types import StoredResult
 
 MEDIA_TYPE = "application/vnd.retrysafe.http-response"
 VERSION = 1
@@ -17,7 +17,7 @@ _line = json.JSONEncoder(separators=(",", ":")).encode
 class ResponseCodec:
     """A response is one line of JSON (status, field lines, whether the body is kept), then the body's bytes."""
 
-    def encode(self, value: Any, annotation: Any) -> Stored:
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
         """Encode a `Response`."""
         response: Response = value
         head = {
@@ -25,9 +25,9 @@ class ResponseCodec:
             "headers": [[name.decode("latin-1"), text.decode("latin-1")] for name, text in response.headers],
             "omitted": response.body is None,
         }
-        return Stored(b"%b\n%b" % (_line(head).encode(), response.body or b""), MEDIA_TYPE, VERSION)
+        return StoredResult(b"%b\n%b" % (_line(head).encode(), response.body or b""), MEDIA_TYPE, VERSION)
 
-    def decode(self, stored: Stored, annotation: Any) -> Response:
+    def decode(self, stored: StoredResult, annotation: Any) -> Response:
         """Decode; raises `ResultNotEncodable` for what is no response, or of a version that we do not know."""
         if stored.body is None:
             raise ResultNotEncodable("The response was withheld when the request completed.")

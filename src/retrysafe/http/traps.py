@@ -59,7 +59,7 @@ class Watch:
 
     def committed_other(self) -> None:
         """Another session has committed to the same database, where nothing of ours could hold it back or undo it."""
-        self._claim.notice("outside_commit", when=self.phase.value)
+        self._claim.emit("outside_commit", when=self.phase.value)
 
 
 _watch: ContextVar[Watch | None] = ContextVar("retrysafe_watch", default=None)

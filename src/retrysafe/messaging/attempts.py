@@ -14,7 +14,7 @@ from retrysafe.core import keys
 from retrysafe.core.exception_groups import every, leaves, unwrapped
 from retrysafe.core.fingerprint import UNCHECKED, of_parts
 from retrysafe.core.identifiers import milliseconds_of
-from retrysafe.core.inboxing import KILLS, SUSPECT, Became, Counts, Trials, crash_pause, is_suspect
+from retrysafe.core.inboxing import KILLS, SUSPECT, Counts, MessageOutcome, Trials, crash_pause, is_suspect
 from retrysafe.core.legible import legible
 from retrysafe.core.stalls import Stalls
 from retrysafe.errors import (
@@ -32,7 +32,7 @@ from retrysafe.errors import (
 )
 from retrysafe.handling import CODEC, Function
 from retrysafe.messaging.errors import MessageDead, MessageUnreadable, SequenceGap
-from retrysafe.messaging.received import Received, data_of
+from retrysafe.messaging.received import InboxMessage, data_of
 from retrysafe.messaging.unavailable import is_unavailable
 from retrysafe.once import refuse_unfinished
 from retrysafe.programs.inboxing import End
@@ -160,31 +160,31 @@ class Attempt:
             raise
         return [received] if self._setting.together else received
 
-    def received(self, tx: Any, claim: Claim | None = None) -> Received[Any]:
+    def received(self, tx: Any, claim: Claim | None = None) -> InboxMessage[Any]:
         """The message for its handler; raises `MessageUnreadable`, and what ``parse=`` raises."""
-        return Received(self._envelope, data_of(self._envelope, self._setting.function.parse), tx, claim, self.late)
+        return InboxMessage(self._envelope, data_of(self._envelope, self._setting.function.parse), tx, claim, self.late)
 
     # ------------------------------------------------------------ how it is judged
 
     def before(self, counts: Counts) -> End | None:
         """What became of it already, or when it is to come again; None: it is tried, or given up, in its claim."""
         if counts.dead:
-            return End(Became.DEAD, "It is in the dead letters.", before=True)
+            return End(MessageOutcome.DEAD, "It is in the dead letters.", before=True)
         wait = crash_pause(counts, self._setting.trials)
         if wait:
-            return End(Became.BUSY, "Others have begun it.", again=pause(wait))
+            return End(MessageOutcome.BUSY, "Others have begun it.", again=pause(wait))
         if wait is None and is_suspect(counts) and not self._alone:
-            return End(Became.SUSPECT, SUSPECT, again=0.0)
+            return End(MessageOutcome.SUSPECT, SUSPECT, again=0.0)
         self._doomed, self.counted = wait is not None, wait is None
         return None
 
     def after(self, claim: Claim) -> End:
         """What became of it when the claim was left without an error."""
         if claim.replayed:
-            return End(Became.DUPLICATE)
+            return End(MessageOutcome.DUPLICATE)
         if self.failure is not None:
-            return End(Became.DEAD, KILLS if self._doomed else error_text(self.failure))
-        return End(Became.HANDLED if self.identity.key else Became.PASSED)
+            return End(MessageOutcome.DEAD, KILLS if self._doomed else error_text(self.failure))
+        return End(MessageOutcome.HANDLED if self.identity.key else MessageOutcome.PASSED)
 
     def failed(self, error: Exception) -> End:
         """What an error means; raises it again if it is none of the message's."""
@@ -193,30 +193,30 @@ class Attempt:
         text = error_text(error)
         gap = leaves(error)[0]
         if isinstance(gap, SequenceGap) and every(error, SequenceGap):
-            return End(Became.GAP, text, gap=self._place(gap.entity, gap.missing))
+            return End(MessageOutcome.GAP, text, gap=self._place(gap.entity, gap.missing))
         if self.failure is not None or self._is_permanent(error):
-            return End(Became.DEAD, text)
+            return End(MessageOutcome.DEAD, text)
         if is_unavailable(error, self._setting.unavailable):
             rest = self._setting.stalls.pause(self.arrival.identity, random.random())
-            return End(Became.STALLED, text, again=rest)
-        return End(Became.FAILED, text)
+            return End(MessageOutcome.STALLED, text, again=rest)
+        return End(MessageOutcome.FAILED, text)
 
     def _refused(self, error: Exception) -> End:
         """What an error of the claim's means."""
         if isinstance(error, InProgress | QuotaExceeded):
-            return End(Became.BUSY, again=pause(error.retry_after))
+            return End(MessageOutcome.BUSY, again=pause(error.retry_after))
         if isinstance(error, LeaseLost):
-            return End(Became.BUSY, error.detail, again=pause(1.0))
+            return End(MessageOutcome.BUSY, error.detail, again=pause(1.0))
         if isinstance(error, KeyReused):
             self._set_apart()
-            return End(Became.DEAD, error_text(error))
+            return End(MessageOutcome.DEAD, error_text(error))
         if isinstance(error, StoredFailure):
-            return End(Became.DEAD, error_text(error), before=True)
+            return End(MessageOutcome.DEAD, error_text(error), before=True)
         if isinstance(error, OutcomeUnknown | KeyExpired | InvalidKey):
-            return End(Became.DEAD, error_text(error))
+            return End(MessageOutcome.DEAD, error_text(error))
         if isinstance(error, RetrysafeError) and not isinstance(error, RetryTransaction):
             raise error
-        return End(Became.FAILED, error_text(error))
+        return End(MessageOutcome.FAILED, error_text(error))
 
     def _is_permanent(self, error: Exception) -> bool:
         permanent = self._setting.boundary.is_permanent

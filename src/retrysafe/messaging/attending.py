@@ -28,10 +28,16 @@ class Attendance:
         outbox: OperableOutbox,
         reporter: Reporter,
         hold: str,
-        alarm: float,
+        stalled_after: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._outbox, self._reporter, self._hold, self._alarm, self._clock = outbox, reporter, hold, alarm, clock
+        self._outbox, self._reporter, self._hold, self._alarm, self._clock = (
+            outbox,
+            reporter,
+            hold,
+            stalled_after,
+            clock,
+        )
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._next = self._next_look = 0.0
 

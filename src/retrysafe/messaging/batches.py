@@ -12,14 +12,14 @@ from retrysafe.claims import Claims
 from retrysafe.core.backoff import RESTART
 from retrysafe.core.batching import Broken, Part, Plan, plan
 from retrysafe.core.decisions import Decision
-from retrysafe.core.inboxing import Became, Handled
+from retrysafe.core.inboxing import HandleResult, MessageOutcome
 from retrysafe.core.lanes import lane
 from retrysafe.errors import OutcomeUnknown, RetrysafeError, RetryTransaction
 from retrysafe.handling import CODEC, in_thread
 from retrysafe.messaging.attempts import HANDLED, Attempt, Settings
 from retrysafe.messaging.handler import Handler
 from retrysafe.messaging.letters import Letters
-from retrysafe.messaging.received import Received
+from retrysafe.messaging.received import InboxMessage
 from retrysafe.once import refuse_unfinished
 from retrysafe.types import Delivery
 
@@ -50,7 +50,7 @@ class BatchHandler(Handler[P, R]):
         super().__init__(setting, letters)
         self.portion = most
 
-    def handle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[Handled]:
+    def handle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[HandleResult]:
         """Handle deliveries in this order, in as few transactions as possible, and return what became of each.
 
         When a transaction fails, it is rolled back, and its messages are handled again without the one at fault, which
@@ -66,7 +66,7 @@ class BatchHandler(Handler[P, R]):
         except StopIteration as stop:
             return self._counted(stop.value)
 
-    async def ahandle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[Handled]:
+    async def ahandle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[HandleResult]:
         """`handle_many` on an event loop. A plain function runs in a thread, with its claims."""
         if not self.is_async:
             return await in_thread(lambda: self.handle_many(deliveries, alone=alone))
@@ -88,17 +88,17 @@ class BatchHandler(Handler[P, R]):
         alone = not self.setting.boundary.opens_many
         return plan(lanes, {place for place, one in enumerate(deliveries) if alone or one.redelivered})
 
-    def _single(self, deliveries: Sequence[Delivery], part: Part, alone: bool) -> list[Handled]:
+    def _single(self, deliveries: Sequence[Delivery], part: Part, alone: bool) -> list[HandleResult]:
         one = deliveries[part.places[0]]
         return [self.handle(one.envelope, redelivered=one.redelivered, alone=alone)]
 
-    async def _asingle(self, deliveries: Sequence[Delivery], part: Part, alone: bool) -> list[Handled]:
+    async def _asingle(self, deliveries: Sequence[Delivery], part: Part, alone: bool) -> list[HandleResult]:
         one = deliveries[part.places[0]]
         return [await self.ahandle(one.envelope, redelivered=one.redelivered, alone=alone)]
 
     # ------------------------------------------------------------ together
 
-    def _together(self, deliveries: Sequence[Delivery], part: Part) -> list[Handled] | Broken:
+    def _together(self, deliveries: Sequence[Delivery], part: Part) -> list[HandleResult] | Broken:
         batch = self._batch(deliveries, part)
         restarts = 0
         while not isinstance(batch, Broken):
@@ -117,7 +117,7 @@ class BatchHandler(Handler[P, R]):
                 time.sleep(again)
         return batch
 
-    async def _atogether(self, deliveries: Sequence[Delivery], part: Part) -> list[Handled] | Broken:
+    async def _atogether(self, deliveries: Sequence[Delivery], part: Part) -> list[HandleResult] | Broken:
         batch = self._batch(deliveries, part)
         restarts = 0
         while not isinstance(batch, Broken):
@@ -152,9 +152,9 @@ class BatchHandler(Handler[P, R]):
         claims.result = HANDLED
         return claims
 
-    def _counted(self, handled: list[Handled]) -> list[Handled]:
-        fresh = sum(1 for one in handled if one.became is Became.HANDLED)
-        self.notice("batch_handled", messages=len(handled), handled=fresh)
+    def _counted(self, handled: list[HandleResult]) -> list[HandleResult]:
+        fresh = sum(1 for one in handled if one.became is MessageOutcome.HANDLED)
+        self.emit("batch_handled", messages=len(handled), handled=fresh)
         return handled
 
 
@@ -174,7 +174,7 @@ class _Progress:
         for place, attempt in zip(*self._batch, strict=True):
             if self._of(attempt) not in (Decision.MINE, Decision.REPLAY):
                 raise _NotTogether(place)
-        fresh: list[Received[Any]] = []
+        fresh: list[InboxMessage[Any]] = []
         for place, attempt in zip(*self._batch, strict=True):
             if self._of(attempt) is Decision.MINE:
                 self.at, self.working = place, True
@@ -187,10 +187,10 @@ class _Progress:
             self.at = None
             yield fresh
 
-    def handled(self) -> list[Handled]:
+    def handled(self) -> list[HandleResult]:
         """What became of the messages of a batch that was committed."""
         fresh = (self._of(attempt) is Decision.MINE for attempt in self._batch.attempts)
-        return [Handled(Became.HANDLED if one else Became.DUPLICATE) for one in fresh]
+        return [HandleResult(MessageOutcome.HANDLED if one else MessageOutcome.DUPLICATE) for one in fresh]
 
     def judge(self, error: Exception, restarts: int) -> Broken | float:
         """Whose fault it was, or in how many seconds the whole batch is run again; raises what is no message's."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from retrysafe.core.breaker import Breaker
 from retrysafe.core.relaying import answered, bounded_pause
-from retrysafe.types import Envelope, Published, Queued, Reception
+from retrysafe.types import Envelope, PublishResult, PublishStatus, Queued
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,8 +33,8 @@ SUSPECTS = 8
 MOST_SHUT = 500
 """How many topics a look at a bucket leaves out, at most; what is read of others is withheld."""
 _REMEMBERED = 10_000
-_TAKEN = (Reception.ACKED, Reception.DUPLICATE)
-_ANSWERS = (*_TAKEN, Reception.RETRYABLE, Reception.FATAL)
+_TAKEN = (PublishStatus.ACKED, PublishStatus.DUPLICATE)
+_ANSWERS = (*_TAKEN, PublishStatus.RETRYABLE, PublishStatus.REJECTED)
 _UNDER_WAY = "the destination has not answered yet"
 
 _Name: TypeAlias = "tuple[int, str, str]"
@@ -88,8 +88,8 @@ class Dispatch:
         self._destinations: dict[str, Destination] = {}
         self._suspects: set[_Name] = set()
         self._under_way: set[_Name] = set()
-        self._answers: dict[_Name, Published] = {}
-        self._tasks: set[asyncio.Task[dict[_Name, Published]]] = set()
+        self._answers: dict[_Name, PublishResult] = {}
+        self._tasks: set[asyncio.Task[dict[_Name, PublishResult]]] = set()
         self._ended = False
         """Whether a call that was left under way has ended."""
 
@@ -126,7 +126,7 @@ class Dispatch:
 
     # ------------------------------------------------------------ publishing
 
-    def publish(self, wave: Sequence[Queued]) -> list[Published]:
+    def publish(self, wave: Sequence[Queued]) -> list[PublishResult]:
         """Publish what may be, and say of each message of the wave how it was taken."""
         calls, suspects, known = self._plan(wave)
         together = [queued for call in calls for queued in call.wave]
@@ -140,7 +140,7 @@ class Dispatch:
                 known |= self._judged(call, published_by(self.publisher, call.wave), alone=True)
         return self._completed(wave, known)
 
-    async def apublish(self, wave: Sequence[Queued]) -> list[Published]:
+    async def apublish(self, wave: Sequence[Queued]) -> list[PublishResult]:
         """The same for async code. A destination that does not answer in time keeps the others waiting no longer."""
         calls, suspects, known = self._plan(wave)
         if self._route is None:
@@ -156,7 +156,7 @@ class Dispatch:
                 known |= await self._apart([call])
         return self._completed(wave, known)
 
-    async def _apart(self, calls: Sequence[Call]) -> dict[_Name, Published]:
+    async def _apart(self, calls: Sequence[Call]) -> dict[_Name, PublishResult]:
         """Publish to each destination in a call of its own, and wait for the answers as long as patience lasts."""
         import asyncio
 
@@ -171,17 +171,17 @@ class Dispatch:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-        known: dict[_Name, Published] = {}
+        known: dict[_Name, PublishResult] = {}
         for task, call in tasks.items():
             known |= task.result() if task.done() else self._left(task, call)
         return known
 
-    async def _called(self, call: Call) -> dict[_Name, Published]:
+    async def _called(self, call: Call) -> dict[_Name, PublishResult]:
         return self._judged(
             call, await apublished_by(self.publisher, call.wave, self._timeout), alone=len(call.wave) == 1
         )
 
-    def _left(self, task: asyncio.Task[dict[_Name, Published]], call: Call) -> dict[_Name, Published]:
+    def _left(self, task: asyncio.Task[dict[_Name, PublishResult]], call: Call) -> dict[_Name, PublishResult]:
         """Leave a call under way; its answers are found when its messages come up again."""
         names = {_name(queued) for queued in call.wave}
         self._under_way |= names
@@ -189,7 +189,7 @@ class Dispatch:
         call.to.overdue += 1
         self._failed(call.to, _UNDER_WAY, 0.0)
 
-        def ended(task: asyncio.Task[dict[_Name, Published]]) -> None:
+        def ended(task: asyncio.Task[dict[_Name, PublishResult]]) -> None:
             self._tasks.discard(task)
             self._ended = True
             self._under_way -= names
@@ -204,12 +204,12 @@ class Dispatch:
 
     # ------------------------------------------------------------ what is tried
 
-    def _plan(self, wave: Sequence[Queued]) -> tuple[list[Call], list[Call], dict[_Name, Published]]:
+    def _plan(self, wave: Sequence[Queued]) -> tuple[list[Call], list[Call], dict[_Name, PublishResult]]:
         """What is published together, suspects, and what is known of the others."""
         now = self._clock()
         calls: dict[str, Call] = {}
         suspects: list[Call] = []
-        known: dict[_Name, Published] = {}
+        known: dict[_Name, PublishResult] = {}
         for queued in wave:
             name, to = _name(queued), self._destination(queued.envelope)
             suspected = name in self._suspects
@@ -245,13 +245,13 @@ class Dispatch:
 
     # ------------------------------------------------------------ what follows
 
-    def _judged(self, call: Call, said: Sequence[Published], *, alone: bool) -> dict[_Name, Published]:
+    def _judged(self, call: Call, said: Sequence[PublishResult], *, alone: bool) -> dict[_Name, PublishResult]:
         """What is said of the messages of a call, and what that says of their destination.
 
         ``alone``: whether nothing else was published with the message.
         """
-        unknown = [one.error for one in said if one.reception is Reception.UNKNOWN]
-        taken = any(one.reception in _TAKEN for one in said)
+        unknown = [one.error for one in said if one.status is PublishStatus.UNKNOWN]
+        taken = any(one.status in _TAKEN for one in said)
         blamed = len(unknown) == 1 and (taken or (alone and call.to.proven))
         self._learn(call.to, said, unknown, blamed=blamed, taken=taken)
         return {
@@ -260,14 +260,14 @@ class Dispatch:
         }
 
     def _learn(
-        self, to: Destination, said: Sequence[Published], unknown: Sequence[str], *, blamed: bool, taken: bool
+        self, to: Destination, said: Sequence[PublishResult], unknown: Sequence[str], *, blamed: bool, taken: bool
     ) -> None:
         """What the receptions of a call say of its destination."""
-        stalled = [one for one in said if one.reception is Reception.STALLED]
+        stalled = [one for one in said if one.status is PublishStatus.STALLED]
         to.proven = (to.proven or taken) and not unknown
         if stalled:
             self._failed(to, stalled[0].error, max(bounded_pause(one.pause) for one in stalled))
-        elif any(one.reception in _ANSWERS for one in said):
+        elif any(one.status in _ANSWERS for one in said):
             if to.breaker.answered():
                 self._tell("destination_recovered", destination=to.name)
         elif unknown and not blamed:
@@ -281,27 +281,27 @@ class Dispatch:
         rest = to.breaker.failed(self._clock(), random.random(), pause)
         self._tell("destination_stalled", destination=to.name, error=error, pause=round(rest, 3))
 
-    def _final(self, to: Destination, queued: Queued, said: Published, *, blamed: bool) -> Published:
+    def _final(self, to: Destination, queued: Queued, said: PublishResult, *, blamed: bool) -> PublishResult:
         name = _name(queued)
-        if said.reception is Reception.UNKNOWN:
+        if said.status is PublishStatus.UNKNOWN:
             if blamed:
-                return said._replace(reception=Reception.RETRYABLE)
+                return said._replace(status=PublishStatus.RETRYABLE)
             if len(self._suspects) >= _REMEMBERED:
                 self._suspects.clear()
             self._suspects.add(name)
             return said
-        if said.reception in _ANSWERS:
+        if said.status in _ANSWERS:
             self._suspects.discard(name)
-        return self._withheld(to, said.error) if said.reception is Reception.STALLED else said
+        return self._withheld(to, said.error) if said.status is PublishStatus.STALLED else said
 
-    def _withheld(self, to: Destination, error: str = "") -> Published:
+    def _withheld(self, to: Destination, error: str = "") -> PublishResult:
         """A message whose destination takes nothing: not read before it does again, or not before the next probe."""
         error = error or to.error or _UNDER_WAY
         if self._by_topic:
-            return Published(Reception.STALLED, error)
-        return Published(Reception.POSTPONED, error, max(SHORTEST, to.breaker.pause(self._clock())))
+            return PublishResult(PublishStatus.STALLED, error)
+        return PublishResult(PublishStatus.POSTPONED, error, max(SHORTEST, to.breaker.pause(self._clock())))
 
-    def _completed(self, wave: Sequence[Queued], known: dict[_Name, Published]) -> list[Published]:
+    def _completed(self, wave: Sequence[Queued], known: dict[_Name, PublishResult]) -> list[PublishResult]:
         return [known.get(_name(queued)) or self._withheld(self._destination(queued.envelope)) for queued in wave]
 
 
@@ -309,7 +309,7 @@ def _name(queued: Queued) -> _Name:
     return queued.id, queued.envelope.source, queued.envelope.id
 
 
-def published_by(publisher: Any, wave: Sequence[Queued]) -> Sequence[Published]:
+def published_by(publisher: Any, wave: Sequence[Queued]) -> Sequence[PublishResult]:
     """Publish; a publisher that fails takes no relay with it."""
     try:
         return _receptions(wave, publisher.publish(_envelopes(wave)))
@@ -317,7 +317,7 @@ def published_by(publisher: Any, wave: Sequence[Queued]) -> Sequence[Published]:
         return _doubtful(wave, error)
 
 
-async def apublished_by(publisher: Any, wave: Sequence[Queued], within: float) -> Sequence[Published]:
+async def apublished_by(publisher: Any, wave: Sequence[Queued], within: float) -> Sequence[PublishResult]:
     """The same for async code; what is not told within ``within`` seconds, nobody can tell."""
     import asyncio
 
@@ -332,11 +332,11 @@ def _envelopes(wave: Sequence[Queued]) -> list[Envelope]:
     return [queued.envelope for queued in wave]
 
 
-def _doubtful(wave: Sequence[Queued], error: Exception) -> list[Published]:
+def _doubtful(wave: Sequence[Queued], error: Exception) -> list[PublishResult]:
     """How a wave was taken whose publisher failed: nobody can tell."""
-    return [Published(Reception.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
+    return [PublishResult(PublishStatus.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
 
 
-def _receptions(wave: Sequence[Queued], said: Sequence[Published]) -> Sequence[Published]:
+def _receptions(wave: Sequence[Queued], said: Sequence[PublishResult]) -> Sequence[PublishResult]:
     """What a publisher said, as what it should be; raises what comes of it where it is something else."""
-    return [Published(Reception(one), str(error), float(pause)) for one, error, pause in answered(wave, said)]
+    return [PublishResult(PublishStatus(one), str(error), float(pause)) for one, error, pause in answered(wave, said)]

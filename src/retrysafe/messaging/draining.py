@@ -25,7 +25,7 @@ from retrysafe.messaging.low_water import LowWater
 from retrysafe.ports import AsyncClient, AsyncExecutor, Client, Executor, OutboxStore, Steps, TransactionalStore
 from retrysafe.programs.drivers import arestarting, arun, ask, restarting, run
 from retrysafe.programs.relaying import as_noted, begin_fenced, conclude, conclude_fenced, due, each, take
-from retrysafe.types import Published, Queued
+from retrysafe.types import PublishResult, Queued
 
 if TYPE_CHECKING:
     import asyncio
@@ -100,7 +100,7 @@ class Flow:
             if going:
                 yield going
 
-    def judge(self, wave: Sequence[Queued], published: Sequence[Published]) -> Verdict:
+    def judge(self, wave: Sequence[Queued], published: Sequence[PublishResult]) -> Verdict:
         """What follows; a lane whose message waits stops here, and every lane when the broker is away."""
         verdict = judge(wave, published, self._rules, [random.random() for _ in wave])
         for halted in wave if verdict.away else [*(delay.queued for delay in verdict.delayed), *verdict.stalled]:

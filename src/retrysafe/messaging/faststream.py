@@ -11,12 +11,12 @@ from faststream import BaseMiddleware
 from faststream.message import StreamMessage
 from faststream.middlewares import AckPolicy
 
-from retrysafe.core.inboxing import Became, Handled
+from retrysafe.core.inboxing import HandleResult, MessageOutcome
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.amqp import envelope_from
 from retrysafe.messaging.handler import Handler
 from retrysafe.messaging.inbox import Inbox
-from retrysafe.messaging.received import Received
+from retrysafe.messaging.received import InboxMessage
 from retrysafe.messaging.redis_entries import envelope_in
 from retrysafe.types import Envelope
 
@@ -102,9 +102,9 @@ class _OneMessage(BaseMiddleware[Any, Any]):
             await msg.nack()
             return None
         await msg.ack()
-        return result[0] if handled.became is Became.HANDLED else None
+        return result[0] if handled.became is MessageOutcome.HANDLED else None
 
-    async def _until_settled(self, subscriber: Any, envelope: Envelope, again: bool) -> Handled | None:
+    async def _until_settled(self, subscriber: Any, envelope: Envelope, again: bool) -> HandleResult | None:
         """What became of it; None when its subscriber stops before that is known."""
         handler = self._inbox.handler(subscriber)
         while subscriber.running:
@@ -116,7 +116,7 @@ class _OneMessage(BaseMiddleware[Any, Any]):
             except ConfigurationError:
                 raise
             except RetrysafeError as error:  # a database that does not answer: no message is to blame
-                handler.notice("consumer_failed", error=str(error).partition("\n")[0])
+                handler.emit("consumer_failed", error=str(error).partition("\n")[0])
                 pause = _DATABASE_PAUSE
             again = True
             await _rest(subscriber, pause)
@@ -130,7 +130,7 @@ async def _rest(subscriber: Any, seconds: float) -> None:
         await asyncio.sleep(min(_LOOK, left))
 
 
-async def _run(message: Received[Any]) -> None:
+async def _run(message: InboxMessage[Any]) -> None:
     """The handler of every subscriber: FastStream's own way from here to the function."""
     await _work.get()()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from retrysafe.core.inboxing import Became, Handled
+from retrysafe.core.inboxing import HandleResult, MessageOutcome
 from retrysafe.errors import RetrysafeError
 from retrysafe.finish import finish
 from retrysafe.handling import arun_claimed, in_thread, run_claimed
@@ -51,7 +51,7 @@ class Handler(Generic[P, R]):
 
     # ------------------------------------------------------------ one message
 
-    def handle(self, envelope: Envelope, *, redelivered: bool = True, alone: bool = True) -> Handled:
+    def handle(self, envelope: Envelope, *, redelivered: bool = True, alone: bool = True) -> HandleResult:
         """Handle one message, and return what became of it; its ack is due when ``settled``, else it comes again.
 
         ``redelivered``: False only if the broker says that it hands the message out for the first time. Then the
@@ -75,7 +75,7 @@ class Handler(Generic[P, R]):
                 raise
         return self._conclude(attempt, end)
 
-    async def ahandle(self, envelope: Envelope, *, redelivered: bool = True, alone: bool = True) -> Handled:
+    async def ahandle(self, envelope: Envelope, *, redelivered: bool = True, alone: bool = True) -> HandleResult:
         """`handle` on an event loop. A plain function runs in a thread, with its claim, and to its end."""
         if not self.is_async:
             return await in_thread(lambda: self.handle(envelope, redelivered=redelivered, alone=alone))
@@ -96,23 +96,23 @@ class Handler(Generic[P, R]):
     portion = 1
     """How many messages it handles together."""
 
-    async def ahandle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[Handled]:
+    async def ahandle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[HandleResult]:
         """Handle deliveries in this order, and return what became of each."""
         return [await self.ahandle(one.envelope, redelivered=one.redelivered, alone=alone) for one in deliveries]
 
-    async def ahandle_marked(self, limit: int = 100) -> list[Handled]:
+    async def ahandle_marked(self, limit: int = 100) -> list[HandleResult]:
         """Handle up to so many dead letters that are to be handled again, and return what became of them."""
         if not self.is_async:
             return await in_thread(lambda: self.handle_marked(limit))
         return await aredrive(self.setting, self.letters, limit)
 
-    def handle_marked(self, limit: int = 100) -> list[Handled]:
+    def handle_marked(self, limit: int = 100) -> list[HandleResult]:
         """`ahandle_marked` for a plain function. A dead letter is tried once; one that fails stays where it is."""
         return redrive(self.setting, self.letters, limit)
 
-    def notice(self, name: str, **fields: Any) -> None:
+    def emit(self, name: str, **fields: Any) -> None:
         """Tell the observers of what concerns no message."""
-        self.setting.boundary.notice(name, self.consumer, **fields)
+        self.setting.boundary.emit(name, self.consumer, **fields)
 
     # ------------------------------------------------------------ before
 
@@ -138,20 +138,20 @@ class Handler(Generic[P, R]):
             await self._awithdraw(attempt)
             raise
 
-    def _conclude(self, attempt: Attempt, end: End) -> Handled:
-        handled = Handled(end.became)
+    def _conclude(self, attempt: Attempt, end: End) -> HandleResult:
+        handled = HandleResult(end.became)
         if attempt.counted or end.became not in _DONE:
             handled = self.letters.run(self._concluding(attempt, end))
-        if handled.became is Became.DEAD and attempt.has_record:
+        if handled.became is MessageOutcome.DEAD and attempt.has_record:
             with suppress(RetrysafeError):  # it has failed before, or another delivery of it is being handled
                 run_claimed(attempt.claim, attempt.settle(handled.error))
         return self._told(attempt, handled)
 
-    async def _aconclude(self, attempt: Attempt, end: End) -> Handled:
-        handled = Handled(end.became)
+    async def _aconclude(self, attempt: Attempt, end: End) -> HandleResult:
+        handled = HandleResult(end.became)
         if attempt.counted or end.became not in _DONE:
             handled = await self.letters.arun(self._concluding(attempt, end))
-        if handled.became is Became.DEAD and attempt.has_record:
+        if handled.became is MessageOutcome.DEAD and attempt.has_record:
             settle = attempt.settle(handled.error)
 
             async def fail(claim: Any) -> None:
@@ -161,7 +161,7 @@ class Handler(Generic[P, R]):
                 await arun_claimed(attempt.claim, self.setting.boundary, fail)
         return self._told(attempt, handled)
 
-    def _concluding(self, attempt: Attempt, end: End) -> Steps[Handled]:
+    def _concluding(self, attempt: Attempt, end: End) -> Steps[HandleResult]:
         trials = self.setting.trials
         return inboxing.conclude(
             self.letters.inbox,
@@ -184,27 +184,27 @@ class Handler(Generic[P, R]):
             with suppress(RetrysafeError):
                 await finish(self.letters.arun(self._withdrawing(attempt)))
 
-    def _withdrawing(self, attempt: Attempt) -> Steps[Handled]:
-        return self._concluding(attempt, End(Became.BEHIND))
+    def _withdrawing(self, attempt: Attempt) -> Steps[HandleResult]:
+        return self._concluding(attempt, End(MessageOutcome.BEHIND))
 
-    def _told(self, attempt: Attempt, handled: Handled) -> Handled:
+    def _told(self, attempt: Attempt, handled: HandleResult) -> HandleResult:
         """Tell the observers what the claim has not told them."""
         became, again, error = handled
-        if became is not Became.STALLED:
+        if became is not MessageOutcome.STALLED:
             self.setting.stalls.ended(attempt.arrival.identity)
-        if attempt.late and became is Became.HANDLED:
+        if attempt.late and became is MessageOutcome.HANDLED:
             self._tell("message_late", attempt)
-        if became is Became.DEAD:
-            self._tell("message_dead", attempt, error=error)
-        elif became is Became.STALLED:
+        if became is MessageOutcome.DEAD:
+            self._tell("dead_lettered", attempt, side="inbox", error=error)
+        elif became is MessageOutcome.STALLED:
             self._tell("message_stalled", attempt, pause=again, error=error)
-        elif again is not None and became is not Became.SUSPECT:
-            self._tell("message_again", attempt, became=became.value, pause=again, error=error)
+        elif again is not None and became is not MessageOutcome.SUSPECT:
+            self._tell("message_retry_scheduled", attempt, became=became.value, pause=again, error=error)
         return handled
 
     def _tell(self, name: str, attempt: Attempt, **fields: Any) -> None:
         arrival = attempt.arrival
-        self.setting.boundary.notice(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
+        self.setting.boundary.emit(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
 
 
-_DONE = (Became.HANDLED, Became.DUPLICATE, Became.PASSED)
+_DONE = (MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.PASSED)

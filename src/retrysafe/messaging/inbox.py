@@ -42,14 +42,15 @@ class Inbox:
             record of the message; with "keyed" and "external" they do not, and a message whose consumer died may be
             handled twice ("keyed": under the same derived keys), or waits for a person ("external"). Its window is at
             least as long as the broker may hand a message out again.
-        letters: the database for attempts and dead letters; by default the boundary's store, which is one for that.
+        dead_letter_store: the database for attempts and dead letters; by default the boundary's store, which is one for
+            that.
 
     Raises `ConfigurationError` for a boundary whose store cannot keep them, without ``letters``.
     """
 
-    def __init__(self, boundary: Boundary, *, letters: Any = None) -> None:
+    def __init__(self, boundary: Boundary, *, dead_letter_store: Any = None) -> None:
         self.boundary = boundary
-        self._letters = Letters(boundary.backend if letters is None else connect.connect(letters))
+        self._letters = Letters(boundary.backend if dead_letter_store is None else connect.connect(dead_letter_store))
         self._consumers: set[str] = set()
 
     # ------------------------------------------------------------ handlers
@@ -75,7 +76,7 @@ class Inbox:
         return decorate
 
     def batch_handler(
-        self, consumer: str, *, most: int = 100, **options: Unpack[Options]
+        self, consumer: str, *, max_batch: int = 100, **options: Unpack[Options]
     ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
         """`handler` for messages that are handled one after the other in one transaction, up to ``most`` of them.
 
@@ -83,16 +84,16 @@ class Inbox:
         message at fault, so everything else that a handler does may be done again. On MySQL and MariaDB, and with a
         quota or encrypted results, each message has a transaction of its own.
         """
-        return self._batched(consumer, most, options, together=False)
+        return self._batched(consumer, max_batch, options, together=False)
 
     def set_handler(
-        self, consumer: str, *, most: int = 500, **options: Unpack[Options]
+        self, consumer: str, *, max_batch: int = 500, **options: Unpack[Options]
     ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
         """`batch_handler` for a function that takes the list of all fresh messages of a transaction.
 
         One that fails is split in halves, until the message at fault is alone.
         """
-        return self._batched(consumer, most, options, together=True)
+        return self._batched(consumer, max_batch, options, together=True)
 
     def _batched(
         self, consumer: str, most: int, options: Options, *, together: bool
@@ -121,13 +122,17 @@ class Inbox:
             raise ConfigurationError(
                 f"A handler has no option {min(unknown)!r}; it has {', '.join(Options.__annotations__)}."
             )
-        attempts, crashes, gaps = options.get("attempts", 5), options.get("crashes", 3), options.get("gaps", 10)
-        if min(attempts, crashes, gaps) < 1:
-            raise ConfigurationError("attempts=, crashes= and gaps= are numbers from 1.")
-        shortest = seconds_of(options.get("pause", "500ms"), "pause")
-        backoff = Backoff(shortest, seconds_of(options.get("longest_pause", "60s"), "longest_pause"))
+        max_attempts, max_crashes, max_gaps = (
+            options.get("max_attempts", 5),
+            options.get("max_crashes", 3),
+            options.get("max_gaps", 10),
+        )
+        if min(max_attempts, max_crashes, max_gaps) < 1:
+            raise ConfigurationError("max_attempts=, max_crashes= and max_gaps= are numbers from 1.")
+        shortest = seconds_of(options.get("backoff_base", "500ms"), "backoff_base")
+        backoff = Backoff(shortest, seconds_of(options.get("backoff_max", "60s"), "backoff_max"))
         wanted = function_of(function, options.get("parse"))
-        trials = Trials(attempts, crashes, gaps, backoff, Trials().grace + self.boundary.patience)
+        trials = Trials(max_attempts, max_crashes, max_gaps, backoff, Trials().grace + self.boundary.patience)
         unavailable = exception_types(options.get("unavailable", ()), "unavailable")
         return Settings(self.boundary, consumer, wanted, trials, options.get("digest", True), unavailable, Stalls())
 
@@ -178,7 +183,7 @@ class Inbox:
 
     def _skipped(self, consumer: str, entity: str, sequence: int, actor: str, reason: str) -> bool:
         told = {"entity": legible(entity), "sequence": sequence, "actor": actor, "reason": reason}
-        self.boundary.notice("sequence_skipped", consumer, **told)
+        self.boundary.emit("sequence_skipped", consumer, **told)
         return True
 
     def _advancing(
@@ -217,11 +222,11 @@ class Inbox:
 class Options(TypedDict, total=False):
     """How long a handler's messages are tried, and how it takes them.
 
-    attempts: how many attempts may end by an error before the message is moved to the dead letters; by default 5.
-    crashes: how many may end with their process; by default 3.
-    gaps: how many may meet a `SequenceGap`; by default 10.
-    pause, longest_pause: bounds of the wait before a message is tried again: of the first one, doubled with each, and
-        of the last; by default "500ms" and "60s". The wait is a random time between half of them and all.
+    max_attempts: how many attempts may end by an error before the message is moved to the dead letters; by default 5.
+    max_crashes: how many may end with their process; by default 3.
+    max_gaps: how many may meet a `SequenceGap`; by default 10.
+    backoff_base, backoff_max: bounds of the wait before a message is tried again: of the first one, doubled with each,
+        and of the last; by default "500ms" and "60s". The wait is a random time between half of them and all.
     unavailable: exception types that say that something the handler needs cannot be reached, beside those that always
         do: `StoreUnavailable`, `BrokerUnavailable`, `ConnectionError`, and what drivers of PostgreSQL and MySQL raise
         for a lost connection. They spend no attempt: the message, and its lane, wait up to 30 seconds each time.
@@ -230,11 +235,11 @@ class Options(TypedDict, total=False):
         default; without, it is taken for a duplicate.
     """
 
-    attempts: int
-    crashes: int
-    gaps: int
-    pause: Duration
-    longest_pause: Duration
+    max_attempts: int
+    max_crashes: int
+    max_gaps: int
+    backoff_base: Duration
+    backoff_max: Duration
     unavailable: type[Exception] | Iterable[type[Exception]]
     parse: Callable[[Any], Any] | None
     digest: bool

@@ -13,10 +13,10 @@ from retrysafe.messaging.operators import PAGE, Operating
 from retrysafe.ports import Observer
 from retrysafe.programs import inboxing
 from retrysafe.programs.drivers import ask
-from retrysafe.stores.inbox import SEQUENCES, TROUBLES
-from retrysafe.types import Chosen, Duration, InboxLetter, Place
+from retrysafe.stores.inbox import ATTEMPTS, SEQUENCES
+from retrysafe.types import DeadLetterFilter, Duration, InboxLetter, Place
 
-ANY = Chosen()
+ANY = DeadLetterFilter()
 
 
 class Consuming(NamedTuple):
@@ -33,7 +33,8 @@ class InboxOperator(Operating):
     """Looks after the inboxes of a database.
 
     Arguments:
-        store: the boundary's, or the one that ``Inbox(letters=…)`` was given; a URL of an async driver will do.
+        store: the boundary's, or the one that ``Inbox(dead_letter_store=…)`` was given; a URL of an async driver will
+            do.
         actor: who makes the changes; by default the user and the machine.
         observers: told of every change; by default a `LoggingObserver`.
     """
@@ -42,24 +43,24 @@ class InboxOperator(Operating):
         super().__init__(store, actor=actor, observers=observers)
         self._inbox = Letters(self._backend).inbox
 
-    def standing(self) -> list[Consuming]:
+    def status(self) -> list[Consuming]:
         """The consumers that have dead letters."""
         found = self._do(ask(self._inbox.tally()))
         return [Consuming(boundary, name, dead, marked, age / 1e6) for boundary, name, dead, marked, age in found]
 
-    def dead(self, chosen: Chosen = ANY) -> Iterator[InboxLetter]:
+    def dead(self, chosen: DeadLetterFilter = ANY) -> Iterator[InboxLetter]:
         """The dead letters that are chosen, the oldest first; a page in memory."""
         after: Place | None = None
         while page := self._do(ask(self._inbox.letters(chosen, after=after, limit=PAGE))):
             yield from page
             after = page[-1].place
 
-    def count(self, chosen: Chosen = ANY) -> dict[tuple[str, str, str], int]:
+    def count(self, chosen: DeadLetterFilter = ANY) -> dict[tuple[str, str, str], int]:
         """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``."""
         counts = self._do(ask(self._inbox.groups(chosen)))
         return by_kind(counts)
 
-    def redrive(self, chosen: Chosen = ANY, *, limit: int | None = None, reason: str = "") -> int:
+    def redrive(self, chosen: DeadLetterFilter = ANY, *, limit: int | None = None, reason: str = "") -> int:
         """Mark dead letters, up to ``limit`` of them, to be handled again; returns how many.
 
         A running `Subscription` of their consumer, or `Handler.handle_marked`, then handles each once, under its old
@@ -70,8 +71,8 @@ class InboxOperator(Operating):
         found = [one.arrival.identity for one in islice(self.dead(chosen), limit)]
         marked = sum(1 for identity in found if self._do(ask(self._inbox.mark(identity))))
         if marked:
-            fields = {"messages": marked, "actor": self.actor, "reason": reason}
-            self._observers.tell("redriven", "retrysafe.inbox", chosen.consumer or "", b"", "", fields)
+            fields = {"side": "inbox", "messages": marked, "actor": self.actor, "reason": reason}
+            self._observers.emit("redriven", "retrysafe.inbox", chosen.consumer or "", b"", "", fields)
         return marked
 
     def forget(self, older_than: Duration) -> int:
@@ -80,4 +81,4 @@ class InboxOperator(Operating):
         Never less than the longest window: an old sequence that comes again would be applied.
         """
         before = round(seconds_of(older_than, "older_than") * 1e6)
-        return self._do(inboxing.forget([self._inbox.forget(table, before) for table in (TROUBLES, SEQUENCES)]))
+        return self._do(inboxing.forget([self._inbox.forget(table, before) for table in (ATTEMPTS, SEQUENCES)]))

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from retrysafe.core.inboxing import Handled
+from retrysafe.core.inboxing import HandleResult
 from retrysafe.core.lanes import lane as lane_of
 from retrysafe.types import Delivery
 
@@ -66,7 +66,7 @@ class Lanes:
             portion.deliveries.append(queue[position])
             portion.lanes.append(lane)
 
-    def conclude(self, portion: Portion, handled: Sequence[Handled]) -> Iterator[tuple[int, Concluded]]:
+    def conclude(self, portion: Portion, handled: Sequence[HandleResult]) -> Iterator[tuple[int, Concluded]]:
         """Take out what is settled; what became of each lane. A lane stops at the first that has to come again."""
         stopped: dict[int, float] = {}
         settled: dict[int, list[Delivery]] = {lane: [] for lane in portion.lanes}

@@ -42,8 +42,8 @@ class Letters(Asking):
     def __init__(self, backend: Backend) -> None:
         if not isinstance(backend.store, SqlStore):
             raise ConfigurationError(
-                f"A {backend.kind} store has no place for attempts and dead letters: give letters=, a database "
-                "(SQLite, PostgreSQL, MySQL or MariaDB) for them."
+                f"A {backend.kind} store has no place for attempts and dead letters: give dead_letter_store=, a "
+                "database (SQLite, PostgreSQL, MySQL or MariaDB) for them."
             )
         super().__init__(backend)
         self.inbox = SqlInbox(backend.store)

@@ -14,9 +14,9 @@ from retrysafe.messaging.reporting import Reporter
 from retrysafe.ports import Observer, TransactionalStore
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.relaying import Standing, redrive, standing
-from retrysafe.types import Chosen, DeadLetter, Duration
+from retrysafe.types import DeadLetter, DeadLetterFilter, Duration
 
-ANY = Chosen()
+ANY = DeadLetterFilter()
 
 
 class OutboxOperator(Operating):
@@ -36,24 +36,24 @@ class OutboxOperator(Operating):
 
     # ------------------------------------------------------------ looking
 
-    def standing(self) -> Standing:
+    def status(self) -> Standing:
         """How the outbox stands: what waits by topic, relays, dead letters. Counts up to 100,000 rows of each."""
         return self._do(standing(self._outbox))
 
-    def report(self, alarm: Duration = "1m") -> Standing:
+    def report(self, stalled_after: Duration = "1m") -> Standing:
         """`standing`, told to the observers as relays tell it: for monitors that run where no relay does."""
-        found = self.standing()
-        self._reporter.stands(found, seconds_of(alarm, "alarm"))
+        found = self.status()
+        self._reporter.stands(found, seconds_of(stalled_after, "stalled_after"))
         return found
 
-    def dead(self, chosen: Chosen = ANY) -> Iterator[DeadLetter]:
+    def dead(self, chosen: DeadLetterFilter = ANY) -> Iterator[DeadLetter]:
         """The dead letters that are chosen, and the heads of parked lanes, oldest number first; a page in memory."""
         after = 0
         while page := self._do(ask(self._outbox.letters(chosen, after, PAGE))):
             yield from page
             after = page[-1].number
 
-    def count(self, chosen: Chosen = ANY) -> dict[tuple[str, str, str], int]:
+    def count(self, chosen: DeadLetterFilter = ANY) -> dict[tuple[str, str, str], int]:
         """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``."""
         counts = self._do(ask(self._outbox.count(chosen)))
         return by_kind(counts)
@@ -72,7 +72,7 @@ class OutboxOperator(Operating):
             self._reporter.operated("topic_resumed", topic=topic, actor=self.actor)
         return done
 
-    def redrive(self, chosen: Chosen = ANY, *, limit: int | None = None, reason: str = "") -> int:
+    def redrive(self, chosen: DeadLetterFilter = ANY, *, limit: int | None = None, reason: str = "") -> int:
         """Let dead letters leave again, up to ``limit`` of them; returns how many.
 
         A dead letter goes to the end of its lane, under its old id: whatever of its key left meanwhile was before it. A
@@ -82,9 +82,11 @@ class OutboxOperator(Operating):
         letters = map(_without_payload, self.dead(chosen))
         while page := list(islice(letters, PAGE if limit is None else min(PAGE, limit - done))):
             began = page[0].now if began is None else began
-            done += self._do(redrive(self._store, self._outbox, [one for one in page if one.died <= began]), own=True)
+            done += self._do(
+                redrive(self._store, self._outbox, [one for one in page if one.dead_at <= began]), own=True
+            )
         if done:
-            self._reporter.operated("redriven", messages=done, actor=self.actor, reason=reason)
+            self._reporter.operated("redriven", side="outbox", messages=done, actor=self.actor, reason=reason)
         return done
 
 

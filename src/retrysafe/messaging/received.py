@@ -16,7 +16,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Received(Generic[T_co]):
+class InboxMessage(Generic[T_co]):
     """One message in its handler.
 
     Attributes:

@@ -11,9 +11,9 @@ from retrysafe.ports import Consumer
 
 def check_retention(consumer: Consumer, handler: Handler[..., Any]) -> None:
     """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten."""
-    boundary, redelivers = handler.setting.boundary, consumer.redelivers
+    boundary, redelivers = handler.setting.boundary, consumer.redelivery_window
     if redelivers is None:
-        handler.notice("retention_unknown", window=boundary.window)
+        handler.emit("retention_unknown", window=boundary.window)
     elif boundary.window < redelivers:
         raise ConfigurationError(
             f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand out a "

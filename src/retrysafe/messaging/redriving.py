@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from retrysafe.core.inboxing import Handled
+from retrysafe.core.inboxing import HandleResult
 from retrysafe.errors import RetrysafeError
 from retrysafe.finish import finish
 from retrysafe.handling import arun_claimed, run_claimed
@@ -14,22 +14,22 @@ from retrysafe.ports import Ask
 from retrysafe.programs import inboxing
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.inboxing import End
-from retrysafe.types import Chosen, DeadLetter, InboxLetter
+from retrysafe.types import DeadLetter, DeadLetterFilter, InboxLetter
 
 
-def redrive(setting: Settings, letters: Letters, limit: int) -> list[Handled]:
+def redrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResult]:
     """Handle marked dead letters, and return what became of them."""
     found = _in_sequence(letters.run(ask(_marked(setting, letters, limit))))
     return [done for letter in found if (done := _redriven(setting, letters, letter)) is not None]
 
 
-async def aredrive(setting: Settings, letters: Letters, limit: int) -> list[Handled]:
+async def aredrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResult]:
     """The same for a coroutine function."""
     found = _in_sequence(await letters.arun(ask(_marked(setting, letters, limit))))
     return [done for letter in found if (done := await _aredriven(setting, letters, letter)) is not None]
 
 
-def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handled | None:
+def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
     """None: another consumer was first."""
     if not letters.run(ask(letters.inbox.take(letter.arrival.identity))):
         return None
@@ -41,7 +41,7 @@ def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handl
         raise
 
 
-def _handled(setting: Settings, letters: Letters, letter: InboxLetter) -> Handled:
+def _handled(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult:
     boundary, attempt = setting.boundary, _attempt(setting, letter)
     Asking(boundary.backend).run(inboxing.reopen(boundary.backend.store, letter.arrival.record_key))
     try:
@@ -52,7 +52,7 @@ def _handled(setting: Settings, letters: Letters, letter: InboxLetter) -> Handle
     return _told(setting, letter, end, handled)
 
 
-async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handled | None:
+async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
     if not await letters.arun(ask(letters.inbox.take(letter.arrival.identity))):
         return None
     try:
@@ -63,7 +63,7 @@ async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -
         raise
 
 
-async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) -> Handled:
+async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult:
     boundary, attempt = setting.boundary, _attempt(setting, letter)
     await Asking(boundary.backend).arun(inboxing.reopen(boundary.backend.store, letter.arrival.record_key))
     try:
@@ -76,7 +76,7 @@ async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) ->
 
 def _marked(setting: Settings, letters: Letters, limit: int) -> Ask[list[InboxLetter]]:
     return letters.inbox.letters(
-        Chosen(consumer=setting.consumer), boundary=setting.boundary.name, limit=limit, marked=True
+        DeadLetterFilter(consumer=setting.consumer), boundary=setting.boundary.name, limit=limit, marked=True
     )
 
 
@@ -91,13 +91,13 @@ def _attempt(setting: Settings, letter: InboxLetter) -> Attempt:
 
 def is_late(letter: DeadLetter, window: float) -> bool:
     """Whether the record of a dead letter is forgotten: had it been handled meanwhile, nobody would know."""
-    return (letter.now - letter.died) / 1e6 > window
+    return (letter.now - letter.dead_at) / 1e6 > window
 
 
-def _told(setting: Settings, letter: InboxLetter, end: End, handled: Handled) -> Handled:
+def _told(setting: Settings, letter: InboxLetter, end: End, handled: HandleResult) -> HandleResult:
     arrival = letter.arrival
     became, topic = handled.became.value, arrival.envelope.topic
-    setting.boundary.notice(
-        *("message_redriven", arrival.consumer, arrival.record_key), topic=topic, became=became, error=end.error
+    setting.boundary.emit(
+        *("dead_letter_handled", arrival.consumer, arrival.record_key), topic=topic, became=became, error=end.error
     )
     return handled

@@ -47,7 +47,7 @@ _NAME = "retrysafe.relay"
 class Relayed(NamedTuple):
     """What a run has done: messages that left, that wait for another attempt, and that were given up."""
 
-    left: int
+    published: int
     delayed: int
     dead: int
 
@@ -72,20 +72,20 @@ class Relay:
         lease: how long a bucket whose relay has died stays held, with leases; they are renewed while a relay lives.
         batch: how many messages of a bucket are taken at once.
         batch_bytes: how many bytes of payloads and headers, at most; one message is taken however large it is.
-        at_once: how many buckets an `AsyncPublisher` works on together.
-        keep: move what has left to ``retrysafe_outbox_published`` instead of removing it.
-        attempts: how often the broker may refuse a message before it is moved to the dead letters.
-        crashes: how often a message may be under way when its relay dies before it is taken for the cause, and moved
-            there too. After a first time it is tried alone. With transactions, the first death of a relay that has
-            published from the bucket before is not counted.
-        pause, longest_pause: bounds of the wait before a refused message is tried again: of the first one, doubled
+        concurrency: how many buckets an `AsyncPublisher` works on together.
+        keep_published: move what has left to ``retrysafe_outbox_published`` instead of removing it.
+        max_attempts: how often the broker may refuse a message before it is moved to the dead letters.
+        max_crashes: how often a message may be under way when its relay dies before it is taken for the cause, and
+            moved there too. After a first time it is tried alone. With transactions, the first death of a relay that
+            has published from the bucket before is not counted.
+        backoff_base, backoff_max: bounds of the wait before a refused message is tried again: of the first one, doubled
             with each, and of the last. The wait is a random time below them.
         on_dead: what then becomes of its lane: "skip" goes on with the next message, "park" waits for a person.
         publish_timeout: how long one call of the publisher may take: longer than its own time-outs. An `AsyncPublisher`
             is not waited for any longer, and what it had then is tried again. A transaction that holds a bucket stays
             open for 15 s more, whatever the server's setting; PostgreSQL and MariaDB then end it, so that others have
             the buckets of a relay that is frozen or cut off.
-        alarm: how long a message may be due before "backlog_stalled" is told.
+        stalled_after: how long a message may be due before "backlog_stalled" is told.
         listen: the URL of the PostgreSQL server, to hear on a connection of its own when an ``Outbox(notify=True)`` of
             another process has written: not through a pooler that lends connections by transaction. Needs psycopg.
         observers: told of what happens; by default a `LoggingObserver`.
@@ -100,27 +100,31 @@ class Relay:
         lease: Duration = "30s",
         batch: int = 200,
         batch_bytes: int = 4 << 20,
-        at_once: int = 4,
-        keep: bool = False,
-        attempts: int = 10,
-        crashes: int = 3,
-        pause: Duration = "500ms",
-        longest_pause: Duration = "5m",
+        concurrency: int = 4,
+        keep_published: bool = False,
+        max_attempts: int = 10,
+        max_crashes: int = 3,
+        backoff_base: Duration = "500ms",
+        backoff_max: Duration = "5m",
         on_dead: Literal["skip", "park"] = "skip",
         publish_timeout: Duration = "1m",
-        alarm: Duration = "1m",
+        stalled_after: Duration = "1m",
         listen: str | None = None,
         observers: Iterable[Observer] | None = None,
     ) -> None:
-        if not 1 <= batch <= MOST or min(attempts, crashes, batch_bytes) < 1 or not 1 <= at_once <= MOST_AT_ONCE:
+        if (
+            not 1 <= batch <= MOST
+            or min(max_attempts, max_crashes, batch_bytes) < 1
+            or not 1 <= concurrency <= MOST_AT_ONCE
+        ):
             raise ConfigurationError(
-                f"batch= is a number from 1 to {MOST}, at_once= one from 1 to {MOST_AT_ONCE}, batch_bytes=, attempts= "
-                "and crashes= numbers from 1."
+                f"batch= is a number from 1 to {MOST}, concurrency= one from 1 to {MOST_AT_ONCE}, batch_bytes=, "
+                "max_attempts= and max_crashes= numbers from 1."
             )
         self._backend = connect.connect(store)
         self._listen = address(listen)
         self._publisher: Any = publisher
-        self._at_once = at_once
+        self._at_once = concurrency
         outbox, sql = outbox_of(self._backend)
         hold = hold or ("transaction" if outbox.locks_rows else "lease")
         if hold == "transaction" and not outbox.locks_rows:
@@ -130,19 +134,19 @@ class Relay:
         observing = (LoggingObserver(),) if observers is None else tuple(observers)
         self._leases = store if hold == "lease" else None
         self._lease = seconds_of(lease, "lease")
-        backoff = Backoff(seconds_of(pause, "pause"), seconds_of(longest_pause, "longest_pause"))
-        rules = Rules(attempts=attempts, crashes=crashes, backoff=backoff, on_dead=OnDead(on_dead))
+        backoff = Backoff(seconds_of(backoff_base, "backoff_base"), seconds_of(backoff_max, "backoff_max"))
+        rules = Rules(max_attempts=max_attempts, max_crashes=max_crashes, backoff=backoff, on_dead=OnDead(on_dead))
         self._low = LowWater(outbox)
         self._walks = Walks(time.monotonic)
         bounds = most(batch, batch_bytes)
         self._reporter = Reporter(Observers(observing))
         timeout = seconds_of(publish_timeout, "publish_timeout")
-        self._dispatch = Dispatch(publisher, self._reporter.told, timeout=timeout)
+        self._dispatch = Dispatch(publisher, self._reporter.emit, timeout=timeout)
         self._setting = Setting(
-            *(cast("TransactionalStore", sql), outbox, None, rules, bounds, keep, self._low, self._walks),
+            *(cast("TransactionalStore", sql), outbox, None, rules, bounds, keep_published, self._low, self._walks),
             *(timeout, self._dispatch, Probation()),
         )
-        self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(alarm, "alarm"))
+        self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(stalled_after, "stalled_after"))
         self._polls = Polls()
         self._bell = Bell()
         self._thread: threading.Thread | None = None

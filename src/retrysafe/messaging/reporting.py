@@ -29,9 +29,10 @@ class Reporter:
                 name = "parked" if delay.seconds is None else "publish_delayed"
                 self._tell(name, delay.queued, error=delay.error, attempts=delay.queued.finished + 1)
         for queued, error in verdict.dead:
-            self._tell("dead_lettered", queued, error=error, attempts=max(queued.started, queued.finished + 1))
+            attempts = max(queued.started, queued.finished + 1)
+            self._tell("dead_lettered", queued, side="outbox", error=error, attempts=attempts)
 
-    def told(self, name: str, **fields: Any) -> None:
+    def emit(self, name: str, **fields: Any) -> None:
         """A destination takes nothing, or takes messages again."""
         self._tell(name, None, **fields)
 
@@ -47,12 +48,12 @@ class Reporter:
         """Nobody could tell how an outbox stands."""
         self._tell("backlog_uncounted", None, error=str(error))
 
-    def stands(self, standing: Standing, alarm: float) -> None:
+    def stands(self, standing: Standing, stalled_after: float) -> None:
         """How an outbox stands; an alarm where messages are due for longer than ``alarm`` seconds."""
         fields = {"due": standing.due, "oldest_due": round(standing.oldest_due, 3), "relays": standing.alive}
         more = {"messages": standing.messages, "oldest": round(standing.oldest, 3), "dead": standing.dead}
         self._tell("backlog", None, **fields, **more)
-        if standing.oldest_due > alarm:
+        if standing.oldest_due > stalled_after:
             self._tell("backlog_stalled", None, **fields)
 
     def operated(self, name: str, **fields: Any) -> None:
@@ -61,7 +62,7 @@ class Reporter:
 
     def _tell(self, name: str, queued: Queued | None, **fields: Any) -> None:
         if queued is None:
-            self._observers.tell(name, NAME, "", b"", "", fields)
+            self._observers.emit(name, NAME, "", b"", "", fields)
             return
         key = hashlib.sha256(queued.envelope.id.encode()).digest()
-        self._observers.tell(name, NAME, queued.envelope.type, key, "", {"topic": queued.envelope.topic, **fields})
+        self._observers.emit(name, NAME, queued.envelope.type, key, "", {"topic": queued.envelope.topic, **fields})

@@ -21,7 +21,8 @@ Kept = tuple[int, Envelope]
 
 
 class OutboxSweeper(Sweeper):
-    """Removes messages that were kept (``Relay(keep=True)``) and left longer ago than ``older_than``, in batches.
+    """Removes messages that were kept (``Relay(keep_published=True)``) and left longer ago than ``older_than``, in
+    batches.
 
     It is used as a `Sweeper` is, with its arguments. ``archive`` is called with numbers and envelopes, before they are
     removed: ``JsonLines(path, line=retrysafe.messaging.retention.line)``, or a function of yours.

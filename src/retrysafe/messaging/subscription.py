@@ -9,7 +9,7 @@ from typing import Any
 
 from retrysafe.bell import Bell
 from retrysafe.core.durations import seconds as seconds_of
-from retrysafe.core.inboxing import Became
+from retrysafe.core.inboxing import MessageOutcome
 from retrysafe.core.polling import Polls
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.handler import Handler
@@ -79,7 +79,7 @@ class Subscription:
         """The same in this thread, on an event loop of its own."""
         asyncio.run(self.arun_forever())
 
-    async def arun_once(self, wait: float = 0.0) -> Counter[Became]:
+    async def arun_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
         """Handle what there is, until nothing comes for ``wait`` seconds, and return what became of it.
 
         What has to come again is given back to the broker. Raises what the broker's client or the database raises.
@@ -88,10 +88,10 @@ class Subscription:
         await run.work(self._workers, self._drain(run, wait))
         return run.tally
 
-    def run_once(self, wait: float = 0.0) -> Counter[Became]:
+    def run_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
         """The same in this thread; hangs up at the end."""
 
-        async def once() -> Counter[Became]:
+        async def once() -> Counter[MessageOutcome]:
             try:
                 return await self.arun_once(wait)
             finally:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from retrysafe.bell import Bell
-from retrysafe.core.inboxing import Became, Handled
+from retrysafe.core.inboxing import HandleResult, MessageOutcome
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.attempts import pause
 from retrysafe.messaging.handler import Handler
@@ -27,7 +27,7 @@ class Run:
     def __init__(
         self, consumer: Consumer, handler: Handler[..., Any], in_flight: int, bell: Bell, *, forever: bool
     ) -> None:
-        self.tally: Counter[Became] = Counter()
+        self.tally: Counter[MessageOutcome] = Counter()
         self._consumer = consumer
         self._handler = handler
         self._bell = bell
@@ -87,7 +87,7 @@ class Run:
 
     def failed(self, error: Exception) -> None:
         """Tell that the broker or the database could not be asked."""
-        self._handler.notice("consumer_failed", error=f"{type(error).__name__}: {error}".partition("\n")[0])
+        self._handler.emit("consumer_failed", error=f"{type(error).__name__}: {error}".partition("\n")[0])
 
     # ------------------------------------------------------------ handling
 
@@ -108,12 +108,12 @@ class Run:
                 return
             yield lane
 
-    async def _handled(self, portion: Portion) -> list[Handled]:
+    async def _handled(self, portion: Portion) -> list[HandleResult]:
         deliveries = portion.deliveries
         try:
             handled = await self._solitude.together(partial(self._handler.ahandle_many, deliveries, alone=False))
             for place, one in enumerate(handled):
-                if one.became is Became.SUSPECT:
+                if one.became is MessageOutcome.SUSPECT:
                     suspect = partial(self._handler.ahandle, deliveries[place].envelope)
                     handled[place] = await self._solitude.alone(suspect)
             return handled
@@ -123,9 +123,9 @@ class Run:
             self.failed(error)
             if isinstance(error, ConfigurationError):
                 raise
-            return [Handled(Became.BUSY, pause(1.0), str(error))] * len(deliveries)
+            return [HandleResult(MessageOutcome.BUSY, pause(1.0), str(error))] * len(deliveries)
 
-    async def _conclude(self, portion: Portion, handled: list[Handled]) -> None:
+    async def _conclude(self, portion: Portion, handled: list[HandleResult]) -> None:
         """Ack what is settled; let a lane wait whose message has to come again."""
         self.tally.update(one.became for one in handled)
         for lane, concluded in self._lanes.conclude(portion, handled):

@@ -25,14 +25,14 @@ TABLES = frozenset(
     {
         "retrysafe_inbox_dead",
         "retrysafe_inbox_sequences",
-        "retrysafe_inbox_troubles",
+        "retrysafe_inbox_attempts",
         "retrysafe_outbox",
         "retrysafe_outbox_buckets",
         "retrysafe_outbox_dead",
         "retrysafe_outbox_paused",
         "retrysafe_outbox_published",
         "retrysafe_outbox_relays",
-        "retrysafe_outbox_troubles",
+        "retrysafe_outbox_attempts",
         "retrysafe_records",
         "retrysafe_schema",
     }

@@ -23,7 +23,7 @@ from retrysafe.ports.clients import (
 )
 from retrysafe.ports.languages import Answer, Call, Copy, Query, Rows, Scan, Scanned, Script, Settings, Step
 from retrysafe.ports.messages import InboxStore, OperableOutbox, OutboxStore
-from retrysafe.ports.observing import Observer, Occurrence, Watch
+from retrysafe.ports.observing import Event, Observer, Watch
 from retrysafe.ports.results import Codec
 from retrysafe.ports.stores import (
     BatchStore,
@@ -52,13 +52,13 @@ __all__ = [
     "Codec",
     "Consumer",
     "Copy",
+    "Event",
     "Executor",
     "Flushing",
     "Hearing",
     "InboxStore",
     "Listener",
     "Observer",
-    "Occurrence",
     "OpenTransaction",
     "OperableOutbox",
     "OperableStore",

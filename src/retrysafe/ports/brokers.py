@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from retrysafe.types import Delivery, Envelope, Published
+from retrysafe.types import Delivery, Envelope, PublishResult
 
 
 class Publisher(Protocol):
     """Hands messages to a broker, or to whatever takes them."""
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish messages of different lanes, and say of each, in this order, how it was taken.
 
         Returns when each was taken as safely as it was asked to. An exception means that nobody can tell of any.
@@ -26,7 +26,7 @@ class Publisher(Protocol):
 class AsyncPublisher(Protocol):
     """The same on an event loop."""
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish messages of different lanes, and say of each, in this order, how it was taken."""
         ...
 
@@ -57,11 +57,11 @@ class Consumer(Protocol):
     """
 
     @property
-    def redelivers(self) -> float | None:
+    def redelivery_window(self) -> float | None:
         """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
         ...
 
-    async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
         """Up to so many messages, in the order of their partitions; waits so many seconds for the first one.
 
         Raises what the client library raises when the broker cannot be reached; the next call connects again.

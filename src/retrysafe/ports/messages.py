@@ -12,8 +12,8 @@ from retrysafe.ports.asking import Ask
 from retrysafe.types import (
     Arrival,
     Backlog,
-    Chosen,
     DeadLetter,
+    DeadLetterFilter,
     Envelope,
     Held,
     InboxLetter,
@@ -141,11 +141,11 @@ class OperableOutbox(OutboxStore, Protocol):
         """The topics of which nothing leaves."""
         ...
 
-    def letters(self, chosen: Chosen, after: int, limit: int) -> Ask[list[DeadLetter]]:
+    def letters(self, chosen: DeadLetterFilter, after: int, limit: int) -> Ask[list[DeadLetter]]:
         """Dead letters, and the heads of parked lanes, in the order of their numbers."""
         ...
 
-    def count(self, chosen: Chosen) -> Ask[dict[tuple[str, str, str], int]]:
+    def count(self, chosen: DeadLetterFilter) -> Ask[dict[tuple[str, str, str], int]]:
         """How many dead letters are chosen, by topic, type and error."""
         ...
 
@@ -190,7 +190,13 @@ class InboxStore(Protocol):
         ...
 
     def letters(
-        self, chosen: Chosen, *, boundary: str | None = None, after: Place | None = None, limit: int, marked: bool
+        self,
+        chosen: DeadLetterFilter,
+        *,
+        boundary: str | None = None,
+        after: Place | None = None,
+        limit: int,
+        marked: bool,
     ) -> Ask[list[InboxLetter]]:
         """Dead letters, the oldest first, after a place; ``marked``: only those that are to be handled again."""
         ...

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 
-class Occurrence(NamedTuple):
+class Event(NamedTuple):
     """Something retrysafe decided. ``name`` is stable; ``fields`` depend on it; the key is redacted."""
 
     name: str
@@ -25,7 +25,7 @@ class Observer(Protocol):
     ``watch(received) -> Watch`` gives a watch over each attempt, which is told of that attempt in its place.
     """
 
-    def __call__(self, occurrence: Occurrence, /) -> None: ...
+    def __call__(self, occurrence: Event, /) -> None: ...
 
 
 class Watch(Protocol):
@@ -35,7 +35,7 @@ class Watch(Protocol):
     of "received" first. What it sets in that context is in force for the guarded work.
     """
 
-    def __call__(self, occurrence: Occurrence, /) -> None: ...
+    def __call__(self, occurrence: Event, /) -> None: ...
 
     def close(self, error: BaseException | None, /) -> None:
         """The attempt is over, left by ``error``: in the context that leaves the claim, which may be another one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from retrysafe.types import Stored
+from retrysafe.types import StoredResult
 
 
 class Codec(Protocol):
@@ -13,13 +13,13 @@ class Codec(Protocol):
     The boundary checks it: it decodes what it has encoded, and stores it only if nothing differs.
     """
 
-    def encode(self, value: Any, annotation: Any) -> Stored:
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
         """Encode ``value``; ``annotation`` is the declared return type, or None when there is none.
 
         Raises `ResultNotEncodable` when the value could not be decoded to an equal one.
         """
         ...
 
-    def decode(self, stored: Stored, annotation: Any) -> Any:
+    def decode(self, stored: StoredResult, annotation: Any) -> Any:
         """Decode; raises `ResultNotEncodable` when the bytes cannot be read by this version."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports.asking import Ask
 from retrysafe.types import (
     Cached,
@@ -18,7 +18,7 @@ from retrysafe.types import (
     Partition,
     Record,
     Refusal,
-    Stored,
+    StoredResult,
     Tally,
     Want,
 )
@@ -83,11 +83,11 @@ class Store(Protocol):
         """Claim a key whose record is as ``seen`` and claimable; None when it changed meanwhile."""
         ...
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Let the owner complete, fail, doubt or release; False when it owns the record no longer."""
         ...
 
-    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+    def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         """Let somebody else settle a record that is as ``seen``; False when it changed meanwhile."""
         ...
 
@@ -178,7 +178,7 @@ class BatchStore(TransactionalStore, Protocol):
         """The records of keys, as far as there are any."""
         ...
 
-    def complete_many(self, held: Sequence[Held], result: Stored) -> Ask[int]:
+    def complete_many(self, held: Sequence[Held], result: StoredResult) -> Ask[int]:
         """Complete the records of one attempt, in the transaction that claimed them; how many that were."""
         ...
 

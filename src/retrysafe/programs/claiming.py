@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from retrysafe.core.decisions import Decision, decide
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import Steps, Store
 from retrysafe.programs.drivers import ask
 from retrysafe.types import Held, Record, Refusal, Want
@@ -55,7 +55,7 @@ def claim(store: Store, want: Want) -> Steps[Outcome]:
             if taken is not None:
                 return _won(want, taken, seen)
         elif decision is Decision.SUSPECT:
-            yield from ask(store.resolve(record, Event.SUSPECT, None, want.clocks), again=again)
+            yield from ask(store.resolve(record, Transition.SUSPECT, None, want.clocks), again=again)
         else:
             return NotWon(decision, record)
     return NotWon(Decision.BUSY, None)

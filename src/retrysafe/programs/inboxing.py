@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from retrysafe.core.inboxing import Became, Counts, Handled, Trials, after_failure
+from retrysafe.core.inboxing import Counts, HandleResult, MessageOutcome, Trials, after_failure
 from retrysafe.ports import Ask, InboxStore, Steps, Store
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.operating import expire
@@ -18,7 +18,7 @@ class End(NamedTuple):
     another delivery of it. ``gap``: the place in a sequence that has to be filled before it.
     """
 
-    became: Became
+    became: MessageOutcome
     error: str = ""
     again: float | None = None
     before: bool = False
@@ -37,9 +37,9 @@ class Judging(Protocol):
         ...
 
 
-UNCOUNTED = (Became.BUSY, Became.STALLED, Became.BEHIND, Became.SUSPECT)
+UNCOUNTED = (MessageOutcome.BUSY, MessageOutcome.STALLED, MessageOutcome.BEHIND, MessageOutcome.SUSPECT)
 """No attempt was made, or none that the message could have ended otherwise."""
-ENDED = (Became.FAILED, Became.GAP)
+ENDED = (MessageOutcome.FAILED, MessageOutcome.GAP)
 """An attempt has ended by an error."""
 
 
@@ -61,7 +61,7 @@ def conclude(
     *,
     counted: bool,
     place: bytes | None = None,
-) -> Steps[Handled]:
+) -> Steps[HandleResult]:
     """Note what became of a message; ``counted``: that an attempt began is noted already.
 
     ``place``: that of the message in a sequence. When it is given up, or what it waits for does not come, the place is
@@ -70,24 +70,24 @@ def conclude(
     if end.became in ENDED:
         yield from ask(inbox.ended(arrival, end.error, counted=counted))
         counts = yield from ask(inbox.counts(arrival))
-        pause = after_failure(counts, trials, chance, gap=end.became is Became.GAP)
+        pause = after_failure(counts, trials, chance, gap=end.became is MessageOutcome.GAP)
         if pause is None or (end.gap is not None and (yield from _stays_empty(inbox, arrival, end.gap))):
             yield from _note_empty(inbox, arrival, end.gap, end.error)
             yield from _note_empty(inbox, arrival, place, end.error)
             return (yield from bury(inbox, arrival, counts, end.error))
-        return Handled(end.became, pause, end.error)
-    if end.became is Became.DEAD:
+        return HandleResult(end.became, pause, end.error)
+    if end.became is MessageOutcome.DEAD:
         counts = yield from ask(inbox.counts(arrival))
         if end.before and counts.dead:
             if counted:
                 yield from ask(inbox.cleared(arrival))
-            return Handled(Became.DEAD, None, end.error)
+            return HandleResult(MessageOutcome.DEAD, None, end.error)
         counts = counts._replace(started=max(counts.started, 1), finished=max(counts.finished, 1))
         yield from _note_empty(inbox, arrival, place, end.error)
         return (yield from bury(inbox, arrival, counts, end.error))
     if counted:
         yield from ask(inbox.withdrawn(arrival) if end.became in UNCOUNTED else inbox.cleared(arrival))
-    return Handled(end.became, end.again, end.error)
+    return HandleResult(end.became, end.again, end.error)
 
 
 def _note_empty(inbox: InboxStore, arrival: Arrival, place: bytes | None, error: str) -> Steps[None]:
@@ -100,25 +100,25 @@ def _stays_empty(inbox: InboxStore, arrival: Arrival, place: bytes) -> Steps[boo
     return counts.finished > 0
 
 
-def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[Handled]:
+def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[HandleResult]:
     """Move a message to the dead letters. Each step may be repeated after a crash between them."""
     for request in inbox.bury(arrival, counts, error):
         yield from ask(request)
-    return Handled(Became.DEAD, None, error)
+    return HandleResult(MessageOutcome.DEAD, None, error)
 
 
-def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: End) -> Steps[Handled]:
+def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: End) -> Steps[HandleResult]:
     """Note what became of a dead letter that was handled again: it is gone, marked once more, or dead as before."""
     arrival = letter.arrival
     if end.became in UNCOUNTED:
         yield from ask(inbox.mark(arrival.identity))
-        return Handled(end.became, end.again, end.error)
-    if end.became in ENDED or end.became is Became.DEAD:
+        return HandleResult(end.became, end.again, end.error)
+    if end.became in ENDED or end.became is MessageOutcome.DEAD:
         return (
             yield from bury(inbox, arrival, Counts(letter.letter.started + 1, letter.letter.finished + 1), end.error)
         )
     yield from ask(inbox.remove(arrival.identity))
-    return Handled(end.became)
+    return HandleResult(end.became)
 
 
 def reopen(store: Store, key: bytes) -> Steps[None]:

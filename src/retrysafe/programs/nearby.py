@@ -28,7 +28,7 @@ def keep(cache: Cache, outcome: Outcome, looked: Micros, at_most: Micros) -> Ste
     """
     record = outcome.record
     if isinstance(outcome, NotWon) and record is not None and record.state in (State.COMPLETED, State.FAILED):
-        left = min(record.expires, record.forget) - record.now
+        left = min(record.expires, record.tombstone_until) - record.now
         if left > 0:
             yield from ask(cache.keep(record, looked + min(left, at_most)))
 

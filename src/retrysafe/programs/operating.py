@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from retrysafe.core.prospects import in_doubt
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import OperableStore, Steps, Store
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.settling import read, resolve, suspect
-from retrysafe.types import Clocks, Filter, Finding, Micros, Page, Record, Standing, Stored, Tally
+from retrysafe.types import Clocks, Filter, Finding, Micros, Page, Record, Standing, StoredResult, Tally
 
 PAGE = 500
 """How many records one ask of a scan is for."""
@@ -68,8 +68,8 @@ def _tally_by_scan(store: OperableStore) -> Steps[list[Tally]]:
 def settle_doubt(
     store: Store,
     key: bytes,
-    event: Event,
-    stored: Stored | None,
+    event: Transition,
+    stored: StoredResult | None,
     *,
     clocks: Clocks | None = None,
     attempt: str | None = None,
@@ -101,13 +101,13 @@ def expire_seen(store: Store, seen: Record, *, forget: bool = False) -> Steps[Ch
 
 def clocks_of(record: Record) -> Clocks:
     """The window and memory that a record was last written with."""
-    return Clocks(lease=0, window=record.expires - record.updated, memory=record.forget - record.updated)
+    return Clocks(lease=0, window=record.expires - record.updated, memory=record.tombstone_until - record.updated)
 
 
 def expire(store: Store, seen: Record, *, forget: bool = False) -> Steps[bool]:
     """End the window of a settled record now, and with ``forget`` the memory of its key; False when it has changed."""
-    memory = 0 if forget else max(seen.forget - seen.now, 0)
-    return (yield from ask(store.resolve(seen, Event.EXPIRE, None, Clocks(lease=0, window=0, memory=memory))))
+    memory = 0 if forget else max(seen.tombstone_until - seen.now, 0)
+    return (yield from ask(store.resolve(seen, Transition.EXPIRE, None, Clocks(lease=0, window=0, memory=memory))))
 
 
 def examine(store: OperableStore) -> Steps[list[Finding]]:

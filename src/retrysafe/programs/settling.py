@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from retrysafe.core.transitions import RULES, Event
+from retrysafe.core.transitions import RULES, Transition
 from retrysafe.errors import StoreUnavailable
 from retrysafe.ports import Steps, Store
 from retrysafe.programs.drivers import ask
-from retrysafe.types import Clocks, Held, Record, Standing, Stored
+from retrysafe.types import Clocks, Held, Record, Standing, StoredResult
 
 
-def settle(store: Store, held: Held, event: Event, result: Stored | None = None) -> Steps[bool]:
+def settle(store: Store, held: Held, event: Transition, result: StoredResult | None = None) -> Steps[bool]:
     """Let the owner settle its record; False when the record is no longer its own.
 
     A lost reply is read back: a record that is already where it should be, by this attempt and
@@ -26,7 +26,7 @@ def settle(store: Store, held: Held, event: Event, result: Stored | None = None)
     )
 
 
-def resolve(store: Store, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Steps[bool]:
+def resolve(store: Store, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Steps[bool]:
     """Settle an unknown record that is still as seen; False when it has changed meanwhile.
 
     A lost reply is read back: the record as it would be by this, one version on, was settled by this.
@@ -52,7 +52,7 @@ def resolve(store: Store, seen: Record, event: Event, result: Stored | None, clo
 
 def suspect(store: Store, seen: Record, clocks: Clocks) -> Steps[bool]:
     """Mark an attempt whose lease has lapsed as in doubt; False when the record has changed meanwhile."""
-    return (yield from ask(store.resolve(seen, Event.SUSPECT, None, clocks)))
+    return (yield from ask(store.resolve(seen, Transition.SUSPECT, None, clocks)))
 
 
 def read(store: Store, key: bytes) -> Steps[Record | None]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from retrysafe.core.decisions import Decision, decide
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import BatchStore, Steps
 from retrysafe.programs.drivers import ask
-from retrysafe.types import Held, Stored, Want
+from retrysafe.types import Held, StoredResult, Want
 
 
 class Opened(NamedTuple):
@@ -39,7 +39,7 @@ def open_many(store: BatchStore, wants: Sequence[Want]) -> Steps[Opened]:
     return Opened(decisions, held)
 
 
-def conclude_many(store: BatchStore, held: Sequence[Held], result: Stored) -> Steps[bool]:
+def conclude_many(store: BatchStore, held: Sequence[Held], result: StoredResult) -> Steps[bool]:
     """Complete the keys and commit; False, after a rollback, when they are not this transaction's any more."""
     if held and (yield from ask(store.complete_many(held, result))) != len(held):
         yield from ask(store.rollback())
@@ -51,4 +51,4 @@ def conclude_many(store: BatchStore, held: Sequence[Held], result: Stored) -> St
 def doubt_many(store: BatchStore, held: Sequence[Held]) -> Steps[None]:
     """Mark what a handler has committed by itself as unknown."""
     for one in held:
-        yield from ask(store.settle(one._replace(transactional=False), Event.DOUBT, None))
+        yield from ask(store.settle(one._replace(transactional=False), Transition.DOUBT, None))

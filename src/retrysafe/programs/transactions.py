@@ -7,7 +7,7 @@ from retrysafe.ports import Steps, TransactionalStore
 from retrysafe.programs.claiming import Outcome, Won, claim
 from retrysafe.programs.drivers import ask
 from retrysafe.programs.settling import settle
-from retrysafe.types import Held, Stored, Want
+from retrysafe.types import Held, StoredResult, Want
 
 
 def open_claim(store: TransactionalStore, want: Want) -> Steps[Outcome]:
@@ -30,7 +30,7 @@ def frozen_snapshot(store: TransactionalStore) -> Steps[str | None]:
     return None
 
 
-def conclude(store: TransactionalStore, held: Held, verdict: Verdict, result: Stored | None) -> Steps[bool]:
+def conclude(store: TransactionalStore, held: Held, verdict: Verdict, result: StoredResult | None) -> Steps[bool]:
     """Bring an own transaction to its end; False when the record was not in it any more.
 
     That is the mark of a handler which committed or rolled back in the middle.

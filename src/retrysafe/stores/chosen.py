@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from retrysafe.stores.sql import SqlStore
-from retrysafe.types import Chosen
+from retrysafe.types import DeadLetterFilter
 
 _COLUMNS = (("topic", "topic"), ("message_key", "key"), ("message_type", "type"), ("consumer", "consumer"))
 
 
-def conditions(store: SqlStore, chosen: Chosen) -> tuple[str, dict[str, Any]]:
+def conditions(store: SqlStore, chosen: DeadLetterFilter) -> tuple[str, dict[str, Any]]:
     """The conditions on a row ``d``, to be added to others, and their parameters."""
     params: dict[str, Any] = {f"id{i}": one for i, one in enumerate(chosen.ids)}
     p = store.p

@@ -12,7 +12,15 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from retrysafe.core.correction import Sightings
-from retrysafe.core.transitions import RULES, Event, first_claim, kept_fingerprint, next_token, started_before, state_of
+from retrysafe.core.transitions import (
+    RULES,
+    Transition,
+    first_claim,
+    kept_fingerprint,
+    next_token,
+    started_before,
+    state_of,
+)
 from retrysafe.errors import ConfigurationError
 from retrysafe.ports import Answer, Ask, Call, Capabilities, Steps
 from retrysafe.programs.migrating import Migration
@@ -28,7 +36,7 @@ from retrysafe.types import (
     Refusal,
     Standing,
     State,
-    Stored,
+    StoredResult,
     Tally,
     Want,
 )
@@ -43,11 +51,13 @@ _EVALUATED = 1000
 """How many items one page of a scan looks at, at the least."""
 
 _TEXTS = ("boundary", "scope", "operation", "state", "attempt", "effects")
-_NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "forget", "version")
+_NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "tombstone_until", "version")
+_STORED_AS = {"tombstone_until": "forget"}
+"""Attributes that items have had under another name since 0.1."""
 _HEAD = ("key_hash", *_TEXTS, *_NUMBERS, "fingerprint")
 _CONDITION = frozenset({"ConditionalCheckFailedException"})
 _SETTLED = "#state IN (:completed, :failed, :released)"
-_LIVE = "#expires > :now AND #forget > :now"
+_LIVE = "#expires > :now AND #tombstone_until > :now"
 _STANDING: dict[Standing, str] = {
     Standing.RUNNING: "#state = :running AND #lease_until > :now",
     Standing.LAPSED: "#state = :running AND #lease_until <= :now",
@@ -55,8 +65,8 @@ _STANDING: dict[Standing, str] = {
     Standing.COMPLETED: f"#state = :completed AND {_LIVE}",
     Standing.FAILED: f"#state = :failed AND {_LIVE}",
     Standing.RELEASED: f"#state = :released AND {_LIVE}",
-    Standing.EXPIRED: f"{_SETTLED} AND #expires <= :now AND #forget > :now",
-    Standing.FORGOTTEN: f"{_SETTLED} AND #forget <= :now",
+    Standing.EXPIRED: f"{_SETTLED} AND #expires <= :now AND #tombstone_until > :now",
+    Standing.FORGOTTEN: f"{_SETTLED} AND #tombstone_until <= :now",
 }
 
 
@@ -138,7 +148,7 @@ class DynamodbStore:
             created=seen.created,
             version=seen.version + 1,
         )
-        update = _Update(_seen(Event.CLAIM))
+        update = _Update(_seen(Transition.CLAIM))
         update.put(record)
         _refuse_too_large(update)
         update.given(attempt=seen.attempt, version=seen.version, now=self._now_for(seen))
@@ -148,13 +158,13 @@ class DynamodbStore:
 
         return Ask(self._call(want.key, update), parse)
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
         update = _Update(_owned(event))
         update.given(attempt=held.attempt, token=held.token)
         return self._settle(held.key, update, event, result, held.clocks, self._clock())
 
-    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+    def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         """Settle a record that is as seen."""
         update = _Update(_seen(event))
         update.given(attempt=seen.attempt, version=seen.version)
@@ -170,7 +180,13 @@ class DynamodbStore:
         return Ask(Call("get_item", arguments), lambda answer: self._record(answer.response.get("Item")))
 
     def _settle(
-        self, key: bytes, update: _Update, event: Event, result: Stored | None, clocks: Clocks, judged_at: Micros
+        self,
+        key: bytes,
+        update: _Update,
+        event: Transition,
+        result: StoredResult | None,
+        clocks: Clocks,
+        judged_at: Micros,
     ) -> Ask[bool]:
         target = RULES[event].target
         assert target is not None
@@ -182,7 +198,7 @@ class DynamodbStore:
 
     def _renew(self, held: Held) -> Ask[set[bytes]]:
         now = self._clock()
-        update = _Update(_owned(Event.RENEW))
+        update = _Update(_owned(Transition.RENEW))
         update.given(attempt=held.attempt, token=held.token, now=now)
         update.set(lease_until=now + held.clocks.lease + held.clocks.margin + self._excess())
         update.written(now, held.clocks, settled=False)
@@ -256,10 +272,10 @@ class DynamodbStore:
     def _clear(self, seen: Record) -> Call:
         now = self._clock()
         forgotten = seen.standing_at(now) is Standing.FORGOTTEN
-        update = _Update(_seen(Event.SWEEP) if forgotten else f"#version = :version AND {_SETTLED}")
+        update = _Update(_seen(Transition.SWEEP) if forgotten else f"#version = :version AND {_SETTLED}")
         update.given(attempt=seen.attempt, version=seen.version, now=now)
         if not forgotten:
-            update.set(ttl=_ttl(seen.forget))
+            update.set(ttl=_ttl(seen.tombstone_until))
         operation = "delete_item" if forgotten else "update_item"
         return Call(operation, {"TableName": self._name, "Key": _key(seen.key), **update.arguments()}, _CONDITION)
 
@@ -359,7 +375,7 @@ class _Update:
         self.put_result(None)
         self._removes.append("#ttl")
 
-    def put_result(self, result: Stored | None) -> None:
+    def put_result(self, result: StoredResult | None) -> None:
         if result is None or result.body is None:
             self._removes.append("#result")
         else:
@@ -370,7 +386,7 @@ class _Update:
             self.set(media_type=result.media_type, codec_version=result.codec_version)
 
     def written(self, now: Micros, clocks: Clocks, *, settled: bool) -> None:
-        self.set(updated=now, expires=now + clocks.window, forget=now + clocks.memory)
+        self.set(updated=now, expires=now + clocks.window, tombstone_until=now + clocks.memory)
         self.values["one"] = 1
         self._sets.append("#version = #version + :one")
         if settled:
@@ -398,7 +414,7 @@ _STATES = {state.value: state.value for state in State}
 def _placeholders(*expressions: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """The attribute names that expressions use, and their values' names: neither more nor fewer may be given."""
     found = [match for expression in expressions for match in _PLACEHOLDER.findall(expression)]
-    names = {f"#{name}": name for mark, name in found if mark == "#"}
+    names = {f"#{name}": _STORED_AS.get(name, name) for mark, name in found if mark == "#"}
     return names, tuple(dict.fromkeys(name for mark, name in found if mark == ":"))
 
 
@@ -407,7 +423,7 @@ def _filled(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, dict[s
 
 
 @lru_cache(maxsize=64)
-def _allowed(event: Event) -> str:
+def _allowed(event: Transition) -> str:
     return _any_of(RULES[event].sources)
 
 
@@ -417,11 +433,11 @@ def _any_of(standings: Iterable[Standing]) -> str:
     return conditions[0] if len(conditions) == 1 else f"({' OR '.join(conditions)})"
 
 
-def _owned(event: Event) -> str:
+def _owned(event: Transition) -> str:
     return f"#attempt = :attempt AND #token = :token AND {_allowed(event)}"
 
 
-def _seen(event: Event) -> str:
+def _seen(event: Transition) -> str:
     return f"#attempt = :attempt AND #version = :version AND {_allowed(event)}"
 
 
@@ -435,9 +451,12 @@ def _value(value: Any) -> dict[str, Any]:
     return {"N": str(value)} if isinstance(value, int) else {"S": str(value)}
 
 
-def _ttl(forget: Micros) -> int:
-    """The first whole second at which the item may go. Every read judges by ``forget``: removal is late by days."""
-    return forget // 1_000_000 + 1
+def _ttl(tombstone_until: Micros) -> int:
+    """The first whole second at which the item may go.
+
+    Every read judges by ``tombstone_until``: removal is late by days.
+    """
+    return tombstone_until // 1_000_000 + 1
 
 
 def size_of(fields: Mapping[str, Any]) -> int:
@@ -464,11 +483,11 @@ def _refuse_too_large(update: _Update) -> None:
 
 def _record(item: Mapping[str, Any], now: Micros) -> Record:
     fields: dict[str, Any] = {name: item[name]["S"] for name in _TEXTS}
-    fields |= {name: int(item[name]["N"]) for name in _NUMBERS}
+    fields |= {name: int(item[_STORED_AS.get(name, name)]["N"]) for name in _NUMBERS}
     fields["state"] = state_of(fields["state"])
     result = None
     if "media_type" in item:
         body = item.get("result", {}).get("B")
-        result = Stored(body, item["media_type"]["S"], int(item["codec_version"]["N"]))
+        result = StoredResult(body, item["media_type"]["S"], int(item["codec_version"]["N"]))
     key, fingerprint = bytes(item["key_hash"]["B"]), bytes(item["fingerprint"]["B"])
     return Record(key=key, fingerprint=fingerprint, result=result, now=now, **fields)

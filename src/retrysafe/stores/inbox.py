@@ -11,16 +11,16 @@ from retrysafe.ports import Ask, Rows
 from retrysafe.stores.chosen import conditions
 from retrysafe.stores.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, paged, values_of
 from retrysafe.stores.sql import SqlStore
-from retrysafe.types import Arrival, Chosen, DeadLetter, InboxLetter, Place
+from retrysafe.types import Arrival, DeadLetter, DeadLetterFilter, InboxLetter, Place
 
-TROUBLES, DEAD, SEQUENCES = "retrysafe_inbox_troubles", "retrysafe_inbox_dead", "retrysafe_inbox_sequences"
+ATTEMPTS, DEAD, SEQUENCES = "retrysafe_inbox_attempts", "retrysafe_inbox_dead", "retrysafe_inbox_sequences"
 LONGEST_ERROR = 4000
 """Characters that are kept of an error."""
 LONGEST_NAME = 255
 """Characters that are kept of a topic or media type: what MySQL has room for."""
 
 _LETTER = ("key_hash", "record_key", "boundary", "consumer", *ENVELOPE, "started", "finished", "error")
-_READ = (*_LETTER, "died", "redrive")
+_READ = (*_LETTER, "dead_at", "redrive")
 _KINDS = {"key_hash": "key", "record_key": "key", "payload": "payload", "started": "attempts", "finished": "attempts"}
 """Parameters that a dialect spells in its own way, by the columns that they are for."""
 
@@ -43,7 +43,7 @@ class SqlInbox:
 
     def withdrawn(self, arrival: Arrival) -> Ask[None]:
         """Note that an attempt which was to begin did not."""
-        sql = f"UPDATE {TROUBLES} SET started = started - 1 WHERE key_hash = {self._store.p('key')} AND started > 0"
+        sql = f"UPDATE {ATTEMPTS} SET started = started - 1 WHERE key_hash = {self._store.p('key')} AND started > 0"
         return self._write(sql, {"key": arrival.identity})
 
     def counts(self, arrival: Arrival) -> Ask[Counts]:
@@ -52,13 +52,13 @@ class SqlInbox:
         sql = (
             f"SELECT coalesce(max(started), 0), coalesce(max(finished), 0), "
             f"(SELECT count(*) FROM {DEAD} WHERE {here}), coalesce(max(t.now) - max(updated), 0) "
-            f"FROM {TROUBLES}, {self._store.clock} WHERE {here}"
+            f"FROM {ATTEMPTS}, {self._store.clock} WHERE {here}"
         )
         return Ask(self._store.query(sql, {"key": arrival.identity}, writes=False), _counts)
 
     def cleared(self, arrival: Arrival) -> Ask[None]:
         """Forget the attempts at a message that is settled."""
-        return self._write(f"DELETE FROM {TROUBLES} WHERE key_hash = {self._store.p('key')}", {"key": arrival.identity})
+        return self._write(f"DELETE FROM {ATTEMPTS} WHERE key_hash = {self._store.p('key')}", {"key": arrival.identity})
 
     def _attempt(self, arrival: Arrival, started: int, finished: int, more: int, ended: int, error: str) -> Ask[None]:
         p = self._store.p
@@ -72,13 +72,13 @@ class SqlInbox:
             "error": error,
         }
         changes = (
-            f"started = {TROUBLES}.started + {p('attempts', 'more')}, "
-            f"finished = {TROUBLES}.finished + {p('attempts', 'ended')}, updated = {self._store.NOW}"
+            f"started = {ATTEMPTS}.started + {p('attempts', 'more')}, "
+            f"finished = {ATTEMPTS}.finished + {p('attempts', 'ended')}, updated = {self._store.NOW}"
         )
         if ended:
             changes += f", error = {p('operation', 'error')}"
         sql = (
-            f"INSERT INTO {TROUBLES} (key_hash, consumer, started, finished, error, updated) VALUES ({p('key')}, "
+            f"INSERT INTO {ATTEMPTS} (key_hash, consumer, started, finished, error, updated) VALUES ({p('key')}, "
             f"{p('operation', 'consumer')}, {p('attempts', 'started')}, {p('attempts', 'finished')}, "
             f"{p('operation', 'error')}, {self._store.NOW}) {self._store.on_conflict('key_hash', changes)}"
         )
@@ -94,14 +94,14 @@ class SqlInbox:
             p(_KINDS.get(name, "operation") if name != "sequence" else "token", name) for name in _LETTER
         )
         sql = (
-            f"INSERT INTO {DEAD} ({', '.join(_LETTER)}, died) VALUES ({placed}, {self._store.NOW}) "
-            + self._store.upsert("key_hash", ("started", "finished", "error", "died"))
+            f"INSERT INTO {DEAD} ({', '.join(_LETTER)}, dead_at) VALUES ({placed}, {self._store.NOW}) "
+            + self._store.upsert("key_hash", ("started", "finished", "error", "dead_at"))
         )
         return [self._write(sql, params), self.cleared(arrival)]
 
     def letters(
         self,
-        chosen: Chosen,
+        chosen: DeadLetterFilter,
         *,
         boundary: str | None = None,
         after: Place | None = None,
@@ -116,17 +116,17 @@ class SqlInbox:
             params["boundary"] = boundary
             where += f" AND d.boundary = {p('boundary')}"
         if after is not None:
-            params["died"], params["key"] = after
-            died = p("token", "died")
-            where += f" AND (d.died > {died} OR (d.died = {died} AND d.key_hash > {p('key')}))"
+            params["dead_at"], params["key"] = after
+            died = p("token", "dead_at")
+            where += f" AND (d.dead_at > {died} OR (d.dead_at = {died} AND d.key_hash > {p('key')}))"
         if marked:
             where += " AND d.redrive IS NOT NULL"
         params["span_bytes"] = PAGE_BYTES
         source = f"{DEAD} AS d, {self._store.clock} WHERE 1 = 1{where}"
-        sql = paged(self._store, _READ, source, ["died", "key_hash"])
+        sql = paged(self._store, _READ, source, ["dead_at", "key_hash"])
         return Ask(self._store.query(sql, params, writes=False), lambda answer: [_letter(row) for row in answer.rows])
 
-    def groups(self, chosen: Chosen) -> Ask[dict[tuple[str, str, str], int]]:
+    def groups(self, chosen: DeadLetterFilter) -> Ask[dict[tuple[str, str, str], int]]:
         """How many dead letters are chosen, by topic, type and error."""
         where, params = conditions(self._store, chosen)
         sql = (
@@ -189,7 +189,7 @@ class SqlInbox:
     def tally(self) -> Ask[list[tuple[str, str, int, int, int]]]:
         """Dead letters by boundary and consumer: how many, how many of them marked, and the age in µs of the oldest."""
         sql = (
-            f"SELECT d.boundary, d.consumer, count(*), count(d.redrive), max(t.now - d.died) "
+            f"SELECT d.boundary, d.consumer, count(*), count(d.redrive), max(t.now - d.dead_at) "
             f"FROM {DEAD} AS d, {self._store.clock} GROUP BY d.boundary, d.consumer ORDER BY 1, 2"
         )
         return Ask(self._store.query(sql, {}, writes=False), _tallies)
@@ -219,7 +219,7 @@ def _letter(row: Sequence[Any]) -> InboxLetter:
     envelope = envelope_in(fields)
     identity, record_key = bytes(fields["key_hash"]), bytes(fields["record_key"])
     arrival = Arrival(identity, record_key, fields["boundary"], fields["consumer"], envelope)
-    died, written = int(fields["died"]), milliseconds_of(envelope.id)
+    died, written = int(fields["dead_at"]), milliseconds_of(envelope.id)
     letter = DeadLetter(
         number=0,
         envelope=envelope,
@@ -227,7 +227,7 @@ def _letter(row: Sequence[Any]) -> InboxLetter:
         finished=int(fields["finished"]),
         error=fields["error"],
         created=died if written is None else written * 1000,
-        died=died,
+        dead_at=died,
         now=int(now),
         consumer=fields["consumer"],
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from retrysafe.core import quotas, transitions
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.errors import IllegalTransition
 from retrysafe.ports import Ask, Capabilities, Step
 from retrysafe.types import (
@@ -21,7 +21,7 @@ from retrysafe.types import (
     Refusal,
     Standing,
     State,
-    Stored,
+    StoredResult,
     Tally,
     Want,
 )
@@ -71,7 +71,7 @@ class MemoryStore:
 
         return _ask(step)
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
 
         def step(records: Records, now: Micros) -> bool:
@@ -80,7 +80,7 @@ class MemoryStore:
 
         return _ask(step)
 
-    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+    def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         """Settle a record that is as seen."""
 
         def step(records: Records, now: Micros) -> bool:
@@ -117,7 +117,7 @@ class MemoryStore:
         """Remove forgotten records."""
 
         def step(records: Records, now: Micros) -> int:
-            sources = transitions.RULES[Event.SWEEP].sources
+            sources = transitions.RULES[Transition.SWEEP].sources
             forgotten = [key for key, record in records.items() if record.standing_at(now) in sources][:limit]
             for key in forgotten:
                 del records[key]
@@ -129,7 +129,7 @@ class MemoryStore:
         """Return forgotten records."""
 
         def step(records: Records, now: Micros) -> list[Record]:
-            sources = transitions.RULES[Event.SWEEP].sources
+            sources = transitions.RULES[Transition.SWEEP].sources
             standing = (record._replace(now=now) for record in records.values())
             return [record for record in standing if record.standing in sources][:limit]
 
@@ -139,7 +139,7 @@ class MemoryStore:
         """Remove those that are as seen and forgotten."""
 
         def step(records: Records, now: Micros) -> int:
-            sources = transitions.RULES[Event.SWEEP].sources
+            sources = transitions.RULES[Transition.SWEEP].sources
             gone = 0
             for one in seen:
                 record = records.get(one.key)
@@ -178,7 +178,7 @@ def _refused(records: Records, allowance: Allowance, now: Micros) -> Refusal | N
     ]
     made = sorted((record.created for record in kept), reverse=True)
     filling = made[allowance.rate - 1] if allowance.rate is not None and len(made) >= allowance.rate else None
-    settled = [record.forget for record in kept if record.state not in (State.RUNNING, State.UNKNOWN)]
+    settled = [record.tombstone_until for record in kept if record.state not in (State.RUNNING, State.UNKNOWN)]
     return quotas.judge(allowance, now, filling, len(kept), min(settled, default=None))
 
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import Ask, Capabilities, Query, Rows
 from retrysafe.stores.sql import TABLE, SqlStore, allowed, any_of, columns
 from retrysafe.stores.sql.marks import in_its_transaction, mark_of, marked
 from retrysafe.stores.sql.parameters import quota_params, want_params
 from retrysafe.stores.sql.statements import limited_by
-from retrysafe.types import Allowance, Finding, Held, Record, Standing, Stored, Want
+from retrysafe.types import Allowance, Finding, Held, Record, Standing, StoredResult, Want
 
 LARGEST_RESULT = 7 * 1024 * 1024
 """Bytes: sent in hexadecimal digits, it still fits MariaDB's default ``max_allowed_packet`` of 16 MiB."""
@@ -30,8 +30,8 @@ _LOCKED = "55P03"
 _AT_ONCE = "/*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ "
 _ISOLATION = "/*!80019 @@transaction_isolation */ /*M!100600 @@tx_isolation */"
 """The isolation level of the session; at READ UNCOMMITTED a plain read shows what may be rolled back."""
-_INDEX = "FORCE INDEX (retrysafe_records_forget)"
-_FORGOTTEN = "f.state IN ('completed', 'failed', 'released') AND f.forget <= t.now"
+_INDEX = "FORCE INDEX (retrysafe_records_tombstone)"
+_FORGOTTEN = "f.state IN ('completed', 'failed', 'released') AND f.tombstone_until <= t.now"
 
 
 class MysqlStore(SqlStore):
@@ -145,7 +145,7 @@ class MysqlStore(SqlStore):
         own = self.query(self._own_sql, want_params(want), writes=False)
         return Ask(ask.request._replace(written=own), ask.parse)
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record, if the transaction is the one that claimed it."""
         settle = super().settle(held, event, result)
         return in_its_transaction(mark_of(held), settle) if held.transactional else settle
@@ -165,10 +165,10 @@ class MysqlStore(SqlStore):
         update = (
             f"UPDATE ({rows}) AS h STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = h.held_key "
             f"SET r.lease_until = t.now + h.lease, r.updated = t.now, r.expires = t.now + h.kept, "
-            f"r.forget = t.now + h.remembered, r.version = r.version + 1 "
-            f"WHERE r.attempt = h.held_attempt AND r.token = h.held_token AND {allowed(Event.RENEW)}"
+            f"r.tombstone_until = t.now + h.remembered, r.version = r.version + 1 "
+            f"WHERE r.attempt = h.held_attempt AND r.token = h.held_token AND {allowed(Transition.RENEW)}"
         )
-        still = f"SELECT r.key_hash FROM {TABLE} AS r WHERE ({held}) AND {allowed(Event.RENEW)}"
+        still = f"SELECT r.key_hash FROM {TABLE} AS r WHERE ({held}) AND {allowed(Transition.RENEW)}"
         return self.query(update, params)._replace(written=self.query(still, params, writes=False))
 
     def examine(self) -> list[Ask[list[Finding]]]:
@@ -227,7 +227,7 @@ class MysqlStore(SqlStore):
         """Lock records that nobody else has locked, then delete them."""
         return (
             f"DELETE r FROM (SELECT f.key_hash FROM {TABLE} AS f {chosen} FOR UPDATE SKIP LOCKED) AS gone "
-            f"STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = gone.key_hash WHERE {allowed(Event.SWEEP)}"
+            f"STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = gone.key_hash WHERE {allowed(Transition.SWEEP)}"
         )
 
     def _forgotten(self, clock: str) -> str:

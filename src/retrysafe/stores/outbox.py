@@ -78,7 +78,7 @@ class SqlOutbox:
                 cases += f" WHEN {p('bucket', f'bucket{number}')} THEN {p('token', f'after{number}')}"
             start = f"(CASE b.bucket{cases} ELSE {start} END)"
             ended = (
-                f" OR EXISTS (SELECT 1 FROM {TABLE}_troubles AS d, {self._store.clock} WHERE d.bucket = b.bucket "
+                f" OR EXISTS (SELECT 1 FROM {TABLE}_attempts AS d, {self._store.clock} WHERE d.bucket = b.bucket "
                 f"AND d.not_before <= t.now AND d.id + 0 < {start}) "
                 f"OR NOT EXISTS (SELECT 1 FROM ({self._topics()}) AS s "
                 f"WHERE s.topics = {p('token', 'topics')} AND s.latest = {p('token', 'latest')})"
@@ -158,7 +158,7 @@ class SqlOutbox:
 
     def _blocked(self) -> str:
         return (
-            f"EXISTS (SELECT 1 FROM {TABLE}_troubles AS d WHERE d.bucket = {self._store.p('bucket')} "
+            f"EXISTS (SELECT 1 FROM {TABLE}_attempts AS d WHERE d.bucket = {self._store.p('bucket')} "
             "AND d.lane = p.lane AND d.id + 0 <= p.id AND d.not_before + 0 > t.now)"  # by the index of lanes, no other
         )
 
@@ -192,19 +192,19 @@ class SqlOutbox:
             "coalesce(w.started, 0), coalesce(w.finished, 0), w.id "
             f"FROM summed AS j LEFT JOIN {TABLE} AS o ON o.id = j.id AND {takes} AND j.taken <= {p('limit')} "
             f"AND (j.upto <= {p('limit', 'span_bytes')} OR j.upto = j.size) "
-            f"LEFT JOIN {TABLE}_troubles AS w ON w.id = o.id ORDER BY j.id"
+            f"LEFT JOIN {TABLE}_attempts AS w ON w.id = o.id ORDER BY j.id"
         )
         bounds = {"limit": most.messages, "of_lane": most.of_lane, "span_bytes": most.bytes}
         return Ask(self._store.query(sql, {**params, **bounds}, writes=False), _stretch)
 
     def _topics(self) -> str:
-        return f"SELECT count(*) AS topics, coalesce(max(q.since), 0) AS latest FROM {TABLE}_paused AS q"
+        return f"SELECT count(*) AS topics, coalesce(max(q.paused_at), 0) AS latest FROM {TABLE}_paused AS q"
 
     def released(self, number: int, upto: int, limit: int) -> Ask[Released]:
         """Up to so many lanes whose message up to ``upto`` has waited long enough, and what is said of topics."""
         p = self._store.p
         lanes = (
-            f"SELECT d.lane FROM {TABLE}_troubles AS d, {self._store.clock} WHERE d.bucket = {p('bucket')} "
+            f"SELECT d.lane FROM {TABLE}_attempts AS d, {self._store.clock} WHERE d.bucket = {p('bucket')} "
             f"AND d.not_before <= t.now AND d.id + 0 <= {p('token', 'upto')} LIMIT {p('limit')}"
         )
         topics = self._topics()
@@ -228,18 +228,18 @@ class SqlOutbox:
         for i, queued in enumerate(queue):
             params |= {f"{name}{i}": value for name, value in _noted(queued, queued.started + 1).items()}
         rows = (f"{self._placed(str(i))}, {self._store.NOW}, ''" for i in range(len(queue)))
-        return self._write(self._upsert_troubles(rows), params)
+        return self._write(self._upsert_attempts(rows), params)
 
     def lived(self, queue: Sequence[Queued]) -> Ask[None]:
         """Note that no relay has died of the attempts which began at these, whatever became of them."""
         where, ids = self._ids(queue)
-        return self._write(f"UPDATE {TABLE}_troubles SET started = finished WHERE {where} AND started > finished", ids)
+        return self._write(f"UPDATE {TABLE}_attempts SET started = finished WHERE {where} AND started > finished", ids)
 
     def withdraw(self, queue: Sequence[Queued]) -> list[Ask[None]]:
         """Note that the attempts which were to begin did not."""
         new = [queued for queued in queue if not queued.started]
         asks = [self._trouble(one, one.started, one.finished, 0, "") for one in queue if one.started]
-        return [*asks, self._deleted(f"{TABLE}_troubles", new)] if new else asks
+        return [*asks, self._deleted(f"{TABLE}_attempts", new)] if new else asks
 
     def leave(self, queue: Sequence[Queued], *, keep: bool) -> list[Ask[None]]:
         """Remove what has left; ``keep``: to the table of what was published."""
@@ -250,7 +250,7 @@ class SqlOutbox:
             asks.append(self._copied("published", queue, {"published": self._store.NOW}))
         asks.append(self._deleted(TABLE, queue))
         noted = [queued for queued in queue if queued.noted]
-        return [*asks, self._deleted(f"{TABLE}_troubles", noted)] if noted else asks
+        return [*asks, self._deleted(f"{TABLE}_attempts", noted)] if noted else asks
 
     def delay(self, delay: Delay) -> list[Ask[None]]:
         """Let a message, and with it its lane, wait."""
@@ -269,11 +269,11 @@ class SqlOutbox:
             "started": p("attempts", "started"),
             "finished": p("attempts", "finished"),
             "error": p("operation", "error"),
-            "died": self._store.NOW,
+            "dead_at": self._store.NOW,
         }
         counts = {"started": max(queued.started, queued.finished + 1), "finished": queued.finished + 1}
         copied = self._copied("dead", [queued], more, counts | {"error": death.error})
-        return [copied, self._deleted(TABLE, [queued]), self._deleted(f"{TABLE}_troubles", [queued])]
+        return [copied, self._deleted(TABLE, [queued]), self._deleted(f"{TABLE}_attempts", [queued])]
 
     def _trouble(self, queued: Queued, started: int, finished: int, micros: int | None, error: str) -> Ask[None]:
         p = self._store.p
@@ -281,15 +281,15 @@ class SqlOutbox:
         params = {**noted, "pause": FOREVER if micros is None else micros, "error": error}
         until = p("token", "pause") if micros is None else f"{self._store.NOW} + {p('token', 'pause')}"
         row = f"{self._placed()}, {until}, {p('operation', 'error')}"
-        return self._write(self._upsert_troubles([row]), params)
+        return self._write(self._upsert_attempts([row]), params)
 
     def _placed(self, suffix: str = "") -> str:
         kinds = ("attempts" if name in ("started", "finished") else "token" for name in NOTED)
         return ", ".join(self._store.p(kind, name + suffix) for kind, name in zip(kinds, NOTED, strict=True))
 
-    def _upsert_troubles(self, rows: Iterable[str]) -> str:
+    def _upsert_attempts(self, rows: Iterable[str]) -> str:
         return (
-            f"INSERT INTO {TABLE}_troubles ({', '.join(NOTED)}, not_before, error) "
+            f"INSERT INTO {TABLE}_attempts ({', '.join(NOTED)}, not_before, error) "
             f"VALUES {', '.join(f'({row})' for row in rows)} "
             + self._store.upsert("id", ("started", "finished", "not_before", "error"))
         )

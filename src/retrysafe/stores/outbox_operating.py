@@ -12,9 +12,9 @@ from retrysafe.stores.chosen import conditions
 from retrysafe.stores.envelopes import PAGE_BYTES, envelope_in, paged
 from retrysafe.stores.outbox import COLUMNS, FOREVER, TABLE, WRITTEN, SqlOutbox
 from retrysafe.stores.sql import SqlStore
-from retrysafe.types import Backlog, Chosen, DeadLetter, Envelope, RelaySeen
+from retrysafe.types import Backlog, DeadLetter, DeadLetterFilter, Envelope, RelaySeen
 
-_LETTER = (*COLUMNS, "started", "finished", "error", "died", "parked")
+_LETTER = (*COLUMNS, "started", "finished", "error", "dead_at", "parked")
 
 
 class OperableSqlOutbox(SqlOutbox):
@@ -25,9 +25,9 @@ class OperableSqlOutbox(SqlOutbox):
         dead = ", ".join(f"e.{name}" for name in COLUMNS)
         waiting = ", ".join(f"o.{name}" for name in COLUMNS)
         self._letters = (
-            f"(SELECT {dead}, e.started, e.finished, e.error, e.died, 0 AS parked FROM {TABLE}_dead AS e UNION ALL "
-            f"SELECT {waiting}, w.started, w.finished, w.error, o.created AS died, 1 AS parked "
-            f"FROM {TABLE} AS o JOIN {TABLE}_troubles AS w ON w.id = o.id WHERE w.not_before >= {FOREVER}) AS d"
+            f"(SELECT {dead}, e.started, e.finished, e.error, e.dead_at, 0 AS parked FROM {TABLE}_dead AS e UNION ALL "
+            f"SELECT {waiting}, w.started, w.finished, w.error, o.created AS dead_at, 1 AS parked "
+            f"FROM {TABLE} AS o JOIN {TABLE}_attempts AS w ON w.id = o.id WHERE w.not_before >= {FOREVER}) AS d"
         )
 
     # ------------------------------------------------------------ what waits, and who relays
@@ -40,7 +40,7 @@ class OperableSqlOutbox(SqlOutbox):
             for end, order in (("oldest", ""), ("newest", " DESC"))
         )
         waiting = (
-            f"SELECT d.bucket, d.lane, d.id FROM {TABLE}_troubles AS d, {self._store.clock} "
+            f"SELECT d.bucket, d.lane, d.id FROM {TABLE}_attempts AS d, {self._store.clock} "
             f"WHERE d.not_before > t.now LIMIT {MOST_COUNTED}"
         )
         waits = f"SELECT w.bucket, w.lane, min(w.id) AS head FROM ({waiting}) AS w GROUP BY w.bucket, w.lane"
@@ -59,7 +59,7 @@ class OperableSqlOutbox(SqlOutbox):
 
     def relays(self) -> Ask[list[RelaySeen]]:
         """The relays that have said they are there, and not that they go."""
-        columns = "r.name, r.hold, r.since, r.seen, t.now"
+        columns = "r.name, r.hold, r.started_at, r.last_seen_at, t.now"
         sql = f"SELECT {columns} FROM {TABLE}_relays AS r, {self._store.clock} ORDER BY r.name"
         return Ask(self._store.query(sql, {}, writes=False), _relays)
 
@@ -67,9 +67,9 @@ class OperableSqlOutbox(SqlOutbox):
         """Note that a relay is there."""
         p, now = self._store.p, self._store.NOW
         sql = (
-            f"INSERT INTO {TABLE}_relays (name, hold, since, seen) "
+            f"INSERT INTO {TABLE}_relays (name, hold, started_at, last_seen_at) "
             f"VALUES ({p('operation', 'name')}, {p('operation', 'hold')}, {now}, {now}) "
-        ) + self._store.upsert("name", ("seen",))
+        ) + self._store.upsert("name", ("last_seen_at",))
         return self._write(sql, {"name": name, "hold": hold})
 
     def bye(self, names: Sequence[str]) -> Ask[None]:
@@ -103,7 +103,7 @@ class OperableSqlOutbox(SqlOutbox):
     def pause(self, topic: str) -> Ask[None]:
         """Let nothing of a topic leave."""
         p = self._store.p
-        sql = f"INSERT INTO {TABLE}_paused (topic, since) VALUES ({p('operation', 'topic')}, {self._store.NOW}) "
+        sql = f"INSERT INTO {TABLE}_paused (topic, paused_at) VALUES ({p('operation', 'topic')}, {self._store.NOW}) "
         return self._write(sql + self._store.upsert("topic", ("topic",)), {"topic": topic})
 
     def resume(self, topic: str) -> Ask[bool]:
@@ -118,7 +118,7 @@ class OperableSqlOutbox(SqlOutbox):
 
     # ------------------------------------------------------------ dead letters
 
-    def letters(self, chosen: Chosen, after: int, limit: int) -> Ask[list[DeadLetter]]:
+    def letters(self, chosen: DeadLetterFilter, after: int, limit: int) -> Ask[list[DeadLetter]]:
         """Dead letters, and the heads of parked lanes, in the order of their numbers."""
         where, params = conditions(self._store, chosen)
         source = f"{self._letters}, {self._store.clock} WHERE d.id > {self._store.p('token', 'after')}{where}"
@@ -126,7 +126,7 @@ class OperableSqlOutbox(SqlOutbox):
         params |= {"after": after, "limit": limit, "span_bytes": PAGE_BYTES}
         return Ask(self._store.query(sql, params, writes=False), _read_letters)
 
-    def count(self, chosen: Chosen) -> Ask[dict[tuple[str, str, str], int]]:
+    def count(self, chosen: DeadLetterFilter) -> Ask[dict[tuple[str, str, str], int]]:
         """How many dead letters are chosen, by topic, type and error."""
         where, params = conditions(self._store, chosen)
         sql = (
@@ -156,7 +156,7 @@ class OperableSqlOutbox(SqlOutbox):
         """Let parked lanes go on with the message that they wait for."""
         where, params = self._numbers(numbers)
         none = "not_before = 0, started = 0, finished = 0"  # noted still: relays that have passed it over look there
-        sql = f"UPDATE {TABLE}_troubles SET {none} WHERE {where} AND not_before >= {FOREVER}"
+        sql = f"UPDATE {TABLE}_attempts SET {none} WHERE {where} AND not_before >= {FOREVER}"
         return Ask(self._store.query(sql, params), lambda answer: answer.affected)
 
     def _numbers(self, numbers: Sequence[int]) -> tuple[str, dict[str, Any]]:
@@ -236,7 +236,7 @@ def _read_letters(answer: Rows) -> list[DeadLetter]:
                 int(fields["finished"]),
                 fields["error"],
                 int(fields["created"]),
-                int(fields["died"]),
+                int(fields["dead_at"]),
                 int(row[-1]),
                 bool(int(fields["parked"])),
             )

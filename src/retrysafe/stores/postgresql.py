@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import Ask, Capabilities, Copy, Query, Rows
 from retrysafe.stores import gates
 from retrysafe.stores.gates import Gates
@@ -179,7 +179,7 @@ class PostgresqlStore(SqlStore):
     def _sweep(self, clock: str) -> str:
         locked = (
             f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE {self.forgotten_now()} "
-            f"ORDER BY r.forget LIMIT {self.p('limit')}{self.SKIP_LOCKED}"
+            f"ORDER BY r.tombstone_until LIMIT {self.p('limit')}{self.SKIP_LOCKED}"
         )
         return self._delete(locked)
 
@@ -231,7 +231,7 @@ class PostgresqlStore(SqlStore):
         """The share of forgotten records in some of the partition's pages, whatever its statistics say."""
         percent = 100 if partition.size <= _SAMPLE else 100 * _SAMPLE / partition.size
         sql = (
-            f"SELECT count(*) FILTER (WHERE {allowed(Event.SWEEP)}), count(*) "
+            f"SELECT count(*) FILTER (WHERE {allowed(Transition.SWEEP)}), count(*) "
             f"FROM {partition.quoted} AS r TABLESAMPLE SYSTEM ({percent:.6f}), {self.clock}"
         )
         return Ask(Query(sql, {}, writes=False), _share)
@@ -257,7 +257,7 @@ class PostgresqlStore(SqlStore):
 
     def unload(self, partition: Partition, spool: BinaryIO) -> Ask[int]:
         """Copy what is not forgotten to the spool."""
-        chosen = f"SELECT r.* FROM {partition.quoted} AS r, {self.clock} WHERE NOT {allowed(Event.SWEEP)}"
+        chosen = f"SELECT r.* FROM {partition.quoted} AS r, {self.clock} WHERE NOT {allowed(Transition.SWEEP)}"
         return Ask(Copy(partition, chosen, spool), reading.count)
 
     def reload(self, partition: Partition, spool: BinaryIO) -> list[Ask[int]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from retrysafe.core import quotas
-from retrysafe.core.transitions import RULES, Event, kept_fingerprint, started_before, state_of
+from retrysafe.core.transitions import RULES, Transition, kept_fingerprint, started_before, state_of
 from retrysafe.ports import Ask, Capabilities, Scan, Scanned, Script, Settings
 from retrysafe.stores.sql import COLUMNS
 from retrysafe.types import (
@@ -23,14 +23,17 @@ from retrysafe.types import (
     Page,
     Record,
     Refusal,
-    Stored,
+    StoredResult,
     Tally,
     Want,
 )
 
-_FIELDS = tuple(column for column in COLUMNS if column != "key_hash")  # the key is the hash's own name
+_STORED_AS = {"tombstone_until": "forget"}
+"""Fields that hashes have had under another name since 0.1."""
+_COLUMNS = tuple(column for column in COLUMNS if column != "key_hash")  # the key is the hash's own name
+_FIELDS = tuple(_STORED_AS.get(column, column) for column in _COLUMNS)
 _TEXTS = ("boundary", "scope", "operation", "attempt", "effects")
-_NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "forget", "version")
+_NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "tombstone_until", "version")
 _PREFIX, _SUFFIX = b"retrysafe:{", b"}"
 _PAGE = 500
 """How many keys a sweep looks at in one request."""
@@ -199,16 +202,16 @@ class RedisStore:
 
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
-        guard = (_sources(Event.CLAIM), seen.attempt, seen.version, started_before(seen) + 1)
+        guard = (_sources(Transition.CLAIM), seen.attempt, seen.version, started_before(seen) + 1)
         want = want._replace(fingerprint=kept_fingerprint(want, seen))
         return Ask(_script("take", want.key, (*_want_args(want), *guard)), _reader(want.key))
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
         guard = (_sources(event), held.attempt, "token", held.token)
         return self._settle(held.key, guard, event, result, held.clocks)
 
-    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+    def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         """Settle a record that is as seen."""
         guard = (_sources(event), seen.attempt, "version", seen.version)
         return self._settle(seen.key, guard, event, result, clocks)
@@ -225,7 +228,7 @@ class RedisStore:
         """Forgotten records expire natively. Walk over all keys for those that have lost their expiry: give it back
         to them, and remove those that are forgotten, up to ``limit``; the answers count what was removed.
         """
-        mend = _script("mend", b"", (_sources(Event.SWEEP),))
+        mend = _script("mend", b"", (_sources(Transition.SWEEP),))
         cursor: str | None = None
         removed = 0
 
@@ -267,7 +270,7 @@ class RedisStore:
         return [Ask(Settings(_SETTINGS), _findings)]
 
     def _settle(
-        self, key: bytes, guard: tuple[Any, ...], event: Event, result: Stored | None, clocks: Clocks
+        self, key: bytes, guard: tuple[Any, ...], event: Transition, result: StoredResult | None, clocks: Clocks
     ) -> Ask[bool]:
         target = RULES[event].target
         assert target is not None
@@ -276,7 +279,7 @@ class RedisStore:
 
     def _renew(self, held: Held) -> Ask[set[bytes]]:
         clocks = held.clocks
-        args = (_sources(Event.RENEW), held.attempt, held.token, clocks.lease, clocks.window, clocks.memory)
+        args = (_sources(Transition.RENEW), held.attempt, held.token, clocks.lease, clocks.window, clocks.memory)
         return Ask(_script("renew", held.key, args), lambda answer: {held.key} if answer == 1 else set())
 
 
@@ -294,7 +297,7 @@ def _script(name: str, key: bytes, args: tuple[Any, ...]) -> Script:
     return Script(name, _PRELUDE + _SCRIPTS[name], (name_of(key),), args)
 
 
-def _sources(event: Event) -> str:
+def _sources(event: Transition) -> str:
     return "," + ",".join(sorted(RULES[event].sources)) + ","
 
 
@@ -306,7 +309,7 @@ def _want_args(want: Want) -> tuple[Any, ...]:
     )
 
 
-def _result_args(result: Stored | None) -> tuple[Any, ...]:
+def _result_args(result: StoredResult | None) -> tuple[Any, ...]:
     """A body is marked with a plus sign, because an empty argument could not say that there is none."""
     if result is None:
         return ("", "", "")
@@ -332,12 +335,12 @@ def _reader(key: bytes) -> Callable[[Any], Record | None]:
 
 
 def _record(key: bytes, answer: Sequence[Any]) -> Record:
-    values = dict(zip(_FIELDS, answer, strict=False))
+    values = dict(zip(_COLUMNS, answer, strict=False))
     texts: dict[str, Any] = {name: values[name].decode() for name in _TEXTS}
     numbers: dict[str, Any] = {name: int(values[name]) for name in _NUMBERS}
     result = None
     if values["media_type"] is not None:
-        result = Stored(values["result"], values["media_type"].decode(), int(values["codec_version"]))
+        result = StoredResult(values["result"], values["media_type"].decode(), int(values["codec_version"]))
     return Record(
         key=key,
         fingerprint=values["fingerprint"],

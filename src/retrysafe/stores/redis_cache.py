@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from retrysafe.ports import Ask, Script
-from retrysafe.types import Cached, Micros, Record, State, Stored
+from retrysafe.types import Cached, Micros, Record, State, StoredResult
 
 _FORMAT = 1
 """The layout of a kept record; another one is not read."""
@@ -76,7 +76,7 @@ def _read(key: bytes, text: bytes | None) -> Record | None:
         if fields["result"] is not None:
             body, media_type, codec_version = fields["result"]
             decoded = None if body is None else base64.b64decode(body)
-            fields["result"] = Stored(decoded, media_type, codec_version)
+            fields["result"] = StoredResult(decoded, media_type, codec_version)
         return Record(key=key, **fields)
     except (ValueError, TypeError, KeyError):
         return None

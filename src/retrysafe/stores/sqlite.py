@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.files import file_of
 from retrysafe.ports import Ask, Capabilities, Query
 from retrysafe.stores.sql import SqlStore
 from retrysafe.stores.sql.marks import BATCH, in_its_transaction, mark_of, marked
-from retrysafe.types import Allowance, Held, Stored, Want
+from retrysafe.types import Allowance, Held, StoredResult, Want
 
 
 class SqliteStore(SqlStore):
@@ -62,7 +62,7 @@ class SqliteStore(SqlStore):
         claim = super().counted_claim_query(want, allowance)
         return marked(mark_of(want), claim) if want.transactional else claim
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record, if the transaction is the one that claimed it."""
         settle = super().settle(held, event, result)
         return in_its_transaction(mark_of(held), settle) if held.transactional else settle
@@ -72,6 +72,6 @@ class SqliteStore(SqlStore):
         claim = super().claim_many(wants)
         return Ask(marked(BATCH, claim.request), claim.parse)
 
-    def complete_many(self, held: Sequence[Held], result: Stored) -> Ask[int]:
+    def complete_many(self, held: Sequence[Held], result: StoredResult) -> Ask[int]:
         """Complete the records of one attempt, if the transaction is the one that claimed them."""
         return in_its_transaction(BATCH, super().complete_many(held, result))

@@ -12,7 +12,7 @@ from functools import singledispatch
 from typing import Any
 
 from retrysafe.core.quotas import holder
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.errors import ConfigurationError
 from retrysafe.ports import Ask, Call, OperableStore, Script, Steps
 from retrysafe.programs.drivers import ask
@@ -26,7 +26,7 @@ from retrysafe.stores.redis import RedisStore, name_of
 from retrysafe.stores.sql import TABLE, SqlStore
 from retrysafe.types import Filter, Micros, Record, Standing
 
-INSTANTS = ("lease_until", "created", "updated", "expires", "forget")
+INSTANTS = ("lease_until", "created", "updated", "expires", "tombstone_until")
 """What of a record moves."""
 AT_ONCE = 500
 """How many records one statement ages."""
@@ -83,10 +83,10 @@ def clear(store: OperableStore, boundaries: Collection[str] | None = None) -> St
     for record in (yield from found(store, boundaries, {Standing.LAPSED})):
         yield from suspect(store, record, clocks_of(record))
     for record in (yield from found(store, boundaries, {Standing.UNKNOWN})):
-        yield from resolve(store, record, Event.RESOLVE_RELEASED, None, clocks_of(record))
+        yield from resolve(store, record, Transition.RESOLVE_RELEASED, None, clocks_of(record))
     records = yield from found(store, boundaries)
     for record in records:
-        yield from elapse(store, [record.key], max(0, record.forget - record.now) + _beyond(store))
+        yield from elapse(store, [record.key], max(0, record.tombstone_until - record.now) + _beyond(store))
     yield from sweep(store, len(records))
     return len(records)
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from retrysafe.core.quotas import Quota
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import OperableStore, Steps
 from retrysafe.programs.claiming import NotWon, Outcome, Won, claim
 from retrysafe.programs.leasing import renew
 from retrysafe.programs.operating import find
 from retrysafe.programs.settling import read, settle
-from retrysafe.types import Clocks, Effects, Filter, Held, OnExpired, Record, Standing, Stored, Want
+from retrysafe.types import Clocks, Effects, Filter, Held, OnExpired, Record, Standing, StoredResult, Want
 
 LEASE, WINDOW, MEMORY = 30.0, 3600.0, 7200.0
 """The clocks of the suite, in seconds."""
@@ -88,7 +88,7 @@ class Bench:
         assert isinstance(outcome, NotWon), outcome
         return outcome
 
-    def settle(self, held: Held, event: Event, result: Stored | None = None) -> bool:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None = None) -> bool:
         settled: bool = self.harness.do(settle(self.harness.store, held, event, result))
         return settled
 
@@ -119,7 +119,7 @@ class Bench:
         return {record.key: record for record in records}
 
 
-RESULT = Stored(b"\x00\xffresult", "application/octet-stream", 7)
+RESULT = StoredResult(b"\x00\xffresult", "application/octet-stream", 7)
 Case = Callable[[Bench], None]
 CASES: dict[str, Case] = {}
 

@@ -7,7 +7,7 @@ promise beyond them is declared in its capabilities.
 from __future__ import annotations
 
 from retrysafe.core.decisions import Decision
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import OperableStore, Steps
 from retrysafe.programs.claiming import NotWon, Won, claim
 from retrysafe.programs.drivers import ask
@@ -17,7 +17,7 @@ from retrysafe.programs.settling import resolve, settle
 from retrysafe.programs.sweeping import forgotten, remove, sweep
 from retrysafe.testing import quota_cases  # noqa: F401 - its cases are cases of the suite
 from retrysafe.testing.bench import CASES, LEASE, MEMORY, RESULT, WINDOW, Bench, Case, Harness, case
-from retrysafe.types import Filter, Page, Standing, State, Stored
+from retrysafe.types import Filter, Page, Standing, State, StoredResult
 
 __all__ = ["CASES", "Bench", "Case", "Harness", "case"]
 
@@ -53,7 +53,7 @@ def same_attempt_recognises_its_own_claim(bench: Bench) -> None:
 @case
 def completed_result_is_replayed_byte_for_byte(bench: Bench) -> None:
     held = bench.won()
-    assert bench.settle(held, Event.COMPLETE, RESULT)
+    assert bench.settle(held, Transition.COMPLETE, RESULT)
     outcome = bench.refused()
     assert outcome.decision is Decision.REPLAY
     assert outcome.record is not None
@@ -63,26 +63,26 @@ def completed_result_is_replayed_byte_for_byte(bench: Bench) -> None:
 @case
 def withheld_and_empty_results_stay_apart(bench: Bench) -> None:
     held = bench.won()
-    assert bench.settle(held, Event.COMPLETE, Stored(None, "", 0))
-    assert bench.record().result == Stored(None, "", 0)
+    assert bench.settle(held, Transition.COMPLETE, StoredResult(None, "", 0))
+    assert bench.record().result == StoredResult(None, "", 0)
     other = Bench(bench.harness, bench.key[::-1])
     held = other.won()
-    assert other.settle(held, Event.COMPLETE, Stored(b"", "text/plain", 1))
-    assert other.record().result == Stored(b"", "text/plain", 1)
+    assert other.settle(held, Transition.COMPLETE, StoredResult(b"", "text/plain", 1))
+    assert other.record().result == StoredResult(b"", "text/plain", 1)
 
 
 @case
 def completing_twice_reads_back_as_done(bench: Bench) -> None:
     held = bench.won()
-    assert bench.settle(held, Event.COMPLETE, RESULT)
-    assert bench.settle(held, Event.COMPLETE, RESULT)
+    assert bench.settle(held, Transition.COMPLETE, RESULT)
+    assert bench.settle(held, Transition.COMPLETE, RESULT)
     assert bench.record().result == RESULT
 
 
 @case
 def stored_failure_is_replayed(bench: Bench) -> None:
     held = bench.won()
-    assert bench.settle(held, Event.FAIL, RESULT)
+    assert bench.settle(held, Transition.FAIL, RESULT)
     outcome = bench.refused()
     assert outcome.decision is Decision.REPLAY_FAILURE
     assert outcome.record is not None
@@ -94,10 +94,10 @@ def other_payload_is_refused_while_running_done_and_released(bench: Bench) -> No
     held = bench.won()
     assert bench.refused(bench.want(b"other")).decision is Decision.REUSED
     before = bench.record()
-    assert bench.settle(held, Event.RELEASE)
+    assert bench.settle(held, Transition.RELEASE)
     assert bench.refused(bench.want(b"other")).decision is Decision.REUSED
     held = bench.won()
-    assert bench.settle(held, Event.COMPLETE, RESULT)
+    assert bench.settle(held, Transition.COMPLETE, RESULT)
     assert bench.refused(bench.want(b"other")).decision is Decision.REUSED
     assert bench.record().fingerprint == before.fingerprint
 
@@ -105,7 +105,7 @@ def other_payload_is_refused_while_running_done_and_released(bench: Bench) -> No
 @case
 def empty_fingerprint_switches_the_check_off(bench: Bench) -> None:
     held = bench.won()
-    assert bench.settle(held, Event.COMPLETE, RESULT)
+    assert bench.settle(held, Transition.COMPLETE, RESULT)
     assert bench.refused(bench.want(b"")).decision is Decision.REPLAY
 
 
@@ -117,13 +117,13 @@ def lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
     second = bench.won()
     assert second.token > first.token
     assert bench.record().attempts == 2
-    assert not bench.settle(first, Event.COMPLETE, RESULT)
-    assert not bench.settle(first, Event.FAIL, RESULT)
-    assert not bench.settle(first, Event.RELEASE)
-    assert not bench.settle(first, Event.DOUBT)
+    assert not bench.settle(first, Transition.COMPLETE, RESULT)
+    assert not bench.settle(first, Transition.FAIL, RESULT)
+    assert not bench.settle(first, Transition.RELEASE)
+    assert not bench.settle(first, Transition.DOUBT)
     assert not bench.renew(first)
-    assert bench.settle(second, Event.COMPLETE, RESULT)
-    assert not bench.settle(first, Event.COMPLETE, Stored(b"late", "x", 1))
+    assert bench.settle(second, Transition.COMPLETE, RESULT)
+    assert not bench.settle(first, Transition.COMPLETE, StoredResult(b"late", "x", 1))
     assert bench.record().result == RESULT
 
 
@@ -131,18 +131,18 @@ def lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
 def lapsed_attempt_that_nobody_replaced_may_still_complete(bench: Bench) -> None:
     held = bench.won()
     bench.elapse(LEASE + 1)
-    assert bench.settle(held, Event.COMPLETE, RESULT)
+    assert bench.settle(held, Transition.COMPLETE, RESULT)
 
 
 @case
 def release_keeps_the_row_and_tokens_only_rise(bench: Bench) -> None:
     first = bench.won()
-    assert bench.settle(first, Event.RELEASE)
+    assert bench.settle(first, Transition.RELEASE)
     assert bench.record().standing is Standing.RELEASED
     second = bench.won()
     assert second.token > first.token
     assert bench.record().attempts == 2
-    assert not bench.settle(first, Event.COMPLETE, RESULT)
+    assert not bench.settle(first, Transition.COMPLETE, RESULT)
     assert bench.record().attempt == second.attempt
 
 
@@ -151,11 +151,11 @@ def release_without_a_window_frees_the_key_for_any_payload(bench: Bench) -> None
     """A redirected request comes again as another one, with the same key."""
     held = bench.won()
     bare = held._replace(clocks=held.clocks._replace(window=0))
-    assert bench.settle(bare, Event.RELEASE)
+    assert bench.settle(bare, Transition.RELEASE)
     again = bench.won(bench.want(b"other"))
     assert again.token > held.token
     bare = again._replace(clocks=again.clocks._replace(window=0, memory=0))
-    assert bench.settle(bare, Event.RELEASE)
+    assert bench.settle(bare, Transition.RELEASE)
     assert isinstance(bench.claim(bench.want(b"another", on_expired="refuse")), Won)
 
 
@@ -175,7 +175,7 @@ def renewal_extends_a_live_lease_and_never_revives_a_lapsed_one(bench: Bench) ->
 def renewal_of_many_keeps_the_live_ones(bench: Bench) -> None:
     benches = [Bench(bench.harness, bytes([number]) + bench.key[1:]) for number in range(3)]
     held = [one.won() for one in benches]
-    assert benches[1].settle(held[1], Event.COMPLETE, RESULT)
+    assert benches[1].settle(held[1], Transition.COMPLETE, RESULT)
     kept = bench.harness.do(renew(bench.harness.store, held))
     assert kept == {held[0], held[2]}
 
@@ -188,41 +188,41 @@ def lapsed_external_attempt_becomes_unknown(bench: Bench) -> None:
     assert bench.record().state is State.UNKNOWN
     bench.elapse(10 * MEMORY)
     assert bench.refused(bench.want(effects="external")).decision is Decision.DOUBT
-    assert bench.settle(first, Event.COMPLETE, RESULT), "the same attempt may still settle it"
+    assert bench.settle(first, Transition.COMPLETE, RESULT), "the same attempt may still settle it"
 
 
 @case
 def unknown_is_resolved_once_and_only_as_seen(bench: Bench) -> None:
     clocks = bench.want().clocks
     for event, expected in (
-        (Event.RESOLVE_COMPLETED, Decision.REPLAY),
-        (Event.RESOLVE_FAILED, Decision.REPLAY_FAILURE),
+        (Transition.RESOLVE_COMPLETED, Decision.REPLAY),
+        (Transition.RESOLVE_FAILED, Decision.REPLAY_FAILURE),
     ):
         one = Bench(bench.harness, bytes([len(event)]) + bench.key[1:])
         held = one.won()
-        assert one.settle(held, Event.DOUBT)
+        assert one.settle(held, Transition.DOUBT)
         seen = one.record()
         assert one.harness.do(resolve(one.harness.store, seen, event, RESULT, clocks))
-        assert not one.harness.do(resolve(one.harness.store, seen, Event.RESOLVE_RELEASED, None, clocks))
+        assert not one.harness.do(resolve(one.harness.store, seen, Transition.RESOLVE_RELEASED, None, clocks))
         assert one.refused().decision is expected
-        assert not one.settle(held, Event.RELEASE)
+        assert not one.settle(held, Transition.RELEASE)
 
 
 @case
 def unknown_released_by_a_person_runs_again_with_a_higher_token(bench: Bench) -> None:
     first = bench.won()
-    assert bench.settle(first, Event.DOUBT)
+    assert bench.settle(first, Transition.DOUBT)
     clocks = bench.want().clocks
-    assert bench.harness.do(resolve(bench.harness.store, bench.record(), Event.RESOLVE_RELEASED, None, clocks))
+    assert bench.harness.do(resolve(bench.harness.store, bench.record(), Transition.RESOLVE_RELEASED, None, clocks))
     second = bench.won()
     assert second.token > first.token
-    assert not bench.settle(first, Event.COMPLETE, RESULT)
+    assert not bench.settle(first, Transition.COMPLETE, RESULT)
 
 
 @case
 def expired_key_is_new_work_with_a_higher_token(bench: Bench) -> None:
     first = bench.won()
-    assert bench.settle(first, Event.COMPLETE, RESULT)
+    assert bench.settle(first, Transition.COMPLETE, RESULT)
     bench.elapse(WINDOW + 1)
     second = bench.won(bench.want(b"another payload"))
     assert second.token > first.token
@@ -233,7 +233,7 @@ def expired_key_is_new_work_with_a_higher_token(bench: Bench) -> None:
 @case
 def expired_key_is_refused_while_remembered(bench: Bench) -> None:
     held = bench.won(bench.want(on_expired="refuse"))
-    assert bench.settle(held, Event.COMPLETE, RESULT)
+    assert bench.settle(held, Transition.COMPLETE, RESULT)
     bench.elapse(WINDOW + 1)
     assert bench.refused(bench.want(b"another", on_expired="refuse")).decision is Decision.EXPIRED
     bench.elapse(MEMORY - WINDOW)
@@ -245,7 +245,7 @@ def running_never_expires(bench: Bench) -> None:
     held = bench.won()
     bench.elapse(10 * MEMORY)
     assert bench.record().standing is Standing.LAPSED
-    assert bench.settle(held, Event.COMPLETE, RESULT)
+    assert bench.settle(held, Transition.COMPLETE, RESULT)
 
 
 @case
@@ -254,7 +254,7 @@ def sweep_removes_only_what_is_forgotten(bench: Bench) -> None:
     running = bench.sibling(1)
     running.won()
     held = bench.won()
-    assert bench.settle(held, Event.COMPLETE, RESULT)
+    assert bench.settle(held, Transition.COMPLETE, RESULT)
     bench.elapse(WINDOW + 1)
     bench.harness.do(sweep(store, 1000))
     assert bench.read() is not None, "an expired key is still remembered"
@@ -293,7 +293,9 @@ def completion_races_with_takeover_to_one_end(bench: Bench) -> None:
         held = one.won()
         one.elapse(LEASE + 1)
         store = bench.harness.store
-        completed, outcome = bench.harness.race([settle(store, held, Event.COMPLETE, RESULT), claim(store, one.want())])
+        completed, outcome = bench.harness.race(
+            [settle(store, held, Transition.COMPLETE, RESULT), claim(store, one.want())]
+        )
         assert completed != isinstance(outcome, Won), (completed, outcome)
 
 
@@ -302,7 +304,7 @@ def settled_key_is_expired_by_hand_once_and_only_as_seen(bench: Bench) -> None:
     store = bench.harness.store
     first = bench.won()
     assert not bench.harness.do(expire(store, bench.record())), "a running key is its attempt's"
-    assert bench.settle(first, Event.COMPLETE, RESULT)
+    assert bench.settle(first, Transition.COMPLETE, RESULT)
     seen = bench.record()
     assert bench.harness.do(expire(store, seen))
     assert bench.record().standing is Standing.EXPIRED
@@ -310,13 +312,13 @@ def settled_key_is_expired_by_hand_once_and_only_as_seen(bench: Bench) -> None:
     assert bench.refused(bench.want(on_expired="refuse")).decision is Decision.EXPIRED
     second = bench.won(bench.want(b"another payload"))
     assert second.token > first.token
-    assert not bench.settle(first, Event.COMPLETE, RESULT)
+    assert not bench.settle(first, Transition.COMPLETE, RESULT)
 
 
 @case
 def expiring_by_hand_can_end_the_memory_too(bench: Bench) -> None:
     held = bench.won()
-    assert bench.settle(held, Event.FAIL, RESULT)
+    assert bench.settle(held, Transition.FAIL, RESULT)
     assert bench.harness.do(expire(bench.harness.store, bench.record(), forget=True))
     left = bench.read()
     assert left is None or left.standing is Standing.FORGOTTEN
@@ -328,7 +330,12 @@ def scan_finds_what_is_wanted_and_goes_on_where_it_stopped(bench: Bench) -> None
     bench.boundary = "scan " + bench.key.hex()[:16]
     made = {number: bench.sibling(number) for number in range(7)}
     held = {number: one.won() for number, one in made.items()}
-    for number, event in ((1, Event.COMPLETE), (2, Event.FAIL), (3, Event.RELEASE), (4, Event.DOUBT)):
+    for number, event in (
+        (1, Transition.COMPLETE),
+        (2, Transition.FAIL),
+        (3, Transition.RELEASE),
+        (4, Transition.DOUBT),
+    ):
         assert made[number].settle(held[number], event, RESULT if number < 3 else None)
     made[5].elapse(LEASE + 1)
     standings = {one.key: one.record().standing for one in made.values()}
@@ -367,10 +374,10 @@ def tally_counts_by_standing(bench: Bench) -> None:
     bench.boundary = "tally " + bench.key.hex()[:16]
     made = [bench.sibling(number) for number in range(4)]
     held = [one.won() for one in made]
-    assert made[0].settle(held[0], Event.COMPLETE, RESULT)
-    assert made[1].settle(held[1], Event.COMPLETE, RESULT)
+    assert made[0].settle(held[0], Transition.COMPLETE, RESULT)
+    assert made[1].settle(held[1], Transition.COMPLETE, RESULT)
     made[1].elapse(10)
-    assert made[2].settle(held[2], Event.DOUBT)
+    assert made[2].settle(held[2], Transition.DOUBT)
     counted = [one for one in bench.harness.do(tally(bench.harness.store)) if one.boundary == bench.boundary]
     assert {one.standing: one.records for one in counted} == {
         Standing.COMPLETED: 2,
@@ -389,12 +396,12 @@ def what_was_archived_is_removed_unless_its_key_was_used_again(bench: Bench) -> 
         return  # forgotten records expire natively
     again = bench.sibling(1)
     for one in (bench, again):
-        assert one.settle(one.won(), Event.COMPLETE, RESULT)
+        assert one.settle(one.won(), Transition.COMPLETE, RESULT)
         one.elapse(MEMORY + 1)
     archived = [one for one in bench.harness.do(forgotten(store, 10_000)) if one.key in (bench.key, again.key)]
     assert {one.key: one.result for one in archived} == {bench.key: RESULT, again.key: RESULT}
     newcomer = again.won()
     assert bench.harness.do(remove(store, archived)) == 1
     assert bench.read() is None
-    assert again.settle(newcomer, Event.COMPLETE, RESULT)
+    assert again.settle(newcomer, Transition.COMPLETE, RESULT)
     assert bench.harness.do(remove(store, archived)) == 0

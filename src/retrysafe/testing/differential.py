@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.lockstep import OWNER_EVENTS, SEEN_EVENTS, Lockstep, World
 from retrysafe.types import Standing
@@ -42,7 +42,7 @@ def check_prepared(harness: Harness) -> None:
             assert found is standing or (found is Standing.ABSENT and standing is Standing.FORGOTTEN), (found, standing)
 
 
-def settled_by(event: Event) -> Prepare:
+def settled_by(event: Transition) -> Prepare:
     """A record that its owner has settled."""
 
     def prepare(both: Lockstep) -> None:
@@ -67,16 +67,16 @@ def later(prepare: Prepare, seconds: float) -> Prepare:
     return prepared
 
 
-_ENDINGS = (Event.COMPLETE, Event.FAIL, Event.RELEASE)
+_ENDINGS = (Transition.COMPLETE, Transition.FAIL, Transition.RELEASE)
 
 PREPARE: dict[Standing, list[Prepare]] = {
     Standing.ABSENT: [lambda both: None],
     Standing.RUNNING: [running],
     Standing.LAPSED: [later(running, LAPSE), later(running, 10 * FORGET)],
-    Standing.COMPLETED: [settled_by(Event.COMPLETE)],
-    Standing.FAILED: [settled_by(Event.FAIL)],
-    Standing.UNKNOWN: [settled_by(Event.DOUBT), later(settled_by(Event.DOUBT), 10 * FORGET)],
-    Standing.RELEASED: [settled_by(Event.RELEASE)],
+    Standing.COMPLETED: [settled_by(Transition.COMPLETE)],
+    Standing.FAILED: [settled_by(Transition.FAIL)],
+    Standing.UNKNOWN: [settled_by(Transition.DOUBT), later(settled_by(Transition.DOUBT), 10 * FORGET)],
+    Standing.RELEASED: [settled_by(Transition.RELEASE)],
     Standing.EXPIRED: [later(settled_by(event), EXPIRE) for event in _ENDINGS],
     Standing.FORGOTTEN: [later(settled_by(event), FORGET) for event in _ENDINGS],
 }

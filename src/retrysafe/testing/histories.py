@@ -26,7 +26,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.errors import StoreUnavailable
 from retrysafe.ports import Ask, AsyncExecutor, Capabilities, Executor, Store
 from retrysafe.types import (
@@ -36,7 +36,7 @@ from retrysafe.types import (
     Record,
     Refusal,
     State,
-    Stored,
+    StoredResult,
     Want,
 )
 
@@ -254,11 +254,11 @@ class RecordedStore:
         """Recorded."""
         return self._noted("take", want.key, (want, seen), self._store.take)
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Recorded."""
         return self._noted("settle", held.key, (held, event, result), self._store.settle)
 
-    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+    def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         """Recorded."""
         return self._noted("resolve", seen.key, (seen, event, result, clocks), self._store.resolve)
 
@@ -312,9 +312,9 @@ class RecordedStore:
 # ---------------------------------------------------------------- histories as JSON
 
 _TUPLES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Allowance, Clocks, Held, Note, Record, Refusal, Stored, Want)
+    kind.__name__: kind for kind in (Allowance, Clocks, Held, Note, Record, Refusal, StoredResult, Want)
 }
-_NAMES: dict[str, type[StrEnum]] = {kind.__name__: kind for kind in (Event, State)}
+_NAMES: dict[str, type[StrEnum]] = {kind.__name__: kind for kind in (Transition, State)}
 
 
 def _plain(value: Any) -> Any:

@@ -6,22 +6,32 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import Ask, Steps, Store
 from retrysafe.programs.drivers import ask
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.harness import memory
-from retrysafe.types import Clocks, Effects, Held, Record, Stored, Want
+from retrysafe.types import Clocks, Effects, Held, Record, StoredResult, Want
 
 CLOCKS = Clocks(lease=30_000_000, window=3_600_000_000, memory=7_200_000_000)
-RESULT = Stored(b"\x00result\xff", "application/octet-stream", 3)
-OWNER_EVENTS = (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
-SEEN_EVENTS = (Event.SUSPECT, Event.RESOLVE_COMPLETED, Event.RESOLVE_FAILED, Event.RESOLVE_RELEASED, Event.EXPIRE)
+RESULT = StoredResult(b"\x00result\xff", "application/octet-stream", 3)
+OWNER_EVENTS = (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE)
+SEEN_EVENTS = (
+    Transition.SUSPECT,
+    Transition.RESOLVE_COMPLETED,
+    Transition.RESOLVE_FAILED,
+    Transition.RESOLVE_RELEASED,
+    Transition.EXPIRE,
+)
 
 
-def result_of(event: Event) -> Stored | None:
+def result_of(event: Transition) -> StoredResult | None:
     """What is stored by an event, for the tests: releases and doubts store nothing."""
-    return RESULT if event in (Event.COMPLETE, Event.FAIL, Event.RESOLVE_COMPLETED, Event.RESOLVE_FAILED) else None
+    return (
+        RESULT
+        if event in (Transition.COMPLETE, Transition.FAIL, Transition.RESOLVE_COMPLETED, Transition.RESOLVE_FAILED)
+        else None
+    )
 
 
 class Shape(NamedTuple):
@@ -33,7 +43,7 @@ class Shape(NamedTuple):
     identity: tuple[str, ...]
     fingerprint: bytes
     effects: str
-    result: Stored | None
+    result: StoredResult | None
     window_length: int
     memory_length: int
     lease_length: int | None
@@ -52,7 +62,7 @@ def shape(record: Record | None) -> Shape | None:
         record.effects,
         record.result,
         record.expires - record.updated,
-        record.forget - record.updated,
+        record.tombstone_until - record.updated,
         record.lease_until - record.updated if running else None,
     )
 
@@ -100,14 +110,14 @@ class World:
         want = self._want(attempt, payload, effects)
         return self._claimed(self.harness.do(_put(self.store.take(want, self.seen))), attempt)
 
-    def settle(self, event: Event, held: Held | None = None) -> bool:
+    def settle(self, event: Transition, held: Held | None = None) -> bool:
         held = held or self.held
         if held is None:
             return False
         settled: bool = self.harness.do(_put(self.store.settle(held, event, result_of(event))))
         return settled
 
-    def resolve(self, event: Event, seen: Record | None = None) -> bool:
+    def resolve(self, event: Transition, seen: Record | None = None) -> bool:
         seen = seen or self.seen
         if seen is None:
             return False

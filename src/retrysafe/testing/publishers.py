@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from retrysafe.types import Envelope, Published, Reception
+from retrysafe.types import Envelope, PublishResult, PublishStatus
 
 __all__ = ["CASES", "PublisherFeatures", "PublisherSuite", "Publishing", "test_publisher"]
 
-TAKEN = (Reception.ACKED, Reception.DUPLICATE)
-BLAMELESS = {Reception.STALLED, Reception.UNAVAILABLE, Reception.POSTPONED}
+TAKEN = (PublishStatus.ACKED, PublishStatus.DUPLICATE)
+BLAMELESS = {PublishStatus.STALLED, PublishStatus.UNAVAILABLE, PublishStatus.POSTPONED}
 """What spends no attempt."""
 PATIENCE = 60.0
 """Seconds within which a call has to end, whatever the broker does."""
@@ -92,7 +92,7 @@ class Publishing(ABC):
         )
         return made._replace(**other)
 
-    async def publish(self, *envelopes: Envelope) -> list[Published]:
+    async def publish(self, *envelopes: Envelope) -> list[PublishResult]:
         """Publish; the answer has to come, and to be one reception for each message."""
         async with asyncio.timeout(PATIENCE):
             if inspect.iscoroutinefunction(self.publisher.publish):
@@ -100,7 +100,7 @@ class Publishing(ABC):
             else:
                 said = await asyncio.to_thread(self.publisher.publish, list(envelopes))
         assert len(said) == len(envelopes), f"{len(envelopes)} messages, {len(said)} receptions"
-        assert all(isinstance(one.reception, Reception) for one in said)
+        assert all(isinstance(one.reception, PublishStatus) for one in said)
         return list(said)
 
     async def publish_until_taken(self, *envelopes: Envelope) -> None:
@@ -109,7 +109,7 @@ class Publishing(ABC):
         async with asyncio.timeout(PATIENCE):
             while left:
                 said = await self.publish(*left)
-                left = [one for one, word in zip(left, said, strict=True) if word.reception not in TAKEN]
+                left = [one for one, word in zip(left, said, strict=True) if word.status not in TAKEN]
 
 
 Case = Callable[[Publishing], Awaitable[None]]
@@ -135,7 +135,7 @@ def _needs(publishing: Publishing, feature: str) -> None:
 async def what_is_acked_has_arrived(publishing: Publishing) -> None:
     envelopes = [publishing.envelope(number) for number in range(20)]
     said = await publishing.publish(*envelopes)
-    assert [one.reception for one in said] == [Reception.ACKED] * 20
+    assert [one.status for one in said] == [PublishStatus.ACKED] * 20
     assert sorted(one.id for one in await publishing.arrived()) == sorted(one.id for one in envelopes)
 
 
@@ -149,7 +149,7 @@ async def what_arrives_is_whole(publishing: Publishing) -> None:
         publishing.envelope(5, payload=b"x" * 200_000, type="orders.placed.v2"),
     ]
     for envelope in envelopes:
-        assert [one.reception for one in await publishing.publish(envelope)] == [Reception.ACKED]
+        assert [one.status for one in await publishing.publish(envelope)] == [PublishStatus.ACKED]
     assert sorted(await publishing.arrived()) == sorted(envelopes)
 
 
@@ -158,7 +158,7 @@ async def the_order_of_calls_is_kept(publishing: Publishing) -> None:
     _needs(publishing, "ordered")
     envelopes = [publishing.envelope(number, key="same") for number in range(10)]
     for envelope in envelopes:
-        assert [one.reception for one in await publishing.publish(envelope)] == [Reception.ACKED]
+        assert [one.status for one in await publishing.publish(envelope)] == [PublishStatus.ACKED]
     assert [one.id for one in await publishing.arrived()] == [one.id for one in envelopes]
 
 
@@ -183,18 +183,18 @@ async def a_message_that_comes_again_is_taken_again_or_recognised(publishing: Pu
     (said,) = await publishing.publish(envelope)
     arrived = await publishing.arrived()
     assert {one.id for one in arrived} == {envelope.id}
-    assert said.reception in TAKEN
+    assert said.status in TAKEN
     if publishing.features.duplicates:
-        assert (said.reception, len(arrived)) == (Reception.DUPLICATE, 1)
+        assert (said.status, len(arrived)) == (PublishStatus.DUPLICATE, 1)
     else:
-        assert (said.reception, len(arrived)) == (Reception.ACKED, 2), "it says that it does not recognise duplicates"
+        assert (said.status, len(arrived)) == (PublishStatus.ACKED, 2), "it says that it does not recognise duplicates"
 
 
 @case
 async def another_source_may_use_the_same_id(publishing: Publishing) -> None:
     for source in ("/one", "/other"):
         (said,) = await publishing.publish(publishing.envelope(1, source=source))
-        assert said.reception is Reception.ACKED
+        assert said.status is PublishStatus.ACKED
     assert {one.source for one in await publishing.arrived()} == {"/one", "/other"}
 
 
@@ -203,9 +203,11 @@ async def what_nothing_takes_is_told_and_keeps_no_other(publishing: Publishing) 
     _needs(publishing, "reports_missing")
     missing = publishing.envelope(1, topic=publishing.elsewhere)
     said = await publishing.publish(missing, publishing.envelope(2))
-    assert said[0].reception in (Reception.STALLED, Reception.FATAL), "it spends no attempt, or is given up for good"
+    assert said[0].status in (PublishStatus.STALLED, PublishStatus.REJECTED), (
+        "it spends no attempt, or is given up for good"
+    )
     assert said[0].error, "it says why"
-    assert said[1].reception is Reception.ACKED
+    assert said[1].status is PublishStatus.ACKED
     assert [one.id for one in await publishing.arrived()] == [publishing.envelope(2).id]
 
 
@@ -214,7 +216,7 @@ async def calls_at_the_same_time_do_not_meet(publishing: Publishing) -> None:
     _needs(publishing, "concurrent")
     calls = [[publishing.envelope(number * 10 + n) for n in range(10)] for number in range(5)]
     said = await asyncio.gather(*(publishing.publish(*call) for call in calls))
-    assert {one.reception for call in said for one in call} == {Reception.ACKED}
+    assert {one.status for call in said for one in call} == {PublishStatus.ACKED}
     assert len(await publishing.arrived()) == 50
 
 
@@ -227,7 +229,7 @@ async def a_broker_that_is_away_is_told_and_nothing_is_lost(publishing: Publishi
         pytest.skip(f"{type(publishing).__name__} cannot cut its broker off")
     envelopes = [publishing.envelope(number) for number in range(2, 8)]
     said = await publishing.publish(*envelopes)
-    assert {one.reception for one in said} <= {*BLAMELESS, Reception.UNKNOWN}, "nobody has it, and none is to blame"
+    assert {one.status for one in said} <= {*BLAMELESS, PublishStatus.UNKNOWN}, "nobody has it, and none is to blame"
     await publishing.mend()
     await publishing.publish_until_taken(*envelopes)
     assert set(_distinct(await publishing.arrived())) == {before.id, *(one.id for one in envelopes)}
@@ -243,7 +245,7 @@ async def a_destination_that_takes_nothing_blames_no_message(publishing: Publish
     envelopes = [publishing.envelope(number) for number in range(2, 6)]
     said = [one for envelope in envelopes for one in await publishing.publish(envelope)]
     said += await publishing.publish(*envelopes)
-    assert {one.reception for one in said} <= BLAMELESS, "a message that is blamed for it becomes a dead letter"
+    assert {one.status for one in said} <= BLAMELESS, "a message that is blamed for it becomes a dead letter"
     assert len({one.error for one in said}) == 1, "errors are grouped by their text: no numbers of messages in it"
     assert said[0].error, "it says why"
     await publishing.unstall()
@@ -258,8 +260,8 @@ async def a_destination_that_takes_nothing_keeps_no_other(publishing: Publishing
     for number in (1, 2):
         other = publishing.envelope(10 + number, topic=publishing.beside)
         stalled, taken = await publishing.publish(publishing.envelope(number), other)
-        assert stalled.reception in BLAMELESS
-        assert taken.reception in TAKEN
+        assert stalled.status in BLAMELESS
+        assert taken.status in TAKEN
     route = getattr(publishing.publisher, "destination", None)
     if route is not None:
         assert route(publishing.envelope(1)) != route(publishing.envelope(1, topic=publishing.beside))
@@ -273,8 +275,8 @@ async def what_is_too_large_is_refused_alone(publishing: Publishing) -> None:
     envelopes = [publishing.envelope(number) for number in range(4)]
     envelopes[2] = envelopes[2]._replace(payload=b"x" * (publishing.largest + 1))
     said = await publishing.publish(*envelopes)
-    assert said.pop(2).reception in (Reception.RETRYABLE, Reception.FATAL)
-    assert {one.reception for one in said} == {Reception.ACKED}
+    assert said.pop(2).status in (PublishStatus.RETRYABLE, PublishStatus.REJECTED)
+    assert {one.status for one in said} == {PublishStatus.ACKED}
     assert [one.id for one in await publishing.arrived()].count(envelopes[2].id) == 0
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from retrysafe.core.decisions import Decision
 from retrysafe.core.quotas import Quota
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.programs.claiming import NotWon, Outcome, Won, claim
 from retrysafe.testing.bench import LEASE, MEMORY, RESULT, WINDOW, Bench, case
 from retrysafe.types import Refusal
@@ -43,7 +43,7 @@ def new_key_over_what_may_be_outstanding_is_refused_and_not_written(bench: Bench
     quota = Quota(outstanding=2)
     made = _counting(bench, 3)
     for one in made[:2]:
-        assert one.settle(one.won(one.want(quota=quota)), Event.COMPLETE, RESULT)
+        assert one.settle(one.won(one.want(quota=quota)), Transition.COMPLETE, RESULT)
     for one in made[2:]:
         limit, retry_after = _refusal(one.claim(one.want(quota=quota)))
         assert limit == "outstanding"
@@ -58,8 +58,8 @@ def quota_never_refuses_a_key_that_has_a_record(bench: Bench) -> None:
     if not made:
         return
     held = [one.won(one.want(quota=quota)) for one in made[:4]]
-    for one, hold, event in zip(made, held, (Event.COMPLETE, Event.FAIL, Event.RELEASE), strict=False):
-        assert one.settle(hold, event, RESULT if event is not Event.RELEASE else None)
+    for one, hold, event in zip(made, held, (Transition.COMPLETE, Transition.FAIL, Transition.RELEASE), strict=False):
+        assert one.settle(hold, event, RESULT if event is not Transition.RELEASE else None)
     _refusal(made[4].claim(made[4].want(quota=quota)))
     met = [one.refused(one.want(quota=quota)).decision for one in (made[0], made[1], made[3])]
     assert met == [Decision.REPLAY, Decision.REPLAY_FAILURE, Decision.BUSY]
@@ -95,7 +95,7 @@ def retries_of_a_key_do_not_count_as_new(bench: Bench) -> None:
     if not made:
         return
     first, second, third = made
-    assert first.settle(first.won(first.want(quota=quota)), Event.COMPLETE, RESULT)
+    assert first.settle(first.won(first.want(quota=quota)), Transition.COMPLETE, RESULT)
     first.elapse(40)
     for _ in range(3):
         assert first.refused(first.want(quota=quota)).decision is Decision.REPLAY
@@ -110,7 +110,7 @@ def quota_has_room_again_when_a_key_is_forgotten(bench: Bench) -> None:
     quota = Quota(outstanding=1)
     made = _counting(bench, 3)
     for one, other in pairwise(made):
-        assert one.settle(one.won(one.want(quota=quota)), Event.COMPLETE, RESULT)
+        assert one.settle(one.won(one.want(quota=quota)), Transition.COMPLETE, RESULT)
         one.elapse(WINDOW + 1)
         _refusal(other.claim(other.want(quota=quota)))
         one.elapse(MEMORY - WINDOW)

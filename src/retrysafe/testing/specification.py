@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from retrysafe.core.transitions import RULES, Event
+from retrysafe.core.transitions import RULES, Transition
 from retrysafe.ports import Step
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.ageing import age
@@ -144,7 +144,7 @@ class Specification:
         yield state
         if state is None or not self._vanishing:
             return
-        if state.standing_at(now + self._skew) in RULES[Event.SWEEP].sources:
+        if state.standing_at(now + self._skew) in RULES[Transition.SWEEP].sources:
             yield None
 
     def bounds(self, number: int) -> Bounds:
@@ -161,7 +161,7 @@ class Specification:
         told = self._told(number, state)
         if told is None:
             told = {*bounds, *self._renewed(operation), *self._begun(operation)}
-            for instant in () if state is None else (state.lease_until, state.expires, state.forget):
+            for instant in () if state is None else (state.lease_until, state.expires, state.tombstone_until):
                 told |= {instant - 1, instant, instant - self._skew}
         return {now for now in told if bounds.admits(now)}
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.lockstep import OWNER_EVENTS, SEEN_EVENTS, Lockstep
 from retrysafe.types import Effects, Held
@@ -59,7 +59,7 @@ def _machine(harness: Harness) -> type[RuleBasedStateMachine]:
 
         @precondition(lambda self: self.holds)
         @rule(data=st.data(), event=st.sampled_from(OWNER_EVENTS))
-        def settle(self, data: st.DataObject, event: Event) -> None:
+        def settle(self, data: st.DataObject, event: Transition) -> None:
             self._hold(data)
             self.both.both(str(event), lambda world: world.settle(event))
 
@@ -70,7 +70,7 @@ def _machine(harness: Harness) -> type[RuleBasedStateMachine]:
             self.both.both("renew", lambda world: world.renew())
 
         @rule(event=st.sampled_from(SEEN_EVENTS))
-        def resolve(self, event: Event) -> None:
+        def resolve(self, event: Transition) -> None:
             self.both.both(str(event), lambda world: world.resolve(event))
 
         @rule(seconds=st.sampled_from([10.0, 25.0, 31.0, 3601.0, 7201.0]))

@@ -81,5 +81,5 @@ def told_state(record: Record | None) -> str:
     result = "" if record.result is None else f", result {record.result.body!r}"
     return (
         f"{record.state.value} by {record.attempt}, token {record.token}, version {record.version}, "
-        f"attempts {record.attempts}, written at {record.updated}{lease}, forgotten at {record.forget}{result}"
+        f"attempts {record.attempts}, written at {record.updated}{lease}, forgotten at {record.tombstone_until}{result}"
     )

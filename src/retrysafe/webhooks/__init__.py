@@ -6,7 +6,7 @@ The integrations are `retrysafe.webhooks.asgi`, ``.wsgi``, ``.starlette`` (FastA
 sender is `retrysafe.webhooks.sender`.
 """
 
-from retrysafe.webhooks.deliveries import Event, Head, Known
+from retrysafe.webhooks.deliveries import Head, Known, WebhookEvent
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.github import GitHub
 from retrysafe.webhooks.receiver import Receiver
@@ -17,7 +17,6 @@ from retrysafe.webhooks.stripe import Stripe
 
 __all__ = [
     "DeliveryRefused",
-    "Event",
     "GitHub",
     "Head",
     "Known",
@@ -26,4 +25,5 @@ __all__ = [
     "Slack",
     "StandardWebhooks",
     "Stripe",
+    "WebhookEvent",
 ]

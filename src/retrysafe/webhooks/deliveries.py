@@ -62,7 +62,7 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[T_co]):
+class WebhookEvent(Generic[T_co]):
     """One verified event.
 
     Attributes:
@@ -114,9 +114,9 @@ class Event(Generic[T_co]):
         }
 
     @classmethod
-    def load(cls, dumped: Mapping[str, Any]) -> Event[Any]:
+    def load(cls, dumped: Mapping[str, Any]) -> WebhookEvent[Any]:
         """The event that `dump` wrote. It is not verified again: read it from where nobody else writes."""
-        return Event(**{**dumped, "body": dumped["body"].encode("latin-1")})
+        return WebhookEvent(**{**dumped, "body": dumped["body"].encode("latin-1")})
 
 
 def document_of(head: Head, body: bytes, media_types: Collection[str] = (JSON,)) -> dict[str, Any]:
@@ -156,14 +156,16 @@ def text_at(document: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def event_of(scheme: str, known: Known, document: dict[str, Any], body: bytes, timestamp: int | None) -> Event[Any]:
+def event_of(
+    scheme: str, known: Known, document: dict[str, Any], body: bytes, timestamp: int | None
+) -> WebhookEvent[Any]:
     """The event of a verified delivery; raises `DeliveryRefused` when it has no id, or what names it is no text."""
     if not known.id:
         raise DeliveryRefused("id-missing", "Deliveries without an id cannot be told apart.")
     payload = {"type": known.type} if known.payload is None else known.payload
     _check_text(known.type, *payload.values())
     key = key_of(known.id if known.key is None else known.key)
-    return Event(scheme, known.id, known.type, document, body, timestamp, key, payload)
+    return WebhookEvent(scheme, known.id, known.type, document, body, timestamp, key, payload)
 
 
 def _check_text(*texts: str) -> None:

@@ -35,7 +35,7 @@ class GitHub:
     """
 
     name = "github"
-    redelivers = 3 * 86400.0
+    redelivery_window = 3 * 86400.0
     """By hand or API; GitHub never delivers again by itself."""
     body_limit = 25 << 20
     media_types = (JSON, FORM)

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.handling import Function, function_of
-from retrysafe.webhooks.deliveries import Event
+from retrysafe.webhooks.deliveries import WebhookEvent
 
 T = TypeVar("T")
 
 
-def taken(handler: Function, event: Event[Any]) -> Event[Any]:
+def taken(handler: Function, event: WebhookEvent[Any]) -> WebhookEvent[Any]:
     """The event with its data as its handler takes it."""
     return event if handler.parse is None else dataclasses.replace(event, data=handler.parse(event.data))
 
@@ -26,7 +26,7 @@ class Handlers:
         self._otherwise: Function | None = None
 
     def add(
-        self, types: tuple[str, ...], function: Callable[[Event[T]], Any], parse: Callable[[Any], T] | None
+        self, types: tuple[str, ...], function: Callable[[WebhookEvent[T]], Any], parse: Callable[[Any], T] | None
     ) -> None:
         """Let ``function`` handle events of these types. Raises `ConfigurationError` for a second handler of one.
 
@@ -41,7 +41,7 @@ class Handlers:
                 raise ConfigurationError(f"Events of type {kind!r} have a handler already.")
             self._by_type[kind] = function_of(function, parse)
 
-    def otherwise(self, function: Callable[[Event[Any]], Any]) -> None:
+    def otherwise(self, function: Callable[[WebhookEvent[Any]], Any]) -> None:
         """Let ``function`` handle all others. Raises `ConfigurationError` for a second one."""
         if self._otherwise is not None:
             raise ConfigurationError("There is an @otherwise already.")

@@ -13,7 +13,7 @@ from retrysafe.core.keys import LONGEST
 from retrysafe.errors import ConfigurationError
 from retrysafe.handling import CODEC, Function, arun_claimed, run_claimed, run_claimed_in_threads
 from retrysafe.once import fingerprint_of, refuse_unfinished
-from retrysafe.webhooks.deliveries import Event
+from retrysafe.webhooks.deliveries import WebhookEvent
 from retrysafe.webhooks.handlers import taken
 
 Around = Callable[[], AbstractContextManager[Any]]
@@ -30,7 +30,7 @@ class Handling:
         self,
         boundary: Boundary,
         operation: str,
-        event: Event[Any],
+        event: WebhookEvent[Any],
         handler: Function | None,
         around: Around = nullcontext,
     ) -> None:
@@ -103,7 +103,7 @@ class Handling:
             raise
         claim.result = HANDLED
 
-    def _given(self, handler: Function, claim: Claim) -> Event[Any]:
+    def _given(self, handler: Function, claim: Claim) -> WebhookEvent[Any]:
         """The event as its handler takes it, which has not run if that fails."""
         try:
             given = taken(handler, self._event)
@@ -118,7 +118,7 @@ class Handling:
         result: dict[str, Any] = {"handled": False, "type": event.type[:LONGEST]}
         if largest is None or 2 * len(event.body) + 8 * LONGEST <= largest:
             result["body"] = event.body
-        claim.notice("unhandled", scheme=event.scheme, event_type=event.type)
+        claim.emit("unhandled", scheme=event.scheme, event_type=event.type)
         claim.result = result
 
 

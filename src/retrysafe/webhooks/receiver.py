@@ -13,7 +13,7 @@ from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.http.messages import Response
 from retrysafe.keyspaces import origin_of_caller
 from retrysafe.webhooks.answers import acknowledged, answer_of, refused
-from retrysafe.webhooks.deliveries import Event, Head, HeaderLines, document_of, event_of
+from retrysafe.webhooks.deliveries import Head, HeaderLines, WebhookEvent, document_of, event_of
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.handlers import Handlers
 from retrysafe.webhooks.handling import Around, Handling, unhandled
@@ -59,10 +59,10 @@ class Receiver:
         body_limit: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if boundary.window < scheme.redelivers:
+        if boundary.window < scheme.redelivery_window:
             raise ConfigurationError(
                 f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and an event of {scheme.name} "
-                f"can come again for {scheme.redelivers / 3600:g} h, by its provider or while its signature is "
+                f"can come again for {scheme.redelivery_window / 3600:g} h, by its provider or while its signature is "
                 "accepted: it would be handled twice. Make the window longer."
             )
         if concurrent_status not in _CONCURRENT:
@@ -88,7 +88,7 @@ class Receiver:
     @overload
     def on(
         self, *types: str, parse: Callable[[Any], T]
-    ) -> Callable[[Callable[[Event[T]], Any]], Callable[[Event[T]], Any]]: ...
+    ) -> Callable[[Callable[[WebhookEvent[T]], Any]], Callable[[WebhookEvent[T]], Any]]: ...
 
     def on(self, *types: str, parse: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
         """Decorate the handler, sync or async, of events of these types. What it returns is not used.
@@ -139,7 +139,7 @@ class Receiver:
         except RetrysafeError as error:
             return self._answer(handling, error)
 
-    def verify(self, headers: HeaderLines, body: bytes) -> Event[Any] | Response:
+    def verify(self, headers: HeaderLines, body: bytes) -> WebhookEvent[Any] | Response:
         """The event of a delivery, not handled; or the response to a handshake, which is no event.
 
         Raises `DeliveryRefused`. Everything that is read of a body is read after its signature was found right.
@@ -158,7 +158,7 @@ class Receiver:
 
     # ------------------------------------------------------------ an event
 
-    def handle(self, event: Event[Any]) -> bool:
+    def handle(self, event: WebhookEvent[Any]) -> bool:
         """Handle an event that was verified, such as one from a queue; False when it was handled before.
 
         Raises what the claim raises (`InProgress` while another delivery of it is handled), and what the handler
@@ -166,7 +166,7 @@ class Receiver:
         """
         return self._handling(event).run()
 
-    async def ahandle(self, event: Event[Any]) -> bool:
+    async def ahandle(self, event: WebhookEvent[Any]) -> bool:
         """`handle` on an event loop."""
         return await self._arun(self._handling(event))
 
@@ -174,16 +174,16 @@ class Receiver:
 
     def refuse(self, refusal: DeliveryRefused) -> Response:
         """The answer to a delivery that is not taken; the observers are told."""
-        self.boundary.notice("delivery_refused", self.operation, scheme=self.scheme.name, refusal=refusal.reason)
+        self.boundary.emit("delivery_refused", self.operation, scheme=self.scheme.name, refusal=refusal.reason)
         return refused(refusal)
 
-    def _found(self, headers: HeaderLines, body: bytes) -> Event[Any] | Response:
+    def _found(self, headers: HeaderLines, body: bytes) -> WebhookEvent[Any] | Response:
         try:
             return self.verify(headers, body)
         except DeliveryRefused as refusal:
             return self.refuse(refusal)
 
-    def _handling(self, event: Event[Any], around: Around = nullcontext) -> Handling:
+    def _handling(self, event: WebhookEvent[Any], around: Around = nullcontext) -> Handling:
         return Handling(self.boundary, self.operation, event, self._handlers.find(event.type), around)
 
     async def _arun(self, handling: Handling) -> bool:

@@ -22,7 +22,7 @@ class Scheme(Protocol):
         ...
 
     @property
-    def redelivers(self) -> float:
+    def redelivery_window(self) -> float:
         """Seconds for which an event may come again. The boundary's window must be as long.
 
         The provider delivers it again, and so can who has seen a delivery, while its signed time is accepted:

@@ -1,7 +1,8 @@
 """Sends messages as Standard Webhooks: signed, one id over all attempts, again until an endpoint takes them.
 
 Signatures, back-off and outcomes are decided in `retrysafe.webhooks.delivering`. Nothing is written down here: for
-deliveries that survive this process, call `Sender.send` with ``attempts=1`` from what keeps messages, once per attempt.
+deliveries that survive this process, call `Sender.send` with ``max_attempts=1`` from what keeps messages, once per
+attempt.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class SenderOptions(TypedDict, total=False):
     """The choices of a sender, as keyword arguments.
 
     Attributes:
-        attempts: how often one call of ``send`` tries at most; by default 5.
+        max_attempts: how often one call of ``send`` tries at most; by default 5.
         backoff: the bounds of the pauses: each is random below a bound that doubles (full jitter), from 1 s to 60 s.
         deadline: no pause is begun that would end later than this after the call began; by default "5m". An attempt
             of an `AsyncSender` ends with it too, or after ``timeout`` if that is later.
@@ -126,7 +127,7 @@ class SenderOptions(TypedDict, total=False):
         chance: what gives a random number in [0, 1).
     """
 
-    attempts: int
+    max_attempts: int
     backoff: Backoff
     deadline: Duration
     timeout: Duration
@@ -140,9 +141,9 @@ class _Sending:
     """What senders of both colours have in common."""
 
     def __init__(self, options: SenderOptions) -> None:
-        self._attempts = options.get("attempts", 5)
+        self._attempts = options.get("max_attempts", 5)
         if self._attempts < 1:
-            raise ConfigurationError(f"attempts={self._attempts!r} must be at least 1.")
+            raise ConfigurationError(f"max_attempts={self._attempts!r} must be at least 1.")
         self._backoff = options.get("backoff", BACKOFF)
         self._deadline = durations.seconds(options.get("deadline", "5m"), "deadline")
         self._timeout = durations.seconds(options.get("timeout", "15s"), "timeout")
@@ -187,7 +188,7 @@ class _Sending:
         return over
 
     def _tell(self, name: str, delivery: Delivery, **fields: Any) -> None:
-        self._observers.tell(name, "", "webhook", hashlib.sha256(delivery.id.encode()).digest(), "", fields)
+        self._observers.emit(name, "", "webhook", hashlib.sha256(delivery.id.encode()).digest(), "", fields)
 
 
 class Sender(_Sending):

@@ -40,7 +40,7 @@ class StandardWebhooks:
             ``whsec_`` are taken as they are.
         tolerance: how far the signed time may be from now, in both directions.
         headers: what the names of the header fields begin with: "svix" for providers that have kept Svix's names.
-        redelivers: for how long the provider may deliver an event again; by default the schedule of the
+        redelivery_window: for how long the provider may deliver an event again; by default the schedule of the
             specification, which ends after 76 hours.
 
     Raises `ConfigurationError` for a secret that is empty or no base64. The asymmetric ``v1a`` is not supported.
@@ -56,12 +56,12 @@ class StandardWebhooks:
         *,
         tolerance: Duration = TOLERANCE,
         headers: str = "webhook",
-        redelivers: Duration = "76h",
+        redelivery_window: Duration = "76h",
     ) -> None:
         self._secrets = keys_of(secrets)
         self._tolerance = tolerance_of(tolerance)
         self._id, self._time, self._signature = (f"{headers}-{name}" for name in ("id", "timestamp", "signature"))
-        self.redelivers = signed_for(tolerance_of(redelivers), self._tolerance)
+        self.redelivery_window = signed_for(tolerance_of(redelivery_window), self._tolerance)
 
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the id, the time and ``body`` are signed; returns the time."""

@@ -45,7 +45,7 @@ class Stripe:
     def __init__(self, secrets: Secrets, *, tolerance: Duration = TOLERANCE) -> None:
         self._secrets = secrets_of(secrets)
         self._tolerance = tolerance_of(tolerance)
-        self.redelivers = signed_for(_REDELIVERS, self._tolerance)
+        self.redelivery_window = signed_for(_REDELIVERS, self._tolerance)
 
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the time and ``body`` are signed; returns the time."""

@@ -92,7 +92,7 @@ def test_what_stays_in_the_journal_is_not_done(
     name = f"shop_once_{kind.replace('-', '_')}"
     (place / f"{name}.py").write_text(
         "from retrysafe.http.client import Host, Journal, Retries\n"
-        f"retries = Retries([Host({server.origin!r})], journal=Journal('calls.db'), observers=(), attempts=1)\n"
+        f"retries = Retries([Host({server.origin!r})], journal=Journal('calls.db'), observers=(), max_attempts=1)\n"
         + CLIENTS[kind]
     )
     server.will(says(503))

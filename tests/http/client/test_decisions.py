@@ -159,7 +159,7 @@ def test_hosts_are_origins() -> None:
             Host("https://x", **choice)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="declared twice"):
         Retries([Host("https://x"), Host("https://x:443")])
-    for name, value in {"attempts": 0, "redirects": -1, "deadline": "soon", "body_limit": True}.items():
+    for name, value in {"max_attempts": 0, "redirects": -1, "deadline": "soon", "body_limit": True}.items():
         with pytest.raises(ConfigurationError, match=name):
             Retries(**{name: value})  # type: ignore[arg-type]
 

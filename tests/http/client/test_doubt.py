@@ -204,7 +204,7 @@ def test_c17_a_copy_that_may_have_arrived_is_not_forgotten(
 
     journal = Journal(path)
     retries = Retries(
-        [Host(server.origin)], journal=journal, hedge_after=0.05, attempts=1, observers=(), world=time.world
+        [Host(server.origin)], journal=journal, hedge_after=0.05, max_attempts=1, observers=(), world=time.world
     )
     sender: Any = (Sync if inner is Blocking else Async)(retries, inner=inner(second))
     try:
@@ -272,7 +272,7 @@ def test_c05_what_is_longer_than_the_limit_is_the_callers_to_read(make: Make, se
             server.go_on.set()
 
     server.will(endless)
-    got = make(response_limit=15, observers=[goes_on], attempts=1, timeout=3).post(server.url)
+    got = make(response_limit=15, observers=[goes_on], max_attempts=1, timeout=3).post(server.url)
     assert got[:2] == (201, b"01234567890123456789abcde")
 
 

@@ -173,7 +173,7 @@ def test_c02_two_journals_of_one_file_are_one_process(make: Make, server: Server
     one, other = Journal(path), Journal(path)
     assert one.owner is other.owner
     server.will(says(503))
-    (resumed,) = make(journal=other, attempts=1).resume(one, time.world.wall)
+    (resumed,) = make(journal=other, max_attempts=1).resume(one, time.world.wall)
     assert resumed.response.status_code == 503
     other.close()
     (pending,) = one.pending()
@@ -205,7 +205,7 @@ def test_c02_what_a_living_process_is_at_is_left_alone(make: Make, server: Serve
 
 def test_c02_what_ended_in_doubt_stays_and_what_was_answered_goes(make: Make, server: Server, path: Path) -> None:
     journal = Journal(path)
-    sender = make(journal=journal, attempts=2)
+    sender = make(journal=journal, max_attempts=2)
     server.will(says(503), says(503))
     assert sender.post(server.url).status == 503
     server.will(drops_answer, drops_answer)
@@ -348,7 +348,7 @@ def test_scopes_do_not_meet(make: Make, server: Server, path: Path, time: Time) 
     other = Journal(path, scope="tenant-b")
     server.will(drops_answer)
     with pytest.raises(FAILURES):
-        make(journal=other, attempts=1).post(server.url, BODY, Idempotency_Key="k")
+        make(journal=other, max_attempts=1).post(server.url, BODY, Idempotency_Key="k")
     journal = Journal(path)
     sender = make(journal=journal)
     assert sender.post(server.url, b"another", Idempotency_Key="k").status == 201

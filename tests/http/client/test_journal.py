@@ -104,7 +104,7 @@ def test_c02_one_calls_answer_does_not_end_the_others_doubt(make: Make, server: 
 
     server.will(refuses_late, drops_later)
     journal = Journal(path)
-    first, second = make(journal=journal, attempts=1), make(journal=journal, attempts=1)
+    first, second = make(journal=journal, max_attempts=1), make(journal=journal, max_attempts=1)
 
     def refused() -> None:
         assert first.post(server.url, Idempotency_Key="k").status == 404
@@ -129,7 +129,7 @@ def test_c18_the_key_is_resumed_in_the_form_in_which_it_was_sent(
     server.will(drops_answer)
     journal = Journal(path)
     with pytest.raises(FAILURES):
-        make(journal=journal, hosts=[Host(server.origin, key_syntax="bare")], attempts=1).post(server.url)
+        make(journal=journal, hosts=[Host(server.origin, key_syntax="bare")], max_attempts=1).post(server.url)
     hosts = [Host(server.origin)] if declared else []
     (resumed,) = make(journal=journal, hosts=hosts).resume(journal, time.world.wall)
     assert resumed.error is None
@@ -139,7 +139,7 @@ def test_c18_the_key_is_resumed_in_the_form_in_which_it_was_sent(
 
 def test_c01_a_header_of_any_bytes_is_resumed(make: Make, server: Server, path: Path, time: Time) -> None:
     journal = Journal(path)
-    sender: Any = make(journal=journal, attempts=1)
+    sender: Any = make(journal=journal, max_attempts=1)
     name, value = b"X-Name", "caf\u00e9".encode("latin-1" if sender.name == "requests" else "utf-8")
     server.will(drops_answer)
     with pytest.raises(FAILURES):
@@ -294,7 +294,9 @@ def test_headers_whose_names_tell_of_a_secret_are_not_written(path: Path, time: 
 
     names = ["X-Vault-Token", "Ocp-Apim-Subscription-Key", "X-Client-Secret", "X-Session-Id", "X-Signature", "X-Own"]
     journal = Journal(path, secrets=["X-Own"])
-    retries = Retries([Host("https://api.example.com")], journal=journal, attempts=1, world=time.world, observers=())
+    retries = Retries(
+        [Host("https://api.example.com")], journal=journal, max_attempts=1, world=time.world, observers=()
+    )
     transport = RetryTransport(retries, httpx.MockTransport(fails))
     with httpx.Client(transport=transport) as client, pytest.raises(httpx.ReadError):
         client.post("https://api.example.com/", headers={**dict.fromkeys(names, "s3cr3t"), "X-Plain": "kept"})

@@ -55,7 +55,7 @@ class Down(httpx.BaseTransport, httpx.AsyncBaseTransport, BaseAdapter):
 @pytest.mark.parametrize("name", SENDERS)
 def test_c13_ten_thousand_calls_of_a_host_that_is_down(name: str, time: Time) -> None:
     down = Down()
-    retries = Retries([Host("https://api.example.com")], attempts=9, world=time.world, observers=())
+    retries = Retries([Host("https://api.example.com")], max_attempts=9, world=time.world, observers=())
     sender = SENDERS[name](retries, inner=down)
 
     async def all_at_once() -> int:
@@ -86,7 +86,7 @@ async def _attempt(sender: Any) -> Exception | None:
 def test_c13_calls_of_a_port_that_is_closed(make: Make, time: Time) -> None:
     origin = f"http://127.0.0.1:{free_port()}"
     seen: list[Any] = []
-    sender = make(hosts=[Host(origin)], attempts=5, observers=[seen.append])
+    sender = make(hosts=[Host(origin)], max_attempts=5, observers=[seen.append])
     for _ in range(50):
         with pytest.raises(FAILURES):
             sender.post(f"{origin}/orders")
@@ -152,7 +152,9 @@ def test_simultaneous_calls_with_one_key_have_one_effect(server: Server, service
     from retrysafe.http.client.httpx import AsyncRetryTransport
 
     async def all_of_them() -> list[int]:
-        retries = Retries([Host(url)], attempts=30, base=0.01, overload_base=0.01, observers=(), world=Time(0.5).world)
+        retries = Retries(
+            [Host(url)], max_attempts=30, base=0.01, overload_base=0.01, observers=(), world=Time(0.5).world
+        )
         async with httpx.AsyncClient(transport=AsyncRetryTransport(retries), trust_env=False) as client:
             calls = [
                 client.post(f"{url}/orders", json={"order": "1"}, headers={"Idempotency-Key": "one"}) for _ in range(8)

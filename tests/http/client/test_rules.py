@@ -166,7 +166,7 @@ def test_c06_a_cancelled_request_is_not_tried_again(make: Make, server: Server) 
 
 def test_c06_nothing_is_sent_after_the_deadline(make: Make, server: Server, time: Time) -> None:
     server.will(*[says(503, headers={"Retry-After": "20"})] * 9)
-    assert make(attempts=9, deadline=50).post(server.url).status == 503
+    assert make(max_attempts=9, deadline=50).post(server.url).status == 503
     assert time.slept == [20, 20]
     assert len(server.requests) == 3
 
@@ -307,12 +307,12 @@ def test_c10_the_server_may_say_whether_to_retry(make: Make, server: Server) -> 
 
 def test_c11_full_jitter_grows_to_its_cap(make: Make, server: Server, time: Time) -> None:
     server.will(*[drops_answer] * 5)
-    make(attempts=9, cap=0.5).post(server.url)
+    make(max_attempts=9, cap=0.5).post(server.url)
     assert time.slept == [0.1, 0.2, 0.4, 0.5, 0.5]
     time.slept.clear()
     time.chance = 0.25
     server.will(says(429), says(503), says(500))
-    make(attempts=9).post(server.url)
+    make(max_attempts=9).post(server.url)
     assert time.slept == [0.25, 0.5, 0.1]
 
 
@@ -327,13 +327,13 @@ def test_c12_a_retry_after_is_never_undercut(make: Make, server: Server, time: T
     date = {"Date": formatdate(served, usegmt=True), "Retry-After": formatdate(served + 7, usegmt=True)}
     past = {"Date": formatdate(served, usegmt=True), "Retry-After": formatdate(served - 7, usegmt=True)}
     server.will(says(503, headers={"Retry-After": "3"}), says(503, headers=date))
-    assert make(attempts=9).post(server.url).status == 201
+    assert make(max_attempts=9).post(server.url).status == 201
     assert time.slept == [3, 7], "a date is compared with the server's own clock"
     time.slept.clear()
     server.will(
         says(503, headers=past), says(500, headers={"Retry-After": "soon"}), says(503, headers={"Retry-After": "-9"})
     )
-    assert make(attempts=9).post(server.url).status == 201
+    assert make(max_attempts=9).post(server.url).status == 201
     assert time.slept == [1.0, 0.2, 4.0], "what cannot be read asks for nothing"
 
 
@@ -348,7 +348,7 @@ def test_c12_beyond_the_deadline_the_answer_is_given_now(make: Make, server: Ser
 
 def test_c13_every_host_has_a_budget_of_its_own(make: Make, server: Server) -> None:
     budgets = Budgets()
-    sender = make(budgets=budgets, attempts=2)
+    sender = make(budgets=budgets, max_attempts=2)
     server.will(*[says(503)] * 50)
     for _ in range(20):
         sender.post(server.url)

@@ -676,7 +676,7 @@ BREAKS = [
     Break(
         "a window that the provider's deliveries outlast is accepted",
         "webhooks/receiver.py",
-        "        if boundary.window < scheme.redelivers:",
+        "        if boundary.window < scheme.redelivery_window:",
         "        if False:",
         killed_by=(f"{RECEIVER}::test_a_window_shorter_than_the_provider_delivers_again_is_refused[stripe-memory]",),
         rows=(78,),

@@ -621,8 +621,8 @@ _RETENTION = [
     Break(
         "a sweep takes all that is forgotten in one statement",
         "stores/sql/statements.py",
-        """f"WHERE {self.forgotten_now()} ORDER BY r.forget LIMIT {self.p('limit')}{self.SKIP_LOCKED})\"""",
-        """f"WHERE {self.forgotten_now()} AND {self.p('limit')} > 0 ORDER BY r.forget{self.SKIP_LOCKED})\"""",
+        """f"WHERE {self.forgotten_now()} ORDER BY r.tombstone_until LIMIT {self.p('limit')}{self.SKIP_LOCKED})\"""",
+        """f"WHERE {self.forgotten_now()} AND {self.p('limit')} > 0 ORDER BY r.tombstone_until{self.SKIP_LOCKED})\"""",
         killed_by=(f"{SWEEPING}test_only_forgotten_records_go_and_all_of_them[sqlite]",),
         rows=(80,),
     ),

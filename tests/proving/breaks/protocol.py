@@ -497,8 +497,8 @@ BREAKS = [
     Break(
         "a sweep removes by age, whatever the state",
         "stores/sql/table.py",
-        'Standing.FORGOTTEN: f"{_SETTLED} AND r.forget <= t.now",',
-        'Standing.FORGOTTEN: "r.forget <= t.now",',
+        'Standing.FORGOTTEN: f"{_SETTLED} AND r.tombstone_until <= t.now",',
+        'Standing.FORGOTTEN: "r.tombstone_until <= t.now",',
         killed_by=(f"{PEERS}::test_cleanup_never_deletes_what_runs_or_is_in_doubt",),
         rows=(79,),
     ),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from retrysafe.demo.scheduled import say
 from retrysafe.demo.talk import Say
 from retrysafe.ports import Consumer, Publisher
-from retrysafe.types import Delivery, Envelope, Published
+from retrysafe.types import Delivery, Envelope, PublishResult
 
 COPIES = 0.15
 """The share of messages that come twice: of those that are published, and again of those that are handed out."""
@@ -98,7 +98,7 @@ class UnreliablePublisher:
     def __init__(self, inner: Publisher, mishaps: Mishaps) -> None:
         self._inner, self._mishaps = inner, mishaps
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them, one or the other twice."""
         self._mishaps.at(Point.TO_PUBLISH)
         published = self._inner.publish(envelopes)
@@ -131,13 +131,13 @@ class UnreliableConsumer:
         self._late: deque[list[Delivery]] = deque([[] for _ in range(self.LATE)])
 
     @property
-    def redelivers(self) -> float | None:
+    def redelivery_window(self) -> float | None:
         """As long as the broker does."""
-        return self._inner.redelivers
+        return self._inner.redelivery_window
 
-    async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
         """What the broker hands out, with copies."""
-        received = [*await self._inner.receive(most, wait)]
+        received = [*await self._inner.receive(limit, wait)]
         if not received:
             return received
         self._mishaps.at(Point.RECEIVED)

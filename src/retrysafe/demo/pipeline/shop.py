@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from retrysafe import Boundary
 from retrysafe.connect import connect
-from retrysafe.messaging import Handler, Inbox, Outbox, Received
+from retrysafe.messaging import Handler, Inbox, InboxMessage, Outbox
 from retrysafe.messaging.brokers.sqlite import declare
 
 LEASE = 1.0
@@ -154,7 +154,7 @@ def reserving(places: Places, *, written: Hook = nothing) -> tuple[Boundary, Han
     inbox = Inbox(boundary)
 
     @inbox.handler("inventory")
-    def reserve(message: Received[Any]) -> None:
+    def reserve(message: InboxMessage[Any]) -> None:
         order, tx = Order(**message.data), message.tx
         tx.execute("UPDATE stock SET on_hand = on_hand - ? WHERE sku = ?", [order.quantity, order.sku])
         tx.execute(
@@ -172,7 +172,7 @@ def mailing(places: Places, *, sent: Hook = nothing) -> tuple[Boundary, Handler[
     inbox = Inbox(boundary)
 
     @inbox.handler("mail")
-    def confirm(message: Received[Any]) -> None:
+    def confirm(message: InboxMessage[Any]) -> None:
         order = Order(**message.data)
         post(places.mailbox, message.claim.key_for("mailbox"), {"order": order.id, "to": order.customer})
         sent()

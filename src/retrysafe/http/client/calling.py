@@ -57,7 +57,7 @@ class Retries:
     Arguments:
         hosts: the servers that honour an ``Idempotency-Key``: requests to them get one, and may be retried although
             they may have arrived.
-        attempts: how often one request is sent at most.
+        max_attempts: how often one request is sent at most.
         deadline: how long all attempts and pauses may take together.
         base, cap: a pause is a random time up to min(cap, base · 2ⁿ); a Retry-After is never undercut.
         overload_base: the base after 429 and 503.
@@ -80,7 +80,7 @@ class Retries:
         self,
         hosts: Iterable[Host] = (),
         *,
-        attempts: int = 3,
+        max_attempts: int = 3,
         deadline: Duration = "60s",
         base: Duration = "100ms",
         overload_base: Duration = "1s",
@@ -99,7 +99,7 @@ class Retries:
             if self.hosts.setdefault(host.origin, host) is not host:
                 raise ConfigurationError(f"{host.origin} is declared twice among hosts=.")
         self.policy = policy_of(
-            attempts=attempts,
+            max_attempts=max_attempts,
             deadline=deadline,
             base=base,
             overload_base=overload_base,
@@ -183,10 +183,10 @@ class Planned:
         self._entry = entry
         self._run = os.urandom(8).hex()
 
-    def tell(self, name: str, fields: Mapping[str, Any]) -> None:
+    def emit(self, name: str, fields: Mapping[str, Any]) -> None:
         """Tell the observers; the key is redacted to eight digits of its hash."""
         target = self.call.target
-        self.retries.observers.tell(name, address(target.url), target.method, self._id, self._run, fields)
+        self.retries.observers.emit(name, address(target.url), target.method, self._id, self._run, fields)
 
     def begin(self) -> None:
         """Write the request into the journal, if there is one; it is on disk behind this."""
@@ -201,7 +201,7 @@ class Planned:
 
     def program(self) -> Program:
         """The operation, to be driven."""
-        return operation(self.call, self.retries.policy, self.retries.budgets, self.retries.world, self.tell)
+        return operation(self.call, self.retries.policy, self.retries.budgets, self.retries.world, self.emit)
 
     def left(self, answer: Answer, names: Iterable[str]) -> frozenset[str] | None:
         """The headers to take from the caller's request before its library may follow a redirect.
@@ -258,7 +258,7 @@ class Planned:
             self._unsettled(error)
 
     def _unsettled(self, error: RetrysafeError) -> None:
-        self.tell("request_unsettled", {"error": error.detail})
+        self.emit("request_unsettled", {"error": error.detail})
 
     def _explained(self, ending: Ending) -> str:
         happened = "may have had its effect" if ending.in_doubt else "has not been carried out"

@@ -141,7 +141,7 @@ class _Course:
         """What stands in the way of a retry after ``wait`` seconds; empty if nothing does, and then it is paid for."""
         if not results.may_repeat(result, repeatable=self.repeatable) or not self._can_send_again():
             return "unrepeatable"
-        if self.retries + 1 >= self.policy.attempts:
+        if self.retries + 1 >= self.policy.max_attempts:
             return "attempts"
         if self.world.clock() + wait >= self.deadline:
             return "deadline"

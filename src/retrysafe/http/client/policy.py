@@ -12,7 +12,7 @@ from retrysafe.types import Duration
 class Policy(NamedTuple):
     """Times are seconds, sizes are bytes."""
 
-    attempts: int
+    max_attempts: int
     deadline: float
     base: float
     overload_base: float
@@ -25,7 +25,7 @@ class Policy(NamedTuple):
 
 def policy_of(
     *,
-    attempts: int,
+    max_attempts: int,
     deadline: Duration,
     base: Duration,
     overload_base: Duration,
@@ -37,7 +37,7 @@ def policy_of(
 ) -> Policy:
     """The checked choices; raises `ConfigurationError`, naming the argument to change."""
     for name, count, least in (
-        ("attempts", attempts, 1),
+        ("max_attempts", max_attempts, 1),
         ("redirects", redirects, 0),
         ("body_limit", body_limit, 0),
         ("response_limit", response_limit, 0),
@@ -45,7 +45,7 @@ def policy_of(
         if type(count) is not int or count < least:
             raise ConfigurationError(f"{name}={count!r} must be a whole number from {least}.")
     return Policy(
-        attempts=attempts,
+        max_attempts=max_attempts,
         deadline=durations.seconds(deadline, "deadline"),
         base=durations.seconds(base, "base"),
         overload_base=durations.seconds(overload_base, "overload_base"),

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from retrysafe.core.lanes import lane
-from retrysafe.types import Delivery, Envelope, Published, Reception
+from retrysafe.types import Delivery, Envelope, PublishResult, PublishStatus
 
-_ACKED = Published(Reception.ACKED)
+_ACKED = PublishResult(PublishStatus.ACKED)
 _SOONEST = 0.001
 
 
@@ -55,11 +55,11 @@ class MemoryBroker:
         """An `AsyncPublisher`."""
         return AsyncMemoryBrokerPublisher(self)
 
-    def consumer(self, *topics: str, redelivers: float | None = math.inf) -> MemoryConsumer:
-        """A `Consumer` of these topics. ``redelivers``: what it says of how long messages may come again."""
-        return MemoryConsumer(self, topics, redelivers)
+    def consumer(self, *topics: str, redelivery_window: float | None = math.inf) -> MemoryConsumer:
+        """A `Consumer` of these topics. ``redelivery_window``: what it says of how long messages may come again."""
+        return MemoryConsumer(self, topics, redelivery_window)
 
-    def put(self, envelopes: Sequence[Envelope]) -> list[Published]:
+    def put(self, envelopes: Sequence[Envelope]) -> list[PublishResult]:
         """Take messages, from any thread."""
         with self._lock:
             for envelope in envelopes:
@@ -151,7 +151,7 @@ class MemoryBrokerPublisher:
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Hand them over."""
         return self._broker.put(envelopes)
 
@@ -165,7 +165,7 @@ class AsyncMemoryBrokerPublisher:
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Hand them over."""
         return self._broker.put(envelopes)
 
@@ -176,26 +176,26 @@ class AsyncMemoryBrokerPublisher:
 class MemoryConsumer:
     """Consumes from a `MemoryBroker`, on an event loop."""
 
-    def __init__(self, broker: MemoryBroker, topics: Sequence[str], redelivers: float | None) -> None:
+    def __init__(self, broker: MemoryBroker, topics: Sequence[str], redelivery_window: float | None) -> None:
         self.topics = tuple(topics)
         self._broker = broker
-        self._redelivers = None if redelivers == math.inf else redelivers
+        self._redelivery_window = None if redelivery_window == math.inf else redelivery_window
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell: asyncio.Event | None = None
 
     @property
-    def redelivers(self) -> float | None:
+    def redelivery_window(self) -> float | None:
         """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
-        return self._redelivers
+        return self._redelivery_window
 
-    async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
         """Up to so many messages; waits so many seconds for the first one."""
         self._loop = asyncio.get_running_loop()
         self._bell = asyncio.Event()
         self._broker._join(self)
         for left in _until(self._loop.time, wait):
             self._bell.clear()
-            found, rest = self._broker._take(self, most)
+            found, rest = self._broker._take(self, limit)
             if found or left <= 0:
                 return found
             try:

@@ -23,7 +23,7 @@ from retrysafe.core.polling import Polls
 from retrysafe.finish import finish
 from retrysafe.locks import ProcessLock
 from retrysafe.messaging.cloudevents import attributes, envelope_of
-from retrysafe.types import Delivery, Duration, Envelope, Published, Reception
+from retrysafe.types import Delivery, Duration, Envelope, PublishResult, PublishStatus
 
 T = TypeVar("T")
 
@@ -122,27 +122,27 @@ class SqlitePublisher:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = _File(path)
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them in one transaction."""
         try:
             with self._file.transaction() as file:
                 published = [self._one(file, envelope) for envelope in envelopes]
         except sqlite3.DatabaseError as error:  # locked, full, not writable, no broker: whatever the message
-            return [Published(Reception.UNAVAILABLE, str(error))] * len(envelopes)
+            return [PublishResult(PublishStatus.UNAVAILABLE, str(error))] * len(envelopes)
         return published
 
-    def _one(self, file: sqlite3.Connection, envelope: Envelope) -> Published:
+    def _one(self, file: sqlite3.Connection, envelope: Envelope) -> PublishResult:
         queues = file.execute("SELECT queue FROM bindings WHERE topic = ?", [envelope.topic]).fetchall()
         if not queues:
-            return Published(Reception.STALLED, f"no queue takes {envelope.topic!r}")
+            return PublishResult(PublishStatus.STALLED, f"no queue takes {envelope.topic!r}")
         of = lane(envelope.topic, envelope.key, envelope.id)
         row = (of, json.dumps(attributes(envelope)), envelope.payload)
         sql = "INSERT INTO deliveries (queue, lane, attributes, payload) VALUES (?, ?, ?, ?)"
         try:
             file.executemany(sql, [(queue, *row) for (queue,) in queues])
         except (sqlite3.DataError, OverflowError) as error:  # too large: the first of its rows is refused already
-            return Published(Reception.FATAL, str(error))
-        return Published(Reception.ACKED)
+            return PublishResult(PublishStatus.REJECTED, str(error))
+        return PublishResult(PublishStatus.ACKED)
 
     def close(self) -> None:
         """Close the file."""
@@ -155,7 +155,7 @@ class AsyncSqlitePublisher:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._publisher = SqlitePublisher(path)
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them in one transaction."""
         return await asyncio.to_thread(self._publisher.publish, envelopes)
 
@@ -182,17 +182,17 @@ class SqliteConsumer:
         self._renewing: asyncio.Task[None] | None = None
 
     @property
-    def redelivers(self) -> float | None:
+    def redelivery_window(self) -> float | None:
         """Nobody can tell: a message stays until it is settled."""
         return None
 
-    async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
         """Up to so many messages, oldest first; waits so many seconds for the first one."""
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew(), name="retrysafe-sqlite-consumer")
         polls, deadline = POLLS, time.monotonic() + wait
         while True:
-            found, cancelled = await self._done(lambda file: self._take(file, most))
+            found, cancelled = await self._done(lambda file: self._take(file, limit))
             if cancelled is not None:
                 await self._release(found)  # nobody would ever settle them
                 raise cancelled

@@ -60,13 +60,13 @@ class RabbitMQConsumer:
         url: of the broker, as in "amqp://user:password@host/".
         topics: one or more.
         partitions: over how many queues each topic is spread, as its publishers were told.
-        only: the numbers of the partitions to take part in; by default all.
+        only_partitions: the numbers of the partitions to take part in; by default all.
         group: the service whose queues are consumed, as `declare` was told: each group gets every message. By default
             there is one queue for all, and each message reaches one consumer.
         prefetch: how many messages of a queue are received and not settled. As many can wait for lanes that rest before
             the queue comes to rest.
-        redelivers: for how long after it was published a message may be handed out again; by default nobody can tell,
-            since a queue keeps messages for as long as nobody takes them.
+        redelivery_window: for how long after it was published a message may be handed out again; by default nobody can
+            tell, since a queue keeps messages for as long as nobody takes them.
         timeout: how long the broker may take to answer.
     """
 
@@ -76,18 +76,20 @@ class RabbitMQConsumer:
         topics: str | Iterable[str],
         *,
         partitions: int | None = None,
-        only: Iterable[int] | None = None,
+        only_partitions: Iterable[int] | None = None,
         group: str | None = None,
         prefetch: int = 200,
-        redelivers: Duration | None = None,
+        redelivery_window: Duration | None = None,
         timeout: Duration = "10s",
     ) -> None:
         if not 1 <= prefetch <= _MOST_UNCONFIRMED:
             raise ConfigurationError(f"prefetch= is a number from 1 to {_MOST_UNCONFIRMED}.")
         self._url, self._prefetch = url, prefetch
-        self._queues = [queue_of(place, group) for place in queues_of(topics, partitions, only)]
+        self._queues = [queue_of(place, group) for place in queues_of(topics, partitions, only_partitions)]
         self._timeout = seconds_of(timeout, "timeout")
-        self._redelivers = None if redelivers is None else seconds_of(redelivers, "redelivers")
+        self._redelivery_window = (
+            None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
+        )
         self._shelf = Shelf()
         self._arrived = asyncio.Event()
         self._connections = itertools.count()
@@ -101,11 +103,11 @@ class RabbitMQConsumer:
         self._outstanding: defaultdict[str, Outstanding] = defaultdict(Outstanding)
 
     @property
-    def redelivers(self) -> float | None:
+    def redelivery_window(self) -> float | None:
         """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
-        return self._redelivers
+        return self._redelivery_window
 
-    async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
         """Up to so many messages, in the order of their queues; waits so many seconds for the first one.
 
         Raises `aio_pika.exceptions.AMQPError`, `OSError`, `RuntimeError` (a channel that was closed meanwhile) or
@@ -118,7 +120,7 @@ class RabbitMQConsumer:
                 await self._opening()
             now = loop.time()
             self._arrived.clear()
-            if taken := self._shelf.take(most, now):
+            if taken := self._shelf.take(limit, now):
                 return taken
             if now >= deadline:
                 return []
@@ -258,14 +260,14 @@ class RabbitMQConsumer:
                     await connection.close()
 
 
-def queues_of(topics: str | Iterable[str], partitions: int | None, only: Iterable[int] | None) -> list[str]:
+def queues_of(topics: str | Iterable[str], partitions: int | None, only_partitions: Iterable[int] | None) -> list[str]:
     """The queues or streams of topics; of each only the partitions with these numbers."""
     names = [topics] if isinstance(topics, str) else list(topics)
-    chosen = None if only is None else set(only)
+    chosen = None if only_partitions is None else set(only_partitions)
     if not names:
         raise ConfigurationError("topics= is empty: name what is to be consumed.")
     if chosen is not None and not (partitions is not None and chosen and chosen <= set(range(partitions))):
-        raise ConfigurationError("only= takes numbers of partitions, from 0 to partitions= less one.")
+        raise ConfigurationError("only_partitions= takes numbers of partitions, from 0 to partitions= less one.")
     return [
         place
         for topic in names

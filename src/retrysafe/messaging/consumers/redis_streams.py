@@ -161,8 +161,8 @@ class RedisStreamsConsumer:
         keep: how long after it was published an entry is removed, once every group of its stream has settled it. What a
             group has not settled stays. A group that is made later misses what was removed before; None: entries stay
             until publishers trim the stream by their ``length``.
-        redelivers: for how long after it was published a message may be handed out again; by default nobody can tell,
-            since a stream keeps its entries.
+        redelivery_window: for how long after it was published a message may be handed out again; by default nobody can
+            tell, since a stream keeps its entries.
         observers: told when messages were lost because a stream was trimmed; by default a `LoggingObserver`.
     """
 
@@ -180,7 +180,7 @@ class RedisStreamsConsumer:
         leases: Any = None,
         delete: bool = False,
         keep: Duration | None = "1d",
-        redelivers: Duration | None = None,
+        redelivery_window: Duration | None = None,
         observers: Iterable[Observer] | None = None,
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
@@ -196,7 +196,9 @@ class RedisStreamsConsumer:
         self._bytes = prefetch_bytes
         self._keep = None if keep is None else round(seconds_of(keep, "keep") * 1000)
         self._trimmed: dict[str, float] = {}
-        self._redelivers = None if redelivers is None else seconds_of(redelivers, "redelivers")
+        self._redelivery_window = (
+            None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
+        )
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self._holdings = Holdings(client, list(self._streams), group, client if leases is None else leases, lease)
         self._read: defaultdict[str, _Stream] = defaultdict(_Stream)
@@ -206,11 +208,11 @@ class RedisStreamsConsumer:
         self._moved = asyncio.Event()
 
     @property
-    def redelivers(self) -> float | None:
+    def redelivery_window(self) -> float | None:
         """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
-        return self._redelivers
+        return self._redelivery_window
 
-    async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
         """Up to so many messages, in the order of their streams; waits so many seconds for the first one.
 
         Raises `redis.RedisError` when the server cannot be reached, and `StoreUnavailable` when the store of the leases
@@ -220,7 +222,7 @@ class RedisStreamsConsumer:
         deadline = loop.time() + wait
         while True:
             self._forget(self._holdings.lost())
-            if taken := self._shelf.take(most, loop.time(), self._holdings.leaving):
+            if taken := self._shelf.take(limit, loop.time(), self._holdings.leaving):
                 return taken
             self._moved.clear()
             await self._filling()
@@ -319,7 +321,7 @@ class RedisStreamsConsumer:
     def _tell_lost(self, stream: str, messages: int) -> None:
         if messages:
             fields = {"stream": stream, "group": self._group, "messages": messages}
-            self._observers.tell("messages_trimmed", _NAME, "", b"", "", fields)
+            self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
 
     def _put(self, stream: str, entries: Sequence[Any], *, again: bool) -> None:
         for number, flat in entries:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retrysafe.types import Envelope, Published, Reception
+from retrysafe.types import Envelope, PublishResult, PublishStatus
 
-_ACKED = Published(Reception.ACKED)
+_ACKED = PublishResult(PublishStatus.ACKED)
 
 
 class MemoryPublisher:
@@ -15,7 +15,7 @@ class MemoryPublisher:
     def __init__(self) -> None:
         self.published: list[Envelope] = []
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Keep them."""
         self.published += envelopes
         return [_ACKED] * len(envelopes)
@@ -30,7 +30,7 @@ class AsyncMemoryPublisher:
     def __init__(self) -> None:
         self.published: list[Envelope] = []
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Keep them."""
         self.published += envelopes
         return [_ACKED] * len(envelopes)

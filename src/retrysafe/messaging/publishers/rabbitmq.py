@@ -26,12 +26,16 @@ from retrysafe.core.lanes import partition, partitions_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.amqp import PREFIXES, Binding, headers_of
 from retrysafe.messaging.publishers.confirming import Parcel, confirmed, packed
-from retrysafe.types import Duration, Envelope, Published, Reception
+from retrysafe.types import Duration, Envelope, PublishResult, PublishStatus
 
-_ACKED = Published(Reception.ACKED)
-_UNCONFIRMED = Published(Reception.STALLED, "the broker did not confirm it in time")
-_CLOSED = Published(Reception.UNKNOWN, "the broker closed the channel: a message of those under way cannot be taken")
-_CLOSED_BY_IT = Published(Reception.FATAL, "the broker closed the channel for this message: it may be too large")
+_ACKED = PublishResult(PublishStatus.ACKED)
+_UNCONFIRMED = PublishResult(PublishStatus.STALLED, "the broker did not confirm it in time")
+_CLOSED = PublishResult(
+    PublishStatus.UNKNOWN, "the broker closed the channel: a message of those under way cannot be taken"
+)
+_CLOSED_BY_IT = PublishResult(
+    PublishStatus.REJECTED, "the broker closed the channel for this message: it may be too large"
+)
 _REFUSED = (ChannelNotFoundEntity, ChannelAccessRefused, ChannelLockedResource)
 """What an exchange answers that is missing, or not for us."""
 _BLOCKED = 0.1
@@ -84,12 +88,12 @@ class RabbitMQPublisher:
         """The queue that takes a message, or the routing key it is published with."""
         return partition(envelope.topic, envelope.key, envelope.id, self._partitions)
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them at once, and wait for every confirm."""
         apart: dict[str, list[int]] = {}
         for at, envelope in enumerate(envelopes):
             apart.setdefault(self.destination(envelope), []).append(at)
-        published: dict[int, Published] = {}
+        published: dict[int, PublishResult] = {}
         waves = [self._published(place, [envelopes[at] for at in places]) for place, places in apart.items()]
         for places, said in zip(apart.values(), await asyncio.gather(*waves), strict=True):
             published.update(zip(places, said, strict=True))
@@ -99,7 +103,7 @@ class RabbitMQPublisher:
         """Hang up."""
         await self._hang_up()
 
-    async def _published(self, place: str, envelopes: Sequence[Envelope]) -> list[Published]:
+    async def _published(self, place: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
         """Publish messages to one place; those that were with one which closed the channel again, one by one."""
         said = await self._confirmed(place, envelopes)
         if len(said) == 1:
@@ -109,50 +113,52 @@ class RabbitMQPublisher:
             for envelope, one in zip(envelopes, said, strict=True)
         ]
 
-    async def _confirmed(self, place: str, envelopes: Sequence[Envelope]) -> list[Published]:
+    async def _confirmed(self, place: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
         wire = await self._wire(place)
-        if isinstance(wire, Published):
+        if isinstance(wire, PublishResult):
             return [wire] * len(envelopes)
         packs = [self._packed(wire, place, envelope) for envelope in envelopes]
         errors = iter(await confirmed(wire, [pack for pack in packs if isinstance(pack, Parcel)], self._timeout))
-        said = [pack if isinstance(pack, Published) else _judged(next(errors)) for pack in packs]
+        said = [pack if isinstance(pack, PublishResult) else _judged(next(errors)) for pack in packs]
         if self._wires.get(place) is wire:
-            if any(one.reception is Reception.UNKNOWN and one is not _CLOSED for one in said):
+            if any(one.status is PublishStatus.UNKNOWN and one is not _CLOSED for one in said):
                 await self._hang_up()  # the connection is lost, and may not know it
             elif wire.is_closed or _UNCONFIRMED in said:
                 self._drop(place)
         return said
 
-    def _packed(self, wire: Wire, place: str, envelope: Envelope) -> Parcel | Published:
+    def _packed(self, wire: Wire, place: str, envelope: Envelope) -> Parcel | PublishResult:
         try:
             command = spec.Basic.Publish(exchange=self._exchange, routing_key=place, mandatory=True)
             return packed(wire, command, _properties(envelope, self._binding), envelope.payload)
         except (ValueError, TypeError, struct.error) as error:
-            return Published(Reception.RETRYABLE, _said(error))
+            return PublishResult(PublishStatus.RETRYABLE, _said(error))
 
     # ------------------------------------------------------------ the connection, and a channel for each place
 
-    async def _wire(self, place: str) -> Wire | Published:
+    async def _wire(self, place: str) -> Wire | PublishResult:
         """The channel of a place; or why there is none, in which case nothing has been published."""
         try:
             async with self._opening:  # publish may be called while it is under way
                 connection = await self._connected()
         except Exception as error:  # noqa: BLE001 - aio-pika's have no common base
-            return Published(Reception.UNAVAILABLE, _said(error))
+            return PublishResult(PublishStatus.UNAVAILABLE, _said(error))
         try:
             async with asyncio.timeout(self._timeout):
                 wire = self._open(place) or await self._opened(connection, place)
         except _REFUSED as error:
-            return Published(Reception.STALLED, _said(error))
+            return PublishResult(PublishStatus.STALLED, _said(error))
         except Exception as error:  # noqa: BLE001 - a connection that opens no channel is of no use
             if self._connection is connection:
                 await self._hang_up()
-            return Published(Reception.UNAVAILABLE, _said(error))
+            return PublishResult(PublishStatus.UNAVAILABLE, _said(error))
         try:
             async with asyncio.timeout(_BLOCKED):
                 await wire.connection.ready()
         except TimeoutError:
-            return Published(Reception.UNAVAILABLE, "the broker is out of memory or disk, and blocks publishers")
+            return PublishResult(
+                PublishStatus.UNAVAILABLE, "the broker is out of memory or disk, and blocks publishers"
+            )
         self._wires.move_to_end(place)
         return wire
 
@@ -207,19 +213,21 @@ class RabbitMQPublisher:
                     await connection.close()
 
 
-def _judged(error: BaseException | None) -> Published:
+def _judged(error: BaseException | None) -> PublishResult:
     """What an error says, in words that are the same for every message: they are grouped by them."""
     if error is None:
         return _ACKED
     if isinstance(error, PublishError):
-        return Published(Reception.STALLED, f"no queue takes {cast(spec.Basic.Return, error.frame).routing_key!r}")
+        return PublishResult(
+            PublishStatus.STALLED, f"no queue takes {cast(spec.Basic.Return, error.frame).routing_key!r}"
+        )
     if isinstance(error, DeliveryError):
-        return Published(Reception.STALLED, "refused (basic.nack): a queue is full, or has lost its majority")
+        return PublishResult(PublishStatus.STALLED, "refused (basic.nack): a queue is full, or has lost its majority")
     if isinstance(error, ChannelPreconditionFailed):
         return _CLOSED
     if isinstance(error, _REFUSED):
-        return Published(Reception.STALLED, _said(error))
-    return _UNCONFIRMED if isinstance(error, TimeoutError) else Published(Reception.UNKNOWN, _said(error))
+        return PublishResult(PublishStatus.STALLED, _said(error))
+    return _UNCONFIRMED if isinstance(error, TimeoutError) else PublishResult(PublishStatus.UNKNOWN, _said(error))
 
 
 def _properties(envelope: Envelope, binding: Binding) -> spec.Basic.Properties:

@@ -21,9 +21,9 @@ from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.core.lanes import partition, partitions_of
 from retrysafe.messaging.cloudevents import attributes
 from retrysafe.messaging.redis_entries import PAYLOAD
-from retrysafe.types import Duration, Envelope, Published, Reception
+from retrysafe.types import Duration, Envelope, PublishResult, PublishStatus
 
-_ACKED, _DUPLICATE = Published(Reception.ACKED), Published(Reception.DUPLICATE)
+_ACKED, _DUPLICATE = PublishResult(PublishStatus.ACKED), PublishResult(PublishStatus.DUPLICATE)
 _AT_ONCE, _BYTES_AT_ONCE = 100, 1 << 20
 """How many messages, and bytes of payloads, one call of the script adds at most: the server does nothing else then."""
 _SCRIPT = """
@@ -108,8 +108,8 @@ class _Call:
         self._bytes += len(envelope.payload)
 
 
-def _judged(calls: Sequence[_Call], answers: Sequence[Any]) -> list[Published]:
-    found: dict[int, Published] = {}
+def _judged(calls: Sequence[_Call], answers: Sequence[Any]) -> list[PublishResult]:
+    found: dict[int, PublishResult] = {}
     for call, answer in zip(calls, answers, strict=True):
         said = [answer] * len(call.places) if isinstance(answer, Exception) else answer
         found.update(zip(call.places, map(_one, said), strict=True))
@@ -127,18 +127,18 @@ _MISPLACED = ("WRONGTYPE", "NOPERM", "MOVED", "ASK")
 """What it says of a stream that takes nothing: something else has its name, or we may not write it."""
 
 
-def _one(answer: Any) -> Published:
+def _one(answer: Any) -> PublishResult:
     if isinstance(answer, int):
         return _ACKED if answer == 1 else _DUPLICATE
     said = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
     if isinstance(answer, _LOST) and not isinstance(answer, _UNABLE_ERRORS):
-        return Published(Reception.UNKNOWN, said)
+        return PublishResult(PublishStatus.UNKNOWN, said)
     word = said.lstrip("-")
     if isinstance(answer, _UNABLE_ERRORS) or word.startswith(_UNABLE):
-        return Published(Reception.UNAVAILABLE, said)
+        return PublishResult(PublishStatus.UNAVAILABLE, said)
     if isinstance(answer, NoPermissionError) or word.startswith(_MISPLACED):
-        return Published(Reception.STALLED, said)
-    return Published(Reception.RETRYABLE, said)
+        return PublishResult(PublishStatus.STALLED, said)
+    return PublishResult(PublishStatus.RETRYABLE, said)
 
 
 class RedisStreamsPublisher:
@@ -166,7 +166,7 @@ class RedisStreamsPublisher:
     ) -> None:
         self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them in one round trip."""
         pipeline = self._client.pipeline(transaction=False)
         calls = self._commands.calls(envelopes)
@@ -176,7 +176,7 @@ class RedisStreamsPublisher:
             return _judged(calls, pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
             if isinstance(error, _LOST) and not self._is_there():
-                return [Published(Reception.UNAVAILABLE, str(error))] * len(envelopes)
+                return [PublishResult(PublishStatus.UNAVAILABLE, str(error))] * len(envelopes)
             return [_one(error)] * len(envelopes)
 
     def _is_there(self) -> bool:
@@ -206,7 +206,7 @@ class AsyncRedisStreamsPublisher:
     ) -> None:
         self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them in one round trip."""
         pipeline = self._client.pipeline(transaction=False)
         calls = self._commands.calls(envelopes)
@@ -216,7 +216,7 @@ class AsyncRedisStreamsPublisher:
             return _judged(calls, await pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
             if isinstance(error, _LOST) and not await self._is_there():
-                return [Published(Reception.UNAVAILABLE, str(error))] * len(envelopes)
+                return [PublishResult(PublishStatus.UNAVAILABLE, str(error))] * len(envelopes)
             return [_one(error)] * len(envelopes)
 
     async def _is_there(self) -> bool:

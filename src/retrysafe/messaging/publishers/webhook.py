@@ -18,7 +18,7 @@ from urllib.parse import quote
 from retrysafe.core.durations import seconds as seconds_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.cloudevents import attributes
-from retrysafe.types import Duration, Envelope, Published, Reception
+from retrysafe.types import Duration, Envelope, PublishResult, PublishStatus
 from retrysafe.webhooks.delivering import Delivery, Endpoint, Message
 from retrysafe.webhooks.sender import AsyncSender, Sender
 
@@ -48,13 +48,13 @@ A = TypeVar("A", bound=_Attempt)
 class _Desk(Generic[A]):
     """Which attempts are under way, and what is said of messages. No I/O."""
 
-    def __init__(self, endpoints: Endpoints, patience: Duration, at_once: int) -> None:
-        if at_once < 1:
-            raise ConfigurationError("at_once= is a number from 1.")
+    def __init__(self, endpoints: Endpoints, patience: Duration, concurrency: int) -> None:
+        if concurrency < 1:
+            raise ConfigurationError("concurrency= is a number from 1.")
         self._endpoints = endpoints
         self.by_topic = isinstance(endpoints, Mapping)
         self.patience = seconds_of(patience, "patience")
-        self._most = at_once
+        self._most = concurrency
         self.under_way: dict[tuple[str, str], A] = {}
         self._busy: Counter[str] = Counter()
         self._hanging: set[str] = set()
@@ -73,19 +73,21 @@ class _Desk(Generic[A]):
             begun.known.append(self._begin(envelope, start, begun))
         return begun
 
-    def _begin(self, envelope: Envelope, start: Callable[[Message, Endpoint], A], begun: _Begun[A]) -> Published | None:
+    def _begin(
+        self, envelope: Envelope, start: Callable[[Message, Endpoint], A], begun: _Begun[A]
+    ) -> PublishResult | None:
         name = (envelope.source, envelope.id)
         if name in self.under_way:
             return None
         try:
             endpoint = self._endpoint_of(envelope)
             if endpoint is None:
-                reception = Reception.STALLED if self.by_topic else Reception.FATAL
-                return Published(reception, f"no endpoint takes {envelope.topic!r}")
+                reception = PublishStatus.STALLED if self.by_topic else PublishStatus.REJECTED
+                return PublishResult(reception, f"no endpoint takes {envelope.topic!r}")
             message = Message(envelope.id, envelope.payload)
             addressed = replace(endpoint, headers={**endpoint.headers, **_fields(envelope)})
         except ConfigurationError as error:
-            return Published(Reception.FATAL, error.detail or str(error))
+            return PublishResult(PublishStatus.REJECTED, error.detail or str(error))
         where = _place(endpoint)
         if self._busy[where] >= self._most:
             return self._postponed(where)
@@ -106,7 +108,7 @@ class _Desk(Generic[A]):
             if not self._busy[where]:
                 del self._busy[where]
 
-    def said(self, envelopes: Sequence[Envelope], begun: _Begun[A]) -> list[Published]:
+    def said(self, envelopes: Sequence[Envelope], begun: _Begun[A]) -> list[PublishResult]:
         """What became of messages, as far as it is known, after their attempts have been waited for."""
         for where, attempts in begun.waited.items():
             if not any(attempt.done() for attempt in attempts):
@@ -114,19 +116,19 @@ class _Desk(Generic[A]):
                     self._hanging.add(where)
         return [known or self._said(one) for one, known in zip(envelopes, begun.known, strict=True)]
 
-    def _said(self, envelope: Envelope) -> Published:
+    def _said(self, envelope: Envelope) -> PublishResult:
         name = (envelope.source, envelope.id)
         if not self.under_way[name].done():
             return self._postponed(self.destination(envelope))
         try:
             return _received(self.under_way.pop(name).result())
         except Exception as error:  # noqa: BLE001 - of the user's client, say: it is this message's alone
-            return Published(Reception.UNKNOWN, f"{type(error).__name__}: {error}")
+            return PublishResult(PublishStatus.UNKNOWN, f"{type(error).__name__}: {error}")
 
-    def _postponed(self, where: str) -> Published:
+    def _postponed(self, where: str) -> PublishResult:
         """A message that waits for an endpoint: one that is busy, or one that does not answer at all."""
-        reception = Reception.STALLED if where in self._hanging else Reception.POSTPONED
-        return Published(reception, _UNDER_WAY, self.patience)
+        reception = PublishStatus.STALLED if where in self._hanging else PublishStatus.POSTPONED
+        return PublishResult(reception, _UNDER_WAY, self.patience)
 
     def _endpoint_of(self, envelope: Envelope) -> Endpoint | None:
         if isinstance(self._endpoints, Mapping):
@@ -137,7 +139,7 @@ class _Desk(Generic[A]):
 class _Begun(NamedTuple, Generic[A]):
     """What is known of the messages of a call before anything is waited for, and the attempts at each endpoint."""
 
-    known: list[Published | None]
+    known: list[PublishResult | None]
     waited: dict[str, list[A]]
 
     @property
@@ -158,31 +160,33 @@ def _fields(envelope: Envelope) -> dict[str, str]:
     return fields | {name: told[name] for name in _TRACE if name in told}
 
 
-def _received(delivery: Delivery) -> Published:
+def _received(delivery: Delivery) -> PublishResult:
     """How an endpoint took a message, by its answer."""
     said = delivery.reason or f"status {delivery.status}"
     pause = delivery.retry_after or 0.0
     match delivery.outcome:
         case "delivered":
-            return Published(Reception.ACKED)
+            return PublishResult(PublishStatus.ACKED)
         case "gone":
-            return Published(Reception.FATAL, "status 410: the endpoint wants no more")
+            return PublishResult(PublishStatus.REJECTED, "status 410: the endpoint wants no more")
         case "unknown":
-            return Published(Reception.UNKNOWN, said, pause)
+            return PublishResult(PublishStatus.UNKNOWN, said, pause)
         case _:
-            return Published(_refused(delivery), said, pause)
+            return PublishResult(_refused(delivery), said, pause)
 
 
-def _refused(delivery: Delivery) -> Reception:
+def _refused(delivery: Delivery) -> PublishStatus:
     """Whose fault it is that there was no success: the message's, the endpoint's, or nobody can tell."""
     status = delivery.status
     if status is None:
         if delivery.reason == "PoolTimeout":  # of our client: other endpoints have its connections
-            return Reception.POSTPONED
-        return Reception.RETRYABLE if delivery.reason == "LocalProtocolError" else Reception.STALLED
+            return PublishStatus.POSTPONED
+        return PublishStatus.RETRYABLE if delivery.reason == "LocalProtocolError" else PublishStatus.STALLED
     if status == 500:
-        return Reception.UNKNOWN
-    return Reception.RETRYABLE if 400 <= status < 500 and status not in _ENDPOINT_STATUSES else Reception.STALLED
+        return PublishStatus.UNKNOWN
+    return (
+        PublishStatus.RETRYABLE if 400 <= status < 500 and status not in _ENDPOINT_STATUSES else PublishStatus.STALLED
+    )
 
 
 class WebhookPublisher:
@@ -202,13 +206,15 @@ class WebhookPublisher:
         endpoints: the `Endpoint` of each topic, or a function that is given an envelope and returns one, or None. A
             topic without an endpoint waits for one; a message for which the function returns None is given up.
         patience: how long an answer is waited for before other messages go on.
-        at_once: how many requests one endpoint gets at the same time, at most.
+        concurrency: how many requests one endpoint gets at the same time, at most.
     """
 
-    def __init__(self, sender: Sender, endpoints: Endpoints, *, patience: Duration = "1s", at_once: int = 10) -> None:
+    def __init__(
+        self, sender: Sender, endpoints: Endpoints, *, patience: Duration = "1s", concurrency: int = 10
+    ) -> None:
         _check(sender)
         self._sender = sender
-        self._desk: _Desk[Future[Delivery]] = _Desk(endpoints, patience, at_once)
+        self._desk: _Desk[Future[Delivery]] = _Desk(endpoints, patience, concurrency)
         self._threads = ThreadPoolExecutor(200, "retrysafe-webhooks")
         self.by_topic = self._desk.by_topic
 
@@ -216,7 +222,7 @@ class WebhookPublisher:
         """The endpoint of a message, without what of its URL may be secret."""
         return self._desk.destination(envelope)
 
-    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Send them at the same time."""
         begun = self._desk.begin(envelopes, self._start)
         wait(begun.attempts, self._desk.patience)
@@ -234,18 +240,18 @@ class AsyncWebhookPublisher:
     """`WebhookPublisher` for async code, on an `AsyncSender`."""
 
     def __init__(
-        self, sender: AsyncSender, endpoints: Endpoints, *, patience: Duration = "1s", at_once: int = 10
+        self, sender: AsyncSender, endpoints: Endpoints, *, patience: Duration = "1s", concurrency: int = 10
     ) -> None:
         _check(sender)
         self._sender = sender
-        self._desk: _Desk[asyncio.Task[Delivery]] = _Desk(endpoints, patience, at_once)
+        self._desk: _Desk[asyncio.Task[Delivery]] = _Desk(endpoints, patience, concurrency)
         self.by_topic = self._desk.by_topic
 
     def destination(self, envelope: Envelope, /) -> str:
         """The endpoint of a message, without what of its URL may be secret."""
         return self._desk.destination(envelope)
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Published]:
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Send them at the same time."""
         begun = self._desk.begin(envelopes, self._start)
         if begun.attempts:
@@ -265,4 +271,4 @@ class AsyncWebhookPublisher:
 
 def _check(sender: Sender | AsyncSender) -> None:
     if sender.attempts != 1:
-        raise ConfigurationError("sender=: the relay tries again, so give its sender attempts=1.")
+        raise ConfigurationError("sender=: the relay tries again, so give its sender max_attempts=1.")

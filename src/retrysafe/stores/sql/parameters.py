@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrysafe.types import Allowance, Record, Stored, Want
+from retrysafe.types import Allowance, Record, StoredResult, Want
 
 
 def want_params(want: Want) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def seen_params(seen: Record) -> dict[str, Any]:
     return {"key": seen.key, "seen_attempt": seen.attempt, "seen_version": seen.version}
 
 
-def result_params(result: Stored | None) -> dict[str, Any]:
+def result_params(result: StoredResult | None) -> dict[str, Any]:
     """What is stored of a result, if there is one."""
     body, media_type, version = result or (None, None, None)
     return {"result": body, "media_type": media_type, "codec_version": version}

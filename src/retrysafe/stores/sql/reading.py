@@ -8,7 +8,7 @@ from retrysafe.core import quotas
 from retrysafe.core.transitions import state_of
 from retrysafe.ports import Rows
 from retrysafe.stores.sql.table import COLUMNS
-from retrysafe.types import Allowance, Page, Record, Refusal, Standing, Stored, Tally
+from retrysafe.types import Allowance, Page, Record, Refusal, Standing, StoredResult, Tally
 
 _USAGE = 4
 """How many columns tell how a quota is used; a record has more."""
@@ -52,7 +52,9 @@ def tallies(answer: Rows) -> list[Tally]:
 def _record_of(row: Any) -> Record:
     *head, result, media_type, codec_version, now = row
     stored = (
-        None if media_type is None else Stored(None if result is None else bytes(result), media_type, codec_version)
+        None
+        if media_type is None
+        else StoredResult(None if result is None else bytes(result), media_type, codec_version)
     )
     fields = dict(zip(COLUMNS, head, strict=False))
     key, fingerprint = bytes(fields.pop("key_hash")), bytes(fields.pop("fingerprint"))

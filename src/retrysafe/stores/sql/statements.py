@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from retrysafe.core.transitions import RULES, Event
+from retrysafe.core.transitions import RULES, Transition
 from retrysafe.ports import Query
 from retrysafe.stores.sql.table import KEPT, STANDING, TABLE, allowed, columns
 from retrysafe.types import Allowance
@@ -98,10 +98,10 @@ class SqlStatements:
             f"attempts = {self.p('attempts')}, effects = {self.p('effects')}, lease_until = t.now + {self.p('lease')}, "
             f"{self._written()}, result = NULL, media_type = NULL, codec_version = NULL{stamp}"
         )
-        update = self._update(changes, clock, f"{self._seen()} AND {allowed(Event.CLAIM)}{gate}")
+        update = self._update(changes, clock, f"{self._seen()} AND {allowed(Transition.CLAIM)}{gate}")
         return f"{update} RETURNING {columns()}, updated"
 
-    def _settle(self, clock: str, event: Event, own: bool) -> str:
+    def _settle(self, clock: str, event: Transition, own: bool) -> str:
         stamp = f" AND r.xact = {self.STAMP}" if self.STAMP and own else ""
         return self._update(
             f"state = '{RULES[event].target}', {self._result()}, {self._written()}",
@@ -110,7 +110,7 @@ class SqlStatements:
             f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",
         )
 
-    def _resolve(self, clock: str, event: Event) -> str:
+    def _resolve(self, clock: str, event: Transition) -> str:
         return self._update(
             f"state = '{RULES[event].target}', {self._result()}, {self._written()}",
             clock,
@@ -128,7 +128,7 @@ class SqlStatements:
 
     def _written(self) -> str:
         return (
-            f"updated = t.now, expires = t.now + {self.p('window')}, forget = t.now + {self.p('memory')}, "
+            f"updated = t.now, expires = t.now + {self.p('window')}, tombstone_until = t.now + {self.p('memory')}, "
             f"version = r.version + 1"
         )
 
@@ -152,17 +152,17 @@ class SqlStatements:
         sql = (
             f"WITH held (held_key, held_attempt, held_token, lease, kept, remembered) AS (VALUES {rows}) "
             f"UPDATE {TABLE} AS r SET lease_until = t.now + lease, updated = t.now, "
-            f"expires = t.now + kept, forget = t.now + remembered, version = r.version + 1 "
+            f"expires = t.now + kept, tombstone_until = t.now + remembered, version = r.version + 1 "
             f"FROM held, (SELECT {self.NOW} AS now) AS t WHERE r.key_hash IN ({keys}) "
             f"AND r.key_hash = held_key AND r.attempt = held_attempt "
-            f"AND r.token = held_token AND {allowed(Event.RENEW)} RETURNING key_hash"
+            f"AND r.token = held_token AND {allowed(Transition.RENEW)} RETURNING key_hash"
         )
         return self.query(sql, params)
 
     def forgotten_now(self) -> str:
         """The condition for a sweep, with the clock as a value: beside a joined clock no planner trusts the index
         to give the records in their order, and reads and sorts all that are forgotten for every batch."""
-        return allowed(Event.SWEEP).replace("t.now", f"(SELECT {self.NOW})")
+        return allowed(Transition.SWEEP).replace("t.now", f"(SELECT {self.NOW})")
 
     # ------------------------------------------------------------ quotas
 
@@ -180,7 +180,8 @@ class SqlStatements:
         ours = f"FROM {TABLE} AS q WHERE q.quota = {self.p('quota')}"
         filling = f"(SELECT q.created {ours} ORDER BY q.created DESC LIMIT 1 OFFSET {self.p('rate_before')})"
         kept = f"(SELECT count(*) {ours} AND {KEPT})"
-        forgotten = f"(SELECT min(q.forget) {ours} AND q.state NOT IN ('running', 'unknown') AND q.forget > t.now)"
+        settled = "q.state NOT IN ('running', 'unknown')"
+        forgotten = f"(SELECT min(q.tombstone_until) {ours} AND {settled} AND q.tombstone_until > t.now)"
         return (
             f"SELECT t.now, {filling if limited[0] else 'NULL'}, {kept if limited[1] else '0'}, "
             f"{forgotten if limited[1] else 'NULL'} FROM {clock} WHERE {condition}"
@@ -210,23 +211,25 @@ class SqlStatements:
     def _sweep(self, clock: str) -> str:
         return (
             f"DELETE FROM {TABLE} WHERE key_hash IN (SELECT r.key_hash FROM {TABLE} AS r "
-            f"WHERE {self.forgotten_now()} ORDER BY r.forget LIMIT {self.p('limit')}{self.SKIP_LOCKED})"
+            f"WHERE {self.forgotten_now()} ORDER BY r.tombstone_until LIMIT {self.p('limit')}{self.SKIP_LOCKED})"
         )
 
     def _forgotten(self, clock: str) -> str:
         return (
             f"SELECT {columns('r.')}, (SELECT {self.NOW}) FROM {TABLE} AS r WHERE {self.forgotten_now()} "
-            f"ORDER BY r.forget LIMIT {self.p('limit')}"
+            f"ORDER BY r.tombstone_until LIMIT {self.p('limit')}"
         )
 
     def remove_sql(self, count: int) -> str:
         """Remove ``count`` records if they are forgotten and as they were seen, by key and version."""
         rows = ", ".join(f"({self.p('key', f'key{i}')}, {self.p('version', f'version{i}')})" for i in range(count))
+        # the plus keeps SQLite from looking through all that is forgotten instead of looking up the keys
+        forgotten = self.forgotten_now().replace("r.tombstone_until", "+r.tombstone_until")
         return (
             f"DELETE FROM {TABLE} WHERE key_hash IN (WITH seen (seen_key, seen_version) AS (VALUES {rows}) "
             f"SELECT r.key_hash FROM seen CROSS JOIN {TABLE} AS r WHERE r.key_hash = seen_key "
-            f"AND r.version = seen_version AND {self.forgotten_now().replace('r.forget', '+r.forget')})"
-        )  # the plus keeps SQLite from looking through all that is forgotten instead of looking up the keys
+            f"AND r.version = seen_version AND {forgotten})"
+        )
 
     def _tally(self, clock: str) -> str:
         cases = " ".join(f"WHEN {condition} THEN '{standing}'" for standing, condition in STANDING.items())

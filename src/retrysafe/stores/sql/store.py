@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from retrysafe.core.transitions import RULES, Event, Guard, kept_fingerprint, started_before
+from retrysafe.core.transitions import RULES, Guard, Transition, kept_fingerprint, started_before
 from retrysafe.ports import Ask, Capabilities, Query
 from retrysafe.stores.sql import reading
 from retrysafe.stores.sql.parameters import quota_params, result_params, seen_params, want_params
 from retrysafe.stores.sql.statements import LIMITED, SqlStatements, limited_by
 from retrysafe.stores.sql.table import COLUMNS, TABLE, allowed, any_of, columns
 from retrysafe.stores.sql.transactions import SqlTransactions
-from retrysafe.types import Allowance, Clocks, Filter, Finding, Held, Page, Record, Refusal, Stored, Tally, Want
+from retrysafe.types import Allowance, Clocks, Filter, Finding, Held, Page, Record, Refusal, StoredResult, Tally, Want
 
 AT_ONCE = 1000
 """How many archived records one statement removes."""
@@ -20,8 +20,8 @@ AT_ONCE = 1000
 _UNREAD = ("result", "media_type", "codec_version")
 """Columns that an operator's list leaves out."""
 
-_RESOLVING: tuple[Event, ...] = tuple(
-    event for event, rule in RULES.items() if rule.guard is Guard.SEEN and event is not Event.CLAIM
+_RESOLVING: tuple[Transition, ...] = tuple(
+    event for event, rule in RULES.items() if rule.guard is Guard.SEEN and event is not Transition.CLAIM
 )
 
 
@@ -48,10 +48,10 @@ class SqlStore(SqlStatements, SqlTransactions):
         self._take_sql = {gated: self._take(clock, self.GATE if gated else "") for gated in (False, True)}
         self._settle_sql = {
             (event, own): self._settle(clock, event, own)
-            for event in (Event.COMPLETE, Event.FAIL, Event.DOUBT, Event.RELEASE)
+            for event in (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE)
             for own in (False, True)
         }
-        self._resolve_sql: dict[Event, str] = {event: self._resolve(clock, event) for event in _RESOLVING}
+        self._resolve_sql: dict[Transition, str] = {event: self._resolve(clock, event) for event in _RESOLVING}
         self._sweep_sql = self._sweep(clock)
         self._forgotten_sql = self._forgotten(clock)
         self._tally_sql = self._tally(clock)
@@ -90,7 +90,7 @@ class SqlStore(SqlStatements, SqlTransactions):
         params |= {"attempts": started_before(seen) + 1, "fingerprint": kept_fingerprint(want, seen)}
         return Ask(self.query(self._take_sql[want.transactional], params), reading.record)
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
         params = {
             "key": held.key,
@@ -102,7 +102,7 @@ class SqlStore(SqlStatements, SqlTransactions):
         }
         return Ask(self.query(self._settle_sql[event, held.transactional], params), reading.changed_one)
 
-    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+    def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         """Settle a record that is as seen."""
         params = {
             "key": seen.key,
@@ -151,15 +151,15 @@ class SqlStore(SqlStatements, SqlTransactions):
         found = self.query(sql, params, writes=False)
         return Ask(found, lambda answer: {record.key: record for record in reading.records(answer)})
 
-    def complete_many(self, held: Sequence[Held], result: Stored) -> Ask[int]:
+    def complete_many(self, held: Sequence[Held], result: StoredResult) -> Ask[int]:
         """Complete the records of one attempt."""
         first, stamp = held[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""
         among, params = self.among("key", "key", [one.key for one in held])
         params |= {"attempt": first.attempt, "window": first.clocks.window, "memory": first.clocks.memory}
         sql = self._update(
-            f"state = '{RULES[Event.COMPLETE].target}', {self._result()}, {self._written()}",
+            f"state = '{RULES[Transition.COMPLETE].target}', {self._result()}, {self._written()}",
             self.clock,
-            f"r.key_hash {among} AND r.attempt = {self.p('attempt')} AND {allowed(Event.COMPLETE)}{stamp}",
+            f"r.key_hash {among} AND r.attempt = {self.p('attempt')} AND {allowed(Transition.COMPLETE)}{stamp}",
         )
         return Ask(self.query(sql, params | result_params(result)), reading.count)
 

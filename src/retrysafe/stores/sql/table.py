@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from retrysafe.core.transitions import RULES, Event
+from retrysafe.core.transitions import RULES, Transition
 from retrysafe.types import Standing
 
 TABLE = "retrysafe_records"
@@ -23,14 +23,14 @@ COLUMNS = (
     "created",
     "updated",
     "expires",
-    "forget",
+    "tombstone_until",
     "version",
     "result",
     "media_type",
     "codec_version",
 )
 
-KEPT = "(q.state IN ('running', 'unknown') OR q.forget > t.now)"
+KEPT = "(q.state IN ('running', 'unknown') OR q.tombstone_until > t.now)"
 """The SQL condition for a record ``q`` not to be forgotten."""
 
 _SETTLED = "r.state IN ('completed', 'failed', 'released')"
@@ -38,15 +38,15 @@ STANDING: dict[Standing, str] = {
     Standing.RUNNING: "r.state = 'running' AND r.lease_until > t.now",
     Standing.LAPSED: "r.state = 'running' AND r.lease_until <= t.now",
     Standing.UNKNOWN: "r.state = 'unknown'",
-    Standing.COMPLETED: "r.state = 'completed' AND r.expires > t.now AND r.forget > t.now",
-    Standing.FAILED: "r.state = 'failed' AND r.expires > t.now AND r.forget > t.now",
-    Standing.RELEASED: "r.state = 'released' AND r.expires > t.now AND r.forget > t.now",
-    Standing.EXPIRED: f"{_SETTLED} AND r.expires <= t.now AND r.forget > t.now",
-    Standing.FORGOTTEN: f"{_SETTLED} AND r.forget <= t.now",
+    Standing.COMPLETED: "r.state = 'completed' AND r.expires > t.now AND r.tombstone_until > t.now",
+    Standing.FAILED: "r.state = 'failed' AND r.expires > t.now AND r.tombstone_until > t.now",
+    Standing.RELEASED: "r.state = 'released' AND r.expires > t.now AND r.tombstone_until > t.now",
+    Standing.EXPIRED: f"{_SETTLED} AND r.expires <= t.now AND r.tombstone_until > t.now",
+    Standing.FORGOTTEN: f"{_SETTLED} AND r.tombstone_until <= t.now",
 }
 
 
-def allowed(event: Event) -> str:
+def allowed(event: Transition) -> str:
     """The SQL condition for a record ``r`` at time ``t.now`` to take ``event``, from the table."""
     return any_of(RULES[event].sources)
 

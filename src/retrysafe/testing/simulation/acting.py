@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from retrysafe import codec, endings
 from retrysafe.core import keys, outcomes, quotas
 from retrysafe.core.outcomes import Ending, Ground, Verdict
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.endings import Said
 from retrysafe.ports import Ask, Cache, Steps, Store
 from retrysafe.programs import migrating, nearby, operating
@@ -26,7 +26,7 @@ from retrysafe.testing.simulation.judging import Judge
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.plan import Plan
 from retrysafe.testing.simulation.servers import Migrated
-from retrysafe.types import Allowance, Clocks, Effects, Held, Micros, Record, Stored, Want
+from retrysafe.types import Allowance, Clocks, Effects, Held, Micros, Record, StoredResult, Want
 
 R = TypeVar("R")
 Acts = Generator[Ask[Any] | int, Any, None]
@@ -42,14 +42,14 @@ class Cancelled(Exception):
     """The caller of a worker has gone away."""
 
 
-def decode(stored: Stored, version: int) -> Any:
+def decode(stored: StoredResult, version: int) -> Any:
     """Decode by the codec of a version: the shipping one, or that of the next version, which reads both."""
     if version > 1:
         stored = stored._replace(codec_version=codec.VERSION)
     return _CODEC.decode(stored, None)
 
 
-def answer_of(said: Said, result: Any) -> tuple[Event, Stored | None] | None:
+def answer_of(said: Said, result: Any) -> tuple[Transition, StoredResult | None] | None:
     """What a probe's words make of a record."""
     return endings.answer_of(said, _TERMS, result, None)
 
@@ -58,8 +58,8 @@ class Parts(NamedTuple):
     """What is put to the proof; a test replaces one part by a broken one to see it caught."""
 
     claim: Callable[[Store, Want], Steps[Outcome]] = claim
-    settle: Callable[[Store, Held, Event, Stored | None], Steps[bool]] = settle
-    resolve: Callable[[Store, Record, Event, Stored | None, Clocks], Steps[bool]] = resolve
+    settle: Callable[[Store, Held, Transition, StoredResult | None], Steps[bool]] = settle
+    resolve: Callable[[Store, Record, Transition, StoredResult | None, Clocks], Steps[bool]] = resolve
     renew: Callable[[Store, list[Held]], Steps[set[Held]]] = renew
     sweep: Callable[[Store, int], Steps[int]] = sweep
     forgotten: Callable[[Any, int], Steps[list[Record]]] = forgotten
@@ -74,8 +74,8 @@ class Parts(NamedTuple):
     migrate: Callable[..., Steps[Any]] = migrating.migrate
     require: Callable[[Any, int, str], Steps[None]] = migrating.require
     verdict: Callable[[Ending, Ground], Verdict] = outcomes.verdict
-    answer_of: Callable[[Said, Any], tuple[Event, Stored | None] | None] = answer_of
-    decode: Callable[[Stored, int], Any] = decode
+    answer_of: Callable[[Said, Any], tuple[Transition, StoredResult | None] | None] = answer_of
+    decode: Callable[[StoredResult, int], Any] = decode
     key_for: Callable[[Held], str] = lambda held: keys.derive(None, held.key, "bank")
 
 

@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from retrysafe import codec
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.testing.simulation.messages import Message
-from retrysafe.types import Allowance, Effects, Held, Micros, Record, State, Stored
+from retrysafe.types import Allowance, Effects, Held, Micros, Record, State, StoredResult
 
 _SETTLED = (State.COMPLETED, State.FAILED)
 _OPEN = (State.RUNNING, State.UNKNOWN)
@@ -67,9 +67,9 @@ class Intent(NamedTuple):
     number: int
 
 
-def result_of(attempt: str, token: int, version: int = codec.VERSION) -> Stored:
+def result_of(attempt: str, token: int, version: int = codec.VERSION) -> StoredResult:
     """The result of one attempt, by the codec of a version: it differs from that of every other."""
-    return Stored(b'"%b:%d"' % (attempt.encode(), token), codec.MEDIA_TYPE, version)
+    return StoredResult(b'"%b:%d"' % (attempt.encode(), token), codec.MEDIA_TYPE, version)
 
 
 def _is_over(record: Record, now: Micros) -> bool:
@@ -87,7 +87,7 @@ def _same(one: Record | None, other: Record) -> bool:
     return one is not None and one._replace(now=0) == other._replace(now=0)
 
 
-def _is_result(stored: Stored | None, record: Record) -> bool:
+def _is_result(stored: StoredResult | None, record: Record) -> bool:
     """Whether a result is the record's own, whichever version of the codec has written it."""
     return stored is not None and stored.body == result_of(record.attempt, record.token).body
 
@@ -102,7 +102,7 @@ class Judge:
         self._highest: dict[bytes, int] = {}
         self._claims: dict[tuple[str, int], tuple[int, Intent]] = {}
         self._effects: dict[Intent, int] = {}
-        self._answers: dict[Intent, Stored | None] = {}
+        self._answers: dict[Intent, StoredResult | None] = {}
         self._receipts: dict[str, bytes] = {}
         self._paid: Counter[bytes] = Counter()
         self._fences: dict[bytes, tuple[int, int]] = {}
@@ -130,7 +130,7 @@ class Judge:
 
     def _removed(self, message: Message, before: Record, now: Micros) -> None:
         self.seen["swept"] += 1
-        if message.kind not in ("sweep", "remove") or before.state in _OPEN or before.forget > now:
+        if message.kind not in ("sweep", "remove") or before.state in _OPEN or before.tombstone_until > now:
             self.broken(Check.KEPT, f"{message.kind} removed a {before.state} row")
         if message.kind == "remove" and not _same(self._archived.get((before.key, before.version)), before):
             self.broken(Check.ARCHIVED, f"version {before.version} was removed and is not in the archive")
@@ -180,18 +180,18 @@ class Judge:
             self.broken(Check.KEPT, f"{message.kind} changed fingerprint or count")
         if message.kind == "renew":
             self._renewed(before, after, now)
-        elif message.event is Event.EXPIRE:
+        elif message.event is Transition.EXPIRE:
             self._expired_by_operator(before, after)
             return
         elif before.state not in _OPEN:
             self.broken(Check.SETTLED, f"{message.event} changed a {before.state} record")
-        elif message.event is Event.SUSPECT:
+        elif message.event is Transition.SUSPECT:
             if before.state is not State.RUNNING or before.lease_until > now:
                 self.broken(Check.LEASE, f"a {before.state} record was suspected before its lease ended")
         elif message.kind == "resolve" and before.state is not State.UNKNOWN:
             self.broken(Check.SETTLED, f"{message.event} changed a {before.state} record")
         self._judge_truth(after)
-        if message.event is Event.COMPLETE and not _is_result(after.result, before):
+        if message.event is Transition.COMPLETE and not _is_result(after.result, before):
             self.broken(Check.TRUTH, f"{after.result} was stored for {before.attempt}")
 
     def _expired_by_operator(self, before: Record, after: Record) -> None:
@@ -265,13 +265,13 @@ class Judge:
             self.broken(Check.ONE_EFFECT, f"{self._effects[intent]} external effects for one intent")
         return True
 
-    def answered(self, attempt: str, token: int, result: Stored | None) -> None:
+    def answered(self, attempt: str, token: int, result: StoredResult | None) -> None:
         """Judge an answer that a caller was given as the stored one."""
         first = self._answers.setdefault(self.intent_of(attempt, token), result)
         if first != result or result is None:
             self.broken(Check.REPLAY, f"{result} after {first}")
 
-    def misread(self, stored: Stored, version: int) -> None:
+    def misread(self, stored: StoredResult, version: int) -> None:
         """A codec has read what it does not know."""
         self.broken(Check.READ, f"version {version} read a result of version {stored.codec_version}")
 
@@ -304,7 +304,7 @@ class Judge:
 
     def new_key(self, allowance: Allowance, others: Iterable[Record], now: Micros) -> None:
         """Judge the claim of a key without a record by the other records of the scope."""
-        kept = [record for record in others if record.state in _OPEN or record.forget > now]
+        kept = [record for record in others if record.state in _OPEN or record.tombstone_until > now]
         recent = sum(record.created > now - allowance.period for record in kept)
         if allowance.outstanding is not None and len(kept) >= allowance.outstanding:
             self.broken(Check.QUOTA, f"{len(kept)} keys were kept already")

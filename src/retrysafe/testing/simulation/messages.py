@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.ports import Ask, Cache, Capabilities, OperableStore
-from retrysafe.types import Cached, Clocks, Held, Micros, Record, Refusal, Stored, Want
+from retrysafe.types import Cached, Clocks, Held, Micros, Record, Refusal, StoredResult, Want
 
 
 class Message(NamedTuple):
@@ -19,7 +19,7 @@ class Message(NamedTuple):
     kind: str
     key: bytes
     named: Any
-    event: Event | None
+    event: Transition | None
     request: Any
     version: int = 1
     arguments: tuple[Any, ...] = ()
@@ -40,38 +40,40 @@ class WatchedStore:
         return self._store.admit(want)
 
     def claim(self, want: Want) -> Ask[Record | Refusal | None]:
-        return self._message("claim", want.key, want, Event.CLAIM, self._store.claim(want), want)
+        return self._message("claim", want.key, want, Transition.CLAIM, self._store.claim(want), want)
 
     def take(self, want: Want, seen: Record) -> Ask[Record | None]:
-        return self._message("take", want.key, seen, Event.CLAIM, self._store.take(want, seen), want, seen)
+        return self._message("take", want.key, seen, Transition.CLAIM, self._store.take(want, seen), want, seen)
 
-    def settle(self, held: Held, event: Event, result: Stored | None) -> Ask[bool]:
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
         return self._message(
             "settle", held.key, held, event, self._store.settle(held, event, result), held, event, result
         )
 
-    def resolve(self, seen: Record, event: Event, result: Stored | None, clocks: Clocks) -> Ask[bool]:
+    def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         request = self._store.resolve(seen, event, result, clocks)
         return self._message("resolve", seen.key, seen, event, request, seen, event, result, clocks)
 
     def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
         (one,) = held
-        return [self._message("renew", one.key, one, Event.RENEW, request, one) for request in self._store.renew(held)]
+        return [
+            self._message("renew", one.key, one, Transition.RENEW, request, one) for request in self._store.renew(held)
+        ]
 
     def read(self, key: bytes) -> Ask[Record | None]:
         return self._message("read", key, None, None, self._store.read(key), key)
 
     def sweep(self, limit: int) -> list[Ask[int]]:
-        return [self._message("sweep", b"", None, Event.SWEEP, request) for request in self._store.sweep(limit)]
+        return [self._message("sweep", b"", None, Transition.SWEEP, request) for request in self._store.sweep(limit)]
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
         return [self._message("forgotten", b"", None, None, request) for request in self._store.forgotten(limit)]
 
     def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
-        return [self._message("remove", b"", seen, Event.SWEEP, request) for request in self._store.remove(seen)]
+        return [self._message("remove", b"", seen, Transition.SWEEP, request) for request in self._store.remove(seen)]
 
     def _message(
-        self, kind: str, key: bytes, named: Any, event: Event | None, request: Ask[Any], *arguments: Any
+        self, kind: str, key: bytes, named: Any, event: Transition | None, request: Ask[Any], *arguments: Any
     ) -> Ask[Any]:
         return Ask(Message(kind, key, named, event, request.request, self._version, arguments), request.parse)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.testing.simulation.judging import LIVENESS, Violation
 from retrysafe.testing.simulation.network import Injected
 from retrysafe.testing.simulation.plan import Fault, Plan, name_of
@@ -102,7 +102,7 @@ def _line(line: Line) -> str:
     name = "" if who.named is None else who.named.attempt
     if who.kind == "take":
         name = f"(saw {name})"
-    event = who.kind if who.event in (None, Event.CLAIM) else who.event.value
+    event = who.kind if who.event in (None, Transition.CLAIM) else who.event.value
     if not isinstance(what, Record):
         return f"{when - EPOCH:>7} {name:<4} {event}: no change"
     now = f"{what.state.value} by {what.attempt}, token {what.token - EPOCH}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from retrysafe.core.transitions import RULES, Event
+from retrysafe.core.transitions import RULES, Transition
 from retrysafe.ports import OperableStore
 from retrysafe.programs.drivers import run
 from retrysafe.testing.histories import Operation
@@ -216,7 +216,7 @@ class _Schedule:
                 self._judge.broken(Check.IN_DOUBT, f"{record.key.decode()} is {record.state.value} by {record.attempt}")
             elif self._plan.sweeper and not self._stage.open:
                 standing = record.standing_at(self._time.of_the_store())
-                if standing in RULES[Event.SWEEP].sources or standing is Standing.FORGOTTEN:
+                if standing in RULES[Transition.SWEEP].sources or standing is Standing.FORGOTTEN:
                     self._judge.broken(Check.SWEPT, f"{record.key.decode()} is still there")
         if self._plan.fleet and self._world.schema.version != MIGRATIONS[-1].version:
             left_out = self._script is not None and {"m1", "m2"} <= self._script.without

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from retrysafe.codec import JSONCodec
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.errors import StoreUnavailable
 from retrysafe.ports import Ask
 from retrysafe.testing.simulation.acting import Act, Actor, Acts, Stage, on_connection
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.servers import LOCK, MIGRATIONS, UNLOCK
-from retrysafe.types import Record, Standing, Stored
+from retrysafe.types import Record, Standing, StoredResult
 
 _EXPIRABLE = (Standing.COMPLETED, Standing.FAILED)
 
@@ -37,11 +37,11 @@ def _settle_doubt(stage: Stage, actor: Actor, record: Record) -> Act[None]:
     happened = stage.judge.happened(record)
     if not stage.is_over(record.attempt) and not (happened and actor.chance() < stage.plan.hasty):
         return
-    event, result = Event.RESOLVE_RELEASED, None
+    event, result = Transition.RESOLVE_RELEASED, None
     if happened:
-        event, result = Event.RESOLVE_COMPLETED, _word("completed", record)
+        event, result = Transition.RESOLVE_COMPLETED, _word("completed", record)
     elif actor.chance() < 0.3:
-        event, result = Event.RESOLVE_FAILED, _word("failed", record)
+        event, result = Transition.RESOLVE_FAILED, _word("failed", record)
     steps = stage.parts.settle_doubt(
         stage.store, record.key, event, result, clocks=stage.clocks, attempt=record.attempt
     )
@@ -49,7 +49,7 @@ def _settle_doubt(stage: Stage, actor: Actor, record: Record) -> Act[None]:
     stage.judge.seen["operator settled" if change.done else "operator came too late"] += 1
 
 
-def _word(outcome: str, record: Record) -> Stored:
+def _word(outcome: str, record: Record) -> StoredResult:
     return JSONCodec().encode(f"{outcome} says the operator of {record.attempt}", None)
 
 

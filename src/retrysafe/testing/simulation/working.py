@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from retrysafe.core.decisions import Decision
 from retrysafe.core.outcomes import Ending, Ground
-from retrysafe.core.transitions import Event
+from retrysafe.core.transitions import Transition
 from retrysafe.endings import Said
 from retrysafe.errors import ResultNotEncodable, SchemaOutdated, StoreUnavailable
 from retrysafe.ports import Ask
@@ -13,7 +13,7 @@ from retrysafe.testing.simulation.acting import Act, Actor, Acts, Cancelled, Sta
 from retrysafe.testing.simulation.judging import result_of
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.servers import FIT, CacheServer
-from retrysafe.types import Held, Record, State, Stored, Want
+from retrysafe.types import Held, Record, State, StoredResult, Want
 
 
 class Refused(Exception):
@@ -119,7 +119,7 @@ def _refused(stage: Stage, actor: Actor, outcome: NotWon) -> bool:
     return True
 
 
-def _read(stage: Stage, actor: Actor, stored: Stored) -> bool:
+def _read(stage: Stage, actor: Actor, stored: StoredResult) -> bool:
     """Whether the codec of the actor's version could read a result."""
     try:
         stage.parts.decode(stored, actor.version)
@@ -148,19 +148,19 @@ def _hold(stage: Stage, actor: Actor, held: Held) -> Act[bool]:
     try:
         recorded = yield from stage.parts.settle(store, held, word.event, _stored(word.event, result))
     except StoreUnavailable:
-        stage.judge.seen["unrecorded"] += 1
+        stage.judge.seen["result_not_stored"] += 1
         return ending is Ending.RETURNED  # the value is returned, and the lease lapses
     if not recorded:
         stage.judge.seen["lease lost"] += 1
         return False
-    if word.event in (Event.COMPLETE, Event.FAIL):
+    if word.event in (Transition.COMPLETE, Transition.FAIL):
         stage.judge.answered(held.attempt, held.token, result)
         return True
     return False
 
 
-def _stored(event: Event, result: Stored) -> Stored | None:
-    return None if event is Event.RELEASE else result
+def _stored(event: Transition, result: StoredResult) -> StoredResult | None:
+    return None if event is Transition.RELEASE else result
 
 
 def _work(stage: Stage, actor: Actor, held: Held) -> Act[Ending]:

@@ -1,0 +1,12 @@
+ALTER TABLE retrysafe_outbox_relays RENAME COLUMN last_seen_at TO seen;
+ALTER TABLE retrysafe_outbox_relays RENAME COLUMN started_at TO since;
+ALTER TABLE retrysafe_outbox_paused RENAME COLUMN paused_at TO since;
+ALTER TABLE retrysafe_inbox_dead RENAME COLUMN dead_at TO died;
+ALTER TABLE retrysafe_outbox_dead RENAME COLUMN dead_at TO died;
+ALTER INDEX retrysafe_inbox_attempts_updated RENAME TO retrysafe_inbox_troubles_updated;
+ALTER TABLE retrysafe_inbox_attempts RENAME TO retrysafe_inbox_troubles;
+ALTER INDEX retrysafe_outbox_attempts_until RENAME TO retrysafe_outbox_troubles_until;
+ALTER INDEX retrysafe_outbox_attempts_bucket RENAME TO retrysafe_outbox_troubles_bucket;
+ALTER TABLE retrysafe_outbox_attempts RENAME TO retrysafe_outbox_troubles;
+ALTER INDEX retrysafe_records_tombstone RENAME TO retrysafe_records_forget;
+ALTER TABLE retrysafe_records RENAME COLUMN tombstone_until TO forget;
