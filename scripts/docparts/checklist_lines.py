@@ -233,7 +233,7 @@ CLIENTS = (
         "The volume of retries is watched, not errors alone",
         (
             ALERTS,
-            feature("`retrysafe.client.retries`", "reference/occurrences.md#metrics"),
+            feature("`retrysafe.client.retries`", "reference/events.md#metrics"),
             test("observing/test_metrics.py::test_a_replay"),
         ),
     ),
@@ -470,7 +470,7 @@ CONSUMING = (
     Line(
         "M7",
         "A hit is logged as normal",
-        (page("occurrences", "reference/occurrences.md"), test("observing/test_metrics.py::test_a_replay")),
+        (page("events", "reference/events.md"), test("observing/test_metrics.py::test_a_replay")),
     ),
     Line(
         "M8",
@@ -519,7 +519,7 @@ PUBLISHING = (
         "P7",
         "Lag is a metric of its own",
         (
-            page("metrics", "reference/occurrences.md#metrics"),
+            page("metrics", "reference/events.md#metrics"),
             test("messaging/test_operating.py::test_events_tell_what_left_and_what_did_not"),
         ),
     ),
@@ -593,14 +593,14 @@ OPERATION = (
         "O4",
         "Keys and decisions are logged",
         (
-            page("occurrences", "reference/occurrences.md"),
+            page("events", "reference/events.md"),
             test("observing/test_logs.py::test_json_of_a_call_its_replay_and_a_mismatch"),
         ),
     ),
     Line(
         "O5",
         "The rate of duplicates is known",
-        (page("metrics", "reference/occurrences.md#metrics"), test("observing/test_metrics.py::test_a_replay")),
+        (page("metrics", "reference/events.md#metrics"), test("observing/test_metrics.py::test_a_replay")),
     ),
     Line(
         "O6",

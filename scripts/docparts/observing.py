@@ -1,4 +1,4 @@
-"""Occurrences and metrics."""
+"""Events and metrics."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 
 from docparts.markdown import codes, table
 from retrysafe import metrics
-from retrysafe.observers import OCCURRENCES
+from retrysafe.observers import EVENTS
 
 
-def occurrences() -> str:
-    """One row per occurrence: its log level, its fields, the literature's name, the metrics that it moves."""
+def events() -> str:
+    """One row per event: its log level, its fields, the literature's name, the metrics that it moves."""
     rows = [
         (
             f"`{name}`",
@@ -20,15 +20,15 @@ def occurrences() -> str:
             codes((kind.alias,)),
             _moved(name),
         )
-        for name, kind in OCCURRENCES.items()
+        for name, kind in EVENTS.items()
     ]
     return table(("name", "log level", "what it means", "fields", "alias", "metrics"), rows)
 
 
-def _moved(occurrence: str) -> str:
-    if occurrence == "store_request":
+def _moved(event: str) -> str:
+    if event == "store_request":
         return codes((metrics.STORE_DURATION.name,))
-    return codes(name.removeprefix("retrysafe.") for name in metrics.counted_by(occurrence))
+    return codes(name.removeprefix("retrysafe.") for name in metrics.counted_by(event))
 
 
 def instruments() -> str:
@@ -57,5 +57,5 @@ def instruments() -> str:
 
 
 def _told_apart(counter: metrics.Counter) -> list[str]:
-    fields = {field for name in counter.occurrences for field in OCCURRENCES[name].fields}
+    fields = {field for name in counter.events for field in EVENTS[name].fields}
     return ["outcome"] * bool(counter.outcome or counter.field) + ["error.type"] * ("error_type" in fields)

@@ -51,7 +51,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "injected": guarantees.injected,
     "metrics": observing.instruments,
     "mutation": guarantees.mutation,
-    "occurrences": observing.occurrences,
+    "events": observing.events,
     "operator": reference.operator,
     "outbox": outbox.names,
     "outcomes": protocol.outcomes,

@@ -15,7 +15,7 @@ from retrysafe.operating import Clock, Operator, Status
 from retrysafe.programs.operating import Change
 
 API = ("Boundary", "Claim", "Keyring", "Quota", "current", "layered", "reject", "wait")
-PORTS = ("Codec", "JSONCodec", "Stored", "Observer", "Occurrence", "Watch", "LoggingObserver")
+PORTS = ("Codec", "JSONCodec", "StoredResult", "Observer", "Event", "Watch", "LoggingObserver")
 
 
 def errors() -> str:

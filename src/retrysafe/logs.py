@@ -9,9 +9,9 @@ from typing import Any
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes each log record as one line of JSON: an occurrence of retrysafe with its fields, any other as a message.
+    """Writes each log record as one line of JSON: an event of retrysafe with its fields, any other as a message.
 
-    An occurrence has ``event`` (its stable name), ``alias`` (the literature's name, if there is one), ``boundary``,
+    An event has ``event`` (its stable name), ``alias`` (the literature's name, if there is one), ``boundary``,
     ``operation``, ``key`` (redacted), ``attempt``, and the fields of its name.
     """
 

@@ -1,4 +1,4 @@
-"""What is counted of the occurrences: stable names, units and meanings, for every exporter and every dashboard."""
+"""What is counted of the events: stable names, units and meanings, for every exporter and every dashboard."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ ENDINGS = ("completed", "result_withheld", "failed", "released", "rolled_back", 
 
 
 class Counter(NamedTuple):
-    """Counts occurrences of some names.
+    """Counts events of some names.
 
-    The attribute ``retrysafe.outcome`` is the occurrence's name with ``outcome``, else what its ``field`` holds. Each
+    The attribute ``retrysafe.outcome`` is the event's name with ``outcome``, else what its ``field`` holds. Each
     counts for one, or for the number in its field ``amount``; with ``side``, only those whose field of that name is so.
     """
 
     name: str
     unit: str
     text: str
-    occurrences: tuple[str, ...]
+    events: tuple[str, ...]
     outcome: bool = False
     field: str = ""
     amount: str = ""
@@ -41,12 +41,12 @@ class Counter(NamedTuple):
 
 
 class Gauge(NamedTuple):
-    """What a field of an occurrence said last."""
+    """What a field of an event said last."""
 
     name: str
     unit: str
     text: str
-    occurrence: str
+    event: str
     field: str
 
 
@@ -284,9 +284,9 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Bounds of the histograms, in seconds: from a local file to a store that is nearly away, and to long work."""
 
 
-def counted_by(occurrence: str) -> list[str]:
-    """The names of the counters and gauges that an occurrence moves."""
+def counted_by(event: str) -> list[str]:
+    """The names of the counters and gauges that an event moves."""
     return [
-        *(counter.name for counter in COUNTERS if occurrence in counter.occurrences),
-        *(gauge.name for gauge in GAUGES if gauge.occurrence == occurrence),
+        *(counter.name for counter in COUNTERS if event in counter.events),
+        *(gauge.name for gauge in GAUGES if gauge.event == event),
     ]

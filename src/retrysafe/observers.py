@@ -16,7 +16,7 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 
 
 class EventSpec(NamedTuple):
-    """What an occurrence of one name is: its level in the log, what it means, the fields it carries.
+    """What an event of one name is: its level in the log, what it means, the fields it carries.
 
     ``alias`` is the name that the literature on idempotency keys uses for it.
     """
@@ -231,7 +231,7 @@ EVENTS: dict[str, EventSpec] = {
         ERROR, "the work ended and its outcome could not be stored while the lease lasted: it lapses", ("ending",)
     ),
 }
-"""Every occurrence by its name."""
+"""Every event by its name."""
 
 NO_FIELDS: Mapping[str, Any] = {}
 
@@ -247,23 +247,23 @@ def logger() -> logging.Logger:
 
 
 class LoggingObserver:
-    """Logs every occurrence to the logger "retrysafe", the key redacted to eight digits of its hash.
+    """Logs every event to the logger "retrysafe", the key redacted to eight digits of its hash.
 
-    Each log record carries the occurrence as ``record.retrysafe``, a dict; `retrysafe.logs.JsonFormatter` writes it.
+    Each log record carries the event as ``record.retrysafe``, a dict; `retrysafe.logs.JsonFormatter` writes it.
     """
 
     def __init__(self, log: logging.Logger | None = None) -> None:
         self._log = log or logger()
 
     def is_enabled(self, name: str, /) -> bool:
-        """Whether the log takes the level of occurrences of this name."""
+        """Whether the log takes the level of events of this name."""
         return self._log.isEnabledFor(EVENTS[name].level)
 
-    def __call__(self, occurrence: Event, /) -> None:
+    def __call__(self, event: Event, /) -> None:
         """Log it, if the log takes its level."""
-        meaning = EVENTS[occurrence.name]
+        meaning = EVENTS[event.name]
         if self._log.isEnabledFor(meaning.level):
-            name, boundary, operation, key, attempt, fields = occurrence
+            name, boundary, operation, key, attempt, fields = event
             known = {"boundary": boundary, "operation": operation, "key": key, "attempt": attempt}
             named = {field: value for field, value in known.items() if value or boundary} | dict(fields)
             self._log.log(
@@ -271,7 +271,7 @@ class LoggingObserver:
                 "%s %s",
                 name,
                 " ".join(f"{field}={_shown(value)}" for field, value in named.items()),
-                extra={"retrysafe": {**occurrence._asdict(), "alias": meaning.alias}},
+                extra={"retrysafe": {**event._asdict(), "alias": meaning.alias}},
             )
 
 
@@ -298,7 +298,7 @@ class Observers:
         self._watching = any(hasattr(observer, "watch") for observer, _ in self._each)
 
     def is_enabled(self, name: str) -> bool:
-        """Whether anybody wants occurrences of this name."""
+        """Whether anybody wants events of this name."""
         for _, wants in self._each:
             try:
                 if wants is None or wants(name):
@@ -310,14 +310,14 @@ class Observers:
     def emit(
         self, name: str, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]
     ) -> None:
-        """Tell those who want it; the occurrence is made only for them."""
-        occurrence: Event | None = None
+        """Tell those who want it; the event is made only for them."""
+        event: Event | None = None
         for observer, wants in self._each:
             try:
                 if wants is None or wants(name):
-                    if occurrence is None:
-                        occurrence = Event(name, boundary, operation, keys.redact(key), attempt, fields)
-                    observer(occurrence)
+                    if event is None:
+                        event = Event(name, boundary, operation, keys.redact(key), attempt, fields)
+                    observer(event)
             except Exception:  # noqa: BLE001 - it is logged, and must stop nobody
                 _failed(name)
 

@@ -169,8 +169,8 @@ class Operator:
     def resolve(self, seen: Record, outcome: Outcome, *, result: Any = None, reason: str = "") -> Change:
         """Settle a key whose attempt ended, or died, in doubt, after you found out what became of its effect.
 
-        "completed" stores ``result`` as the answer (a `Stored` as it is, anything else by `JSONCodec`), "failed" a
-        failure with ``result`` as its message, and "released" lets the next attempt run. Not done if the
+        "completed" stores ``result`` as the answer (a `StoredResult` as it is, anything else by `JSONCodec`), "failed"
+        a failure with ``result`` as its message, and "released" lets the next attempt run. Not done if the
         key is not in doubt, or is another attempt's by now. An answer to a boundary with ``encryption=`` needs its
         keyring: without it, retries could not read it.
         """

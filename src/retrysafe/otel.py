@@ -43,7 +43,7 @@ _NO_FAILURE = ("", "completed")
 
 
 class OpenTelemetryObserver:
-    """Counts every occurrence, measures store and work, and puts a span around each attempt; for ``observers=``.
+    """Counts every event, measures store and work, and puts a span around each attempt; for ``observers=``.
 
     The providers are by default the global ones, which may be set up later. Spans and log lines of the guarded work
     nest under the span of its attempt. One observer serves any number of boundaries.
@@ -57,9 +57,9 @@ class OpenTelemetryObserver:
         self._instruments = _instruments_of(meter_provider)
         self._tracer = trace.get_tracer("retrysafe", retrysafe.__version__, tracer_provider)
 
-    def __call__(self, occurrence: Event, /) -> None:
+    def __call__(self, event: Event, /) -> None:
         """Count what is told of no attempt: what passed unguarded, and what a person did."""
-        self._instruments.count(occurrence, self._instruments.labels(occurrence))
+        self._instruments.count(event, self._instruments.labels(event))
 
     def watch(self, received: Event, /) -> AttemptWatch:
         """Begin the span of an attempt."""
@@ -107,9 +107,9 @@ class AttemptWatch:
         """Whether its work runs, in this process and not in the one that this was forked from."""
         return not self._closed and self._pid == os.getpid()
 
-    def __call__(self, occurrence: Event, /) -> None:
+    def __call__(self, event: Event, /) -> None:
         """Note what the attempt does; it may be told from the heartbeat's thread."""
-        name, fields = occurrence.name, occurrence.fields
+        name, fields = event.name, event.fields
         if name == "store_request":
             self._asked(fields)
         elif name in BEGINNINGS:
@@ -122,7 +122,7 @@ class AttemptWatch:
         elif name in ENDINGS or (name == "lease_lost" and not self._ending):
             self._ending = name
             self._error_type = str(fields.get("error_type", ""))
-        self._instruments.count(occurrence, self.labels)
+        self._instruments.count(event, self.labels)
         if name not in _NO_EVENTS and not self._closed:
             self._span.add_event(name, {f"retrysafe.{field}": _value(value) for field, value in fields.items()})
 
@@ -182,21 +182,21 @@ class _Instruments:
             IN_PROGRESS.name, [self._count_running], IN_PROGRESS.unit, IN_PROGRESS.text
         )
 
-    def labels(self, occurrence: Event) -> Labels:
-        """What every metric of an occurrence is told apart by."""
+    def labels(self, event: Event) -> Labels:
+        """What every metric of an event is told apart by."""
         found: Labels = {
-            "retrysafe.boundary": self._few("boundary", occurrence.boundary),
-            "retrysafe.operation": self._few("operation", occurrence.operation),
+            "retrysafe.boundary": self._few("boundary", event.boundary),
+            "retrysafe.operation": self._few("operation", event.operation),
         }
-        if "effects" in occurrence.fields:
-            found["retrysafe.effects"] = occurrence.fields["effects"]
+        if "effects" in event.fields:
+            found["retrysafe.effects"] = event.fields["effects"]
         return found
 
-    def count(self, occurrence: Event, labels: Labels) -> None:
-        """Move every counter of the occurrence; how attempts end is counted once, at their end."""
-        name, fields = occurrence.name, occurrence.fields
+    def count(self, event: Event, labels: Labels) -> None:
+        """Move every counter of the event; how attempts end is counted once, at their end."""
+        name, fields = event.name, event.fields
         for counter in _COUNTED_BY.get(name, ()):
-            if counter.name != ATTEMPTS and counter.counts(occurrence):
+            if counter.name != ATTEMPTS and counter.counts(event):
                 outcome = fields[counter.field] if counter.field else name if counter.outcome else ""
                 amount = fields[counter.amount] if counter.amount else 1
                 self.add(counter.name, labels, outcome, fields.get("error_type", ""), amount)
@@ -239,10 +239,10 @@ class _Instruments:
 
 
 _COUNTED_BY = {
-    name: [counter for counter in COUNTERS if name in counter.occurrences]
-    for name in {name for counter in COUNTERS for name in counter.occurrences}
+    name: [counter for counter in COUNTERS if name in counter.events]
+    for name in {name for counter in COUNTERS for name in counter.events}
 }
-_SHOWN_BY = {gauge.occurrence: [one for one in GAUGES if one.occurrence == gauge.occurrence] for gauge in GAUGES}
+_SHOWN_BY = {gauge.event: [one for one in GAUGES if one.event == gauge.event] for gauge in GAUGES}
 _by_provider: WeakKeyDictionary[metrics.MeterProvider, _Instruments] = WeakKeyDictionary()
 _of_the_global_one: list[_Instruments] = []
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable, migrations
+from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable
 from retrysafe.archive import JsonLines
 from retrysafe.connect import connect
 from retrysafe.observers import Observers
@@ -107,9 +107,7 @@ def stopped(store: str, name: str, colour: str, back: str = "") -> None:
 
 
 def older(store: str, name: str) -> None:
-    """A worker of the first version of the schema, which it makes where it is missing; it works over a migration."""
-    every = migrations.load
-    migrations.load = lambda dialect: every(dialect)[:1]  # type: ignore[assignment]
+    """A worker of this version of the schema, which it makes where it is missing; it works over a migration."""
     connect(store).migrate()
     boundary = Boundary(name, store=store, lease="60s", observers=())
     served, over = list[int](), threading.Event()

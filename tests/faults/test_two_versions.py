@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
 
-from retrysafe import InProgress, KeyReused, Quota, SchemaOutdated
+from retrysafe import InProgress, KeyReused, SchemaOutdated, migrations
 from retrysafe.connect import connect, forget
+from retrysafe.messaging import Envelope, Outbox, OutboxOperator, PublishResult, PublishStatus, Relay
+from retrysafe.programs.migrating import Migration
 from tests.faults.conftest import Making
-from tests.faults.helpers import Child, own_database, unique
+from tests.faults.helpers import Child, ask_sql, own_database, run_sql, unique
 from tests.stores.ageing import mysql_connection
 
 pytestmark = [pytest.mark.fault(82, 83), pytest.mark.prove]
@@ -43,6 +45,27 @@ def _empty_mysql(server: str) -> Iterator[str]:
             cursor.execute(f"DROP DATABASE {name}")
 
 
+class Refusing:
+    """A broker that takes nothing."""
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> list[PublishResult]:
+        return [PublishResult(PublishStatus.REJECTED, "no") for _ in envelopes]
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is of a version of retrysafe that has one more migration than its children, which only adds."""
+    known = migrations.load
+
+    def load(dialect: str) -> tuple[Migration, ...]:
+        *_, last = known(dialect)
+        added = Migration(last.version + 1, "later", ("ALTER TABLE retrysafe_records ADD COLUMN later INTEGER",))
+        return (*known(dialect), added)
+
+    monkeypatch.setattr(migrations, "load", load)
+
+
+@pytest.mark.usefixtures("later")
 def test_a_migration_disturbs_no_worker_of_the_version_before(empty: str, make: Making) -> None:
     """It only adds: an older worker claims, holds and completes over it, and each version knows the other's records."""
     name = unique()
@@ -50,7 +73,7 @@ def test_a_migration_disturbs_no_worker_of_the_version_before(empty: str, make: 
         assert older.hears() == "holding"
         across = f"across {older.hears()}"
         connect(empty, migrate=False).migrate()
-        newer = make(empty, name=name, quota=Quota(outstanding=1000))
+        newer = make(empty, name=name)
         with pytest.raises(InProgress), newer.claim(across, payload="p"):
             pytest.fail("the older one holds it")
         with newer.claim("by the newer", payload="p") as claim:
@@ -66,6 +89,7 @@ def test_a_migration_disturbs_no_worker_of_the_version_before(empty: str, make: 
             pytest.fail("the versions read each other's fingerprints")
 
 
+@pytest.mark.usefixtures("later")
 def test_a_worker_of_the_version_before_can_be_started_after_the_migration(empty: str, make: Making) -> None:
     """As while a deployment is rolled out, or rolled back."""
     name = unique()
@@ -81,6 +105,7 @@ def test_a_worker_of_the_version_before_can_be_started_after_the_migration(empty
         assert older.hears() == "ended"
 
 
+@pytest.mark.usefixtures("later")
 def test_the_newer_version_waits_for_its_migration(empty: str, make: Making) -> None:
     """Deployed too early it refuses before the work, until the schema is there; a file migrates itself."""
     name = unique()
@@ -88,10 +113,34 @@ def test_the_newer_version_waits_for_its_migration(empty: str, make: Making) -> 
         assert older.hears() == "holding"
         newer = make(empty, name=name)
         if not empty.startswith("sqlite"):
-            with pytest.raises(SchemaOutdated, match=r"has schema version 1.*retrysafe migrate"), newer.claim("key"):
+            with (
+                pytest.raises(SchemaOutdated, match=r"has schema version \d+, this .*retrysafe migrate"),
+                newer.claim("key"),
+            ):
                 pytest.fail("the handler was run")
             connect(empty).migrate()
         with newer.claim("key") as claim:
             claim.result = "the newer"
         with newer.claim("key") as claim:
             assert claim.replayed
+
+
+def test_what_version_0_1_has_written_is_there_after_its_names_have_changed(empty: str, make: Making) -> None:
+    """Undone and made again, migration 6 keeps records, messages, attempts and dead letters."""
+    connect(empty, migrate=False).migrate()
+    boundary = make(empty, effects="transactional")
+    with boundary.claim("key", payload="p") as claim:
+        claim.result = "the older"
+        Outbox(empty, source="/shop").add(claim.tx, "orders", {"order": 1}, key="1")
+    assert Relay(empty, Refusing(), observers=()).run_once().dead == 1
+
+    for statement in migrations.backward(connect(empty).kind, 6):
+        run_sql(empty, statement)
+    assert ask_sql(empty, "SELECT forget FROM retrysafe_records")[0]
+    assert len(ask_sql(empty, "SELECT died FROM retrysafe_outbox_dead")[0]) == 1
+    connect(empty).migrate()
+
+    with boundary.claim("key", payload="p") as claim:
+        assert (claim.replayed, claim.result) == (True, "the older")
+    (letter,) = OutboxOperator(empty, observers=()).dead()
+    assert (letter.envelope.topic, letter.error, letter.dead_at <= letter.now) == ("orders", "no", True)

@@ -59,7 +59,7 @@ def other(event: WebhookEvent[Any]) -> None:
 
 
 class Own:
-    name, redelivers, body_limit, media_types = "own", 3600.0, 1 << 20, ("application/json",)
+    name, redelivery_window, body_limit, media_types = "own", 3600.0, 1 << 20, ("application/json",)
 
     def verify(self, head: Head, body: bytes, now: float) -> int | None:
         return int(head.signed("x-time"))

@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request
 from flask import Flask
 from starlette.testclient import TestClient
 
-from retrysafe import Boundary, ConfigurationError
+from retrysafe import Boundary, ConfigurationError, Event
 from retrysafe.connect import connect
 from retrysafe.webhooks import Receiver, WebhookEvent, asgi, flask, starlette, wsgi
 from tests.conftest import require
@@ -368,7 +368,7 @@ def test_django_what_a_handler_did_under_atomic_requests_is_undone_when_it_fails
             cursor.execute("CREATE TABLE paid (event varchar(50))")
         open_when_completed: list[bool] = []
 
-        def observe(told: WebhookEvent) -> None:
+        def observe(told: Event) -> None:
             if told.name == "completed":
                 open_when_completed.append(connections[alias].in_atomic_block)
 

@@ -810,7 +810,7 @@ def test_a_window_shorter_than_the_provider_delivers_again_is_refused(place: Pla
 class Shop:
     """A provider of somebody's own: base64 of a header, the id in another."""
 
-    name, redelivers, body_limit, media_types = "shop", 3600.0, 1 << 16, (JSON,)
+    name, redelivery_window, body_limit, media_types = "shop", 3600.0, 1 << 16, (JSON,)
 
     def verify(self, head: Head, body: bytes, now: float) -> None:
         check_signature([digest.hex().encode() for digest in signs([b"secret"], body)], [head.signed("x-shop-hmac")])

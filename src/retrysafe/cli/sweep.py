@@ -119,9 +119,9 @@ class _Total:
         self.seconds = 0.0
         self.skipped: tuple[str, ...] = ()
 
-    def __call__(self, occurrence: Event, /) -> None:
-        fields = occurrence.fields
-        if occurrence.name == "swept":
+    def __call__(self, event: Event, /) -> None:
+        fields = event.fields
+        if event.name == "swept":
             self.removed += fields["removed"]
             self.archived += fields["archived"]
             self.seconds += fields["seconds"]

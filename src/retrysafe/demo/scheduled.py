@@ -102,10 +102,10 @@ class Told:
     def __init__(self, attempt: Mishaps) -> None:
         self._attempt = attempt
 
-    def __call__(self, occurrence: Event, /) -> None:
+    def __call__(self, event: Event, /) -> None:
         """Tell it, if the coordinator counts it."""
-        if isinstance(self._attempt, Scheduled) and occurrence.name in _TOLD:
-            self._attempt.tell(_TOLD[occurrence.name])
+        if isinstance(self._attempt, Scheduled) and event.name in _TOLD:
+            self._attempt.tell(_TOLD[event.name])
 
     def close(self, error: BaseException | None) -> None:
         """The attempt is over."""
@@ -114,7 +114,7 @@ class Told:
 class Telling:
     """An observer that tells the coordinator which attempts took a key over, and which had lost theirs."""
 
-    def __call__(self, occurrence: Event, /) -> None:
+    def __call__(self, event: Event, /) -> None:
         """There is nothing to tell but of attempts."""
 
     def watch(self, received: Event) -> Watch:

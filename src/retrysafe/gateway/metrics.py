@@ -20,8 +20,7 @@ DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
 _COUNTED_BY = {
-    name: [counter for counter in COUNTERS if name in counter.occurrences and counter.name != ATTEMPTS]
-    for name in EVENTS
+    name: [counter for counter in COUNTERS if name in counter.events and counter.name != ATTEMPTS] for name in EVENTS
 }
 
 
@@ -55,23 +54,23 @@ class Metrics:
             registry=registry,
         )
 
-    def __call__(self, occurrence: Event, /) -> None:
+    def __call__(self, event: Event, /) -> None:
         """Count what is told of no attempt."""
-        self._count(occurrence)
+        self._count(event)
 
     def watch(self, received: Event, /) -> Attempt:
         """Count what is told of one attempt."""
         return Attempt(self, received)
 
-    def add(self, counter: str, occurrence: Event, outcome: str) -> None:
+    def add(self, counter: str, event: Event, outcome: str) -> None:
         """Add one to a counter."""
-        self._counters[counter].labels(occurrence.boundary, occurrence.operation, outcome).inc()
+        self._counters[counter].labels(event.boundary, event.operation, outcome).inc()
 
-    def _count(self, occurrence: Event) -> None:
-        for counter in _COUNTED_BY.get(occurrence.name, ()):
-            if counter.counts(occurrence):
-                outcome = occurrence.name if counter.outcome else ""
-                self.add(counter.name, occurrence, str(occurrence.fields[counter.field]) if counter.field else outcome)
+    def _count(self, event: Event) -> None:
+        for counter in _COUNTED_BY.get(event.name, ()):
+            if counter.counts(event):
+                outcome = event.name if counter.outcome else ""
+                self.add(counter.name, event, str(event.fields[counter.field]) if counter.field else outcome)
 
     def text(self) -> bytes:
         """All of it, of all workers."""
@@ -92,14 +91,14 @@ class Attempt:
         self._received = received
         self._decided = self._ending = ""
 
-    def __call__(self, occurrence: Event, /) -> None:
+    def __call__(self, event: Event, /) -> None:
         """Note what the attempt does."""
-        name = occurrence.name
+        name = event.name
         if name in DECISIONS:
             self._decided = name
         elif name in ENDINGS or (name == "lease_lost" and not self._ending):
             self._ending = name
-        self._metrics._count(occurrence)
+        self._metrics._count(event)
 
     def close(self, error: BaseException | None, /) -> None:
         """Count how it ended."""

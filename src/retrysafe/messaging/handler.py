@@ -56,8 +56,8 @@ class Handler(Generic[P, R]):
 
         ``redelivered``: False only if the broker says that it hands the message out for the first time. Then the
         attempt is noted when it fails, not before it begins, which saves two statements; that it killed its consumer
-        shows when it is redelivered. ``alone``: False to be told of a `Became.SUSPECT`, which is then not tried: one
-        that may kill its consumer, with which what is handled beside it would be suspected too.
+        shows when it is redelivered. ``alone``: False to be told of a `MessageOutcome.SUSPECT`, which is then not
+        tried: one that may kill its consumer, with which what is handled beside it would be suspected too.
 
         Errors of the handler are counted, not raised; those that say that something it needs cannot be reached are not
         even counted. Raises `StoreUnavailable` when the database does not answer: then nobody can tell, and the message

@@ -58,8 +58,8 @@ class Inbox:
     def handler(self, consumer: str, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Decorate the function, sync or async, that handles this consumer's messages.
 
-        It takes one `Received` message. What it returns is not used; what it raises rolls its transaction back, and the
-        message comes again. ``consumer`` is its name: with a message's source and id it is the key, so that two
+        It takes one `InboxMessage` message. What it returns is not used; what it raises rolls its transaction back, and
+        the message comes again. ``consumer`` is its name: with a message's source and id it is the key, so that two
         consumers each handle every message. See `Options` for the others.
 
         Raises `ConfigurationError` for a second handler of the name, in any inbox of the process with keys of the same

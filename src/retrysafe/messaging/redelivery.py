@@ -11,12 +11,12 @@ from retrysafe.ports import Consumer
 
 def check_retention(consumer: Consumer, handler: Handler[..., Any]) -> None:
     """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten."""
-    boundary, redelivers = handler.setting.boundary, consumer.redelivery_window
-    if redelivers is None:
+    boundary, redelivery_window = handler.setting.boundary, consumer.redelivery_window
+    if redelivery_window is None:
         handler.emit("retention_unknown", window=boundary.window)
-    elif boundary.window < redelivers:
+    elif boundary.window < redelivery_window:
         raise ConfigurationError(
-            f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand out a "
-            f"message again for {redelivers / 3600:g} h: it would be handled twice. Make the window longer, or let the "
-            "broker keep messages for a shorter time."
+            f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand a "
+            f"message out again for {redelivery_window / 3600:g} h: it would be handled twice. Make the window longer, "
+            "or let the broker keep messages for a shorter time."
         )

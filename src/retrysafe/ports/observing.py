@@ -21,11 +21,11 @@ class Observer(Protocol):
     """Is told of every decision. It must be quick, and what it raises is logged and ignored.
 
     It is told in the thread or task of the decision; of leases also in the heartbeat's. Two methods are optional:
-    ``wants(name) -> bool``, asked before an occurrence is made, spares it those it has no use for;
+    ``wants(name) -> bool``, asked before an event is made, spares it those it has no use for;
     ``watch(received) -> Watch`` gives a watch over each attempt, which is told of that attempt in its place.
     """
 
-    def __call__(self, occurrence: Event, /) -> None: ...
+    def __call__(self, event: Event, /) -> None: ...
 
 
 class Watch(Protocol):
@@ -35,7 +35,7 @@ class Watch(Protocol):
     of "received" first. What it sets in that context is in force for the guarded work.
     """
 
-    def __call__(self, occurrence: Event, /) -> None: ...
+    def __call__(self, event: Event, /) -> None: ...
 
     def close(self, error: BaseException | None, /) -> None:
         """The attempt is over, left by ``error``: in the context that leaves the claim, which may be another one.

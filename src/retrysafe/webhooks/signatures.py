@@ -53,12 +53,12 @@ def is_known(key: bytes) -> bool:
     return not key.strip(b" \t\r\n\0")
 
 
-def signed_for(redelivers: float, tolerance: float) -> float:
+def signed_for(redelivery_window: float, tolerance: float) -> float:
     """Seconds for which an event may come again: the provider's, or those for which one signature is accepted.
 
     A delivery that is signed for the end of the tolerance's future is accepted until the end of its past.
     """
-    return max(redelivers, 2 * tolerance)
+    return max(redelivery_window, 2 * tolerance)
 
 
 def tolerance_of(given: Duration) -> float:

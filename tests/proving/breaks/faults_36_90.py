@@ -200,8 +200,8 @@ _DYNAMODB = [
     Break(
         "on DynamoDB a key is forgotten only when the service has removed its item",
         "stores/dynamodb.py",
-        'Standing.FORGOTTEN: f"{_SETTLED} AND #forget <= :now",',
-        'Standing.FORGOTTEN: f"{_SETTLED} AND #forget <= :now AND attribute_not_exists(#ttl)",',
+        'Standing.FORGOTTEN: f"{_SETTLED} AND #tombstone_until <= :now",',
+        'Standing.FORGOTTEN: f"{_SETTLED} AND #tombstone_until <= :now AND attribute_not_exists(#ttl)",',
         killed_by=(f"{DYNAMODB}test_what_the_service_has_not_removed_yet_is_forgotten_all_the_same",),
         rows=(45,),
     ),
@@ -605,8 +605,8 @@ _RETENTION = [
     Break(
         "a sweep takes records whose attempt may run",
         "core/transitions.py",
-        "Event.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN),",
-        "Event.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN, Standing.RUNNING, Standing.LAPSED),",
+        "Transition.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN),",
+        "Transition.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN, Standing.RUNNING, Standing.LAPSED),",
         killed_by=(f"{SWEEPING}test_only_forgotten_records_go_and_all_of_them[sqlite]",),
         rows=(79,),
     ),

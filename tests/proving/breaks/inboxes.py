@@ -42,7 +42,7 @@ BREAKS = [
     Break(
         "a message that kills its consumers is tried for ever",
         "core/inboxing.py",
-        "    if counts.started - counts.finished < trials.crashes:\n",
+        "    if counts.started - counts.finished < trials.max_crashes:\n",
         "    if counts.started >= 0:\n",
         killed_by=(
             f"{INBOX}::test_a_message_whose_every_attempt_ended_with_its_process_is_given_up_untried[sqlite]",
@@ -159,7 +159,7 @@ BREAKS = [
     Break(
         "a window shorter than the broker redelivers is taken",
         "messaging/redelivery.py",
-        "    elif boundary.window < redelivers:\n",
+        "    elif boundary.window < redelivery_window:\n",
         "    elif boundary.window < 0:\n",
         killed_by=(f"{SUBSCRIPTION}::test_a_window_shorter_than_the_broker_redelivers_is_refused[sqlite]",),
         rows=(56,),

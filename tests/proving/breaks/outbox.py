@@ -40,7 +40,7 @@ BREAKS: list[Break] = [
         "a message is marked as published before it is",
         "messaging/draining.py",
         "            _conclude(setting, client, claim, flow.judge(wave, setting.dispatch.publish(wave)), total)",
-        "            taken = [Published('acked')] * len(wave)\n"
+        "            taken = [PublishResult('acked')] * len(wave)\n"
         "            _conclude(setting, client, claim, flow.judge(wave, taken), total)\n"
         "            setting.dispatch.publish(wave)",
         (
@@ -109,15 +109,15 @@ BREAKS: list[Break] = [
     Break(
         "a message that nobody confirmed is taken for published",
         "core/relaying.py",
-        "if reception in (Reception.ACKED, Reception.DUPLICATE):",
-        "if reception in (Reception.ACKED, Reception.DUPLICATE, Reception.UNKNOWN):",
+        "if reception in (PublishStatus.ACKED, PublishStatus.DUPLICATE):",
+        "if reception in (PublishStatus.ACKED, PublishStatus.DUPLICATE, PublishStatus.UNKNOWN):",
         (f"{BROKERS}test_the_connection_is_cut_at_every_frame[rabbitmq-frame lost]",),
         rows=(51,),
     ),
     Break(
         "a broker that is away costs every message its attempts",
         "core/relaying.py",
-        "if reception is Reception.UNAVAILABLE:",
+        "if reception is PublishStatus.UNAVAILABLE:",
         "if reception is None:",
         (f"{OPERATING}test_a_broker_that_is_away_costs_no_attempt[sqlite-None]",),
         rows=(51,),
@@ -125,7 +125,7 @@ BREAKS: list[Break] = [
     Break(
         "a destination that takes nothing costs its messages their attempts",
         "core/relaying.py",
-        "if reception is Reception.STALLED:",
+        "if reception is PublishStatus.STALLED:",
         "if reception is None:",
         (f"{DESTINATIONS}test_a_destination_that_takes_nothing_costs_no_attempt_and_keeps_the_order[stalled]",),
         rows=(51,),
@@ -133,7 +133,7 @@ BREAKS: list[Break] = [
     Break(
         "a lost connection costs whatever was under way its attempts",
         "core/relaying.py",
-        "counted=reception is not Reception.UNKNOWN",
+        "counted=reception is not PublishStatus.UNKNOWN",
         "counted=True",
         (f"{DESTINATIONS}test_a_destination_that_takes_nothing_costs_no_attempt_and_keeps_the_order[unknown]",),
         rows=(51,),
@@ -162,7 +162,7 @@ BREAKS: list[Break] = [
     Break(
         "a message that nobody takes is tried for ever",
         "core/relaying.py",
-        "queued.finished + 1 >= rules.attempts",
+        "queued.finished + 1 >= rules.max_attempts",
         "queued.finished + 1 >= 1 << 60",
         (f"{OPERATING}test_a_poisoned_head_is_given_up_and_burns_no_others_attempts[sqlite-None]",),
         rows=(53,),

@@ -60,8 +60,8 @@ BREAKS = [
     Break(
         "a message that no queue takes counts as published",
         FILE,
-        'Published(Reception.STALLED, f"no queue takes {envelope.topic!r}")',
-        "Published(Reception.ACKED)",
+        'PublishResult(PublishStatus.STALLED, f"no queue takes {envelope.topic!r}")',
+        "PublishResult(PublishStatus.ACKED)",
         killed_by=(f"{SQLITE}::test_what_no_queue_takes_is_tried_again",),
     ),
     Break(

@@ -282,8 +282,8 @@ BREAKS = [
     Break(
         "a renewal revives a lease that has lapsed",
         "core/transitions.py",
-        "Event.RENEW: _rule(State.RUNNING, Guard.OWNER, Standing.RUNNING),",
-        "Event.RENEW: _rule(State.RUNNING, Guard.OWNER, *_RUNNING),",
+        "Transition.RENEW: _rule(State.RUNNING, Guard.OWNER, Standing.RUNNING),",
+        "Transition.RENEW: _rule(State.RUNNING, Guard.OWNER, *_RUNNING),",
         killed_by=tuple(
             f"{CONFORMANCE}[{store}-renewal_extends_a_live_lease_and_never_revives_a_lapsed_one]"
             for store in ("memory", "sqlite3", "psycopg", "PyMySQL", "redis", "boto3")
