@@ -338,7 +338,7 @@ def test_every_occurrence_is_counted_or_measured_or_known_not_to_be() -> None:
     known["destination_recovered"] = "its stalls are counted"
     known["upstream_failed"] = "counted by the gateway, by route and error"
     assert uncounted == known.keys()
-    assert {name for counter in COUNTERS for name in counter.occurrences} <= EVENTS.keys()
+    assert {name for counter in COUNTERS for name in counter.events} <= EVENTS.keys()
     assert set(ENDINGS) < set(EVENTS)
 
 

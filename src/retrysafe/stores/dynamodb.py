@@ -52,7 +52,7 @@ _EVALUATED = 1000
 
 _TEXTS = ("boundary", "scope", "operation", "state", "attempt", "effects")
 _NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "tombstone_until", "version")
-_STORED_AS = {"tombstone_until": "forget"}
+_STORED_AS: Mapping[str, str] = {"tombstone_until": "forget"}
 """Attributes that items have had under another name since 0.1."""
 _HEAD = ("key_hash", *_TEXTS, *_NUMBERS, "fingerprint")
 _CONDITION = frozenset({"ConditionalCheckFailedException"})

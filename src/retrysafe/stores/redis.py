@@ -28,7 +28,7 @@ from retrysafe.types import (
     Want,
 )
 
-_STORED_AS = {"tombstone_until": "forget"}
+_STORED_AS: Mapping[str, str] = {"tombstone_until": "forget"}
 """Fields that hashes have had under another name since 0.1."""
 _COLUMNS = tuple(column for column in COLUMNS if column != "key_hash")  # the key is the hash's own name
 _FIELDS = tuple(_STORED_AS.get(column, column) for column in _COLUMNS)
