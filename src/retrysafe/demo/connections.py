@@ -33,7 +33,7 @@ class Connections:
     """The clients of one lane, and the socket on which its API listens. ``run`` makes their keys this demo's own."""
 
     patience = PATIENCE
-    longest_pause = LONGEST_PAUSE
+    longest_wait = LONGEST_PAUSE
 
     def __init__(self, workers: Workers, run: str) -> None:
         self._workers = workers

@@ -191,7 +191,7 @@ class LaneRun:
         for attempt in list(self._cared_for.values()):
             quiet = now - attempt.since
             if attempt.stage is Stage.PAUSED:
-                if self.broker.is_settled(attempt.name) or quiet > self._post.longest_pause:
+                if self.broker.is_settled(attempt.name) or quiet > self._post.longest_wait:
                     self._workers.wake(attempt.worker)  # again at every turn until it says that it goes on
             elif attempt.stage is not Stage.AT_THE_GATE and quiet > self._post.patience:
                 attempt.since = now

@@ -26,7 +26,7 @@ class Post(Protocol):
 
     patience: float
     """Seconds after which who waits for an answer does something about it."""
-    longest_pause: float
+    longest_wait: float
     """Seconds after which a stopped worker goes on, also if nobody has taken its payment over."""
 
     def free(self, taken: Container[int]) -> list[int]:
@@ -62,7 +62,7 @@ class Pipes:
     """Hands deliveries to workers over their own pipes; every worker is a seat, and answers over its pipe too."""
 
     patience = LONGEST_SILENCE
-    longest_pause = 30.0
+    longest_wait = 30.0
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers

@@ -1,0 +1,63 @@
+"""The words of the code: none that the glossary has replaced, and no two public classes of one name."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import retrysafe
+
+SOURCE = Path(retrysafe.__file__).parent
+sys.path.insert(0, str(SOURCE.parents[1] / "scripts"))
+
+from docparts.glossary import TERMS  # noqa: E402 - the folder of scripts is no package
+
+FORMER = {
+    *("Occurrence", "Meaning", "Became", "Handled", "Chosen", "Received", "Stored", "Published", "Reception", "FATAL"),
+    *("longest_wait", "at_once", "redelivers", "occurrence", "occurrences", "OCCURRENCES", "troubles"),
+}
+"""Public names of 0.1, and what was made of them in the code."""
+PACKAGES = ("retrysafe", "retrysafe.messaging", "retrysafe.webhooks", "retrysafe.http.client", "retrysafe.testing")
+"""Where users import from; each web framework beside them has the same names in a module of its own."""
+
+
+def trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield path.relative_to(SOURCE), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def names(tree: ast.Module) -> Iterator[str]:
+    """What a module names itself: classes, functions, arguments, attributes of classes, keywords."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name) | ast.FunctionDef(name) | ast.AsyncFunctionDef(name):
+                yield name
+            case ast.arg(name) | ast.keyword(str(name)):
+                yield name
+            case ast.AnnAssign(ast.Name(name)):
+                yield name
+
+
+def test_no_name_of_0_1_that_was_replaced_is_left() -> None:
+    found = {f"{path}: {name}" for path, tree in trees() for name in names(tree) if name in FORMER}
+    assert found == set()
+
+
+def test_the_glossary_names_what_it_has_replaced() -> None:
+    former = {name.rstrip("=") for term in TERMS for name in term.formerly}
+    assert former >= {"Reception", "Became", "letters", "forget"}
+    assert len({term.name for term in TERMS}) == len(TERMS)
+
+
+def test_no_two_public_names_are_alike() -> None:
+    homes: dict[str, set[Any]] = defaultdict(set)
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        for name in module.__all__:
+            homes[name].add(getattr(module, name))
+    assert {name for name, found in homes.items() if len(found) > 1} == set()
