@@ -19,7 +19,7 @@ from docparts.glossary import TERMS  # noqa: E402 - the folder of scripts is no 
 
 FORMER = {
     *("Occurrence", "Meaning", "Became", "Handled", "Chosen", "Received", "Stored", "Published", "Reception", "FATAL"),
-    *("longest_wait", "at_once", "redelivers", "occurrence", "occurrences", "OCCURRENCES", "troubles"),
+    *("longest_pause", "at_once", "redelivers", "occurrence", "occurrences", "OCCURRENCES", "troubles"),
 }
 """Public names of 0.1, and what was made of them in the code."""
 PACKAGES = ("retrysafe", "retrysafe.messaging", "retrysafe.webhooks", "retrysafe.http.client", "retrysafe.testing")
