@@ -21,9 +21,9 @@ from benchmarks.on_sweeping import Meter
 from benchmarks.postgresql import database
 from benchmarks.rows import Row, Sides, Unit
 from retrysafe.messaging import Outbox, Relay
-from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
-from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
-from retrysafe.messaging.rabbitmq import declare
+from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
+from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
+from retrysafe.messaging.brokers.rabbitmq.topology import declare
 
 AIM = 1.5
 

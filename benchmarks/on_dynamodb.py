@@ -13,7 +13,7 @@ from benchmarks import by_hand
 from benchmarks.on_memory import function
 from benchmarks.rows import RATIO, Row, Sides, one_by_one
 from retrysafe import Boundary
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 
 VARIABLE = "RETRYSAFE_TEST_DYNAMODB"
 _TABLE = f"bench-{secrets.token_hex(6)}"

@@ -23,8 +23,8 @@ from benchmarks.on_relay import Meter
 from benchmarks.postgresql import database
 from benchmarks.rows import Row, Sides, Unit
 from retrysafe.messaging import Message, Outbox, Relay
-from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
-from retrysafe.messaging.rabbitmq import declare
+from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
+from retrysafe.messaging.brokers.rabbitmq.topology import declare
 
 BACKLOG = 2000
 

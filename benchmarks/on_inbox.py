@@ -25,10 +25,10 @@ from benchmarks.postgresql import database
 from benchmarks.rows import Row, Side, Sides, Unit
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox, Subscription
-from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
-from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
-from retrysafe.messaging.rabbitmq import declare
-from retrysafe.types import Envelope
+from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
+from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
+from retrysafe.messaging.brokers.rabbitmq.topology import declare
+from retrysafe.protocol.messages import Envelope
 
 ONE = "INSERT INTO applied (number) VALUES ($1)"
 MANY = "INSERT INTO applied (number) SELECT unnest($1::int[])"

@@ -88,15 +88,15 @@ def _lane() -> Iterator[Sides]:
     """The same script by the same tasks: over one auto-pipelined lane, and one by one over redis-py's pool."""
     import redis.asyncio
 
-    from retrysafe.executors import redis_async
-    from retrysafe.executors.redis import by_digest
-    from retrysafe.stores.redis import RedisStore
+    from retrysafe.backends.redis import async_client
+    from retrysafe.backends.redis.client import by_digest
+    from retrysafe.backends.redis.store import RedisStore
 
     store = RedisStore()
 
     with asyncio.Runner() as runner:
         client = redis.asyncio.Redis.from_url(os.environ[VARIABLE], protocol=2)
-        lane = redis_async.AsyncRedisClient(redis_async.one_server(client, ours=False))
+        lane = async_client.AsyncRedisClient(async_client.one_server(client, ours=False))
 
         async def ours(key: str) -> Any:
             return await lane(store.read(hashlib.sha256(key.encode()).digest()).request)

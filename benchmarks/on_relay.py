@@ -21,7 +21,7 @@ from benchmarks.postgresql import database
 from benchmarks.rows import Row, Side, Sides, Unit
 from retrysafe.messaging import Message, Outbox, Relay
 from retrysafe.messaging.cloudevents import attributes
-from retrysafe.types import Envelope
+from retrysafe.protocol.messages import Envelope
 
 BACKLOG = 10_000
 WINDOW = 200
@@ -85,8 +85,8 @@ def _sides(
 def _rabbitmq(meter: Meter) -> Iterator[Sides]:
     import aio_pika
 
-    from retrysafe.messaging.amqp import headers_of
-    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+    from retrysafe.messaging.brokers.rabbitmq.envelope import headers_of
+    from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     broker, topic = os.environ["RETRYSAFE_TEST_RABBITMQ"], f"bench-{secrets.token_hex(4)}"
     with database() as url, asyncio.Runner() as runner:
@@ -125,7 +125,7 @@ def _rabbitmq(meter: Meter) -> Iterator[Sides]:
 def _redis(meter: Meter) -> Iterator[Sides]:
     import redis.asyncio
 
-    from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher
+    from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher
 
     broker, topic = os.environ["RETRYSAFE_TEST_REDIS"], f"bench-{secrets.token_hex(4)}"
     with database() as url, asyncio.Runner() as runner:

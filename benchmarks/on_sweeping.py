@@ -23,7 +23,7 @@ import psycopg
 from benchmarks.postgresql import database
 from benchmarks.rows import Row, Side, Sides, Unit
 from retrysafe import Boundary
-from retrysafe.sweeper import Sweeper
+from retrysafe.admin.sweeper import Sweeper
 
 BACKLOG = 40_000
 CLIENTS = 8

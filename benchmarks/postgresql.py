@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 
 from benchmarks import by_hand
-from retrysafe import connect
+from retrysafe.backends import registry
 
 VARIABLE = "RETRYSAFE_TEST_POSTGRESQL"
 CLIENTS = 16
@@ -33,10 +33,10 @@ def database(partitions: int | None = None) -> Iterator[str]:
         try:
             with psycopg.connect(url) as connection:
                 connection.execute(by_hand.TABLE.format(text="text", bytes="bytea", number="bigint").encode())
-            backend = connect.connect(url)
+            backend = registry.connect(url)
             backend.migrate(partitions)
             backend.close()
-            connect.forget(backend)
+            registry.forget(backend)
             yield url
         finally:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

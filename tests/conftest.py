@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from retrysafe import connect, nesting
-from retrysafe.stores.catalogue import STORES
+from retrysafe.backends import registry
+from retrysafe.backends.catalogue import STORES
+from retrysafe.claims import context
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
 from tests.versions import OTHER_VERSIONS, variable_of
@@ -84,8 +85,8 @@ def files_of_the_test_are_closed(request: pytest.FixtureRequest) -> Iterator[Non
     yield
     folder = getattr(request.node, "funcargs", {}).get("tmp_path")
     if folder is not None:
-        for backend in [shared for name, (shared, _) in connect._shared.items() if str(folder) in str(name)]:
-            connect.forget(backend)
+        for backend in [shared for name, (shared, _) in registry._shared.items() if str(folder) in str(name)]:
+            registry.forget(backend)
             backend.close()
 
 
@@ -93,9 +94,9 @@ def files_of_the_test_are_closed(request: pytest.FixtureRequest) -> Iterator[Non
 def claims_of_the_test_are_left() -> Iterator[None]:
     """A claim that a test leaves open would be the enclosing one of every later test in its process."""
     yield
-    left = nesting.enclosing()
+    left = context.enclosing()
     if left is not None:
-        nesting._innermost.set(None)
+        context._innermost.set(None)
         pytest.fail(f"the test left a claim of {left.operation!r} open")
 
 

@@ -24,7 +24,7 @@ HEAVY = {
     "shutil": "the same",
     "pathlib": "the same",
     "sqlite3": "only a SQLite store needs it",
-    "opentelemetry": "only retrysafe.otel needs it",
+    "opentelemetry": "only retrysafe.observability.otel needs it",
     "logging": "only what logs needs it",
     "pickle": "nothing is ever unpickled",
     "subprocess": "nothing needs it",
@@ -59,5 +59,12 @@ def test_imports_nothing_heavy() -> None:
 
 
 def test_imports_no_concrete_store_or_executor() -> None:
-    parts = ("retrysafe.stores.", "retrysafe.executors.", "retrysafe.cli", "retrysafe.demo", "retrysafe.testing")
+    parts = (
+        "retrysafe.backends.sql.",
+        "retrysafe.backends.redis.",
+        "retrysafe.backends.dynamodb.",
+        "retrysafe.cli",
+        "retrysafe.demo",
+        "retrysafe.testing",
+    )
     assert [name for name in sorted(loaded()) if name.startswith(parts)] == []

@@ -38,15 +38,15 @@ from tests.ambiguity import is_ambiguous, patterns
 SOURCE = Path(retrysafe.__file__).parent
 SEARCHES = ("search", "sub", "subn", "split", "findall", "finditer")
 OURS = {
-    "connect/parts.py: _SECRET": "reads addresses of an operator's configuration",
-    "once.py: findall": "reads the name of a parameter in a program",
-    "stores/mysql.py: findall": "reads the version of the database",
+    "backends/parts.py: _SECRET": "reads addresses of an operator's configuration",
+    "claims/decorator.py: findall": "reads the name of a parameter in a program",
+    "backends/sql/mysql.py: findall": "reads the version of the database",
     "testing/crashing/exploring.py: findall": "reads labels of ours",
     "testing/crashing/instruments.py: _VOLATILE": "reads labels of ours",
 }
 """Expressions that are ambiguous when a text is searched; no peer chooses what they read."""
 LINEAR = {
-    "core/error_kinds.py: _VARYING": "each part begins at the beginning of a word, or matches at the first digit",
+    "messaging/error_kinds.py: _VARYING": "each part begins at the beginning of a word, or matches at the first digit",
 }
 """Expressions that are taken for ambiguous, because the analysis does not look at what stands around a match."""
 

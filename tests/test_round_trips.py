@@ -20,9 +20,10 @@ import pytest
 import redis
 import redis.asyncio
 
-from retrysafe import Boundary, InProgress, Quota, QuotaExceeded, connect
-from retrysafe.executors.redis_async import Wire
-from retrysafe.executors.sqlite import SqliteFile
+from retrysafe import Boundary, InProgress, Quota, QuotaExceeded
+from retrysafe.backends import registry
+from retrysafe.backends.redis.async_client import Wire
+from retrysafe.backends.sql.drivers.sqlite import SqliteFile
 from tests.conftest import require
 from tests.stores.ageing import mysql_connection
 
@@ -44,7 +45,7 @@ def key() -> str:
 @pytest.fixture
 def schema(postgresql: str) -> str:
     """The URL of a PostgreSQL that has the schema."""
-    connect.connect(postgresql).migrate()
+    registry.connect(postgresql).migrate()
     return postgresql
 
 
@@ -233,7 +234,7 @@ async def test_asyncpg_callers_transaction(schema: str, key: str) -> None:
 @pytest.fixture
 def mariadb(mysql: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a MariaDB that has the schema; every connection notes its statements, without their comments."""
-    connect.connect(mysql).migrate()
+    registry.connect(mysql).migrate()
     send = pymysql.connections.Connection.query
 
     def noting(self: Any, sql: Any, *args: Any) -> Any:

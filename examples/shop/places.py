@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 from retrysafe.messaging import Handler, Subscription
-from retrysafe.messaging.relay import Relay
-from retrysafe.ports import AsyncPublisher, Consumer
+from retrysafe.messaging.brokers.base import AsyncPublisher, Consumer
+from retrysafe.messaging.relay.relay import Relay
 
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "shop-data"))
 BROKER = os.environ.get("SHOP_BROKER", "")  # "redis://…", "amqp://…", or nothing: then a SQLite file is the broker
@@ -52,7 +52,7 @@ async def make_rabbitmq_queues() -> None:
     """Queues of their own for both services, bound to one exchange, partition by partition."""
     import aio_pika
 
-    from retrysafe.messaging.rabbitmq import declare
+    from retrysafe.messaging.brokers.rabbitmq import declare
 
     await declare(BROKER, [f"{NAME}.{service}" for service in SERVICES], partitions=PARTITIONS)
     async with await aio_pika.connect(BROKER) as connection:
@@ -67,13 +67,13 @@ async def make_rabbitmq_queues() -> None:
 def publisher() -> AsyncPublisher:
     """What the relay publishes to."""
     if BROKER.startswith("amqp"):
-        from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+        from retrysafe.messaging.brokers.rabbitmq import RabbitMQPublisher
 
         return RabbitMQPublisher(BROKER, exchange=NAME, partitions=PARTITIONS)
     if BROKER:
         import redis.asyncio
 
-        from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher
+        from retrysafe.messaging.brokers.redis_streams import AsyncRedisStreamsPublisher
 
         return AsyncRedisStreamsPublisher(
             redis.asyncio.Redis.from_url(BROKER), prefix=f"{NAME}:", partitions=PARTITIONS
@@ -86,13 +86,13 @@ def publisher() -> AsyncPublisher:
 def consumer(service: str) -> Consumer:
     """What a service takes its messages from."""
     if BROKER.startswith("amqp"):
-        from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
+        from retrysafe.messaging.brokers.rabbitmq import RabbitMQConsumer
 
         return RabbitMQConsumer(BROKER, f"{NAME}.{service}", partitions=PARTITIONS)
     if BROKER:
         import redis.asyncio
 
-        from retrysafe.messaging.consumers.redis_streams import RedisStreamsConsumer
+        from retrysafe.messaging.brokers.redis_streams import RedisStreamsConsumer
 
         client = redis.asyncio.Redis.from_url(BROKER)
         return RedisStreamsConsumer(client, TOPIC, group=service, prefix=f"{NAME}:", partitions=PARTITIONS, lease=LEASE)

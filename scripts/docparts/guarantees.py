@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from docparts import ROOT, faults, twice
 from docparts.markdown import table
-from retrysafe.core.outcomes import Ground
-from retrysafe.core.prospects import ANSWERS, WITHHELD, Prospect, prospects
-from retrysafe.ports import Capabilities
-from retrysafe.stores.catalogue import STORES
+from retrysafe.backends.catalogue import STORES
+from retrysafe.protocol.outcomes import Ground
+from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, Prospect, prospects
+from retrysafe.protocol.store import Capabilities
 from tests.proving.breaks.table import all_breaks
 from tests.proving.proofs import MODES, Proof, Run, read
 

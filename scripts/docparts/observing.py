@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from docparts.markdown import codes, table
-from retrysafe import metrics
-from retrysafe.observers import EVENTS
+from retrysafe.claims.observers import EVENTS
+from retrysafe.observability import metrics
 
 
 def events() -> str:

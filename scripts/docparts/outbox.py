@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from docparts.reference import reference
 from retrysafe import messaging
-from retrysafe.messaging import faststream
-from retrysafe.messaging import rabbitmq as topology
-from retrysafe.messaging.brokers import memory as memory_broker
-from retrysafe.messaging.brokers import sqlite
-from retrysafe.messaging.consumers import rabbitmq as from_rabbitmq
-from retrysafe.messaging.consumers import redis_streams as from_redis
-from retrysafe.messaging.inbox import Options
-from retrysafe.messaging.publishers import memory, rabbitmq, redis_streams, webhook
+from retrysafe.messaging.brokers import faststream, sqlite, webhook
+from retrysafe.messaging.brokers.memory import broker as memory_broker
+from retrysafe.messaging.brokers.memory import publisher as to_memory
+from retrysafe.messaging.brokers.rabbitmq import consumer as from_rabbitmq
+from retrysafe.messaging.brokers.rabbitmq import publisher as to_rabbitmq
+from retrysafe.messaging.brokers.rabbitmq import topology as topology
+from retrysafe.messaging.brokers.redis_streams import consumer as from_redis
+from retrysafe.messaging.brokers.redis_streams import publisher as to_redis
+from retrysafe.messaging.inbox.inbox import Options
 
 NAMES = (
     "Outbox",
@@ -47,13 +48,13 @@ CONSUMERS = (
     faststream.InboxMiddleware,
 )
 PUBLISHERS = (
-    rabbitmq.RabbitMQPublisher,
-    redis_streams.RedisStreamsPublisher,
-    redis_streams.AsyncRedisStreamsPublisher,
+    to_rabbitmq.RabbitMQPublisher,
+    to_redis.RedisStreamsPublisher,
+    to_redis.AsyncRedisStreamsPublisher,
     webhook.WebhookPublisher,
     webhook.AsyncWebhookPublisher,
-    memory.MemoryPublisher,
-    memory.AsyncMemoryPublisher,
+    to_memory.MemoryPublisher,
+    to_memory.AsyncMemoryPublisher,
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from docparts import (
+    architecture,
     checklist,
     commands,
     conformance,
@@ -27,6 +28,7 @@ from retrysafe.http.problems import PROBLEMS
 
 PARTS: dict[str, Callable[[], str]] = {
     "api": reference.api,
+    "files": architecture.files,
     "breaks": guarantees.breaks,
     "capabilities": stores.capabilities,
     "capability-fields": reference.capability_fields,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from docparts.markdown import table
-from retrysafe.core import diagram
-from retrysafe.core.outcomes import OUTCOMES, Ground, Transaction, Verdict
-from retrysafe.core.transitions import RULES
-from retrysafe.types import State
+from retrysafe.protocol import diagram
+from retrysafe.protocol.outcomes import OUTCOMES, Ground, Transaction, Verdict
+from retrysafe.protocol.records import State
+from retrysafe.protocol.transitions import RULES
 
 
 def state_diagram() -> str:

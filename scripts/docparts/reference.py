@@ -8,11 +8,11 @@ from typing import Any
 import retrysafe
 from docparts.markdown import paragraphs, prose, signature, table, type_
 from retrysafe import ports
+from retrysafe.admin.operator import Clock, Operator, Status
 from retrysafe.errors import RetrysafeError
 from retrysafe.http import client
 from retrysafe.http.conditional import ETag, etag_of, evaluate
-from retrysafe.operating import Clock, Operator, Status
-from retrysafe.programs.operating import Change
+from retrysafe.protocol.resolving import Change
 
 API = ("Boundary", "Claim", "Keyring", "Quota", "current", "layered", "reject", "wait")
 PORTS = ("Codec", "JSONCodec", "StoredResult", "Observer", "Event", "Watch", "LoggingObserver")

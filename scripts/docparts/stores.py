@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from docparts.markdown import table
-from retrysafe import migrations
-from retrysafe.stores.catalogue import STORES
+from retrysafe.backends import migrations
+from retrysafe.backends.catalogue import STORES
 
 
 def capabilities() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from docparts.markdown import table
-from retrysafe.core.outcomes import Ground
+from retrysafe.protocol.outcomes import Ground
 
 RUNS, SAME = "runs again, with the same derived keys", "the same"
 TWICE = "**the effect may happen twice**"

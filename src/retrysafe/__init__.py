@@ -1,10 +1,11 @@
 """Make any operation safe to retry: claim a key atomically, run once, store the outcome, replay it."""
 
 from retrysafe.boundary import Boundary
-from retrysafe.claim import Claim, current
-from retrysafe.codec import JSONCodec
-from retrysafe.core.quotas import Quota
-from retrysafe.encryption import Keyring
+from retrysafe.claims.claim import Claim, current
+from retrysafe.claims.codec import JSONCodec
+from retrysafe.claims.encryption import Keyring
+from retrysafe.claims.observers import LoggingObserver
+from retrysafe.claims.settings import layered, reject, wait
 from retrysafe.errors import (
     ConfigurationError,
     IllegalTransition,
@@ -23,10 +24,10 @@ from retrysafe.errors import (
     StoredFailure,
     StoreUnavailable,
 )
-from retrysafe.observers import LoggingObserver
-from retrysafe.ports import Codec, Event, Observer
-from retrysafe.terms import layered, reject, wait
-from retrysafe.types import StoredResult
+from retrysafe.protocol.codec import Codec
+from retrysafe.protocol.events import Event, Observer
+from retrysafe.protocol.quotas import Quota
+from retrysafe.protocol.records import StoredResult
 
 __all__ = [
     "Boundary",

@@ -6,24 +6,25 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from retrysafe import connect, keyspaces
-from retrysafe.backend import Backend
-from retrysafe.claim import Claim
-from retrysafe.claims import Claims
-from retrysafe.codec import CheckedCodec, JSONCodec, encode_failure
-from retrysafe.core import keys
-from retrysafe.core.quotas import Quota
-from retrysafe.core.transitions import RULES, resolution
-from retrysafe.encryption import Bound, Keyring, sealed
-from retrysafe.endings import encode_result, is_permanent
+from retrysafe.backends import registry
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.driver import arun, run
+from retrysafe.claims import key_spaces
+from retrysafe.claims.batch import Claims
+from retrysafe.claims.claim import Claim
+from retrysafe.claims.codec import CheckedCodec, JSONCodec, encode_failure
+from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, wrap
+from retrysafe.claims.encryption import Bound, Keyring, sealed
+from retrysafe.claims.observers import LoggingObserver, Observers
+from retrysafe.claims.outcome import encode_result, is_permanent
+from retrysafe.claims.settings import Terms, Waiters, clocks_of, reject
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
-from retrysafe.observers import LoggingObserver, Observers
-from retrysafe.once import UNCHECKED, Guarded, Selector, fingerprint_of, wrap
-from retrysafe.ports import Codec, Observer, Steps
-from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.operating import settle_doubt
-from retrysafe.terms import Terms, Waiters, clocks_of, reject
-from retrysafe.types import (
+from retrysafe.protocol import keys
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.codec import Codec
+from retrysafe.protocol.events import Observer
+from retrysafe.protocol.quotas import Quota
+from retrysafe.protocol.records import (
     Clocks,
     Concurrency,
     Duration,
@@ -38,6 +39,8 @@ from retrysafe.types import (
     Wait,
     Want,
 )
+from retrysafe.protocol.resolving import settle_doubt
+from retrysafe.protocol.transitions import RULES, resolution
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -108,7 +111,7 @@ class Boundary:
         _check_choices(name, concurrency, effects, on_expired, on_missing)
         clocks = clocks_of(lease, window, memory)
         _check_clocks(clocks, concurrency, on_expired)
-        backend = connect.connect(store)
+        backend = registry.connect(store)
         if effects == "transactional" and not backend.store.capabilities.transactions:
             raise ConfigurationError(
                 f"effects='transactional' needs transactions, which a {backend.kind} store does not have."
@@ -122,9 +125,9 @@ class Boundary:
         """Whether it claims nothing any more."""
         self.shared = shared
         """Whether others of its name are to claim the same keys."""
-        self.origin = keyspaces.origin_of_caller(1)
+        self.origin = key_spaces.origin_of_caller(1)
         """Where in the code it was built."""
-        self.owners: dict[str, keyspaces.Owner] = {}
+        self.owners: dict[str, key_spaces.Owner] = {}
         """Who claims keys under each operation."""
         self._guarded: dict[str, Guarded] = {}
         self._terms = Terms(
@@ -148,7 +151,7 @@ class Boundary:
         )
         self._entry = self._terms
         """The same for the entry point that claimed last."""
-        keyspaces.enter(self)
+        key_spaces.enter(self)
         backend.users += 1
         backend.boundaries.add(name)
 
@@ -298,8 +301,8 @@ class Boundary:
             raise ConfigurationError("once(): shared=True needs the operation= that is shared.")
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            named = operation or keyspaces.default_operation(function)
-            heir = self._inherit if operation is None and keyspaces.is_method(function) else None
+            named = operation or key_spaces.default_operation(function)
+            heir = self._inherit if operation is None and key_spaces.is_method(function) else None
             given = operation is not None
             guarded = Guarded(self._terms, self.open, function, key, payload, named, heir, named=given)
             wrapped: Callable[P, R] = wrap(guarded)
@@ -311,7 +314,7 @@ class Boundary:
 
     def _inherit(self, guarded: Guarded, kind: type) -> str:
         """The operation of a method without a named one in a class that may inherit it."""
-        named = keyspaces.operation_in(kind, guarded.function, guarded.operation)
+        named = key_spaces.operation_in(kind, guarded.function, guarded.operation)
         if named != guarded.operation:
             self.take_operation(named, kind)
             self._guarded.setdefault(named, guarded)
@@ -386,7 +389,7 @@ class Boundary:
         Raises `ConfigurationError` when another one of this process does, unless both say that it is ``shared``.
         """
         keys.check_name(operation, "operation")
-        keyspaces.take(self, operation, keyspaces.Owner(owner, origin or keyspaces.origin_of(owner), shared))
+        key_spaces.take(self, operation, key_spaces.Owner(owner, origin or key_spaces.origin_of(owner), shared))
         return operation
 
     def emit(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:
@@ -483,7 +486,7 @@ class Boundary:
         if self.closed:
             return False
         self.closed = True
-        return connect.leave(self._terms.backend)
+        return registry.leave(self._terms.backend)
 
 
 def _check_choices(name: object, concurrency: object, effects: str, on_expired: str, on_missing: str) -> None:

@@ -20,10 +20,11 @@ from sqlalchemy import inspect
 from sqlalchemy.exc import SAWarning
 from sqlalchemy.schema import CreateSchema, DropSchema
 
-from retrysafe import Boundary, ConfigurationError, SchemaOutdated, migrations
-from retrysafe.connect import connect
-from retrysafe.migrations import alembic as helper
-from retrysafe.migrations.alembic import TABLES
+from retrysafe import Boundary, ConfigurationError, SchemaOutdated
+from retrysafe.backends import migrations
+from retrysafe.backends.migrations import alembic as helper
+from retrysafe.backends.migrations.alembic import TABLES
+from retrysafe.backends.registry import connect
 from tests.conftest import require
 
 ENV = """

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retrysafe import Boundary, Claim
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses import MysqlDialect

@@ -33,8 +33,8 @@ from pydantic import (
 )
 
 from retrysafe import Boundary, JSONCodec, ResultNotEncodable, StoredFailure, StoredResult
-from retrysafe.codec import MEDIA_TYPE, VERSION
-from retrysafe.differences import difference
+from retrysafe.claims.codec import MEDIA_TYPE, VERSION
+from retrysafe.claims.differences import difference
 
 CODEC = JSONCodec()
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import Field, create_model
 
 from retrysafe import JSONCodec, ResultNotEncodable
-from retrysafe.differences import difference
+from retrysafe.claims.differences import difference
 
 CODEC = JSONCodec()
 ZONES = st.sampled_from([None, timezone.utc, timezone(timedelta(hours=-3, minutes=30)), ZoneInfo("Europe/Berlin")])  # noqa: UP017

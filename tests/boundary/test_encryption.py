@@ -24,11 +24,11 @@ from retrysafe import (
     StoredFailure,
     StoredResult,
 )
-from retrysafe.archive import JsonLines
-from retrysafe.encryption import FORMAT, MEDIA_TYPE, OVERHEAD, Bound, _Xaes, label_of
-from retrysafe.stores.sqlite import SqliteStore
-from retrysafe.sweeper import Sweeper
-from retrysafe.types import State
+from retrysafe.admin.archive import JsonLines
+from retrysafe.admin.sweeper import Sweeper
+from retrysafe.backends.sql.sqlite import SqliteStore
+from retrysafe.claims.encryption import FORMAT, MEDIA_TYPE, OVERHEAD, Bound, _Xaes, label_of
+from retrysafe.protocol.records import State
 from tests.boundary.shops import Shop
 
 SECRET = "card 4111 1111 1111 1111"

@@ -19,7 +19,7 @@ from retrysafe import (
     RetrysafeError,
     StoredFailure,
 )
-from retrysafe.core import keys
+from retrysafe.protocol import keys
 
 
 def reused(boundary: Boundary) -> None:

@@ -18,8 +18,8 @@ from retrysafe import (
     StoredFailure,
     current,
 )
-from retrysafe.core.exception_groups import every, leaves, unwrapped
-from retrysafe.heartbeat import Lease
+from retrysafe.claims.lease import Lease
+from retrysafe.protocol.exception_groups import every, leaves, unwrapped
 
 
 class Declined(Exception):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from retrysafe import Boundary, ConfigurationError
-from retrysafe.describing import describe
+from retrysafe.admin.describe import describe
 from retrysafe.http.guard import Guard
 from retrysafe.messaging import Inbox
 

@@ -13,8 +13,8 @@ import pydantic
 import pytest
 
 from retrysafe import Boundary, KeyReused
-from retrysafe.core import fingerprint
-from retrysafe.core.fingerprint import of_parts
+from retrysafe.protocol import fingerprint
+from retrysafe.protocol.fingerprint import of_parts
 
 Guarding = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -13,19 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from retrysafe import (
-    Boundary,
-    ConfigurationError,
-    Event,
-    InProgress,
-    KeyReused,
-    Quota,
-    QuotaExceeded,
-    migrations,
-    wait,
-)
-from retrysafe.connect import connect
-from retrysafe.core.quotas import holder
+from retrysafe import Boundary, ConfigurationError, Event, InProgress, KeyReused, Quota, QuotaExceeded, wait
+from retrysafe.backends import migrations
+from retrysafe.backends.registry import connect
+from retrysafe.protocol.quotas import holder
 from tests.boundary.shops import Shop
 from tests.conftest import require
 from tests.stores.ageing import mysql_connection

@@ -24,7 +24,7 @@ from retrysafe import (
     current,
     wait,
 )
-from retrysafe.observers import EVENTS, Observers
+from retrysafe.claims.observers import EVENTS, Observers
 from tests.stores.harnesses import FakeClock, memory_backend
 
 # ---------------------------------------------------------------- refused when built

@@ -21,7 +21,7 @@ from retrysafe import (
     StoredFailure,
     wait,
 )
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from tests.boundary.shops import Shop
 
 pytestmark = pytest.mark.asyncio

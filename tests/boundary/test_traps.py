@@ -29,7 +29,7 @@ from retrysafe import (
     current,
     wait,
 )
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 
 if TYPE_CHECKING:
     from only_for_type_checkers import Missing  # type: ignore[import-not-found]
@@ -261,10 +261,10 @@ def test_a_person_settles_a_dead_attempt_with_the_class_that_callers_expect(tmp_
     dead = boundary.claim("k", operation="pay")
     dead.__enter__()
     dead._leave()
-    from retrysafe import heartbeat
+    from retrysafe.claims import lease
 
     assert dead._lease is not None
-    heartbeat.for_thread(boundary._terms.backend).drop(dead._lease)
+    lease.for_thread(boundary._terms.backend).drop(dead._lease)
     settled = threading.Event()
     while not settled.wait(0.01):
         if boundary.resolve("k", "completed", result=Receipt(9), operation="pay"):

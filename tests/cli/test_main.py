@@ -12,7 +12,8 @@ from uuid import uuid4
 import pytest
 
 import retrysafe
-from retrysafe import Boundary, migrations
+from retrysafe import Boundary
+from retrysafe.backends import migrations
 from retrysafe.cli import main
 
 

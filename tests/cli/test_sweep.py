@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from retrysafe.backends.registry import connect
 from retrysafe.cli import main
-from retrysafe.connect import connect
 from tests.faults.helpers import DEADLINE, ROOT, driven, environment, fill, own_database, standing, until
 
 KINDS = ("sqlite", "psycopg", "asyncpg")

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from retrysafe.core.batching import Answer, Broken, plan
-from retrysafe.core.inboxing import HandleResult, MessageOutcome
+from retrysafe.messaging.inbox.batch_plan import Answer, Broken, plan
+from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 
 HANDLED, FAILED = HandleResult(MessageOutcome.HANDLED), HandleResult(MessageOutcome.FAILED, 1.0)
 

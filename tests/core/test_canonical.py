@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.core.canonical import NotCanonical, of_json, of_value
+from retrysafe.protocol.canonical import NotCanonical, of_json, of_value
 
 LEAVES = (
     st.none()

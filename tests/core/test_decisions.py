@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from retrysafe.core.decisions import Decision, decide
-from retrysafe.core.fingerprint import agree
-from retrysafe.types import Effects, Fingerprint, OnExpired, Record, Standing
+from retrysafe.protocol.decisions import Decision, decide
+from retrysafe.protocol.fingerprint import agree
+from retrysafe.protocol.records import Effects, Fingerprint, OnExpired, Record, Standing
 from tests.core.test_transitions import at, want
 
 MODES: tuple[Effects, ...] = ("transactional", "keyed", "external")

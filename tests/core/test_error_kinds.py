@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrysafe.core.error_kinds import by_kind, kind_of
+from retrysafe.messaging.error_kinds import by_kind, kind_of
 
 
 @pytest.mark.parametrize(

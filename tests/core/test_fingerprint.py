@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.core import canonical, fingerprint
-from retrysafe.core.fingerprint import agree
+from retrysafe.protocol import canonical, fingerprint
+from retrysafe.protocol.fingerprint import agree
 
 
 def of_payload(value: Any) -> bytes:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.core import keys
 from retrysafe.errors import InvalidKey
+from retrysafe.protocol import keys
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 PART = st.tuples(TEXT, TEXT, TEXT, TEXT)

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from retrysafe.core.outcomes import (
+from retrysafe.protocol.outcomes import (
     Answered,
     Ending,
     Ground,
@@ -16,8 +16,8 @@ from retrysafe.core.outcomes import (
     ending_of_error,
     verdict,
 )
-from retrysafe.core.transitions import RULES, Transition
-from retrysafe.types import Standing
+from retrysafe.protocol.records import Standing
+from retrysafe.protocol.transitions import RULES, Transition
 
 ROLLED_BACK = (None, Transaction.ROLLBACK)
 CELLS = {

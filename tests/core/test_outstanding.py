@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from retrysafe.core.outstanding import Outstanding
+from retrysafe.messaging.brokers.outstanding import Outstanding
 
 
 def test_what_is_in_order_is_settled_by_one_frame() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from retrysafe.core import transitions
-from retrysafe.core.decisions import Decision
-from retrysafe.core.outcomes import Ending, Ground
-from retrysafe.core.prospects import Prospect, in_doubt, possible, prospects, retry
-from retrysafe.core.transitions import Transition
-from retrysafe.types import Clocks, Effects, Record, Standing, State, StoredResult, Want
+from retrysafe.protocol import transitions
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.outcomes import Ending, Ground
+from retrysafe.protocol.records import Clocks, Effects, Record, Standing, State, StoredResult, Want
+from retrysafe.protocol.retry_table import Prospect, in_doubt, possible, prospects, retry
+from retrysafe.protocol.transitions import Transition
 
 GONE = (Standing.ABSENT, Decision.TAKE, False)
 DONE = (Standing.COMPLETED, Decision.REPLAY, False)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from retrysafe import ConfigurationError, Quota
-from retrysafe.core.quotas import holder, judge, room_again
-from retrysafe.types import Allowance, Refusal
+from retrysafe.protocol.quotas import holder, judge, room_again
+from retrysafe.protocol.records import Allowance, Refusal
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000

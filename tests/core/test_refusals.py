@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from retrysafe import Quota
-from retrysafe.core import canonical, fingerprint, keys, transitions
-from retrysafe.core.canonical import NotCanonical
 from retrysafe.errors import ConfigurationError, InvalidKey, ResultUnreadable
-from retrysafe.types import State
+from retrysafe.protocol import canonical, fingerprint, keys, transitions
+from retrysafe.protocol.canonical import NotCanonical
+from retrysafe.protocol.records import State
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: keys.parse(1.5), InvalidKey, "A key must be a string, an int or a UUID, not float."),

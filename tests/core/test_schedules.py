@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.core.backoff import POLLING, RESTART, Backoff, Patience
-from retrysafe.core.beats import PER_LEASE, RETRIES_PER_LEASE, Beats
-from retrysafe.core.durations import micros, seconds
-from retrysafe.core.sweeps import RECOVERY, Sweeps
 from retrysafe.errors import ConfigurationError
-from retrysafe.types import Clocks, Held
+from retrysafe.protocol.backoff import POLLING, RESTART, Backoff, Patience
+from retrysafe.protocol.durations import micros, seconds
+from retrysafe.protocol.records import Clocks, Held
+from retrysafe.protocol.renewal_schedule import PER_LEASE, RETRIES_PER_LEASE, Beats
+from retrysafe.protocol.sweep_schedule import RECOVERY, Sweeps
 
 CHANCE = st.floats(0, 1, exclude_max=True)
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.core.lanes import lane, partition, partitions_of
-from retrysafe.core.shelf import Shelf
 from retrysafe.errors import ConfigurationError
-from retrysafe.types import Delivery, Envelope
+from retrysafe.messaging.brokers.lane_queue import Shelf
+from retrysafe.protocol.messages import Delivery, Envelope
+from retrysafe.protocol.ordering import lane, partition, partitions_of
 
 
 def delivery(number: int, key: str = "A", queue: str = "orders") -> Delivery:

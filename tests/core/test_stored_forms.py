@@ -12,7 +12,7 @@ from uuid import UUID
 import pydantic
 import pytest
 
-from retrysafe.core import canonical, fingerprint, quotas
+from retrysafe.protocol import canonical, fingerprint, quotas
 
 
 def of_payload(value: Any) -> bytes:

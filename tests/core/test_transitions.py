@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.core import diagram, transitions
-from retrysafe.core.transitions import Guard, Transition
 from retrysafe.errors import IllegalTransition
-from retrysafe.types import Clocks, Held, Record, Standing, State, StoredResult, Want
+from retrysafe.protocol import diagram, transitions
+from retrysafe.protocol.records import Clocks, Held, Record, Standing, State, StoredResult, Want
+from retrysafe.protocol.transitions import Guard, Transition
 
 NOW = 1_000_000
 CLOCKS = Clocks(lease=10, window=100, memory=200)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe.connect import connect as backend_of
-from retrysafe.migrations import forward, load
+from retrysafe.backends.migrations import forward, load
+from retrysafe.backends.registry import connect as backend_of
 from tests.conftest import require
 from tests.crashing.bank import charges
 from tests.crashing.planted import State, connect

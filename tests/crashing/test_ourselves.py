@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from retrysafe import Boundary
-from retrysafe.connect import connect as backend_of
+from retrysafe.backends.registry import connect as backend_of
 from retrysafe.testing.crashing import crash_points
 from tests.conftest import require
 from tests.crashing.bank import charges

@@ -15,7 +15,7 @@ import django
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, InProgress, RetryTransaction, SchemaOutdated, StoreUnavailable, wait
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from tests.conftest import require
 from tests.django.aliases import add_alias, opened, remove_alias, set_up
 from tests.faults.helpers import ROOT, Told, environment, unique, until
@@ -644,7 +644,7 @@ FORKING = """
 import os, sys
 from tests.django.aliases import add_alias
 from retrysafe import Boundary
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 alias = add_alias("postgresql", CONN_MAX_AGE=None)
 boundary = Boundary(sys.argv[1], store=alias, observers=())
 def claim(key):

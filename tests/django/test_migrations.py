@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from retrysafe import migrations
-from retrysafe.connect import connect
-from retrysafe.migrations.alembic import TABLES
-from retrysafe.programs.migrating import Migration
-from retrysafe.stores.sql import COLUMNS
+from retrysafe.backends import migrations
+from retrysafe.backends.migrations.alembic import TABLES
+from retrysafe.backends.registry import connect
+from retrysafe.backends.sql import COLUMNS
+from retrysafe.protocol.migrating import Migration
 from tests.django.aliases import add_alias, remove_alias, set_up
 
 set_up()
@@ -96,8 +96,8 @@ def test_an_emptied_database_relays_again(alias: str) -> None:
     from django.db import transaction
 
     from retrysafe.messaging import Outbox
-    from retrysafe.messaging.publishers.memory import MemoryPublisher
-    from retrysafe.messaging.relay import Relay
+    from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
+    from retrysafe.messaging.relay.relay import Relay
 
     migrate(alias)
     outbox, publisher = Outbox(alias, source="/shop"), MemoryPublisher()

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from retrysafe.stores.catalogue import STORES
+from retrysafe.backends.catalogue import STORES
 from tests.docs.pages import ROOT
 from tests.proving import proofs
 from tests.proving.breaks import Break
@@ -102,7 +102,7 @@ def test_each_mode_of_each_store_shows_its_own(recorded: ModuleType) -> None:
 
 
 def test_proofs_of_the_tests_are_no_faults(guarantees: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    caught, other = (Break(name, "core/keys.py", "a", "b", ("tests/x.py::test_y[1]",), (3,)) for name in ("a", "b"))
+    caught, other = (Break(name, "protocol/keys.py", "a", "b", ("tests/x.py::test_y[1]",), (3,)) for name in ("a", "b"))
     monkeypatch.setattr(guarantees, "all_breaks", lambda: {"a": caught, "b": other})
     assert "without 0 of them" in guarantees.breaks()
     found = [Proof("mutants", "", "", "a", 1), Proof("histories: the checker", "", "", "a stale read", 40)]
@@ -110,19 +110,19 @@ def test_proofs_of_the_tests_are_no_faults(guarantees: ModuleType, monkeypatch: 
     assert "| faults injected | 0 |" in guarantees.run()
     assert guarantees.injected() == ""
     assert "2 defences; in the recorded run the tests failed without 1 of them." in guarantees.breaks()
-    assert "| a | `core/keys.py` | `tests/x.py`: `test_y` | 3 | yes |" in guarantees.breaks()
-    assert "| b | `core/keys.py` | `tests/x.py`: `test_y` | 3 | not run |" in guarantees.breaks()
+    assert "| a | `protocol/keys.py` | `tests/x.py`: `test_y` | 3 | yes |" in guarantees.breaks()
+    assert "| b | `protocol/keys.py` | `tests/x.py`: `test_y` | 3 | not run |" in guarantees.breaks()
     assert "| a stale read | 40 |" in guarantees.checker()
 
 
 def test_mutants_are_told_file_by_file(guarantees: ModuleType) -> None:
     counts = {"mutants": 1211, "killed": 1100, "survived": 90, "timeouts": 10, "equivalent": 11, "score": 0.9167}
-    document = {"tool": "a tool", "version": "1", **counts, "per_file": {"core/keys.py": counts | {"score": 91.67}}}
+    document = {"tool": "a tool", "version": "1", **counts, "per_file": {"protocol/keys.py": counts | {"score": 91.67}}}
     guarantees.MUTATION.write_text(json.dumps(document), encoding="utf-8")
     told = guarantees.mutation()
     assert told.startswith("a tool 1:\n")
     assert "| all | 1,211 | 1,100 | 90 | 10 | 11 | 91.7% |" in told
-    assert "| `core/keys.py` | 1,211 | 1,100 | 90 | 10 | 11 | 91.7% |" in told
+    assert "| `protocol/keys.py` | 1,211 | 1,100 | 90 | 10 | 11 | 91.7% |" in told
 
 
 def test_the_checklist_has_its_hundred_lines_and_no_blank() -> None:

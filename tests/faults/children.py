@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe import Boundary, InProgress, LeaseLost, StoreUnavailable
-from retrysafe.archive import JsonLines
-from retrysafe.connect import connect
-from retrysafe.observers import Observers
-from retrysafe.programs.drivers import run
-from retrysafe.programs.rotating import rotate, worth_rotating
-from retrysafe.sweeper import Sweeper
-from retrysafe.types import Record
+from retrysafe.admin.archive import JsonLines
+from retrysafe.admin.sweeper import Sweeper
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect
+from retrysafe.claims.observers import Observers
+from retrysafe.protocol.records import Record
+from retrysafe.protocol.rotating import rotate, worth_rotating
 from tests.faults.helpers import DEADLINE, Bank, renewals_of, until
 
 

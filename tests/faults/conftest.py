@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from tests.conftest import absent, require
 from tests.faults.helpers import (
     Bank,

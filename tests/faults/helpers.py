@@ -24,13 +24,13 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from retrysafe import Boundary, InProgress, StoreUnavailable
-from retrysafe.executors import redis_url
-from retrysafe.executors.redis import RedisClient
-from retrysafe.ports import Event
-from retrysafe.programs.drivers import run
-from retrysafe.programs.operating import find
-from retrysafe.stores.redis import RedisStore
-from retrysafe.types import Filter, Record
+from retrysafe.backends.driver import run
+from retrysafe.backends.redis import url as redis_url
+from retrysafe.backends.redis.client import RedisClient
+from retrysafe.backends.redis.store import RedisStore
+from retrysafe.protocol.events import Event
+from retrysafe.protocol.records import Filter, Record
+from retrysafe.protocol.resolving import find
 from tests.stores.ageing import mysql_connection
 
 DEADLINE = 60.0
@@ -526,7 +526,7 @@ def own_database(server: str, partitions: int | None = None, *, migrated: bool =
 
     import psycopg
 
-    from retrysafe.connect import connect, forget
+    from retrysafe.backends.registry import connect, forget
 
     name = unique("sweep")
     url = urlsplit(server)._replace(path=f"/{name}").geturl()

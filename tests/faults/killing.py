@@ -133,15 +133,23 @@ def child(work: Callable[[], None]) -> int:
 def supervise(argv: list[str]) -> None:
     """Kill and restart until the work is done."""
     chance = random.Random(argv[-1])
-    libraries = ["sqlite_async", "psycopg", "asyncpg", "pymysql", "asyncmy", "redis_listening", "dynamodb"]
+    libraries = [
+        "sql.drivers.sqlite_async",
+        "sql.drivers.psycopg",
+        "sql.drivers.asyncpg",
+        "sql.drivers.pymysql",
+        "sql.drivers.asyncmy",
+        "redis.listener",
+        "dynamodb.client",
+    ]
     if argv[2] == "django":
         set_up()
-        libraries.append("django")
+        libraries.append("sql.drivers.django")
         for module in ("backends.postgresql.base", "models.sql.compiler"):
             importlib.import_module(f"django.db.{module}")
-    importlib.import_module("retrysafe.stores.catalogue")
+    importlib.import_module("retrysafe.backends.catalogue")
     for library in libraries:  # so that a worker begins to work at once
-        importlib.import_module(f"retrysafe.executors.{library}")
+        importlib.import_module(f"retrysafe.backends.{library}")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     running: set[int] = set()
     kills = 0

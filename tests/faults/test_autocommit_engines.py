@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from retrysafe import ConfigurationError
 from retrysafe.messaging import Relay
-from retrysafe.messaging.publishers.memory import MemoryPublisher
+from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
 from tests.faults.conftest import Making
 from tests.faults.helpers import driven, rows_of
 

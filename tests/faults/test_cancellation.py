@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from retrysafe import Boundary
-from retrysafe import finish as finishing
-from retrysafe.finish import finish
+from retrysafe.claims import cancellation as finishing
+from retrysafe.claims.cancellation import finish
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import Told, auntil, forever, plain, records_of, seeded
 
@@ -305,7 +305,7 @@ async def test_a_connection_that_its_pool_has_taken_back_already_does_not_hide_w
     """As when it broke while the caller was cancelled: asyncpg's pool then refuses to take it once more."""
     from asyncpg import InternalClientError
 
-    from retrysafe.executors.asyncpg import AsyncpgClient
+    from retrysafe.backends.sql.drivers.asyncpg import AsyncpgClient
 
     class Connection:
         def add_log_listener(self, listener: object) -> None: ...

@@ -294,7 +294,7 @@ def test_a_claim_still_under_way_when_its_reply_is_lost_is_found_again(
     before: str, proxy: Proxy, make: Making, migrated: str
 ) -> None:
     """The server is still performing our first request when we ask again: the key is ours, not a rival's."""
-    from retrysafe.core import keys
+    from retrysafe.protocol import keys
 
     boundary = make(proxy.url)
     if before == "released":

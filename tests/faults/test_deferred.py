@@ -17,13 +17,14 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from retrysafe import Boundary, deferred
-from retrysafe.core.backoff import Backoff
-from retrysafe.deferred import Deferred, LoopSettler, ThreadSettler
+from retrysafe import Boundary
+from retrysafe.backends.redis.client import answer_of
+from retrysafe.claims import deferred
+from retrysafe.claims.deferred import Deferred, LoopSettler, ThreadSettler
+from retrysafe.claims.lease import clock
 from retrysafe.errors import StoreUnavailable
-from retrysafe.executors.redis import answer_of
-from retrysafe.heartbeat import clock
-from retrysafe.ports import Steps
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.backoff import Backoff
 from tests.conftest import absent
 from tests.faults.conftest import Making
 from tests.faults.helpers import ROOT, Told, auntil, driven, own_database, records_of, run_sql
@@ -256,7 +257,7 @@ async def _fails(boundary: Boundary) -> None:
 ENDS_AT_ONCE = """
 import sqlite3, sys
 from retrysafe import Boundary, deferred
-from retrysafe.core.backoff import Backoff
+from retrysafe.protocol.backoff import Backoff
 deferred.SETTLING = Backoff(1e9, 1e9)
 url = sys.argv[1]
 boundary = Boundary("exits", store=url, lease="60s", observers=[])

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe.archive import JsonLines
-from retrysafe.auditing import AuditFile
-from retrysafe.connect import connect
-from retrysafe.durable_lines import appending
-from retrysafe.programs.drivers import run
-from retrysafe.programs.sweeping import forgotten
+from retrysafe.admin.archive import JsonLines
+from retrysafe.admin.audit import AuditFile
+from retrysafe.admin.durable_lines import appending
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect
+from retrysafe.protocol.sweeping import forgotten
 from tests.faults.helpers import fill, until
 
 Append = Callable[[], object]

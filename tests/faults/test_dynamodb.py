@@ -25,13 +25,13 @@ from retrysafe import (
     StoreUnavailable,
     wait,
 )
+from retrysafe.backends.driver import run
+from retrysafe.backends.dynamodb.client import AsyncDynamodbClient
+from retrysafe.backends.dynamodb.store import LARGEST_ITEM, MARGIN, RESERVED, DynamodbStore, size_of
+from retrysafe.backends.registry import connect
 from retrysafe.cli import main
-from retrysafe.connect import connect
-from retrysafe.executors.dynamodb import AsyncDynamodbClient
-from retrysafe.programs.claiming import claim
-from retrysafe.programs.drivers import run
-from retrysafe.programs.sweeping import sweep
-from retrysafe.stores.dynamodb import LARGEST_ITEM, MARGIN, RESERVED, DynamodbStore, size_of
+from retrysafe.protocol.claiming import claim
+from retrysafe.protocol.sweeping import sweep
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Bank, Child, Told, auntil, items_of, records_of, renewals_of, unique, until
 from tests.faults.http_proxy import Fate, HttpProxy
@@ -402,7 +402,7 @@ def test_a_service_that_turns_everything_away_is_unavailable(
     boundary = make(through)
     slept: list[float] = []
     http_proxy.fates = lambda operation, arguments: "turned away"
-    monkeypatch.setattr("retrysafe.executors.dynamodb.time.sleep", slept.append)
+    monkeypatch.setattr("retrysafe.backends.dynamodb.client.time.sleep", slept.append)
     with pytest.raises(StoreUnavailable, match="Slow down"), boundary.claim("key"):
         pytest.fail("not claimed")
     assert 3 < len(slept) <= 16

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, StoredFailure
-from retrysafe.connect import connect
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect
 from retrysafe.messaging import Outbox
-from retrysafe.programs.drivers import run
-from retrysafe.programs.operating import find
-from retrysafe.types import Filter
+from retrysafe.protocol.records import Filter
+from retrysafe.protocol.resolving import find
 from tests.faults.conftest import Making
 from tests.faults.helpers import driven, run_sql, unique
 from tests.stores.ageing import mysql_connection

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from retrysafe import Boundary, InProgress, Quota, QuotaExceeded
-from retrysafe.connect import connect
-from retrysafe.ports import Rows
-from retrysafe.programs.drivers import run
-from retrysafe.programs.together import open_many
-from retrysafe.stores import gates
-from retrysafe.types import Clocks, Want
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect
+from retrysafe.backends.sql import gates
+from retrysafe.protocol.claiming_many import open_many
+from retrysafe.protocol.records import Clocks, Want
+from retrysafe.protocol.requests import Rows
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, unique, until
 

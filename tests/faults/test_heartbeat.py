@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import uvloop
 
-import retrysafe.executors.own as own
-import retrysafe.executors.psycopg as psycopg_executor
-from retrysafe import Boundary, InProgress, LeaseLost, heartbeat
+import retrysafe.backends.sql.drivers.own as own
+import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
+from retrysafe import Boundary, InProgress, LeaseLost
+from retrysafe.claims import lease
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import (
     DEADLINE,
@@ -187,7 +188,7 @@ async def test_async_work_is_stopped_before_expiry_when_the_server_falls_silent(
     driver: str, proxy: Proxy, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """18, 20: a half-open connection never fails by itself."""
-    import retrysafe.executors.asyncpg as asyncpg_executor
+    import retrysafe.backends.sql.drivers.asyncpg as asyncpg_executor
 
     monkeypatch.setattr(psycopg_executor, "DEADLINE", 1.0)
     monkeypatch.setattr(asyncpg_executor, "DEADLINE", 1.0)
@@ -254,8 +255,8 @@ def test_a_lease_that_could_not_be_renewed_is_not_held_when_its_time_is_over(
     sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole machine was asleep, and the heartbeat with it."""
-    real, asleep = heartbeat.clock, 0.0
-    monkeypatch.setattr(heartbeat, "clock", lambda: real() + asleep)
+    real, asleep = lease.clock, 0.0
+    monkeypatch.setattr(lease, "clock", lambda: real() + asleep)
     boundary = make(sqlite_url, lease="60s")
     with boundary.claim("key") as claim:
         asleep = 59
@@ -328,8 +329,8 @@ def test_on_uvloop_a_renewal_that_is_due_at_once_takes_no_other_claim_with_it(
     make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A timer of uvloop's that fires at once is a plain handle, which does not say when; asyncio's does."""
-    now = heartbeat.clock()
-    monkeypatch.setattr(heartbeat, "clock", lambda: now)
+    now = lease.clock()
+    monkeypatch.setattr(lease, "clock", lambda: now)
 
     async def claims() -> None:
         nonlocal now

@@ -17,9 +17,9 @@ import psycopg
 import pymysql
 import pytest
 
-import retrysafe.executors.own as own
+import retrysafe.backends.sql.drivers.own as own
 from retrysafe import Boundary, RetryTransaction, current
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from tests.conftest import absent
 from tests.faults import redis_servers
 from tests.faults.conftest import Making

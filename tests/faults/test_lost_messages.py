@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import retrysafe.executors.asyncmy as asyncmy_executor
-import retrysafe.executors.asyncpg as asyncpg_executor
-import retrysafe.executors.psycopg as psycopg_executor
-import retrysafe.executors.pymysql as pymysql_executor
+import retrysafe.backends.sql.drivers.asyncmy as asyncmy_executor
+import retrysafe.backends.sql.drivers.asyncpg as asyncpg_executor
+import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
+import retrysafe.backends.sql.drivers.pymysql as pymysql_executor
 from tests.faults.conftest import server_of as url_of
 from tests.faults.helpers import Bank, Told, business_table, plain, rows_of, unique, until
 from tests.faults.proxies.cells import Cell, Mode

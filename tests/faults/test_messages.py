@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import retrysafe.executors.asyncpg as asyncpg_executor
-import retrysafe.executors.psycopg as psycopg_executor
+import retrysafe.backends.sql.drivers.asyncpg as asyncpg_executor
+import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
 from retrysafe import LeaseLost, StoreUnavailable, wait
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Bank, Proxy, Told, auntil, driven, reached, records_of, until

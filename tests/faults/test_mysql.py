@@ -16,9 +16,9 @@ from typing import Any
 import pymysql
 import pytest
 
-import retrysafe.executors.asyncmy as asyncmy_executor
-import retrysafe.executors.own as own
-import retrysafe.executors.pymysql as pymysql_executor
+import retrysafe.backends.sql.drivers.asyncmy as asyncmy_executor
+import retrysafe.backends.sql.drivers.own as own
+import retrysafe.backends.sql.drivers.pymysql as pymysql_executor
 from retrysafe import (
     ConfigurationError,
     InProgress,
@@ -27,13 +27,13 @@ from retrysafe import (
     RetryTransaction,
     StoreUnavailable,
     current,
-    migrations,
     wait,
 )
-from retrysafe.connect import connect
-from retrysafe.ports import Query, Rows
-from retrysafe.stores.mysql import MysqlStore, _findings
-from retrysafe.types import Filter
+from retrysafe.backends import migrations
+from retrysafe.backends.registry import connect
+from retrysafe.backends.sql.mysql import MysqlStore, _findings
+from retrysafe.protocol.records import Filter
+from retrysafe.protocol.requests import Query, Rows
 from tests.conftest import absent
 from tests.faults.conftest import Making
 from tests.faults.helpers import (
@@ -863,7 +863,7 @@ def _reads(connection: Any) -> int:
 
 def test_no_statement_reads_the_whole_table(mysql_migrated: str) -> None:
     """The renewal of many leases, and the removal of archived records, find them by key."""
-    from retrysafe.types import Clocks, Held
+    from retrysafe.protocol.records import Clocks, Held
 
     with new_database(mysql_migrated) as url:
         backend = connect(url)

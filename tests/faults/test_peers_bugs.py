@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from retrysafe import Boundary, InProgress, LeaseLost, RetryTransaction, StoredFailure, current, reject, wait
-from retrysafe.programs.drivers import run
-from retrysafe.programs.sweeping import sweep
+from retrysafe.backends.driver import run
+from retrysafe.protocol.sweeping import sweep
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Told, forever, plain, reached, records_of, rows_of, run_sql, until
 

@@ -31,13 +31,13 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from retrysafe import Boundary, ConfigurationError, InProgress, StoreUnavailable, current, wait
-from retrysafe.archive import JsonLines
-from retrysafe.connect import connect, forget
+from retrysafe.admin.archive import JsonLines
+from retrysafe.admin.sweeper import Sweeper
+from retrysafe.backends.registry import connect, forget
 from retrysafe.messaging import Inbox, InboxMessage, Outbox
-from retrysafe.messaging.operating import OutboxOperator
-from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
-from retrysafe.messaging.relay import Relay
-from retrysafe.sweeper import Sweeper
+from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
+from retrysafe.messaging.relay.operator import OutboxOperator
+from retrysafe.messaging.relay.relay import Relay
 from tests.django.aliases import add_alias, remove_alias
 from tests.faults.conftest import Making
 from tests.faults.helpers import (

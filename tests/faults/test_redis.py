@@ -16,21 +16,21 @@ import redis
 import redis.asyncio
 
 from retrysafe import Boundary, ConfigurationError, Quota, QuotaExceeded, StoreUnavailable, wait
-from retrysafe.backend import Backend
-from retrysafe.connect import connect
-from retrysafe.core import backoff
-from retrysafe.core.transitions import Transition
-from retrysafe.executors import redis as executor
-from retrysafe.executors import redis_url as urls
-from retrysafe.executors.redis_async import Wire
-from retrysafe.programs.claiming import Won, claim
-from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.leasing import renew
-from retrysafe.programs.settling import read, settle
-from retrysafe.programs.sweeping import sweep
-from retrysafe.stores.redis import name_of
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.driver import arun, run
+from retrysafe.backends.redis import client as executor
+from retrysafe.backends.redis import url as urls
+from retrysafe.backends.redis.async_client import Wire
+from retrysafe.backends.redis.store import name_of
+from retrysafe.backends.registry import connect
+from retrysafe.protocol import backoff
+from retrysafe.protocol.claiming import Won, claim
+from retrysafe.protocol.leasing import renew
+from retrysafe.protocol.records import StoredResult, Want
+from retrysafe.protocol.settling import read, settle
+from retrysafe.protocol.sweeping import sweep
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.lockstep import CLOCKS
-from retrysafe.types import StoredResult, Want
 from tests.conftest import absent, require
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, unique, until
@@ -614,7 +614,7 @@ class SwallowsACancellation:
 
 
 async def test_a_listener_ends_although_a_library_swallowed_its_cancellation() -> None:
-    from retrysafe.executors.redis_listening import AsyncRedisListener
+    from retrysafe.backends.redis.listener import AsyncRedisListener
 
     masters: Any = SwallowsACancellation()
     listener = AsyncRedisListener(masters, lambda key: key, lambda key: None)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, LeaseLost, StoreUnavailable, current
-from retrysafe.connect import connect
-from retrysafe.executors import redis as executor
-from retrysafe.stores.redis import RedisStore
+from retrysafe.backends.redis import client as executor
+from retrysafe.backends.redis.store import RedisStore
+from retrysafe.backends.registry import connect
 from tests.conftest import absent
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, NOT_NOW, ROOT, Bank, Told, again, redis_records, seeded, until

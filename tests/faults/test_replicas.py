@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-import retrysafe.executors.psycopg as psycopg_executor
+import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
 from retrysafe import ConfigurationError, StoreUnavailable
-from retrysafe.operating import Operator
+from retrysafe.admin.operator import Operator
 from tests.faults.conftest import Making, own_primary
 from tests.faults.helpers import DEADLINE, Bank, Told, driven, records_of, unique, until
 from tests.faults.servers import Cluster, Replica

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retrysafe import LeaseLost, current
-from retrysafe.stores.catalogue import STORES
+from retrysafe.backends.catalogue import STORES
 from tests.faults.conftest import Making
 from tests.faults.helpers import ROOT, Bank, completed_elsewhere
 

@@ -17,11 +17,11 @@ import psycopg
 import pytest
 
 from retrysafe import ConfigurationError, InProgress, RetryTransaction, current, wait
-from retrysafe.connect import connect, forget
-from retrysafe.ports import Query
-from retrysafe.programs.drivers import run
-from retrysafe.programs.rotating import rotate, worth_rotating
-from retrysafe.sweeper import Sweeper, Swept
+from retrysafe.admin.sweeper import Sweeper, Swept
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect, forget
+from retrysafe.protocol.requests import Query
+from retrysafe.protocol.rotating import rotate, worth_rotating
 from tests.faults.conftest import Making
 from tests.faults.helpers import (
     DEADLINE,

@@ -17,7 +17,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe import ConfigurationError
-from retrysafe.connect import connect, join, places
+from retrysafe.backends import identity
+from retrysafe.backends.registry import connect, join
 from retrysafe.messaging import Outbox
 from tests.faults.conftest import Making
 from tests.faults.helpers import driven, own_database
@@ -245,12 +246,12 @@ LEADS = "postgresql://shop@db/shop"
     ],
 )
 def test_a_url_that_may_lead_elsewhere_is_not_judged_by_its_look(other: str) -> None:
-    assert places.of_url("postgresql", other) is None
-    assert places.of_url("postgresql", f"{LEADS}?sslmode=require") == places.of_url("postgresql", LEADS) is not None
+    assert identity.of_url("postgresql", other) is None
+    assert identity.of_url("postgresql", f"{LEADS}?sslmode=require") == identity.of_url("postgresql", LEADS) is not None
 
 
 def test_two_addresses_of_this_machine_may_be_two_servers() -> None:
-    one, other = (places.of_url("postgresql", f"postgresql://shop@{host}/shop") for host in ("127.0.0.1", "[::1]"))
+    one, other = (identity.of_url("postgresql", f"postgresql://shop@{host}/shop") for host in ("127.0.0.1", "[::1]"))
     assert one != other
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
-import retrysafe.executors.asyncpg as asyncpg_executor
-import retrysafe.executors.own as own
+import retrysafe.backends.sql.drivers.asyncpg as asyncpg_executor
+import retrysafe.backends.sql.drivers.own as own
 from retrysafe import OutcomeUnknown, StoreUnavailable, current
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from tests.faults.conftest import Making
 from tests.faults.helpers import (
     DEADLINE,

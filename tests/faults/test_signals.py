@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 import retrysafe
-from retrysafe import Boundary, nesting
+from retrysafe import Boundary
+from retrysafe.claims import context
 from retrysafe.locks import Places
 from tests.faults.conftest import Making
 from tests.faults.helpers import ask_sql
 
 HOLDING = tuple(
     str(Path(retrysafe.__file__).parent / name)
-    for name in ("executors", "programs/drivers.py", "claim.py", "grounds.py", "locks.py")
+    for name in ("executors", "backends/driver.py", "claims/claim.py", "claims/modes.py", "locks.py")
 )
 """Code of ours between the taking of a lock, connection or transaction and its return."""
 
@@ -97,7 +98,7 @@ def test_whatever_a_signal_interrupts_the_next_claim_is_served(
     moments: list[int] = []
     for moment in range(1, all_moments + 1, stride):
         interrupted_at(moment, lambda: work(f"interrupted at {moment}"))  # noqa: B023 - called here
-        assert nesting.enclosing() is None, f"moment {moment}"
+        assert context.enclosing() is None, f"moment {moment}"
         assert work(f"after {moment}") == f"after {moment}", f"moment {moment}"
         moments.append(moment)
     ((kept,),) = ask_sql(sqlite_url, "SELECT count(*) FROM retrysafe_records WHERE state = 'completed'")[0]

@@ -18,20 +18,21 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-import retrysafe.executors.asyncpg as asyncpg_executor
-import retrysafe.executors.own as own
-import retrysafe.executors.psycopg as psycopg_executor
-import retrysafe.executors.sqlite as sqlite_executor
+import retrysafe.backends.sql.drivers.asyncpg as asyncpg_executor
+import retrysafe.backends.sql.drivers.own as own
+import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
+import retrysafe.backends.sql.drivers.sqlite as sqlite_executor
 from retrysafe import Boundary, InProgress, RetryTransaction, SchemaOutdated, StoreUnavailable, current
-from retrysafe.codec import JSONCodec
-from retrysafe.connect import connect, join
-from retrysafe.executors.sqlite import SqliteFile
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect, join
+from retrysafe.backends.sql.drivers.sqlite import SqliteFile
+from retrysafe.backends.sql.sqlite import SqliteStore
+from retrysafe.claims.codec import JSONCodec
 from retrysafe.http.asgi import IdempotencyMiddleware
-from retrysafe.programs.drivers import ask, run
-from retrysafe.programs.operating import page
-from retrysafe.programs.settling import read
-from retrysafe.stores.sqlite import SqliteStore
-from retrysafe.types import Filter, StoredResult
+from retrysafe.protocol.asks import ask
+from retrysafe.protocol.records import Filter, StoredResult
+from retrysafe.protocol.resolving import page
+from retrysafe.protocol.settling import read
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Proxy, Told, auntil, driven, forever, reached, rows_of, unique, until
 from tests.http.wire import post
@@ -316,7 +317,7 @@ def test_no_timeout_is_set_in_the_callers_transaction(before: str, migrated: str
 @pytest.mark.fault(27)
 def test_a_lock_timeout_is_an_unavailable_store_and_nothing_ran(migrated: str, make: Making) -> None:
     """27: a rival's uncommitted row is in the way of our INSERT."""
-    from retrysafe.core import keys
+    from retrysafe.protocol import keys
 
     boundary = make(set_to(migrated, lock_timeout="50ms"))
     lookup = keys.lookup(None, boundary.name, "", boundary.name, "key")

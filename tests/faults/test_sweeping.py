@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from retrysafe import ConfigurationError, StoreUnavailable
-from retrysafe.archive import JsonLines, line_of
-from retrysafe.connect import connect
-from retrysafe.programs.drivers import run
-from retrysafe.programs.sweeping import forgotten, remove, sweep
-from retrysafe.sweeper import Sweeper, Swept
-from retrysafe.types import Record
+from retrysafe.admin.archive import JsonLines, line_of
+from retrysafe.admin.sweeper import Sweeper, Swept
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect
+from retrysafe.protocol.records import Record
+from retrysafe.protocol.sweeping import forgotten, remove, sweep
 from tests.conftest import require
 from tests.faults.conftest import Making
 from tests.faults.helpers import (

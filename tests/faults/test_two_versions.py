@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from retrysafe import InProgress, KeyReused, SchemaOutdated, migrations
-from retrysafe.connect import connect, forget
+from retrysafe import InProgress, KeyReused, SchemaOutdated
+from retrysafe.backends import migrations
+from retrysafe.backends.registry import connect, forget
 from retrysafe.messaging import Envelope, Outbox, OutboxOperator, PublishResult, PublishStatus, Relay
-from retrysafe.programs.migrating import Migration
+from retrysafe.protocol.migrating import Migration
 from tests.faults.conftest import Making
 from tests.faults.helpers import Child, ask_sql, own_database, run_sql, unique
 from tests.stores.ageing import mysql_connection

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, KeyReused, ResultNotEncodable, ResultUnreadable, RetrysafeError
-from retrysafe.core.fingerprint import MARKED
-from retrysafe.stores.redis import name_of
+from retrysafe.backends.redis.store import name_of
+from retrysafe.protocol.fingerprint import MARKED
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import plain, run_sql
 from tests.stores.ageing import dynamodb_client, redis_masters

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retrysafe.gateway import Gateway, Route, Settings
-from retrysafe.metrics import COUNTERS
+from retrysafe.observability.metrics import COUNTERS
 from tests.gateway.upstreams import OK, Asked, Upstream, always, answering, before
 
 

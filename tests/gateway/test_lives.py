@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe.testing.ageing import lapse
+from retrysafe.testing.time_travel import lapse
 from tests.gateway.processes import GatewayProcess, Service
 from tests.gateway.upstreams import Answer, Front
 from tests.stores.ageing import do_at

@@ -11,10 +11,10 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, NamedTuple
 
-from retrysafe.core.transitions import RULES, Guard, Transition
+from retrysafe.protocol.records import Clocks, Effects, Held, Record, StoredResult, Want
+from retrysafe.protocol.transitions import RULES, Guard, Transition
 from retrysafe.testing.histories import History, Kind, Operation
 from retrysafe.testing.specification import step_of
-from retrysafe.types import Clocks, Effects, Held, Record, StoredResult, Want
 
 KEY = b"key"
 OWNER = tuple(event for event, rule in RULES.items() if rule.guard is Guard.OWNER and event is not Transition.RENEW)

@@ -13,17 +13,17 @@ import sys
 from pathlib import Path
 from random import Random
 
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from retrysafe.testing.histories import HistoryFile, Recorder
 from tests.faults.killing import _reap, child
 from tests.histories.workers import Stage, work
 
 LIBRARIES = {
-    "sqlite": "retrysafe.executors.sqlite",
-    "postgresql": "retrysafe.executors.psycopg",
-    "mysql": "retrysafe.executors.pymysql",
-    "redis": "retrysafe.executors.redis",
-    "dynamodb": "retrysafe.executors.dynamodb",
+    "sqlite": "retrysafe.backends.sql.drivers.sqlite",
+    "postgresql": "retrysafe.backends.sql.drivers.psycopg",
+    "mysql": "retrysafe.backends.sql.drivers.pymysql",
+    "redis": "retrysafe.backends.redis.client",
+    "dynamodb": "retrysafe.backends.dynamodb.client",
 }
 
 

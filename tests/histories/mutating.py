@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from retrysafe.core.transitions import Transition
+from retrysafe.protocol.records import Held, Record, Standing, State, StoredResult
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.histories import UNKNOWN, Operation
-from retrysafe.types import Held, Record, Standing, State, StoredResult
 
 Operations = list[Operation]
 Mutation = Callable[[Random, Operations], Operations | None]

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
+from retrysafe.protocol.records import Clocks
 from retrysafe.testing.histories import UNKNOWN, Operation
 from retrysafe.testing.linearizability import check, counterexample, is_linearizable
-from retrysafe.types import Clocks
 from tests.histories import naive
 from tests.histories.generating import KEY, Shape, generate
 from tests.histories.mutating import MUTATIONS, mutants

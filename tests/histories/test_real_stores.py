@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from retrysafe.connect import connect, forget
-from retrysafe.core.transitions import Transition
-from retrysafe.ports import Ask
-from retrysafe.stores.sqlite import SqliteStore
+from retrysafe.backends.registry import connect, forget
+from retrysafe.backends.sql.sqlite import SqliteStore
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Held, Record, Refusal, StoredResult, Want
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.histories import UNKNOWN, History, Operation
 from retrysafe.testing.linearizability import by_key, check, is_linearizable
 from retrysafe.testing.specification import Traits
 from retrysafe.testing.timeline import drawn
-from retrysafe.types import Held, Record, Refusal, StoredResult, Want
 from tests.conftest import require
 from tests.histories.cutting import Cutter
 from tests.histories.workers import Stage, on_tasks, on_threads

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from retrysafe.core.transitions import Transition
+from retrysafe.backends.driver import arun, run
+from retrysafe.backends.memory.client import AsyncMemoryClient, MemoryClient
+from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.errors import StoreUnavailable
-from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
-from retrysafe.programs.claiming import Won, claim
-from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.leasing import renew
-from retrysafe.programs.settling import read, settle
-from retrysafe.programs.sweeping import sweep
-from retrysafe.stores.memory import MemoryStore
-from retrysafe.stores.sqlite import SqliteStore
+from retrysafe.protocol.claiming import Won, claim
+from retrysafe.protocol.leasing import renew
+from retrysafe.protocol.records import Clocks, Held, StoredResult, Want
+from retrysafe.protocol.settling import read, settle
+from retrysafe.protocol.sweeping import sweep
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.histories import UNKNOWN, History, HistoryFile, Operation, Recorder, merged
 from retrysafe.testing.linearizability import check
-from retrysafe.types import Clocks, Held, StoredResult, Want
 
 CLOCKS = Clocks(lease=10, window=1000, memory=1000)
 
@@ -134,7 +134,7 @@ def test_renewals_of_several_keys_in_one_ask_are_noted_apart() -> None:
 
 
 def _rows(rows: list[tuple[Any, ...]]) -> Any:
-    from retrysafe.ports import Rows
+    from retrysafe.protocol.requests import Rows
 
     return Rows(rows, len(rows))
 

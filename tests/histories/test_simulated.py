@@ -7,15 +7,16 @@ from random import Random
 
 import pytest
 
-from retrysafe.core import decisions, transitions
-from retrysafe.core.decisions import Decision
-from retrysafe.core.transitions import Transition
-from retrysafe.ports import Ask, Store
-from retrysafe.stores.memory import MemoryStore
+from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.protocol import decisions, transitions
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.records import Held, Record, Standing, StoredResult
+from retrysafe.protocol.store import Store
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.histories import Operation
 from retrysafe.testing.linearizability import Traits, check
 from retrysafe.testing.simulation import PLAN, PLANS, Plan, simulate
-from retrysafe.types import Held, Record, Standing, StoredResult
 from tests.protocol.test_mutants import (
     ClaimsUnconditionally,
     ClearsOnRelease,

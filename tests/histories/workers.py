@@ -13,18 +13,20 @@ from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple, cast
 
-from retrysafe.core.transitions import RESOLUTIONS, RULES, Guard, Transition
+from retrysafe.backends.driver import arun, run
 from retrysafe.errors import RetrysafeError
-from retrysafe.ports import AsyncExecutor, Executor, Steps, Store
-from retrysafe.programs.claiming import Won, claim
-from retrysafe.programs.drivers import arun, ask, run
-from retrysafe.programs.leasing import renew
-from retrysafe.programs.operating import expire
-from retrysafe.programs.settling import read, resolve, settle
-from retrysafe.programs.sweeping import sweep
-from retrysafe.testing.ageing import age
+from retrysafe.protocol.asks import Steps, ask
+from retrysafe.protocol.claiming import Won, claim
+from retrysafe.protocol.client import AsyncExecutor, Executor
+from retrysafe.protocol.leasing import renew
+from retrysafe.protocol.records import Clocks, Held, Record, Standing, StoredResult, Want
+from retrysafe.protocol.resolving import expire
+from retrysafe.protocol.settling import read, resolve, settle
+from retrysafe.protocol.store import Store
+from retrysafe.protocol.sweeping import sweep
+from retrysafe.protocol.transitions import RESOLUTIONS, RULES, Guard, Transition
 from retrysafe.testing.histories import History, Recorder
-from retrysafe.types import Clocks, Held, Record, Standing, StoredResult, Want
+from retrysafe.testing.time_travel import age
 
 LEASE = 30_000_000
 OWNER = tuple(event for event, rule in RULES.items() if rule.guard is Guard.OWNER and event is not Transition.RENEW)

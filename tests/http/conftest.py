@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from retrysafe import Boundary
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from tests.conftest import require
 from tests.http.observing import Recorder
 from tests.http.places import PLACES

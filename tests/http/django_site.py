@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe import Boundary
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from tests.conftest import require
 from tests.django.aliases import add_alias, remove_alias, set_up
 from tests.faults.helpers import unique

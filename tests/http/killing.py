@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from retrysafe.connect import connect
-from retrysafe.operating import Operator
-from retrysafe.types import Filter
+from retrysafe.admin.operator import Operator
+from retrysafe.backends.registry import connect
+from retrysafe.protocol.records import Filter
 from tests.http.apps import ledger
 from tests.http.fleet import Fleet
 

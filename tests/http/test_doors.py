@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from retrysafe import Boundary, ConfigurationError, InProgress, current, doors, wait
-from retrysafe.connect import connect
+from retrysafe import Boundary, ConfigurationError, InProgress, current, wait
+from retrysafe.backends.registry import connect
+from retrysafe.entrypoint import door
 from retrysafe.http.asgi import IdempotencyMiddleware
 from tests.django.aliases import add_alias, remove_alias
 from tests.http.observing import Recorder
@@ -112,7 +113,7 @@ async def quick(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def test_r34_those_who_wait_hold_no_threads(engine: sqlalchemy.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "_MOST", 2)
+    monkeypatch.setattr(door, "_MOST", 2)
     app, seen = Slow(), Recorder()
     boundary = Boundary("sync", store=engine, concurrency=wait(30), observers=[seen])
     middleware = IdempotencyMiddleware(app, boundary)

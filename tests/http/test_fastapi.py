@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe import Boundary, Claim, ConfigurationError, current
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from retrysafe.http.fastapi import Idempotency, IdempotencyMiddleware, policy
 from retrysafe.http.problems import PROBLEMS
 from tests.http.conftest import Place

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 from retrysafe import Boundary, ConfigurationError, current
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from retrysafe.http.flask import Idempotency, idempotent
 from tests.http.conftest import Place
 from tests.http.gateway import Served

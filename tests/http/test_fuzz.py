@@ -27,7 +27,7 @@ import pytest_asyncio
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from tests.http.apps import fuzzed, ledger
 from tests.http.fleet import Fleet
 from tests.http.fuzzing import Fuzzer

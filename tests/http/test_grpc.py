@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 
 from retrysafe import Boundary, current, wait
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from retrysafe.http.grpc import AsyncIdempotencyInterceptor, IdempotencyInterceptor
 from tests.conftest import require
 from tests.faults.helpers import unique

@@ -12,13 +12,13 @@ from uuid import UUID
 import pytest
 
 from retrysafe import Boundary, KeyReused
-from retrysafe.core.keys import LONGEST
 from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import scoped
 from retrysafe.http.problems import Refusal
+from retrysafe.protocol.keys import LONGEST
 from tests.http.observing import Recorder
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.core.keys import LONGEST
 from retrysafe.errors import InvalidKey
 from retrysafe.http import keys
+from retrysafe.protocol.keys import LONGEST
 
 PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=LONGEST)
 

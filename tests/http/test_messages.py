@@ -7,7 +7,7 @@ import pytest
 from retrysafe.errors import ResultNotEncodable
 from retrysafe.http.messages import Response, is_endless, kept, replayed
 from retrysafe.http.snapshots import MEDIA_TYPE, VERSION, ResponseCodec
-from retrysafe.types import StoredResult
+from retrysafe.protocol.records import StoredResult
 
 NONE: frozenset[bytes] = frozenset()
 FULL = Response(

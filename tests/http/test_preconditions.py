@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retrysafe import Boundary, current
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from retrysafe.http.conditional import etag_of
 from retrysafe.http.starlette import IdempotencyMiddleware, check_preconditions
 from tests.http.apps.versioned import FRAMEWORKS, Ask, Stock, over_asgi

@@ -15,15 +15,15 @@ import pytest
 import redis
 
 from retrysafe import Boundary, StoreUnavailable, layered
-from retrysafe.core import keys
-from retrysafe.nearby import Nearby
-from retrysafe.ports import Ask, Steps
-from retrysafe.programs.drivers import ask, run
-from retrysafe.programs.operating import expire
-from retrysafe.programs.settling import read
-from retrysafe.stores.redis_cache import RedisCache
-from retrysafe.testing.ageing import elapse_all
-from retrysafe.types import Record
+from retrysafe.backends.cache import Nearby
+from retrysafe.backends.driver import run
+from retrysafe.backends.redis.cache import RedisCache
+from retrysafe.protocol import keys
+from retrysafe.protocol.asks import Ask, Steps, ask
+from retrysafe.protocol.records import Record
+from retrysafe.protocol.resolving import expire
+from retrysafe.protocol.settling import read
+from retrysafe.testing.time_travel import elapse_all
 from tests.conftest import require
 from tests.faults.helpers import Told, unique, until
 from tests.ports import free_port

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, InProgress, KeyReused, Keyring, StoredFailure, layered
-from retrysafe.core.decisions import Decision
-from retrysafe.programs.claiming import NotWon
-from retrysafe.types import Standing
+from retrysafe.protocol.claiming import NotWon
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.records import Standing
 from tests.layered.conftest import Entry, Fast, Layers
 
 

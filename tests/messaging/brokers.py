@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from retrysafe.ports import Consumer
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import ConsumerFeatures
-from retrysafe.types import Envelope, PublishStatus
 from tests.faults.proxies.framing_amqp import AMQPFraming
 from tests.faults.proxies.framing_redis import RedisFraming
 from tests.faults.proxies.proxy import Proxy
@@ -70,15 +70,15 @@ class RabbitMQBench(Bench):
     framing = AMQPFraming
 
     async def open(self) -> RabbitMQBench:
-        from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
-        from retrysafe.messaging.rabbitmq import declare
+        from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
+        from retrysafe.messaging.brokers.rabbitmq.topology import declare
 
         await declare(self.url, self.topic, partitions=PARTITIONS)
         self.publisher = RabbitMQPublisher(self.url, partitions=PARTITIONS)
         return self
 
     def make(self, url: str) -> Consumer:
-        from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
+        from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
 
         return RabbitMQConsumer(url, self.topic, partitions=PARTITIONS, **self.options)
 
@@ -100,7 +100,7 @@ class RedisBench(Bench):
         return redis.asyncio.Redis.from_url(self.url)
 
     async def open(self) -> RedisBench:
-        from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher
+        from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher
 
         self.publisher = AsyncRedisStreamsPublisher(
             self.client(), prefix="tests:", partitions=PARTITIONS, remember="1ms"
@@ -110,7 +110,7 @@ class RedisBench(Bench):
     def make(self, url: str) -> Consumer:
         import redis.asyncio
 
-        from retrysafe.messaging.consumers.redis_streams import RedisStreamsConsumer
+        from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
 
         options = {"group": "inventory", "lease": "1s", **self.options}
         client = redis.asyncio.Redis.from_url(url)
@@ -127,7 +127,7 @@ class MemoryBench(Bench):
     """In one process: a crash is an end like any other."""
 
     async def open(self) -> MemoryBench:
-        from retrysafe.messaging.brokers.memory import MemoryBroker
+        from retrysafe.messaging.brokers.memory.broker import MemoryBroker
 
         self.broker = MemoryBroker(partitions=PARTITIONS)
         self.publisher = self.broker.apublisher()

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from retrysafe.messaging.relay import Relay
-from retrysafe.types import Envelope, PublishResult, PublishStatus
+from retrysafe.messaging.relay.relay import Relay
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 
 
 class Ledger:

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retrysafe import Boundary, connect
+from retrysafe import Boundary
+from retrysafe.backends import registry
+from retrysafe.backends.driver import run
 from retrysafe.messaging import Envelope, Handler, Inbox
-from retrysafe.messaging.attempts import Attempt
-from retrysafe.ports import Event
-from retrysafe.programs import inboxing
-from retrysafe.programs.drivers import ask, run
-from retrysafe.types import DeadLetterFilter, Delivery, InboxLetter
+from retrysafe.messaging.inbox import procedures
+from retrysafe.messaging.inbox.attempts import Attempt
+from retrysafe.protocol.asks import ask
+from retrysafe.protocol.events import Event
+from retrysafe.protocol.messages import DeadLetterFilter, Delivery, InboxLetter
 from tests.stores.ageing import mysql_connection
 
 KINDS = ("sqlite", "postgresql", "mysql")
@@ -103,7 +105,7 @@ class World:
 
     def begin(self, handler: Handler[..., Any], envelope: Envelope) -> None:
         """What is left in the database of an attempt whose process is killed in it."""
-        handler.letters.run(inboxing.begin(handler.letters.inbox, Attempt(handler.setting, envelope)))
+        handler.letters.run(procedures.begin(handler.letters.inbox, Attempt(handler.setting, envelope)))
 
     def withdraw(self, handler: Handler[..., Any], envelope: Envelope) -> None:
         arrival = Attempt(handler.setting, envelope).arrival
@@ -130,7 +132,7 @@ class World:
 
 def world_of(kind: str, path: Path) -> World:
     url = f"sqlite:///{path / 'inbox.db'}" if kind == "sqlite" else os.environ[f"RETRYSAFE_TEST_{kind.upper()}"]
-    connect.connect(url).migrate()
+    registry.connect(url).migrate()
     world = World(kind, url, f"applied_{secrets.token_hex(6)}")
     with world.connected() as perform:
         perform(f"CREATE TABLE {world.table} (value VARCHAR(64))")

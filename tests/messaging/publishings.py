@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from retrysafe.messaging.cloudevents import envelope_of
+from retrysafe.protocol.messages import Envelope
 from retrysafe.testing.publishers import PublisherFeatures, Publishing
-from retrysafe.types import Envelope
 from tests.messaging.roads import Road
 from tests.versions import and_on_other_versions
 
@@ -63,7 +63,7 @@ class Rabbit(OnARoad):
         self.look = partial(queue.get, fail=False, no_ack=True)
 
     async def arrived(self) -> Sequence[Envelope]:
-        from retrysafe.messaging.amqp import envelope_from
+        from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
 
         found = []
         while (message := await self.look()) is not None:
@@ -76,7 +76,7 @@ class Rabbit(OnARoad):
 async def rabbitmq(url: str = "") -> AsyncIterator[Rabbit]:
     import aio_pika
 
-    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+    from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     url = url or os.environ["RETRYSAFE_TEST_RABBITMQ"]
     made = Rabbit()
@@ -135,7 +135,7 @@ async def redis_streams(url: str = "", *, sync: bool) -> AsyncIterator[Streams]:
     import redis
     import redis.asyncio
 
-    from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+    from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 
     url = url or os.environ["RETRYSAFE_TEST_REDIS"]
     made = Streams()
@@ -165,7 +165,7 @@ class Memory(Publishing):
 
 @asynccontextmanager
 async def memory(*, sync: bool) -> AsyncIterator[Memory]:
-    from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
+    from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
 
     made = Memory()
     made.topic = "orders"
@@ -268,7 +268,7 @@ def http_endpoint(answers: Answers) -> Iterator[int]:
 async def webhook(*, sync: bool) -> AsyncIterator[Endpoint]:
     import httpx
 
-    from retrysafe.messaging.publishers.webhook import AsyncWebhookPublisher, WebhookPublisher
+    from retrysafe.messaging.brokers.webhook import AsyncWebhookPublisher, WebhookPublisher
     from retrysafe.webhooks.delivering import Endpoint as Signing
     from retrysafe.webhooks.sender import AsyncSender, Sender
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox, InboxMessage, Subscription
-from retrysafe.messaging.brokers.memory import MemoryBroker, MemoryConsumer
-from retrysafe.types import Delivery
+from retrysafe.messaging.brokers.memory.broker import MemoryBroker, MemoryConsumer
+from retrysafe.protocol.messages import Delivery
 from tests.messaging.inboxes import envelope
 
 MESSAGES = [f"m{n}" for n in range(4)]

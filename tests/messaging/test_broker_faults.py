@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from retrysafe.messaging import BrokerUnavailable, Message
-from retrysafe.messaging.relay import Relay
-from retrysafe.types import Envelope, PublishResult, PublishStatus
+from retrysafe.messaging.relay.relay import Relay
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import Told, auntil
 from tests.faults.redis_servers import Server
@@ -117,7 +117,7 @@ async def test_a_slow_subscriber_keeps_only_its_own_messages(outbox: Place) -> N
 
     import httpx
 
-    from retrysafe.messaging.publishers.webhook import AsyncWebhookPublisher
+    from retrysafe.messaging.brokers.webhook import AsyncWebhookPublisher
     from retrysafe.webhooks.delivering import Endpoint as Signing
     from retrysafe.webhooks.sender import AsyncSender
     from tests.messaging.publishings import SECRET, Answers, http_endpoint
@@ -305,7 +305,7 @@ async def queues(broker: RabbitMQServer, *names: str, **arguments: Any) -> Async
 
 async def test_a_full_queue_gives_nothing_up_and_nothing_overtakes(broker: RabbitMQServer, outbox: Place) -> None:
     """`reject-publish`: whatever did not fit leaves when there is room, and what was written later leaves later."""
-    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+    from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     bounds = {"full": {"x-max-length": 10, "x-overflow": "reject-publish"}}
     async with queues(broker, "full", "well", **bounds) as taken:
@@ -330,7 +330,7 @@ async def test_a_full_queue_gives_nothing_up_and_nothing_overtakes(broker: Rabbi
 
 
 async def test_what_a_full_queue_says_is_the_same_of_every_message(broker: RabbitMQServer) -> None:
-    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+    from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     bounds = {"full": {"x-max-length": 1, "x-overflow": "reject-publish"}}
     async with queues(broker, "full", **bounds), rabbitmq(broker.url) as publishing:
@@ -362,7 +362,7 @@ async def test_a_message_over_the_brokers_limit_is_refused_alone(broker: RabbitM
 async def test_an_exchange_that_is_removed_stalls_and_blames_no_message(broker: RabbitMQServer) -> None:
     import aio_pika
 
-    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+    from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     publisher = RabbitMQPublisher(broker.url, exchange="events")
     async with rabbitmq(broker.url) as publishing, await aio_pika.connect(broker.url) as connection:
@@ -387,7 +387,7 @@ async def test_an_exchange_that_is_removed_stalls_and_blames_no_message(broker: 
 
 async def test_a_queue_that_does_not_confirm_keeps_only_its_own_messages(broker: RabbitMQServer, outbox: Place) -> None:
     """A quorum queue that has lost its majority: here its process is suspended."""
-    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+    from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     async with queues(broker, "suspended", "well") as taken:
         publisher = RabbitMQPublisher(broker.url, timeout="500ms")

@@ -15,11 +15,11 @@ from cloudevents.core.v1.event import CloudEvent
 from retrysafe import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import Envelope, Inbox, Subscription
-from retrysafe.messaging.amqp import Binding, envelope_from
+from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
+from retrysafe.messaging.brokers.rabbitmq.envelope import Binding, envelope_from
+from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
+from retrysafe.messaging.brokers.rabbitmq.topology import declare
 from retrysafe.messaging.cloudevents import received
-from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
-from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
-from retrysafe.messaging.rabbitmq import declare
 from tests.conftest import require
 
 EVENT = CloudEvent(

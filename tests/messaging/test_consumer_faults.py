@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from retrysafe.messaging.subscription import Subscription
-from retrysafe.ports import Consumer, Event
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.messaging.subscription.subscription import Subscription
+from retrysafe.protocol.events import Event
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, ROOT
@@ -253,7 +254,7 @@ async def test_connections_that_end_at_once_are_made_ever_more_slowly(
             rests.append(attempt)
             return 0.0
 
-    monkeypatch.setattr("retrysafe.messaging.consumers.rabbitmq._AGAIN", Noting())
+    monkeypatch.setattr("retrysafe.messaging.brokers.rabbitmq.consumer._AGAIN", Noting())
     trial = Trial(broker)
     async with trial.consumer() as consumer:
         for _ in range(5):
@@ -342,7 +343,7 @@ async def test_a_queue_that_is_deleted_and_made_again_is_consumed_again(broker: 
     import aio_pika
     from aio_pika.exceptions import AMQPError
 
-    from retrysafe.messaging.rabbitmq import declare
+    from retrysafe.messaging.brokers.rabbitmq.topology import declare
 
     trial = Trial(broker)
     async with trial.consumer() as consumer:
@@ -410,7 +411,7 @@ async def test_entries_whose_answer_was_lost_are_handed_out(broker: AnyBench) ->
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 async def test_an_ack_makes_room_at_once(broker: AnyBench, keys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether one stream is full or all of them are: no wait for new entries goes on for its whole time."""
-    monkeypatch.setattr("retrysafe.messaging.consumers.redis_streams._LOOK", 3600.0)
+    monkeypatch.setattr("retrysafe.messaging.brokers.redis_streams.consumer._LOOK", 3600.0)
     broker.options["prefetch"] = 1
     trial = Trial(broker)
     await trial.published(*map(str, keys))

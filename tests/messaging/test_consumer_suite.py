@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from retrysafe.ports import Consumer
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.protocol.messages import Delivery
 from retrysafe.testing import consumers
-from retrysafe.types import Delivery
 from tests.conftest import require
 from tests.messaging.brokers import bench
 

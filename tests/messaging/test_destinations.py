@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from retrysafe.core.breaker import LONGEST_PAUSE, Breaker
-from retrysafe.core.lanes import bucket, lane
 from retrysafe.messaging import Message
-from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher
-from retrysafe.messaging.relay import Relay, Relayed
-from retrysafe.types import Envelope, PublishResult, PublishStatus
+from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
+from retrysafe.messaging.relay.circuit_breaker import LONGEST_PAUSE, Breaker
+from retrysafe.messaging.relay.relay import Relay, Relayed
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.ordering import bucket, lane
 from tests.faults.helpers import Told, auntil
 from tests.messaging.test_operating import Judging, Place
 
@@ -38,7 +38,7 @@ class Clock:
 
 def running(place: Place, publisher: Any, **options: Any) -> tuple[Relay, Clock, Callable[[], None]]:
     """A relay that runs, its clock, and one of its rounds: destinations are remembered from one to the next."""
-    from retrysafe.messaging.draining import Sum
+    from retrysafe.messaging.relay.bucket import Sum
 
     clock = Clock()
     relay = place.relay(publisher, **{"backoff_base": "1ms", "backoff_max": "1ms", **options})

@@ -18,7 +18,7 @@ from faststream.redis import RedisBroker, StreamSub
 
 from retrysafe import Boundary, ConfigurationError, current
 from retrysafe.messaging import Envelope, Inbox
-from retrysafe.messaging.faststream import InboxMiddleware
+from retrysafe.messaging.brokers.faststream import InboxMiddleware
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE
 from tests.messaging.brokers import bench
@@ -97,13 +97,13 @@ async def service(request: pytest.FixtureRequest, tmp_path: Path) -> Service:
 async def publish(service: Service, *numbers: int, broker: Any) -> None:
     """As our publishers do, to a queue or stream that FastStream has declared."""
     if service.kind == "rabbitmq":
-        from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+        from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
         publisher: Any = RabbitMQPublisher(os.environ["RETRYSAFE_TEST_RABBITMQ"])
     else:
         import redis.asyncio
 
-        from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher
+        from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher
 
         client = redis.asyncio.Redis.from_url(os.environ["RETRYSAFE_TEST_REDIS"])
         publisher = AsyncRedisStreamsPublisher(client, remember="1ms")

@@ -15,7 +15,6 @@ import pymysql
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, StoreUnavailable
-from retrysafe.core.identifiers import milliseconds_of, uuid7
 from retrysafe.messaging import (
     Envelope,
     Handler,
@@ -26,6 +25,7 @@ from retrysafe.messaging import (
     MessageUnreadable,
     SequenceGap,
 )
+from retrysafe.protocol.ids import milliseconds_of, uuid7
 from retrysafe.webhooks import Receiver, WebhookEvent
 from tests.boundary.shops import Shop
 from tests.messaging.inboxes import World, delivery, envelope

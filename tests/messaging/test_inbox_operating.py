@@ -9,9 +9,9 @@ import pytest
 
 from retrysafe.cli import main
 from retrysafe.messaging import InboxMessage, MessageOutcome
-from retrysafe.messaging.inbox_operating import InboxOperator
-from retrysafe.programs.drivers import ask
-from retrysafe.types import DeadLetterFilter
+from retrysafe.messaging.inbox.operator import InboxOperator
+from retrysafe.protocol.asks import ask
+from retrysafe.protocol.messages import DeadLetterFilter
 from tests.messaging.inboxes import World, envelope
 
 
@@ -96,7 +96,7 @@ def test_old_notes_are_forgotten(world: World) -> None:
 
 
 def test_large_dead_letters_are_looked_up_by_bytes_not_by_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.stores.inbox.PAGE_BYTES", 4000)
+    monkeypatch.setattr("retrysafe.backends.sql.inbox.PAGE_BYTES", 4000)
     inbox = world.inbox()
     name = f"stock-{inbox.boundary.name}"
 

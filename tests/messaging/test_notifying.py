@@ -16,12 +16,12 @@ import psycopg
 import pytest
 
 from retrysafe import ConfigurationError
-from retrysafe.connect import connect
-from retrysafe.core.polling import Polls
+from retrysafe.backends.registry import connect
 from retrysafe.messaging import Outbox
-from retrysafe.messaging.notifying import Coalesced
-from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
-from retrysafe.messaging.relay import Relay
+from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
+from retrysafe.messaging.notifications import Coalesced
+from retrysafe.messaging.relay.poll_schedule import Polls
+from retrysafe.messaging.relay.relay import Relay
 from tests.faults.helpers import DEADLINE, ROOT, auntil, environment, until
 from tests.messaging.roads import Road
 from tests.messaging.test_operating import TABLES, Place

@@ -16,23 +16,23 @@ from typing import Any
 import pytest
 
 from retrysafe import ConfigurationError, LeaseLost
-from retrysafe.archive import JsonLines
+from retrysafe.admin.archive import JsonLines
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect
+from retrysafe.backends.sql.outbox import FOREVER
+from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
+from retrysafe.claims.observers import Observers
 from retrysafe.cli import main
-from retrysafe.connect import connect
-from retrysafe.core.polling import Polls
 from retrysafe.messaging import BrokerUnavailable, Message, Outbox
-from retrysafe.messaging.draining import Sum
-from retrysafe.messaging.operating import OutboxOperator
-from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
-from retrysafe.messaging.relay import Relay, Relayed
-from retrysafe.messaging.retention import OutboxSweeper, line
-from retrysafe.observers import Observers
-from retrysafe.ports import Ask
-from retrysafe.programs.drivers import ask, run
-from retrysafe.programs.relaying import redrive
-from retrysafe.stores.outbox import FOREVER
-from retrysafe.stores.outbox_operating import OperableSqlOutbox
-from retrysafe.types import DeadLetter, DeadLetterFilter, Envelope, PublishResult, PublishStatus
+from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
+from retrysafe.messaging.relay.bucket import Sum
+from retrysafe.messaging.relay.operator import OutboxOperator
+from retrysafe.messaging.relay.poll_schedule import Polls
+from retrysafe.messaging.relay.procedures import redrive
+from retrysafe.messaging.relay.relay import Relay, Relayed
+from retrysafe.messaging.relay.retention import OutboxSweeper, line
+from retrysafe.protocol.asks import Ask, ask
+from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Envelope, PublishResult, PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, Told, auntil, until
 from tests.stores.ageing import mysql_connection
@@ -404,14 +404,14 @@ def test_large_messages_are_looked_up_and_archived_by_bytes_not_by_rows(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 dead letters of a megabyte killed whoever looked at them, and 1000 that were kept the sweeper."""
-    monkeypatch.setattr("retrysafe.stores.outbox_operating.PAGE_BYTES", 4000)
+    monkeypatch.setattr("retrysafe.backends.sql.outbox_operating.PAGE_BYTES", 4000)
     held: list[int] = []
 
     def redriven(store: Any, outbox: Any, letters: Sequence[DeadLetter]) -> Any:
         held.append(sum(len(one.envelope.payload) for one in letters))
         return redrive(store, outbox, letters)
 
-    monkeypatch.setattr("retrysafe.messaging.operating.redrive", redriven)
+    monkeypatch.setattr("retrysafe.messaging.relay.operator.redrive", redriven)
     ids = place.write(*(Message("a", "x" * size, key=str(n)) for n, size in enumerate([1500] * 4 + [9000, 1500])))
     assert place.relay(refusing("a")).run_once().dead == 6
     with place.operator() as operator:

@@ -15,8 +15,8 @@ from uuid import UUID
 import pytest
 
 from retrysafe import ConfigurationError
-from retrysafe.core.lanes import bucket, lane
 from retrysafe.messaging import Envelope, Message, MessageRefused, Outbox
+from retrysafe.protocol.ordering import bucket, lane
 from tests.boundary.shops import Shop
 
 
@@ -249,7 +249,7 @@ def test_the_trace_is_kept_as_it_was_when_the_message_was_written(box: Outbox) -
 
 
 def test_identifiers_sort_by_their_time_and_are_uuids(box: Outbox) -> None:
-    from retrysafe.core.identifiers import uuid7
+    from retrysafe.protocol.ids import uuid7
 
     made = [uuid7(1_700_000_000_000 + step, bytes([255 - step] * 10)) for step in range(20)]
     assert made == sorted(made)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.testing.publishers import CASES, PublisherFeatures, PublisherSuite, Publishing
-from retrysafe.types import Envelope, PublishResult, PublishStatus
 from tests.conftest import served
 from tests.messaging.publishings import PUBLISHINGS
 

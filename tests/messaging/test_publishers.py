@@ -12,7 +12,7 @@ import pytest
 
 from retrysafe.messaging import Envelope
 from retrysafe.messaging.cloudevents import envelope_of
-from retrysafe.types import PublishResult, PublishStatus
+from retrysafe.protocol.messages import PublishResult, PublishStatus
 from tests.conftest import require
 
 ACKED = PublishResult(PublishStatus.ACKED)
@@ -36,8 +36,8 @@ class Bench:
 async def _rabbitmq(topic: str) -> AsyncIterator[Bench]:
     import aio_pika
 
-    from retrysafe.messaging.amqp import envelope_from
-    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+    from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
+    from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     url = os.environ["RETRYSAFE_TEST_RABBITMQ"]
     publisher = RabbitMQPublisher(url)
@@ -60,7 +60,7 @@ async def _rabbitmq(topic: str) -> AsyncIterator[Bench]:
 async def _redis(topic: str) -> AsyncIterator[Bench]:
     import redis
 
-    from retrysafe.messaging.publishers.redis_streams import RedisStreamsPublisher
+    from retrysafe.messaging.brokers.redis_streams.publisher import RedisStreamsPublisher
 
     client = redis.Redis.from_url(os.environ["RETRYSAFE_TEST_REDIS"])
     publisher = RedisStreamsPublisher(client, prefix="tests:", remember="1m")
@@ -72,7 +72,7 @@ async def _redis(topic: str) -> AsyncIterator[Bench]:
 async def _redis_async(topic: str) -> AsyncIterator[Bench]:
     import redis.asyncio
 
-    from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher
+    from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher
 
     client = redis.asyncio.Redis.from_url(os.environ["RETRYSAFE_TEST_REDIS"])
     publisher = AsyncRedisStreamsPublisher(client, prefix="tests:", remember="1m")
@@ -163,7 +163,7 @@ async def test_waves_that_are_under_way_together_are_confirmed_each(bench: Bench
 
 @pytest.mark.parametrize("bench", ["rabbitmq"], indirect=True)
 async def test_a_broker_that_is_not_there_has_nothing(bench: Bench) -> None:
-    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+    from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     gone = RabbitMQPublisher("amqp://guest:guest@127.0.0.1:1/")
     (published,) = await gone.publish([bench.envelope(1)])
@@ -175,7 +175,7 @@ async def test_a_redis_that_is_not_there_says_nothing_about_a_message() -> None:
     import redis
     import redis.asyncio
 
-    from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+    from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 
     for publisher in (
         RedisStreamsPublisher(redis.Redis(port=1)),

@@ -10,10 +10,10 @@ import pytest
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import Envelope
-from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
-from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
-from retrysafe.messaging.rabbitmq import declare
-from retrysafe.types import Delivery, PublishStatus
+from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
+from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
+from retrysafe.messaging.brokers.rabbitmq.topology import declare
+from retrysafe.protocol.messages import Delivery, PublishStatus
 from tests.conftest import require
 
 

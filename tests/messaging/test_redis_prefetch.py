@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrysafe.messaging.consumers.redis_streams import RedisStreamsConsumer
-from retrysafe.types import Delivery
+from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
+from retrysafe.protocol.messages import Delivery
 from tests.messaging.test_redis_trimming import client
 from tests.messaging.test_redis_trimming import topic as topic
 

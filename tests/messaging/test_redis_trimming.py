@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from retrysafe.messaging.consumers.redis_streams import RedisStreamsConsumer
-from retrysafe.types import Delivery
+from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
+from retrysafe.protocol.messages import Delivery
 from tests.conftest import require
 from tests.stores.harnesses import redis_url
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from retrysafe.messaging import Message, Outbox
-from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
-from retrysafe.messaging.relay import Relay, Relayed
-from retrysafe.types import Envelope, PublishResult, PublishStatus
+from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
+from retrysafe.messaging.relay.relay import Relay, Relayed
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.boundary.shops import Shop
 
 ACKED = PublishResult(PublishStatus.ACKED)

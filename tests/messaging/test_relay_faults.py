@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from retrysafe import StoreUnavailable
+from retrysafe.backends.migrations.alembic import TABLES
 from retrysafe.messaging import Message, Outbox, Relay
-from retrysafe.messaging.draining import KILLS, Sum
-from retrysafe.messaging.publishers.memory import MemoryPublisher
-from retrysafe.migrations.alembic import TABLES
-from retrysafe.ports import Event
-from retrysafe.types import Envelope, PublishResult, PublishStatus
+from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
+from retrysafe.messaging.relay.bucket import KILLS, Sum
+from retrysafe.protocol.events import Event
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.faults.helpers import environment, until
 from tests.messaging.children import AsyncPoisoned, Ledger, Poisoned, taken
 from tests.messaging.test_operating import Place

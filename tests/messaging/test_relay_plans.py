@@ -11,20 +11,21 @@ from typing import Any
 
 import pytest
 
-from retrysafe.connect import connect
-from retrysafe.core.lanes import bucket, lane
-from retrysafe.core.walking import Span, most
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect
+from retrysafe.backends.sql import outbox_operating
+from retrysafe.backends.sql.outbox import FOREVER
 from retrysafe.errors import StoreUnavailable
-from retrysafe.messaging.draining import Sum, _due
+from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
 from retrysafe.messaging.outbox import outbox_of
-from retrysafe.messaging.publishers.memory import MemoryPublisher
-from retrysafe.messaging.relay import Relay
-from retrysafe.ports import Query
-from retrysafe.programs.drivers import ask, run
-from retrysafe.programs.relaying import due
-from retrysafe.stores import outbox_operating
-from retrysafe.stores.outbox import FOREVER
-from retrysafe.types import Envelope, PublishResult, PublishStatus
+from retrysafe.messaging.relay.bucket import Sum, _due
+from retrysafe.messaging.relay.procedures import due
+from retrysafe.messaging.relay.relay import Relay
+from retrysafe.protocol.asks import ask
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.ordering import bucket, lane
+from retrysafe.protocol.outbox_walk import Span, most
+from retrysafe.protocol.requests import Query
 from tests.conftest import require
 from tests.faults.helpers import Told, own_database
 from tests.messaging.test_operating import TABLES, Message, Place
@@ -53,7 +54,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 @pytest.mark.parametrize("waiting", [3, 40])
 def test_no_more_than_so_many_messages_are_counted(waiting: int, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_operating, "MOST_COUNTED", 10)
-    monkeypatch.setattr("retrysafe.programs.relaying.MOST_COUNTED", 10)
+    monkeypatch.setattr("retrysafe.messaging.relay.procedures.MOST_COUNTED", 10)
     place.write(*(Message("orders", n) for n in range(waiting)))
     with place.operator() as operator:
         found = operator.status()

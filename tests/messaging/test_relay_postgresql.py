@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from retrysafe.core.walking import Walk, most
+from retrysafe.backends.driver import run
+from retrysafe.backends.sql.outbox import TABLE
 from retrysafe.messaging import Message
-from retrysafe.messaging.draining import Sum, _take
-from retrysafe.messaging.publishers.memory import MemoryPublisher
-from retrysafe.ports import Query, Rows
-from retrysafe.programs.drivers import ask, run
-from retrysafe.programs.relaying import take
-from retrysafe.stores.outbox import TABLE
-from retrysafe.types import Envelope, PublishResult, Queued
+from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
+from retrysafe.messaging.relay.bucket import Sum, _take
+from retrysafe.messaging.relay.procedures import take
+from retrysafe.protocol.asks import ask
+from retrysafe.protocol.messages import Envelope, PublishResult, Queued
+from retrysafe.protocol.outbox_walk import Walk, most
+from retrysafe.protocol.requests import Query, Rows
 from tests.faults.helpers import own_database, until
 from tests.messaging.test_operating import Place
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from retrysafe.messaging.solitude import Solitude
+from retrysafe.messaging.subscription.exclusive import Solitude
 
 
 class Work:

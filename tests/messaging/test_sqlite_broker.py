@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from retrysafe.messaging.brokers import sqlite
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
-from retrysafe.types import Delivery, Envelope, PublishStatus
+from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
 
 
 def message(number: int, key: str | None, topic: str = "orders") -> Envelope:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from retrysafe.messaging.brokers import sqlite
+from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
 from retrysafe.messaging.cloudevents import envelope_of
-from retrysafe.ports import Consumer
+from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import ConsumerFeatures, ConsumerSuite, OpenConsumerBench
 from retrysafe.testing.publishers import PublisherFeatures, PublisherSuite, Publishing
-from retrysafe.types import Envelope, PublishStatus
 
 
 class Bench:

@@ -12,8 +12,8 @@ import pytest
 
 from retrysafe import ConfigurationError
 from retrysafe.messaging import InboxMessage, MessageOutcome, Subscription
-from retrysafe.messaging.brokers.memory import MemoryBroker, MemoryConsumer
-from retrysafe.types import Delivery
+from retrysafe.messaging.brokers.memory.broker import MemoryBroker, MemoryConsumer
+from retrysafe.protocol.messages import Delivery
 from tests.messaging.inboxes import World, envelope
 
 ONE = pytest.mark.parametrize("world", ["sqlite"], indirect=True)

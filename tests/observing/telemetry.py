@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Tracer
 
 from retrysafe import Boundary, Claim
-from retrysafe.otel import OpenTelemetryObserver
+from retrysafe.observability.otel import OpenTelemetryObserver
 
 Labels = dict[str, Any]
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, Event, InProgress, KeyReused, LoggingObserver
-from retrysafe.logs import JsonFormatter
-from retrysafe.observers import EVENTS, Observers
+from retrysafe.claims.observers import EVENTS, Observers
+from retrysafe.observability.json_logs import JsonFormatter
 
 BASE = {"time", "level", "logger", "message", "event", "alias", "boundary", "operation", "key", "attempt", "exception"}
 

@@ -24,14 +24,23 @@ from retrysafe import (
     StoreUnavailable,
     wait,
 )
-from retrysafe.core import keys
-from retrysafe.core.outcomes import Ground
-from retrysafe.grounds import Settled
-from retrysafe.metrics import ATTEMPTS, BEGINNINGS, CLAIMS, COUNTERS, ENDINGS, GAUGES, MEASURES, counted_by
-from retrysafe.observers import EVENTS
-from retrysafe.otel import MOST, OpenTelemetryObserver
-from retrysafe.ports import Event
-from retrysafe.timing import Timed
+from retrysafe.claims.modes import Settled
+from retrysafe.claims.observers import EVENTS
+from retrysafe.claims.timing import Timed
+from retrysafe.observability.metrics import (
+    ATTEMPTS,
+    BEGINNINGS,
+    CLAIMS,
+    COUNTERS,
+    ENDINGS,
+    GAUGES,
+    MEASURES,
+    counted_by,
+)
+from retrysafe.observability.otel import MOST, OpenTelemetryObserver
+from retrysafe.protocol import keys
+from retrysafe.protocol.events import Event
+from retrysafe.protocol.outcomes import Ground
 from tests.faults.helpers import forever
 from tests.observing.telemetry import Telemetry, Works, apart
 

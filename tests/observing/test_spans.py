@@ -350,7 +350,7 @@ async def test_telemetry_that_fails_stops_nobody(
 
 
 async def test_without_an_sdk_nothing_happens(works: Works) -> None:
-    from retrysafe.otel import OpenTelemetryObserver
+    from retrysafe.observability.otel import OpenTelemetryObserver
 
     boundary = works.boundary(observers=[OpenTelemetryObserver()])
     assert (await works.run(boundary, "k", 7)).result == 7

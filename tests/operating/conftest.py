@@ -15,12 +15,12 @@ import pytest
 
 import retrysafe
 from retrysafe import Boundary
+from retrysafe.admin.operator import Operator
+from retrysafe.backends.dynamodb.store import DynamodbStore
+from retrysafe.backends.redis.store import RedisStore
+from retrysafe.backends.registry import connect
 from retrysafe.cli import main
-from retrysafe.connect import connect
-from retrysafe.operating import Operator
-from retrysafe.stores.dynamodb import DynamodbStore
-from retrysafe.stores.redis import RedisStore
-from retrysafe.types import Record
+from retrysafe.protocol.records import Record
 from tests.conftest import require
 from tests.stores import ageing, harnesses
 

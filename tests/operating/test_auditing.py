@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe.auditing import AuditFile
+from retrysafe.admin.audit import AuditFile
 from tests.operating.test_operator import at_once
 
 

@@ -26,10 +26,10 @@ from retrysafe import (
     current,
     wait,
 )
-from retrysafe.core.decisions import Decision
-from retrysafe.core.outcomes import Answered, Ending, Ground
-from retrysafe.core.prospects import ANSWERS, WITHHELD
-from retrysafe.describing import GROUNDS, describe
+from retrysafe.admin.describe import GROUNDS, describe
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.outcomes import Answered, Ending, Ground
+from retrysafe.protocol.retry_table import ANSWERS, WITHHELD
 from tests.operating.conftest import SOURCES, Command, Place, in_a_process
 
 MODULE = """

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from retrysafe import ConfigurationError, Keyring, ResultUnreadable, StoredFailure
-from retrysafe.encryption import MEDIA_TYPE
-from retrysafe.types import Standing
+from retrysafe.claims.encryption import MEDIA_TYPE
+from retrysafe.protocol.records import Standing
 from tests.operating.conftest import Command, Place
 
 KEY = Keyring.generate()

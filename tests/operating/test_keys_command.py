@@ -17,10 +17,10 @@ import pytest
 import redis
 
 from retrysafe import layered
-from retrysafe.core import keys
+from retrysafe.admin.operator import Operator
 from retrysafe.errors import StoreUnavailable
-from retrysafe.operating import Operator
-from retrysafe.types import Record, Standing
+from retrysafe.protocol import keys
+from retrysafe.protocol.records import Record, Standing
 from tests.conftest import require
 from tests.operating.conftest import Command, Place, in_a_process
 from tests.stores import harnesses

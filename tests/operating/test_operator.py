@@ -30,11 +30,11 @@ from retrysafe import (
     SchemaOutdated,
     StoredFailure,
 )
-from retrysafe.auditing import AuditFile
-from retrysafe.connect import connect
-from retrysafe.operating import Operator
-from retrysafe.programs.operating import Change
-from retrysafe.types import Filter, Standing
+from retrysafe.admin.audit import AuditFile
+from retrysafe.admin.operator import Operator
+from retrysafe.backends.registry import connect
+from retrysafe.protocol.records import Filter, Standing
+from retrysafe.protocol.resolving import Change
 from tests.operating.conftest import PLACES, SOURCES, Place
 
 

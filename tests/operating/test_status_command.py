@@ -10,16 +10,17 @@ from uuid import uuid4
 
 import pytest
 
-from retrysafe import Boundary, ConfigurationError, Event, connect, migrations
-from retrysafe.backend import Backend
+from retrysafe import Boundary, ConfigurationError, Event
+from retrysafe.admin.operator import Clock, Status
+from retrysafe.backends import migrations, registry, urls
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
+from retrysafe.backends.sql.postgresql import PostgresqlStore, _findings
+from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.cli.status import _difference
-from retrysafe.connect import urls
-from retrysafe.executors.sqlite import SqliteClient, SqliteFile
-from retrysafe.operating import Clock, Status
-from retrysafe.ports import Ask, Query, Rows
-from retrysafe.stores.postgresql import PostgresqlStore, _findings
-from retrysafe.stores.sqlite import SqliteStore
-from retrysafe.types import Finding
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Finding
+from retrysafe.protocol.requests import Query, Rows
 from tests.operating.conftest import Command, Place, in_a_process
 
 
@@ -105,7 +106,7 @@ def test_a_server_that_does_not_answer_is_an_error(command: Command) -> None:
 
 
 def test_a_live_server_tells_how_durable_a_commit_is(postgresql: str, command: Command) -> None:
-    connect.connect(postgresql).migrate()
+    registry.connect(postgresql).migrate()
     status = json.loads(command("status", "--store", postgresql, "--json").out)
     told = {(finding["level"], finding["name"]) for finding in status["findings"]}
     assert ("fact", "synchronous_commit") in told
@@ -140,7 +141,7 @@ def test_the_query_answers_in_the_order_in_which_it_is_read(postgresql: str) -> 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
 async def test_a_warning_is_told_once_per_process(postgresql: str, colour: str) -> None:
-    connect.connect(postgresql).migrate()
+    registry.connect(postgresql).migrate()
     weak = f"{postgresql}?options=-c%20synchronous_commit%3Doff&application_name={uuid4().hex}"
     told: list[Event] = []
     one, other = (Boundary(f"{name}-{uuid4().hex}", store=weak, observers=[told.append]) for name in ("a", "b"))
@@ -170,7 +171,7 @@ class Misconfigured(SqliteStore):
 @pytest.fixture
 def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     path = tmp_path / "refusing.db"
-    connect.connect(f"sqlite:///{path}").close()
+    registry.connect(f"sqlite:///{path}").close()
 
     def make(url: str) -> Backend:
         file = SqliteFile(str(path))

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import psycopg
 
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from retrysafe.messaging import Message, Outbox
 
 CUSTOMERS, SKUS, STOCK = 2_000, 1_000, 1_000_000

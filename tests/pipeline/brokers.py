@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import aio_pika
 import redis.asyncio
 
-from retrysafe.core.lanes import partitions_of
 from retrysafe.messaging.brokers import sqlite
-from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
-from retrysafe.messaging.consumers.redis_streams import RedisStreamsConsumer
-from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
-from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher, stream_of
-from retrysafe.messaging.rabbitmq import declare
-from retrysafe.ports import AsyncPublisher, Consumer
+from retrysafe.messaging.brokers.base import AsyncPublisher, Consumer
+from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
+from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
+from retrysafe.messaging.brokers.rabbitmq.topology import declare
+from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
+from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, stream_of
+from retrysafe.protocol.ordering import partitions_of
 
 PARTITIONS = 6
 GROUP = "inventory"

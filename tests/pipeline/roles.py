@@ -9,7 +9,7 @@ from typing import Any
 
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox, InboxMessage, Subscription
-from retrysafe.messaging.relay import Relay
+from retrysafe.messaging.relay.relay import Relay
 from tests.pipeline.brokers import broker
 
 

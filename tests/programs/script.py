@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from retrysafe.core.transitions import Transition
 from retrysafe.errors import StoreUnavailable
-from retrysafe.ports import Ask, Capabilities, Steps
-from retrysafe.types import Clocks, Effects, Held, Record, State, StoredResult, Want
+from retrysafe.protocol.asks import Ask, Steps
+from retrysafe.protocol.records import Clocks, Effects, Held, Record, State, StoredResult, Want
+from retrysafe.protocol.store import Capabilities
+from retrysafe.protocol.transitions import Transition
 
 CLOCKS = Clocks(lease=10, window=100, memory=200)
 NOW = 1000

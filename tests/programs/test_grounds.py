@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from retrysafe import heartbeat
-from retrysafe.core.outcomes import Verdict
-from retrysafe.core.transitions import Transition
+from retrysafe.claims import lease as heartbeat
+from retrysafe.claims.lease import Lease
+from retrysafe.claims.modes import Settled, _read_back
 from retrysafe.errors import StoreUnavailable
-from retrysafe.grounds import Settled, _read_back
-from retrysafe.heartbeat import Lease
-from retrysafe.types import Clocks, Record, State
+from retrysafe.protocol.outcomes import Verdict
+from retrysafe.protocol.records import Clocks, Record, State
+from retrysafe.protocol.transitions import Transition
 from tests.programs.script import HELD, record
 
 COMPLETED = Verdict(Transition.COMPLETE)

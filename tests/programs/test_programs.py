@@ -8,22 +8,23 @@ from typing import Any
 
 import pytest
 
-from retrysafe.core.decisions import Decision, decide
-from retrysafe.core.outcomes import Ending, Ground, Transaction, Verdict, verdict
-from retrysafe.core.transitions import RULES, Transition
+from retrysafe.backends.driver import arun, run
+from retrysafe.backends.memory.client import MemoryClient
+from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.claims.lease import Lease, _Schedule, clock
 from retrysafe.errors import StoreUnavailable
-from retrysafe.executors.memory import MemoryClient
-from retrysafe.heartbeat import Lease, _Schedule, clock
-from retrysafe.ports import Ask, Query, Rows
-from retrysafe.programs.claiming import ROUNDS, NotWon, Won, claim
-from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.leasing import renew, renewals
-from retrysafe.programs.migrating import Migration, migrate, schema_version
-from retrysafe.programs.settling import read, resolve, settle
-from retrysafe.programs.sweeping import sweep
-from retrysafe.programs.transactions import conclude, frozen_snapshot, open_claim
-from retrysafe.stores.memory import MemoryStore
-from retrysafe.types import Clocks, Effects, State, Want
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.claiming import ROUNDS, NotWon, Won, claim
+from retrysafe.protocol.decisions import Decision, decide
+from retrysafe.protocol.leasing import renew, renewals
+from retrysafe.protocol.migrating import Migration, migrate, schema_version
+from retrysafe.protocol.outcomes import Ending, Ground, Transaction, Verdict, verdict
+from retrysafe.protocol.records import Clocks, Effects, State, Want
+from retrysafe.protocol.requests import Query, Rows
+from retrysafe.protocol.settling import read, resolve, settle
+from retrysafe.protocol.sweeping import sweep
+from retrysafe.protocol.transactions import conclude, frozen_snapshot, open_claim
+from retrysafe.protocol.transitions import RULES, Transition
 from tests.programs.script import (
     BROKEN,
     CLOCKS,

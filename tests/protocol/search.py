@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
-from retrysafe.core.decisions import Decision, decide
-from retrysafe.core.transitions import Transition
-from retrysafe.stores.memory import MemoryStore
+from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.protocol.decisions import Decision, decide
+from retrysafe.protocol.records import Clocks, Effects, Held, Record, State, StoredResult, Want
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation.judging import Check, Judge, Violation, result_of
 from retrysafe.testing.simulation.messages import Message
-from retrysafe.types import Clocks, Effects, Held, Record, State, StoredResult, Want
 
 KEY = b"key"
 EPOCH = 100

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from retrysafe.core import decisions, transitions
-from retrysafe.core.decisions import Decision
-from retrysafe.core.transitions import Rule, Transition
 from retrysafe.errors import IllegalTransition
+from retrysafe.protocol import decisions, transitions
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.records import Clocks, Held, Record, Standing
+from retrysafe.protocol.transitions import Rule, Transition
 from retrysafe.testing.simulation.judging import Check
-from retrysafe.types import Clocks, Held, Record, Standing
 from tests.protocol.search import Size, search
 
 SIZES = {

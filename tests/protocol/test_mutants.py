@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from retrysafe.core import decisions, keys, outcomes, transitions
-from retrysafe.core.decisions import Decision
-from retrysafe.core.outcomes import Ending, Ground, Verdict
-from retrysafe.core.transitions import Rule, Transition
-from retrysafe.ports import Ask, Store
-from retrysafe.programs import claiming
-from retrysafe.stores.memory import MemoryStore
+from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.protocol import claiming, decisions, keys, outcomes, transitions
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.outcomes import Ending, Ground, Verdict
+from retrysafe.protocol.records import Held, Micros, Record, Standing, State, StoredResult, Want
+from retrysafe.protocol.store import Store
+from retrysafe.protocol.transitions import Rule, Transition
 from retrysafe.testing.simulation import PARTS, PLAN, Plan, Report, simulate
 from retrysafe.testing.simulation.acting import Parts
 from retrysafe.testing.simulation.judging import Check
-from retrysafe.types import Held, Micros, Record, Standing, State, StoredResult, Want
 
 SEEDS = 3000
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from retrysafe.core.decisions import Decision
-from retrysafe.core.transitions import Transition
-from retrysafe.endings import Said
-from retrysafe.ports import Ask, Cache, Steps, Store
-from retrysafe.programs import migrating, operating, settling, sweeping
-from retrysafe.programs.claiming import NotWon, Outcome
-from retrysafe.programs.drivers import ask
-from retrysafe.programs.migrating import Migration
-from retrysafe.programs.operating import Change
-from retrysafe.stores import memory
-from retrysafe.stores.memory import MemoryStore
+from retrysafe.backends.memory import store as memory
+from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.claims.outcome import Said
+from retrysafe.protocol import migrating, resolving, settling, sweeping
+from retrysafe.protocol.asks import Ask, Steps, ask
+from retrysafe.protocol.claiming import NotWon, Outcome
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.migrating import Migration
+from retrysafe.protocol.records import Allowance, Clocks, Micros, Record, Refusal, Standing, StoredResult, Want
+from retrysafe.protocol.resolving import Change
+from retrysafe.protocol.store import Cache, Store
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation import PARTS, PLANS, Check, Fault, Parts, Plan, simulate, survey
 from retrysafe.testing.simulation.acting import answer_of, decode
 from retrysafe.testing.simulation.plan import PAUSES
-from retrysafe.types import Allowance, Clocks, Micros, Record, Refusal, Standing, StoredResult, Want
 from tests.protocol.test_mutants import allow, decide_instead, first_caught
 
 SWEEPER, ARCHIVE, PROBES = PLANS["sweeper"], PLANS["archive"], PLANS["probes"]
@@ -140,7 +140,7 @@ def test_a_probe_speaks_of_whatever_record_is_there_when_it_has_found_out() -> N
 
 def test_an_operator_settles_the_doubt_of_another_attempt_than_he_looked_into() -> None:
     def settle_doubt(store: Store, key: bytes, event: Transition, stored: Any, **how: Any) -> Steps[Change]:
-        return (yield from operating.settle_doubt(store, key, event, stored, clocks=how["clocks"]))
+        return (yield from resolving.settle_doubt(store, key, event, stored, clocks=how["clocks"]))
 
     frozen = (*PAUSES, Fault.REPLY_LOST, Fault.CRASHED_AFTER)
     plan = PROBES._replace(workers=6, effects=("external",), faults=frozen, chance=0.5, hasty=0.0, horizon=14_000)

@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
-from retrysafe.core.transitions import Transition
-from retrysafe.ports import Ask
-from retrysafe.stores.memory import MemoryStore
+from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Clocks, Held, Record, StoredResult, Want
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation import PLAN, PLANS, Fault, Plan, Report, Script, Survey, simulate, sqlite, survey
 from retrysafe.testing.simulation.shrinking import shrink
-from retrysafe.types import Clocks, Held, Record, StoredResult, Want
 from tests.proving.effort import effort
 from tests.proving.plugin import Record as Take
 from tests.proving.proofs import Proof

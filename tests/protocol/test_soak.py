@@ -8,18 +8,18 @@ from collections.abc import Callable
 
 import pytest
 
-from retrysafe.core.transitions import Transition
+from retrysafe.backends.memory.client import MemoryClient
+from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.errors import ConfigurationError
-from retrysafe.executors.memory import MemoryClient
-from retrysafe.ports import Ask
-from retrysafe.stores.memory import MemoryStore
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Clocks, Held, Record, StoredResult
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation import PLAN, PLANS, Check, Fault, Report, Script, Subject, simulate
 from retrysafe.testing.simulation.__main__ import main
 from retrysafe.testing.simulation.network import parse_faults
 from retrysafe.testing.simulation.plan import name_of, named
 from retrysafe.testing.simulation.shrinking import shrink
 from retrysafe.testing.simulation.soak import Work, soak
-from retrysafe.types import Clocks, Held, Record, StoredResult
 
 
 class Unfenced(MemoryStore):

@@ -1,6 +1,6 @@
 """`python -m tests.proving.mutation`: the figures of a run of mutmut over the core, for the guarantees page.
 
-mutmut writes how each mutant ended beside the mutants (`mutants/src/retrysafe/core/*.meta`). Survivors that nobody
+mutmut writes how each mutant ended beside the mutants (`mutants/src/retrysafe/protocol/*.meta`). Survivors that nobody
 could tell from the original are listed with reasons in `equivalents.json`: they are counted, and left out of the score.
 A mutant that no test reaches has survived; one whose tests did not end in time is not counted as killed.
 """
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "proving"
-CORE = ROOT / "mutants" / "src" / "retrysafe" / "core"
+CORE = ROOT / "mutants" / "src" / "retrysafe" / "protocol"
 
 SURVIVED, TIMEOUT, KILLED = "survived", "timeouts", "killed"
 _KILLED = (1, 3)
@@ -93,7 +93,7 @@ def main() -> int:
     equivalents: Counter[str] = Counter()
     seen: set[Mutant] = set()
     for meta in sorted(CORE.glob("*.meta")):
-        file = f"core/{meta.name.removesuffix('.meta')}"
+        file = f"protocol/{meta.name.removesuffix('.meta')}"
         results[file] = []
         for name, code in json.loads(meta.read_text(encoding="utf-8"))["exit_code_by_key"].items():
             results[file].append(ending(code))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrysafe.stores.catalogue import STORES
+from retrysafe.backends.catalogue import STORES
 from tests.proving import effort
 
 MODES = ("transactional", "transactional, tx=", "keyed", "external")

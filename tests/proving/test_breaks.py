@@ -51,7 +51,7 @@ def test_the_tests_that_kill_pass_on_a_copy_without_a_break(start: int) -> None:
 PLANTED = "tests/proving/breaks/planted.py"
 PROBE = Break(
     "a probe",
-    "core/transitions.py",
+    "protocol/transitions.py",
     "return max(previous + 1, now)",
     "return now",
     killed_by=(PLANTED, f"{PLANTED}::test_does_not_exist"),

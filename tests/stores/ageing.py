@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrysafe.connect import connect, leave
-from retrysafe.ports import Steps
-from retrysafe.programs.drivers import arun, run
-from retrysafe.testing.ageing import elapse
+from retrysafe.backends.driver import arun, run
+from retrysafe.backends.registry import connect, leave
+from retrysafe.protocol.asks import Steps
+from retrysafe.testing.time_travel import elapse
 
 Age = Callable[[bytes, int], None]
 """Lets so many microseconds pass for a key."""
@@ -64,7 +64,7 @@ def mysql_connection(url: str, **options: Any) -> Any:
 @cache
 def redis_masters(url: str) -> Any:
     """What leads to the master that has a key; the test's own."""
-    from retrysafe.executors import redis_url
+    from retrysafe.backends.redis import url as redis_url
 
     return redis_url.sync(redis_url.parse(url))
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrysafe.backend import Backend
-from retrysafe.connect import connect, leave
-from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
-from retrysafe.ports import Query
-from retrysafe.stores.memory import MemoryStore
-from retrysafe.stores.mysql import MysqlStore
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.memory.client import AsyncMemoryClient, MemoryClient
+from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.registry import connect, leave
+from retrysafe.backends.sql.mysql import MysqlStore
+from retrysafe.protocol.requests import Query
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 from tests.stores.ageing import dynamodb_client

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from retrysafe.backends.dynamodb.store import MARGIN, DynamodbStore, size_of
+from retrysafe.backends.dynamodb.table import Table
 from retrysafe.errors import SchemaOutdated
-from retrysafe.ports import Answer, Ask
-from retrysafe.stores.dynamodb import MARGIN, DynamodbStore, size_of
-from retrysafe.stores.dynamodb_table import Table
-from retrysafe.types import Clocks, Finding, Held, Record, Standing, Want
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Clocks, Finding, Held, Record, Standing, Want
+from retrysafe.protocol.requests import Answer
 
 SECOND = 1_000_000
 NOW = 1_800_000_000 * SECOND

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from tests.conftest import require
 from tests.stores import harnesses
 

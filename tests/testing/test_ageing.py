@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary, ConfigurationError
-from retrysafe.connect import connect
-from retrysafe.core.transitions import Transition
-from retrysafe.ports import Ask
-from retrysafe.programs.claiming import Won, claim
-from retrysafe.programs.drivers import run
-from retrysafe.programs.settling import read, settle
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.claiming import Won, claim
+from retrysafe.protocol.records import Held, Standing
+from retrysafe.protocol.settling import read, settle
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import Clock, age
-from retrysafe.testing.ageing import clear, elapse, elapse_all, lapse
 from retrysafe.testing.bench import LEASE, MEMORY, RESULT, WINDOW, Bench
-from retrysafe.types import Held, Standing
+from retrysafe.testing.time_travel import clear, elapse, elapse_all, lapse
 from tests.conftest import require
 from tests.faults.helpers import unique
 from tests.stores import harnesses

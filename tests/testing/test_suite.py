@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, testing
-from retrysafe.backend import Backend
-from retrysafe.core.transitions import Transition
-from retrysafe.executors.memory import AsyncMemoryClient, MemoryClient
-from retrysafe.ports import Ask, OperableStore
-from retrysafe.stores.memory import MemoryStore
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.memory.client import AsyncMemoryClient, MemoryClient
+from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Clocks, Held, Record, Standing, StoredResult, Want
+from retrysafe.protocol.store import OperableStore
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import AsyncHarness, SimulationSuite, StoreSuite, SyncHarness, assert_once, differential, suite
 from retrysafe.testing.conformance import CASES, Bench
 from retrysafe.testing.simulation import Subject
 from retrysafe.testing.simulation.world import Clock
-from retrysafe.types import Clocks, Held, Record, Standing, StoredResult, Want
 from tests.testing.test_plugin import Runs
 
 __all__ = ["runs"]
@@ -161,8 +162,8 @@ def test_a_broken_store_fails_the_simulation(broken: Callable[[], OperableStore]
 PACKAGE = """
 import pytest
 from retrysafe.backend import Backend
-from retrysafe.executors.memory import MemoryClient
-from retrysafe.stores.memory import MemoryStore
+from retrysafe.backends.memory.client import MemoryClient
+from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.testing import StoreSuite, SyncHarness
 
 class Forgetful(MemoryStore):

@@ -36,11 +36,11 @@ from retrysafe import (
     reject,
     wait,
 )
-from retrysafe.archive import JsonLines
-from retrysafe.otel import OpenTelemetryObserver
-from retrysafe.ports import Watch
-from retrysafe.sweeper import Sweeper, Swept
-from retrysafe.types import Reject
+from retrysafe.admin.archive import JsonLines
+from retrysafe.admin.sweeper import Sweeper, Swept
+from retrysafe.observability.otel import OpenTelemetryObserver
+from retrysafe.protocol.events import Watch
+from retrysafe.protocol.records import Reject
 
 
 class Order:

@@ -6,13 +6,13 @@ from typing import Any
 
 import redis.asyncio
 
-from retrysafe.messaging.consumers.rabbitmq import RabbitMQConsumer
-from retrysafe.messaging.consumers.redis_streams import RedisStreamsConsumer
-from retrysafe.messaging.faststream import InboxMiddleware
-from retrysafe.messaging.inbox import Inbox
-from retrysafe.messaging.rabbitmq import declare
-from retrysafe.messaging.subscription import Subscription
-from retrysafe.ports import Consumer
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.messaging.brokers.faststream import InboxMiddleware
+from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
+from retrysafe.messaging.brokers.rabbitmq.topology import declare
+from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
+from retrysafe.messaging.inbox.inbox import Inbox
+from retrysafe.messaging.subscription.subscription import Subscription
 from retrysafe.testing import ConsumerBench, ConsumerFeatures
 
 

@@ -7,8 +7,8 @@ from typing import Any, assert_type
 
 from retrysafe import Boundary
 from retrysafe.messaging import Envelope, HandleResult, Inbox, InboxMessage, MessageOutcome, Subscription
-from retrysafe.messaging.brokers.memory import MemoryBroker
-from retrysafe.ports import Consumer
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.messaging.brokers.memory.broker import MemoryBroker
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import assert_type
 
 import httpx
 
+from retrysafe.admin.sweeper import Swept
 from retrysafe.messaging import (
     DeadLetterFilter,
     Envelope,
@@ -20,11 +21,10 @@ from retrysafe.messaging import (
     Relay,
     Relayed,
 )
-from retrysafe.messaging.publishers.memory import AsyncMemoryPublisher, MemoryPublisher
-from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
-from retrysafe.messaging.publishers.webhook import AsyncWebhookPublisher, WebhookPublisher
-from retrysafe.ports import AsyncPublisher, Publisher
-from retrysafe.sweeper import Swept
+from retrysafe.messaging.brokers.base import AsyncPublisher, Publisher
+from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
+from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
+from retrysafe.messaging.brokers.webhook import AsyncWebhookPublisher, WebhookPublisher
 from retrysafe.webhooks.sender import AsyncSender, Endpoint, Sender
 
 outbox = Outbox("sqlite:///shop.db", source="/shop", largest=1000)

@@ -10,12 +10,13 @@ from typing import Any, assert_type
 import pytest
 
 from retrysafe import Boundary
-from retrysafe.backend import Backend
-from retrysafe.executors.memory import MemoryClient
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.memory.client import MemoryClient
+from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.messaging import Envelope
-from retrysafe.messaging.brokers.memory import MemoryBroker
-from retrysafe.ports import Ask, Consumer
-from retrysafe.stores.memory import MemoryStore
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.messaging.brokers.memory.broker import MemoryBroker
+from retrysafe.protocol.asks import Ask
 from retrysafe.testing import (
     AsyncHarness,
     Clock,

@@ -17,7 +17,7 @@ from flask import Flask
 from starlette.testclient import TestClient
 
 from retrysafe import Boundary, ConfigurationError, Event
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from retrysafe.webhooks import Receiver, WebhookEvent, asgi, flask, starlette, wsgi
 from tests.conftest import require
 from tests.django.aliases import add_alias, remove_alias, set_up

@@ -400,7 +400,7 @@ def test_an_event_without_an_id_is_refused() -> None:
 
 @given(one=st.text(min_size=1), other=st.text(min_size=1))
 def test_any_id_becomes_a_key_of_its_own(one: str, other: str) -> None:
-    from retrysafe.core import keys
+    from retrysafe.protocol import keys
 
     assert keys.parse(key_of(one))
     assert (key_of(one) == key_of(other)) == (one == other)

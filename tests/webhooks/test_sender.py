@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook
 
 from retrysafe import Boundary, ConfigurationError
-from retrysafe.core.backoff import Backoff
+from retrysafe.protocol.backoff import Backoff
 from retrysafe.webhooks import Receiver, StandardWebhooks, WebhookEvent
 from retrysafe.webhooks.delivering import Tried, judge, retry_after
 from retrysafe.webhooks.sender import AsyncSender, Delivery, Endpoint, Message, Sender

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
 from retrysafe.errors import ConfigurationError
-from retrysafe.types import DeadLetter, DeadLetterFilter
+from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter
 
 HEAD = ("id", "topic", "key", "type", "attempts", "age", "error")
 LONGEST = 60

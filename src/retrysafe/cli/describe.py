@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from retrysafe.admin.describe import describe
 from retrysafe.boundary import Boundary
 from retrysafe.cli.rendering import as_json, lines, say, table
-from retrysafe.describing import describe
 from retrysafe.errors import ConfigurationError
 
 

@@ -11,6 +11,7 @@ import asyncio
 import socket
 from typing import Any
 
+from retrysafe.admin.operator import user
 from retrysafe.cli.dead_letters import (
     add_dead,
     add_listing,
@@ -26,10 +27,9 @@ from retrysafe.cli.dead_letters import (
 from retrysafe.cli.opening import add_store_verb, add_verb, add_verbs, loaded, store_of
 from retrysafe.cli.rendering import as_json, duration, say, table
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.inbox import Inbox
-from retrysafe.messaging.inbox_operating import InboxOperator
-from retrysafe.operating import user
-from retrysafe.types import DeadLetterFilter
+from retrysafe.messaging.inbox.inbox import Inbox
+from retrysafe.messaging.inbox.operator import InboxOperator
+from retrysafe.protocol.messages import DeadLetterFilter
 
 
 def add_to(verbs: Any) -> None:

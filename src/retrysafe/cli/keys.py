@@ -17,6 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
+from retrysafe.admin.operator import Operator
+from retrysafe.claims.codec import MEDIA_TYPE, VERSION, JSONCodec
 from retrysafe.cli.opening import SECRET, AuditLog, add_audit, add_store, add_verbs, open_operator
 from retrysafe.cli.rendering import (
     as_json,
@@ -31,14 +33,12 @@ from retrysafe.cli.rendering import (
     summary,
     table,
 )
-from retrysafe.codec import MEDIA_TYPE, VERSION, JSONCodec
-from retrysafe.core import durations, fingerprint
-from retrysafe.core.prospects import possible
-from retrysafe.core.transitions import Transition, resolution
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
-from retrysafe.operating import Operator
-from retrysafe.programs.operating import PAGE, Change
-from retrysafe.types import Filter, Outcome, Record, Standing, StoredResult
+from retrysafe.protocol import durations, fingerprint
+from retrysafe.protocol.records import Filter, Outcome, Record, Standing, StoredResult
+from retrysafe.protocol.resolving import PAGE, Change
+from retrysafe.protocol.retry_table import possible
+from retrysafe.protocol.transitions import Transition, resolution
 
 MOST_SCANNED, MOST_NAMED = 10_000, 12
 """How many records are read to say which operations there are, and how many of those are named."""

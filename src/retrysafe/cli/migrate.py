@@ -7,11 +7,11 @@ import asyncio
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrysafe import migrations
-from retrysafe.backend import Backend
-from retrysafe.connect import connect
+from retrysafe.backends import migrations
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.registry import connect
 from retrysafe.errors import ConfigurationError
-from retrysafe.programs.migrating import Migration
+from retrysafe.protocol.migrating import Migration
 
 _DIALECTS = {
     "sqlite": "sqlite",

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrysafe.auditing import AuditFile
-from retrysafe.encryption import Keyring
+from retrysafe.admin.audit import AuditFile
+from retrysafe.admin.operator import Operator
+from retrysafe.claims.encryption import Keyring
+from retrysafe.claims.settings import layered
 from retrysafe.errors import ConfigurationError
-from retrysafe.operating import Operator
-from retrysafe.terms import layered
 
 STORE, SECRET, AUDIT = "RETRYSAFE_STORE", "RETRYSAFE_SECRET", "RETRYSAFE_AUDIT"
 

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from retrysafe.archive import JsonLines
+from retrysafe.admin.archive import JsonLines
 from retrysafe.cli import sweep
 from retrysafe.cli.dead_letters import (
     add_dead,
@@ -26,11 +26,11 @@ from retrysafe.cli.dead_letters import (
 )
 from retrysafe.cli.opening import add_store_verb, add_verbs, store_of
 from retrysafe.cli.rendering import as_json, duration, lines, say, table
-from retrysafe.core.durations import seconds as seconds_of
-from retrysafe.messaging.operating import OutboxOperator
-from retrysafe.messaging.retention import OutboxSweeper, line
-from retrysafe.programs.relaying import GONE, Standing
-from retrysafe.types import DeadLetterFilter
+from retrysafe.messaging.relay.operator import OutboxOperator
+from retrysafe.messaging.relay.procedures import GONE, Standing
+from retrysafe.messaging.relay.retention import OutboxSweeper, line
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import DeadLetterFilter
 
 
 def add_to(verbs: Any) -> None:

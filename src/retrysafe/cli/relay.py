@@ -17,12 +17,12 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrysafe.backend import Backend
+from retrysafe.admin.operator import connected
+from retrysafe.backends.backend import Backend
 from retrysafe.cli.opening import add_store, loaded, store_of
 from retrysafe.errors import ConfigurationError
-from retrysafe.logs import JsonFormatter
-from retrysafe.messaging.relay import Relay, Relayed
-from retrysafe.operating import connected
+from retrysafe.messaging.relay.relay import Relay, Relayed
+from retrysafe.observability.json_logs import JsonFormatter
 
 BROKER = "RETRYSAFE_BROKER"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -191,7 +191,7 @@ def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
 
 
 def _rabbitmq(url: str, options: argparse.Namespace, backend: Backend) -> Any:
-    from retrysafe.messaging.publishers.rabbitmq import RabbitMQPublisher
+    from retrysafe.messaging.brokers.rabbitmq import RabbitMQPublisher
 
     return RabbitMQPublisher(
         url,
@@ -206,7 +206,7 @@ def _redis(url: str, options: argparse.Namespace, backend: Backend) -> Any:
     import redis
     import redis.asyncio
 
-    from retrysafe.messaging.publishers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+    from retrysafe.messaging.brokers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 
     how = {name: getattr(options, name) for name in ("prefix", "partitions", "remember", "length")}
     if backend.serves_async:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from retrysafe.core import fingerprint, keys
-from retrysafe.core.decisions import Decision
-from retrysafe.core.prospects import ANSWERS, WITHHELD, possible, retry
-from retrysafe.core.transitions import Transition
-from retrysafe.encryption import MEDIA_TYPE, label_of
+from retrysafe.claims.encryption import MEDIA_TYPE, label_of
 from retrysafe.errors import ResultUnreadable
-from retrysafe.types import Micros, Record, Standing, StoredResult
+from retrysafe.protocol import fingerprint, keys
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.records import Micros, Record, Standing, StoredResult
+from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, possible, retry
+from retrysafe.protocol.transitions import Transition
 
 LONGEST_RESULT = 65_536
 """Bytes of a result that are shown."""

@@ -9,10 +9,10 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from retrysafe.admin.operator import Status
 from retrysafe.cli.opening import add_store, open_operator
 from retrysafe.cli.rendering import as_json, duration, lines, say, table
-from retrysafe.operating import Status
-from retrysafe.types import Standing, Tally
+from retrysafe.protocol.records import Standing, Tally
 
 MOST_SKEW = 1.0
 """Seconds by which the store's clock may differ from this machine's before it is worth a word."""

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from retrysafe.archive import JsonLines
+from retrysafe.admin.archive import JsonLines
+from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli.opening import add_store, store_of
 from retrysafe.errors import ConfigurationError
-from retrysafe.ports import Event, Observer
-from retrysafe.sweeper import Sweeper
+from retrysafe.protocol.events import Event, Observer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

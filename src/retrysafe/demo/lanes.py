@@ -10,7 +10,7 @@ from typing import NamedTuple
 from retrysafe import Boundary, Observer, current
 from retrysafe.demo.client import Bank, Receipt
 from retrysafe.demo.payments import Payment
-from retrysafe.types import Effects
+from retrysafe.protocol.records import Effects
 
 LEASE = 1.0
 """Seconds for which an attempt is believed to be alive without a renewal."""

@@ -13,7 +13,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from retrysafe.demo.audit import audit, charged_in_doubt, read_ledger
 from retrysafe.demo.lane_run import LaneRun
 from retrysafe.demo.lanes import Lane, Setting

@@ -14,7 +14,7 @@ from retrysafe import Event
 from retrysafe.demo.client import Mishaps, mishaps
 from retrysafe.demo.schedule import Fault
 from retrysafe.demo.talk import Message, Say, pack
-from retrysafe.ports import Watch
+from retrysafe.protocol.events import Watch
 
 Gate = Callable[[int], None]
 """Holds the attempt of a number until the coordinator lets it go on."""

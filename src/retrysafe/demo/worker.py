@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from retrysafe import InProgress, LeaseLost, OutcomeUnknown, RetrysafeError, StoreUnavailable
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from retrysafe.demo import lanes
 from retrysafe.demo.client import Bank, Refused, Unanswered, mishaps
 from retrysafe.demo.lanes import Lane, Pay, Setting

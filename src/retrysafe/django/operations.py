@@ -8,7 +8,7 @@ from typing import Any
 from django.db import router
 from django.db.migrations.operations.base import Operation
 
-from retrysafe import migrations
+from retrysafe.backends import migrations
 
 
 class Schema(Operation):

@@ -6,14 +6,14 @@ import asyncio
 import json
 import os
 
+from retrysafe.backends.driver import arun, run
+from retrysafe.claims.observers import logger
 from retrysafe.errors import RetrysafeError
 from retrysafe.gateway.guards import Guards
 from retrysafe.gateway.metrics import CONTENT_TYPE, Metrics
 from retrysafe.http.asgi import Send, send_response
 from retrysafe.http.messages import Response
-from retrysafe.observers import logger
-from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.settling import read
+from retrysafe.protocol.settling import read
 
 _PATIENCE = 2.0
 _NO_KEY = bytes(32)

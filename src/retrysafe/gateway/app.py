@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 
+from retrysafe.claims.observers import logger
 from retrysafe.gateway.admin import Admin
 from retrysafe.gateway.failures import CUT, NOT_BEGUN, Failed, UpstreamFailed, answer, becomes_of_key
 from retrysafe.gateway.fields import (
@@ -31,7 +32,6 @@ from retrysafe.http.asgi import HELD, Message, Receive, Scope, Send, guarded, re
 from retrysafe.http.messages import Request
 from retrysafe.http.principals import afind
 from retrysafe.http.problems import Refusal, render
-from retrysafe.observers import logger
 
 _SECONDS_TO_MARK = 10.0
 """How long requests that were cut may take to say so in the store."""

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from retrysafe import Boundary
-from retrysafe.connect import connect
-from retrysafe.encryption import Keyring
+from retrysafe.backends.registry import connect
+from retrysafe.claims.encryption import Keyring
+from retrysafe.claims.observers import LoggingObserver
+from retrysafe.claims.settings import reject, wait
 from retrysafe.gateway.settings import EVERYTHING, Route, Settings
 from retrysafe.http.guard import FIELDS, Guard
 from retrysafe.http.messages import Request
 from retrysafe.http.policy import Options
 from retrysafe.http.routes import Patterns, alike, folded
-from retrysafe.observers import LoggingObserver
-from retrysafe.ports import Observer
-from retrysafe.terms import reject, wait
+from retrysafe.protocol.events import Observer
 
 _TEMPLATE = re.compile(r"\{[^/{}]*\}")
 

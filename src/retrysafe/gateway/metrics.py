@@ -1,7 +1,7 @@
 """What a gateway counts, as Prometheus reads it: what its boundaries decide, and what came of requests.
 
-Names are those that OpenTelemetry's exporter gives to `retrysafe.metrics`. With several workers each process writes
-into the directory that ``PROMETHEUS_MULTIPROC_DIR`` names, and whoever is asked adds them up.
+Names are those that OpenTelemetry's exporter gives to `retrysafe.observability.metrics`. With several workers each
+process writes into the directory that ``PROMETHEUS_MULTIPROC_DIR`` names, and whoever is asked adds them up.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from retrysafe.metrics import ATTEMPTS, BEGINNINGS, BUCKETS, CLAIMS, COUNTERS, DECISIONS, ENDINGS
-from retrysafe.observers import EVENTS
-from retrysafe.ports import Event
+from retrysafe.claims.observers import EVENTS
+from retrysafe.observability.metrics import ATTEMPTS, BEGINNINGS, BUCKETS, CLAIMS, COUNTERS, DECISIONS, ENDINGS
+from retrysafe.protocol.events import Event
 
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST

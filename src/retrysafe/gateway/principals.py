@@ -11,10 +11,10 @@ from typing import Any
 import aiohttp
 import jwt
 
+from retrysafe.claims.observers import logger
 from retrysafe.gateway.settings import Claims, Principal, TrustedHeader
 from retrysafe.http.asgi import Scope
 from retrysafe.http.problems import Refusal
-from retrysafe.observers import logger
 
 Finder = Callable[[Scope], Any]
 AGE = 300.0

@@ -12,7 +12,7 @@ from jwt.algorithms import get_default_algorithms
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.routes import NEEDS, Need
-from retrysafe.types import Duration
+from retrysafe.protocol.records import Duration
 
 GatewayEffects = Literal["external", "keyed"]
 ForwardKey = Literal["quoted", "bare", "off"]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, NamedTuple
 
-from retrysafe.core import durations
 from retrysafe.errors import ConfigurationError
+from retrysafe.protocol import durations
 
 Read = Callable[[Any], Any]
 """Makes a value of what the file has; raises `ValueError` with what is expected."""

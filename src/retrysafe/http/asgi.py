@@ -12,8 +12,8 @@ from typing import Any, NoReturn, Unpack
 from urllib.parse import quote
 
 from retrysafe.boundary import Boundary
-from retrysafe.claim import Claim
-from retrysafe.doors import enter, leave, refuse_bound_to_threads
+from retrysafe.claims.claim import Claim
+from retrysafe.entrypoint.door import enter, leave, refuse_bound_to_threads
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body

@@ -27,8 +27,8 @@ from django.urls import Resolver404, resolve
 from django.utils.module_loading import import_string
 
 from retrysafe.boundary import Boundary
+from retrysafe.claims.cancellation import finish
 from retrysafe.errors import ConfigurationError
-from retrysafe.finish import finish
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.django_serving import (
     GUARDED,

@@ -19,8 +19,8 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from fastapi.security.base import SecurityBase
 
 from retrysafe.boundary import Boundary
-from retrysafe.claim import Claim
-from retrysafe.doors import refuse_bound_to_threads
+from retrysafe.claims.claim import Claim
+from retrysafe.entrypoint.door import refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi, starlette
 from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, is_scoped_around, request_of

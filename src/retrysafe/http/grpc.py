@@ -17,7 +17,6 @@ import grpc.aio
 from grpc import StatusCode as Code
 
 from retrysafe.boundary import Boundary
-from retrysafe.core.exception_groups import every, leaves
 from retrysafe.http import nested, unary
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import Exchange, Live
@@ -26,6 +25,7 @@ from retrysafe.http.messages import OMITTED, Headers, Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import Principal, afind, find
 from retrysafe.http.problems import PROBLEMS, Refusal
+from retrysafe.protocol.exception_groups import every, leaves
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 

@@ -11,11 +11,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from retrysafe.boundary import Boundary
-from retrysafe.claim import Claim
-from retrysafe.core import canonical, fingerprint
-from retrysafe.core.canonical import NotCanonical
-from retrysafe.core.exception_groups import leaves
-from retrysafe.core.outcomes import Answered
+from retrysafe.claims.claim import Claim
+from retrysafe.claims.observers import logger
 from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.http import keys, principals
 from retrysafe.http.bodies import Body, without_boundary
@@ -24,7 +21,10 @@ from retrysafe.http.policy import UNSAFE, Options, policy_of
 from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render
 from retrysafe.http.routes import Need
 from retrysafe.http.snapshots import ResponseCodec
-from retrysafe.observers import logger
+from retrysafe.protocol import canonical, fingerprint
+from retrysafe.protocol.canonical import NotCanonical
+from retrysafe.protocol.exception_groups import leaves
+from retrysafe.protocol.outcomes import Answered
 
 OPERATION = "http"
 FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")

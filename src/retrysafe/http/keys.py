@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Literal
 from uuid import UUID
 
-from retrysafe.core.keys import LONGEST
 from retrysafe.errors import InvalidKey
+from retrysafe.protocol.keys import LONGEST
 
 HEADER = b"idempotency-key"
 KeySyntax = Literal["lenient", "strict"]

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Protocol
 from urllib.parse import unquote
 
-from retrysafe.claim import Claim
+from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeGuard
 from uuid import UUID
 
-from retrysafe.core.keys import LONGEST
+from retrysafe.claims.cancellation import is_cancelled
 from retrysafe.errors import ConfigurationError
-from retrysafe.finish import is_cancelled
+from retrysafe.protocol.keys import LONGEST
 
 SHARED: Literal["shared"] = "shared"
 Principal: TypeAlias = Callable[..., Any] | Literal["shared"]

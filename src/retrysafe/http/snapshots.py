@@ -7,7 +7,7 @@ from typing import Any
 
 from retrysafe.errors import ResultNotEncodable
 from retrysafe.http.messages import Response
-from retrysafe.types import StoredResult
+from retrysafe.protocol.records import StoredResult
 
 MEDIA_TYPE = "application/vnd.retrysafe.http-response"
 VERSION = 1

@@ -10,7 +10,7 @@ import sys
 from contextvars import ContextVar
 from enum import Enum
 
-from retrysafe.claim import Claim
+from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
 
 

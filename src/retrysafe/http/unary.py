@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from retrysafe.claim import Claim
-from retrysafe.doors import enter, leave
+from retrysafe.claims.claim import Claim
+from retrysafe.entrypoint.door import enter, leave
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body

@@ -1,18 +1,18 @@
 """Messages that leave exactly when the work that they tell of is committed, and are applied once where they arrive."""
 
-from retrysafe.core.inboxing import HandleResult, MessageOutcome
-from retrysafe.messaging.batches import BatchHandler
 from retrysafe.messaging.errors import BrokerUnavailable, MessageDead, MessageRefused, MessageUnreadable, SequenceGap
-from retrysafe.messaging.handler import Handler
-from retrysafe.messaging.inbox import Inbox
-from retrysafe.messaging.inbox_operating import InboxOperator
-from retrysafe.messaging.operating import OutboxOperator
+from retrysafe.messaging.inbox.batches import BatchHandler
+from retrysafe.messaging.inbox.handler import Handler
+from retrysafe.messaging.inbox.inbox import Inbox
+from retrysafe.messaging.inbox.message import InboxMessage
+from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.outbox import Message, Outbox
-from retrysafe.messaging.received import InboxMessage
-from retrysafe.messaging.relay import Relay, Relayed
-from retrysafe.messaging.retention import OutboxSweeper
-from retrysafe.messaging.subscription import Subscription
-from retrysafe.types import DeadLetterFilter, Envelope, PublishResult, PublishStatus
+from retrysafe.messaging.relay.operator import OutboxOperator
+from retrysafe.messaging.relay.relay import Relay, Relayed
+from retrysafe.messaging.relay.retention import OutboxSweeper
+from retrysafe.messaging.subscription.subscription import Subscription
+from retrysafe.protocol.messages import DeadLetterFilter, Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 
 __all__ = [
     "BatchHandler",

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from retrysafe import connect
-from retrysafe.observers import LoggingObserver, Observers
-from retrysafe.operating import connected, user
-from retrysafe.ports import Observer, Steps
-from retrysafe.programs.drivers import arun, run
+from retrysafe.admin.operator import connected, user
+from retrysafe.backends import registry
+from retrysafe.backends.driver import arun, run
+from retrysafe.claims.observers import LoggingObserver, Observers
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.events import Observer
 
 R = TypeVar("R")
 PAGE = 200
@@ -50,7 +51,7 @@ class Operating:
 
     def close(self) -> None:
         """Close the connections, if nobody else uses them."""
-        last = connect.leave(self._backend)
+        last = registry.leave(self._backend)
         if self._runner is not None:
             with self._runner:
                 if last:

@@ -7,23 +7,23 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from retrysafe import connect
-from retrysafe.backend import Backend, Place
-from retrysafe.core import keys
-from retrysafe.core.identifiers import ENTROPY, uuid7
+from retrysafe.backends import registry
+from retrysafe.backends.backend import Backend, Place
+from retrysafe.backends.driver import arun, run
+from retrysafe.backends.sql import SqlStore
+from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging import checking
+from retrysafe.messaging import validation
 from retrysafe.messaging.errors import MessageRefused
-from retrysafe.messaging.notifying import Notifier
+from retrysafe.messaging.notifications import Notifier
 from retrysafe.messaging.payloads import encode
-from retrysafe.messaging.tracing import trace_headers
-from retrysafe.messaging.waking import wake
-from retrysafe.ports import AsyncExecutor, AsyncFlushing, Executor, Flushing
-from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.relaying import each
-from retrysafe.stores.outbox_operating import OperableSqlOutbox
-from retrysafe.stores.sql import SqlStore
-from retrysafe.types import Envelope
+from retrysafe.messaging.relay.procedures import each
+from retrysafe.messaging.trace_context import trace_headers
+from retrysafe.messaging.wakeups import wake
+from retrysafe.protocol import keys
+from retrysafe.protocol.client import AsyncExecutor, AsyncFlushing, Executor, Flushing
+from retrysafe.protocol.ids import ENTROPY, uuid7
+from retrysafe.protocol.messages import Envelope
 
 LARGEST = 1 << 20
 """Bytes of a payload over which brokers begin to refuse it."""
@@ -63,7 +63,7 @@ class Outbox:
             raise ConfigurationError('source= is empty: name who speaks, as in source="/shop/orders".')
         self.source = keys.check_name(source, "source")
         self._largest = largest
-        self._backend = connect.connect(store)
+        self._backend = registry.connect(store)
         self._outbox, _ = outbox_of(self._backend)
         self._notifier = Notifier(self._backend, self._outbox.notify()) if notify else None
 
@@ -155,7 +155,7 @@ class Outbox:
             self._notifier.atell()
 
     def _write(self, tx: Any, envelopes: list[Envelope]) -> None:
-        joining = connect.join(self._backend, tx)
+        joining = registry.join(self._backend, tx)
         if joining.execute is None:
             raise ConfigurationError("tx= belongs to async code: use aadd or aadd_many, and await it.")
         self._checked(joining.execute, joining.place, envelopes)
@@ -168,7 +168,7 @@ class Outbox:
         self._tell()
 
     async def _awrite(self, tx: Any, envelopes: list[Envelope]) -> None:
-        joining = connect.join(self._backend, tx)
+        joining = registry.join(self._backend, tx)
         if joining.aexecute is None:
             raise ConfigurationError("tx= belongs to sync code: use add or add_many.")
         await self._achecked(joining.aexecute, joining.place, envelopes)
@@ -186,14 +186,14 @@ class Outbox:
             raise MessageRefused(f"payload= has {len(payload)} bytes; at most {self._largest} are taken (largest=).")
         return Envelope(
             id=uuid7(time.time_ns() // 1_000_000, os.urandom(ENTROPY)),
-            topic=checking.name(message.topic, "topic"),
+            topic=validation.name(message.topic, "topic"),
             key=None if message.key is None else keys.parse(message.key),
-            type=checking.name(message.type or f"{message.topic}.v1", "type"),
+            type=validation.name(message.type or f"{message.topic}.v1", "type"),
             source=self.source,
-            sequence=checking.sequence(message.sequence),
-            headers=checking.headers({**trace_headers(), **message.headers}),
+            sequence=validation.sequence(message.sequence),
+            headers=validation.headers({**trace_headers(), **message.headers}),
             payload=payload,
-            media_type=checking.name(media_type, "media_type"),
+            media_type=validation.name(media_type, "media_type"),
         )
 
 

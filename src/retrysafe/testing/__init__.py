@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from retrysafe.testing.ageing import age
     from retrysafe.testing.asserting import aassert_once, assert_once
     from retrysafe.testing.clock import Clock
     from retrysafe.testing.consumers import ConsumerBench, ConsumerFeatures, ConsumerSuite
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from retrysafe.testing.publishers import PublisherFeatures, PublisherSuite, Publishing
     from retrysafe.testing.redelivery import redelivered
     from retrysafe.testing.suite import SimulationSuite, StoreSuite
+    from retrysafe.testing.time_travel import age
 
 __all__ = [
     "AsyncHarness",

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from retrysafe.core.quotas import Quota
-from retrysafe.core.transitions import Transition
-from retrysafe.ports import OperableStore, Steps
-from retrysafe.programs.claiming import NotWon, Outcome, Won, claim
-from retrysafe.programs.leasing import renew
-from retrysafe.programs.operating import find
-from retrysafe.programs.settling import read, settle
-from retrysafe.types import Clocks, Effects, Filter, Held, OnExpired, Record, Standing, StoredResult, Want
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.claiming import NotWon, Outcome, Won, claim
+from retrysafe.protocol.leasing import renew
+from retrysafe.protocol.quotas import Quota
+from retrysafe.protocol.records import Clocks, Effects, Filter, Held, OnExpired, Record, Standing, StoredResult, Want
+from retrysafe.protocol.resolving import find
+from retrysafe.protocol.settling import read, settle
+from retrysafe.protocol.store import OperableStore
+from retrysafe.protocol.transitions import Transition
 
 LEASE, WINDOW, MEMORY = 30.0, 3600.0, 7200.0
 """The clocks of the suite, in seconds."""

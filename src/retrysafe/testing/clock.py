@@ -7,16 +7,17 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from retrysafe import connect
-from retrysafe.backend import Backend
+from retrysafe.backends import registry
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.cache import Nearby
+from retrysafe.backends.driver import arun, run
 from retrysafe.boundary import Boundary
-from retrysafe.core.durations import micros
 from retrysafe.errors import ConfigurationError
-from retrysafe.nearby import Nearby
-from retrysafe.ports import OperableStore, Steps
-from retrysafe.programs.drivers import arun, run
-from retrysafe.testing.ageing import elapse_all, lapse
-from retrysafe.types import Duration, Record
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.durations import micros
+from retrysafe.protocol.records import Duration, Record
+from retrysafe.protocol.store import OperableStore
+from retrysafe.testing.time_travel import elapse_all, lapse
 
 Program = Callable[[OperableStore, list[str] | None], Steps[list[Record]]]
 
@@ -83,14 +84,14 @@ class Clock:
         """Close the connections that no boundary uses."""
         while self._places:
             backend = self._places.pop().backend
-            if connect.leave(backend):
+            if registry.leave(backend):
                 backend.close()
 
     async def aclose(self) -> None:
         """The same for async code."""
         while self._places:
             backend = self._places.pop().backend
-            if connect.leave(backend):
+            if registry.leave(backend):
                 await backend.aclose()
 
     def __enter__(self) -> Clock:
@@ -115,7 +116,7 @@ def _place(given: Any) -> _Place:
         return _Place(given._terms.backend, [given.name])
     if given == "memory://":
         raise ConfigurationError("Every boundary on memory:// has records of its own: give Clock() the boundary.")
-    return _Place(connect.connect(given), None)
+    return _Place(registry.connect(given), None)
 
 
 def _drop(near: Nearby, records: list[Record]) -> None:

@@ -6,18 +6,18 @@ promise beyond them is declared in its capabilities.
 
 from __future__ import annotations
 
-from retrysafe.core.decisions import Decision
-from retrysafe.core.transitions import Transition
-from retrysafe.ports import OperableStore, Steps
-from retrysafe.programs.claiming import NotWon, Won, claim
-from retrysafe.programs.drivers import ask
-from retrysafe.programs.leasing import renew
-from retrysafe.programs.operating import expire, tally
-from retrysafe.programs.settling import resolve, settle
-from retrysafe.programs.sweeping import forgotten, remove, sweep
+from retrysafe.protocol.asks import Steps, ask
+from retrysafe.protocol.claiming import NotWon, Won, claim
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.leasing import renew
+from retrysafe.protocol.records import Filter, Page, Standing, State, StoredResult
+from retrysafe.protocol.resolving import expire, tally
+from retrysafe.protocol.settling import resolve, settle
+from retrysafe.protocol.store import OperableStore
+from retrysafe.protocol.sweeping import forgotten, remove, sweep
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import quota_cases  # noqa: F401 - its cases are cases of the suite
 from retrysafe.testing.bench import CASES, LEASE, MEMORY, RESULT, WINDOW, Bench, Case, Harness, case
-from retrysafe.types import Filter, Page, Standing, State, StoredResult
 
 __all__ = ["CASES", "Bench", "Case", "Harness", "case"]
 

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 import pytest
 
-from retrysafe.ports import Consumer
-from retrysafe.types import Delivery, Envelope
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.protocol.messages import Delivery, Envelope
 
 PATIENCE = 60.0
 """Seconds after which a case that has not ended has failed."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
-from retrysafe.core.transitions import Transition
+from retrysafe.protocol.records import Standing
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.lockstep import OWNER_EVENTS, SEEN_EVENTS, Lockstep, World
-from retrysafe.types import Standing
 
 LAPSE, EXPIRE, FORGET = 31.0, 3601.0, 7201.0
 """Seconds after which a lease, a window and a memory have ended."""

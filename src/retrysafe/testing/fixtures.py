@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from retrysafe import connect, testing
-from retrysafe.backend import Backend
+from retrysafe import testing
+from retrysafe.backends import registry
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.driver import arun, run
 from retrysafe.boundary import Boundary
-from retrysafe.programs.drivers import arun, run
-from retrysafe.programs.migrating import CreatedStore
-from retrysafe.testing.ageing import clear
+from retrysafe.protocol.migrating import CreatedStore
 from retrysafe.testing.asserting import ACounted, Counted, aassert_once, assert_once
 from retrysafe.testing.redelivery import redelivered
+from retrysafe.testing.time_travel import clear
 
 if TYPE_CHECKING:
     from retrysafe.testing.crashing import Report
@@ -34,7 +35,7 @@ def store(config: pytest.Config, folder: Callable[[], Path]) -> Iterator[str]:
     """The URL of a store without records: a new SQLite file, or the one that the configuration gives, cleared."""
     given = config.getoption("retrysafe_store") or config.getini("retrysafe_store")
     url = _of_this_worker(given, config) if given else f"sqlite:///{folder() / 'retrysafe.db'}"
-    backend = connect.connect(url)
+    backend = registry.connect(url)
     try:
         if given:
             _emptied(backend)
@@ -77,7 +78,7 @@ async def _aemptied(backend: Backend) -> None:
 
 def shut(backend: Backend) -> None:
     """Close what was opened on a backend, whoever still uses it, on loops that stand still too."""
-    connect.forget(backend)
+    registry.forget(backend)
     for loop in backend.loops():
         if not (loop.is_closed() or loop.is_running()):
             loop.run_until_complete(backend.aclose())

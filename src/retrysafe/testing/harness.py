@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from retrysafe.backend import Backend
-from retrysafe.executors.memory import MemoryClient
-from retrysafe.ports import OperableStore, Steps
-from retrysafe.programs.drivers import arun, run
-from retrysafe.stores.memory import MemoryStore
-from retrysafe.testing.ageing import elapse
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.driver import arun, run
+from retrysafe.backends.memory.client import MemoryClient
+from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.store import OperableStore
 from retrysafe.testing.bench import Harness
+from retrysafe.testing.time_travel import elapse
 
 __all__ = ["AsyncHarness", "Harness", "SyncHarness", "memory"]
 

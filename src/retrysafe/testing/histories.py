@@ -26,19 +26,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from retrysafe.core.transitions import Transition
 from retrysafe.errors import StoreUnavailable
-from retrysafe.ports import Ask, AsyncExecutor, Capabilities, Executor, Store
-from retrysafe.types import (
-    Allowance,
-    Clocks,
-    Held,
-    Record,
-    Refusal,
-    State,
-    StoredResult,
-    Want,
-)
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.client import AsyncExecutor, Executor
+from retrysafe.protocol.records import Allowance, Clocks, Held, Record, Refusal, State, StoredResult, Want
+from retrysafe.protocol.store import Capabilities, Store
+from retrysafe.protocol.transitions import Transition
 
 Kind = Literal["claim", "take", "settle", "resolve", "renew", "read", "sweep", "elapse"]
 """A step of a store by the name of its method; "elapse" lets time pass for one record, as tests do."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from retrysafe.protocol.records import Record
 from retrysafe.testing.histories import UNKNOWN, Operation
 from retrysafe.testing.specification import FOREVER, Specification, Traits, is_passive
 from retrysafe.testing.timeline import drawn, told_state
-from retrysafe.types import Record
 
 PLAIN = Traits()
 _PATIENCE = 2_000

@@ -6,12 +6,12 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from retrysafe.core.transitions import Transition
-from retrysafe.ports import Ask, Steps, Store
-from retrysafe.programs.drivers import ask
+from retrysafe.protocol.asks import Ask, Steps, ask
+from retrysafe.protocol.records import Clocks, Effects, Held, Record, StoredResult, Want
+from retrysafe.protocol.store import Store
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.harness import memory
-from retrysafe.types import Clocks, Effects, Held, Record, StoredResult, Want
 
 CLOCKS = Clocks(lease=30_000_000, window=3_600_000_000, memory=7_200_000_000)
 RESULT = StoredResult(b"\x00result\xff", "application/octet-stream", 3)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from retrysafe.types import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 
 __all__ = ["CASES", "PublisherFeatures", "PublisherSuite", "Publishing", "test_publisher"]
 
@@ -44,7 +44,7 @@ class Publishing(ABC):
 
     features: PublisherFeatures = PublisherFeatures()
     publisher: Any
-    """A `retrysafe.ports.Publisher` or `AsyncPublisher`."""
+    """A `retrysafe.messaging.brokers.base.Publisher` or `AsyncPublisher`."""
     topic: str
     elsewhere: str = ""
     beside: str = ""

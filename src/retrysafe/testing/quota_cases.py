@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from retrysafe.core.decisions import Decision
-from retrysafe.core.quotas import Quota
-from retrysafe.core.transitions import Transition
-from retrysafe.programs.claiming import NotWon, Outcome, Won, claim
+from retrysafe.protocol.claiming import NotWon, Outcome, Won, claim
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.quotas import Quota
+from retrysafe.protocol.records import Refusal
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.bench import LEASE, MEMORY, RESULT, WINDOW, Bench, case
-from retrysafe.types import Refusal
 
 
 def _counting(bench: Bench, count: int) -> list[Bench]:

@@ -12,12 +12,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from retrysafe.core.transitions import RULES, Transition
-from retrysafe.ports import Step
-from retrysafe.stores.memory import MemoryStore
-from retrysafe.testing.ageing import age
+from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.protocol.records import Held, Micros, Record, Refusal, Want
+from retrysafe.protocol.requests import Step
+from retrysafe.protocol.transitions import RULES, Transition
 from retrysafe.testing.histories import UNKNOWN, Operation
-from retrysafe.types import Held, Micros, Record, Refusal, Want
+from retrysafe.testing.time_travel import age
 
 FOREVER: Final = 1 << 62
 _STORE = MemoryStore()

@@ -6,10 +6,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from retrysafe.core.transitions import Transition
+from retrysafe.protocol.records import Effects, Held
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.lockstep import OWNER_EVENTS, SEEN_EVENTS, Lockstep
-from retrysafe.types import Effects, Held
 
 ATTEMPTS = st.sampled_from(["a", "b", "c", "d"])
 PAYLOADS = st.sampled_from([b"p", b"q", b""])

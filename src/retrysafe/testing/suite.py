@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
+from retrysafe.protocol.records import Standing
 from retrysafe.testing import differential
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.conformance import CASES, Bench
 from retrysafe.testing.simulation import PLANS, Subject, survey
 from retrysafe.testing.simulation.world import Clock
-from retrysafe.types import Standing
 
 __all__ = [
     "SimulationSuite",
@@ -58,8 +58,9 @@ class StoreSuite:
     """Everything that a store must pass; subclass it under a name that begins with "Test".
 
     Give it a fixture ``harness``: a `Harness` over your store, usually a `SyncHarness` or `AsyncHarness` on a
-    `retrysafe.backend.Backend` with your store and your client. The records of other tests may be in the store, and
-    all keys are random. No case is optional: what a store cannot promise beyond them is declared in its capabilities.
+    `retrysafe.backends.backend.Backend` with your store and your client. The records of other tests may be in the
+    store, and all keys are random. No case is optional: what a store cannot promise beyond them is declared in its
+    capabilities.
     """
 
     test_conformance = staticmethod(test_conformance)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from retrysafe.protocol.records import Held, Record, Want
 from retrysafe.testing.histories import UNKNOWN, Operation
-from retrysafe.types import Held, Record, Want
 
 _WIDTH = 32
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
-from retrysafe.claim import Claim
-from retrysafe.core.keys import key_of
+from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.keys import key_of
 from retrysafe.webhooks.errors import DeliveryRefused
 
 HeaderLines = Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]]

@@ -12,8 +12,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from retrysafe.core.backoff import Backoff
 from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.backoff import Backoff
 from retrysafe.webhooks.signatures import Secrets
 from retrysafe.webhooks.standard import keys_of, signatures
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from retrysafe.core.keys import hash_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.messages import Response
+from retrysafe.protocol.keys import hash_of
 from retrysafe.webhooks.answers import acknowledged
 from retrysafe.webhooks.deliveries import FORM, JSON, Head, Known
 from retrysafe.webhooks.errors import DeliveryRefused

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from retrysafe.entrypoint.handling import Function, function_of
 from retrysafe.errors import ConfigurationError
-from retrysafe.handling import Function, function_of
 from retrysafe.webhooks.deliveries import WebhookEvent
 
 T = TypeVar("T")

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from retrysafe.boundary import Boundary
-from retrysafe.claim import Claim
-from retrysafe.core.keys import LONGEST
+from retrysafe.claims.claim import Claim
+from retrysafe.claims.decorator import fingerprint_of, refuse_unfinished
+from retrysafe.entrypoint.handling import CODEC, Function, arun_claimed, run_claimed, run_claimed_in_threads
 from retrysafe.errors import ConfigurationError
-from retrysafe.handling import CODEC, Function, arun_claimed, run_claimed, run_claimed_in_threads
-from retrysafe.once import fingerprint_of, refuse_unfinished
+from retrysafe.protocol.keys import LONGEST
 from retrysafe.webhooks.deliveries import WebhookEvent
 from retrysafe.webhooks.handlers import taken
 

@@ -8,10 +8,10 @@ from contextlib import nullcontext
 from typing import Any, Literal, TypeVar, overload
 
 from retrysafe.boundary import Boundary
-from retrysafe.core.keys import check_name
+from retrysafe.claims.key_spaces import origin_of_caller
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.http.messages import Response
-from retrysafe.keyspaces import origin_of_caller
+from retrysafe.protocol.keys import check_name
 from retrysafe.webhooks.answers import acknowledged, answer_of, refused
 from retrysafe.webhooks.deliveries import Head, HeaderLines, WebhookEvent, document_of, event_of
 from retrysafe.webhooks.errors import DeliveryRefused

@@ -17,12 +17,12 @@ from typing import Any, TypedDict, Unpack
 
 import httpx
 
-from retrysafe.core import durations
-from retrysafe.core.backoff import Backoff
+from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
-from retrysafe.observers import LoggingObserver, Observers
-from retrysafe.ports import Observer
-from retrysafe.types import Duration
+from retrysafe.protocol import durations
+from retrysafe.protocol.backoff import Backoff
+from retrysafe.protocol.events import Observer
+from retrysafe.protocol.records import Duration
 from retrysafe.webhooks.delivering import (
     BACKOFF,
     Delivery,

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from retrysafe.core import durations
 from retrysafe.errors import ConfigurationError
-from retrysafe.types import Duration
+from retrysafe.protocol import durations
+from retrysafe.protocol.records import Duration
 from retrysafe.webhooks.errors import DeliveryRefused
 
 Secrets = str | bytes | Iterable[str | bytes]

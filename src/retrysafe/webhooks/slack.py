@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrysafe.core.keys import hash_of
 from retrysafe.http.messages import Response
-from retrysafe.types import Duration
+from retrysafe.protocol.keys import hash_of
+from retrysafe.protocol.records import Duration
 from retrysafe.webhooks.answers import text
 from retrysafe.webhooks.deliveries import FORM, JSON, Head, Known, text_at
 from retrysafe.webhooks.signatures import (

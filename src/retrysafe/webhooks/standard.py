@@ -13,7 +13,7 @@ import binascii
 from typing import Any
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.types import Duration
+from retrysafe.protocol.records import Duration
 from retrysafe.webhooks.deliveries import JSON, Head, Known, text_at
 from retrysafe.webhooks.signatures import (
     PREFIX,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrysafe.types import Duration
+from retrysafe.protocol.records import Duration
 from retrysafe.webhooks.deliveries import JSON, Head, Known, text_at
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.signatures import (

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from retrysafe import Boundary, InProgress, LeaseLost, OutcomeUnknown, RetryTransaction, StoreUnavailable, current
-from retrysafe.core import keys
-from retrysafe.ports import Observer
+from retrysafe.protocol import keys
+from retrysafe.protocol.events import Observer
 from tests.faults.helpers import DEADLINE, Bank, unique
 from tests.faults.proxies.drivers import Driver
 

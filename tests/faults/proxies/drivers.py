@@ -80,7 +80,7 @@ def _psycopg_url(url: str) -> str:
 def _psycopg_begin(store: Any, url: str) -> Iterator[Any]:
     import psycopg
 
-    from retrysafe.executors import deadline
+    from retrysafe.backends.sql.drivers import deadline
 
     connection = psycopg.connect(_psycopg_url(url))
     try:
@@ -92,7 +92,7 @@ def _psycopg_begin(store: Any, url: str) -> Iterator[Any]:
 
 
 def _psycopg_insert(tx: Any, sql: str) -> None:
-    from retrysafe.executors import deadline
+    from retrysafe.backends.sql.drivers import deadline
 
     with deadline.timely(tx, SILENCE):
         tx.execute(sql)
@@ -115,7 +115,7 @@ async def _apsycopg_insert(tx: Any, sql: str) -> None:
 
 
 async def _hung_up_late(connection: Any, work: Any) -> None:
-    from retrysafe.executors.psycopg import Patience
+    from retrysafe.backends.sql.drivers.psycopg import Patience
 
     with Patience(connection):  # whose deadline is patched
         await work
@@ -152,7 +152,7 @@ def _engine(url: str) -> Any:
 
 @contextmanager
 def _engine_begin(engine: Any, url: str) -> Iterator[Any]:
-    from retrysafe.executors import deadline
+    from retrysafe.backends.sql.drivers import deadline
 
     with engine.connect() as connection:
         yield connection
@@ -161,7 +161,7 @@ def _engine_begin(engine: Any, url: str) -> Iterator[Any]:
 
 
 def _engine_insert(tx: Any, sql: str) -> None:
-    from retrysafe.executors import deadline
+    from retrysafe.backends.sql.drivers import deadline
 
     with deadline.timely(tx.connection.driver_connection, SILENCE):
         tx.exec_driver_sql(sql)
@@ -202,7 +202,7 @@ def _options(url: str) -> dict[str, Any]:
 def _pymysql_begin(store: Any, url: str) -> Iterator[Any]:
     import pymysql
 
-    from retrysafe.executors import deadline
+    from retrysafe.backends.sql.drivers import deadline
 
     connection = pymysql.connect(**_options(url), ssl_disabled=True, defer_connect=True)
     with deadline.timely(connection, SILENCE):
@@ -217,7 +217,7 @@ def _pymysql_begin(store: Any, url: str) -> Iterator[Any]:
 
 
 def _pymysql_insert(tx: Any, sql: str) -> None:
-    from retrysafe.executors import deadline
+    from retrysafe.backends.sql.drivers import deadline
 
     with deadline.timely(tx, SILENCE):
         tx.query(sql)

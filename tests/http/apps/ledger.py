@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from retrysafe import Boundary, current
 from retrysafe.http.asgi import IdempotencyMiddleware
-from retrysafe.types import Effects
+from retrysafe.protocol.records import Effects
 
 TABLE = "CREATE TABLE ledger (order_id TEXT NOT NULL, line TEXT NOT NULL)"
 INSERT = "INSERT INTO ledger (order_id, line) VALUES ({})"

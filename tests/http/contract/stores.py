@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retrysafe import Boundary
-from retrysafe.connect import connect
-from retrysafe.programs.drivers import run
-from retrysafe.testing.ageing import elapse_all
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect
+from retrysafe.testing.time_travel import elapse_all
 from tests.faults.helpers import ask_sql, run_sql, unique
 from tests.stores.ageing import do_at
 from tests.stores.harnesses import redis_url

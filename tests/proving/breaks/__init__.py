@@ -11,7 +11,7 @@ class Break(NamedTuple):
     name: str
     """What is broken, in words: "a terminal write is not fenced"."""
     file: str
-    """Under src/retrysafe, such as "core/transitions.py"."""
+    """Under src/retrysafe, such as "protocol/transitions.py"."""
     old: str
     """Occurs in the file exactly once."""
     new: str

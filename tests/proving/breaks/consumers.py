@@ -12,7 +12,7 @@ FASTSTREAM = "tests/messaging/test_faststream.py::"
 BREAKS = [
     Break(
         "a message that is delivered again is another one",
-        "messaging/attempts.py",
+        "messaging/inbox/attempts.py",
         'keys.key_of(f"{len(source)}:{source}{message_id}")',
         "keys.key_of(f'{len(source)}:{source}{message_id}{random.random()}')",
         killed_by=(
@@ -24,14 +24,14 @@ BREAKS = [
     ),
     Break(
         "a queue that does not answer keeps a consumer from all",
-        "messaging/consumers/rabbitmq.py",
+        "messaging/brokers/rabbitmq/consumer.py",
         "        if not done:\n            raise TimeoutError(",
         "        if len(done) < len(tasks):\n            raise TimeoutError(",
         killed_by=(f"{FAULTS}test_a_queue_that_does_not_answer_keeps_no_other_one_waiting[rabbitmq]",),
     ),
     Break(
         "what follows a message that was given back overtakes it",
-        "core/shelf.py",
+        "messaging/brokers/lane_queue.py",
         "stays = kept.lane in self._resting or kept.delivery.partition in leaving",
         "stays = kept.delivery.partition in leaving",
         killed_by=(
@@ -43,7 +43,7 @@ BREAKS = [
     ),
     Break(
         "a consumer that has lost its stream goes on taking entries",
-        "messaging/consumers/redis_streams.py",
+        "messaging/brokers/redis_streams/consumer.py",
         "if owner and tonumber(owner) > tonumber(ARGV[1]) then return {'fenced'} end",
         "",
         killed_by=(f"{FAULTS}test_who_has_lost_a_stream_takes_nothing_from_it[redis]",),
@@ -51,7 +51,7 @@ BREAKS = [
     ),
     Break(
         "entries whose answer was lost are passed by",
-        "messaging/consumers/redis_streams.py",
+        "messaging/brokers/redis_streams/consumer.py",
         "if read ~= ARGV[6] then return {'missed'} end",
         "",
         killed_by=(f"{FAULTS}test_entries_whose_answer_was_lost_are_handed_out[redis]",),
@@ -59,21 +59,21 @@ BREAKS = [
     ),
     Break(
         "a subscription that the broker has ended is not missed",
-        "messaging/consumers/rabbitmq.py",
+        "messaging/brokers/rabbitmq/consumer.py",
         "            and all(tag in self._wires[queue].consumers for queue, tag in self._tags.items())\n",
         "",
         killed_by=(f"{FAULTS}test_a_queue_that_is_deleted_and_made_again_is_consumed_again[rabbitmq]",),
     ),
     Break(
         "a caller that is cancelled takes the reading with it",
-        "messaging/consumers/uncut.py",
+        "messaging/brokers/rabbitmq/single_flight.py",
         "await asyncio.shield(running)",
         "await running",
         killed_by=(f"{SUITE}[redis-a_receive_that_is_cancelled_loses_nothing]",),
     ),
     Break(
         "FastStream acks what is not committed",
-        "messaging/faststream.py",
+        "messaging/brokers/faststream.py",
         "        token = _work.set(work)\n",
         "        token = _work.set(work)\n        await msg.ack()\n",
         killed_by=(
@@ -84,7 +84,7 @@ BREAKS = [
     ),
     Break(
         "FastStream starts with an ack policy that loses messages",
-        "messaging/faststream.py",
+        "messaging/brokers/faststream.py",
         "if subscriber.ack_policy not in _SAFE:",
         "if False:",
         killed_by=(
@@ -94,7 +94,7 @@ BREAKS = [
     ),
     Break(
         "connections that end at once are made again at once",
-        "messaging/consumers/rabbitmq.py",
+        "messaging/brokers/rabbitmq/consumer.py",
         "        if self._failures > 1:\n",
         "        if self._failures > 1000:\n",
         killed_by=(f"{FAULTS}test_connections_that_end_at_once_are_made_ever_more_slowly[rabbitmq]",),

@@ -25,7 +25,7 @@ BREAKS = [
     # ------------------------------------------------------------ functions
     Break(
         "the fingerprint of a method has its object in it",
-        "once.py",
+        "claims/decorator.py",
         'self._not_payload = {name for name in self._arguments.names[:1] if name in ("self", "cls")}',
         "self._not_payload = set()",
         killed_by=(f"{ONCE}::test_methods_leave_self_out_of_the_payload",),
@@ -33,7 +33,7 @@ BREAKS = [
     ),
     Break(
         "the arguments of a call are no part of its fingerprint",
-        "once.py",
+        "claims/decorator.py",
         "        if self.payload_by is None:\n",
         '        if self.payload_by is None or self.payload_by == "arguments":\n',
         killed_by=(f"{ONCE}::test_methods_leave_self_out_of_the_payload",),
@@ -41,35 +41,35 @@ BREAKS = [
     ),
     Break(
         "all functions of a boundary share their keys",
-        "once.py",
+        "claims/decorator.py",
         "operation=self.operation if self._heir is None else",
         'operation="once" if self._heir is None else',
         killed_by=(f"{ONCE}::test_operations_keep_the_keys_of_functions_apart",),
     ),
     Break(
         "functions of one name in two modules share their keys",
-        "keyspaces.py",
+        "claims/key_spaces.py",
         'keys.check_name(f"{module}.{name}", "operation")',
         'keys.check_name(name, "operation")',
         killed_by=(f"{SPACES}::test_functions_of_one_name_in_two_modules_have_keys_of_their_own",),
     ),
     Break(
         "two boundaries of a name share their keys without knowing it",
-        "keyspaces.py",
+        "claims/key_spaces.py",
         "    if one.origin.place == made.origin.place:",
         "    if True:",
         killed_by=(f"{SPACES}::test_two_modules_cannot_both_build_a_boundary_of_a_name",),
     ),
     Break(
         "classes that inherit a method share its keys",
-        "keyspaces.py",
+        "claims/key_spaces.py",
         'keys.check_name(f"{operation} ({module}.{kind.__qualname__})", "operation")',
         "operation",
         killed_by=(f"{SPACES}::test_a_class_that_inherits_a_method_has_keys_of_its_own",),
     ),
     Break(
         "a new optional parameter refuses the retries in flight",
-        "core/fingerprint.py",
+        "protocol/fingerprint.py",
         "        return not (left.get(name) or right[name]).at_default\n",
         "        return True\n",
         killed_by=(f"{PAYLOADS}::test_a_retry_over_a_deployment_that_adds_a_parameter_is_answered",),
@@ -77,7 +77,7 @@ BREAKS = [
     ),
     Break(
         "a payload that is None switches the check off",
-        "once.py",
+        "claims/decorator.py",
         '        if self.payload_by != "arguments":\n            return fingerprint_of(self._select(bound))\n',
         '        if self.payload_by != "arguments":\n            found = self._select(bound)\n'
         "            return UNCHECKED if found is None else fingerprint_of(found)\n",
@@ -86,14 +86,14 @@ BREAKS = [
     ),
     Break(
         "what a model does not dump is no part of a payload",
-        "core/canonical.py",
+        "protocol/canonical.py",
         "    return _members(value, _fields_of_model)",
         "    return _members(value, _dump_of_model)",
         killed_by=(f"{PAYLOADS}::test_models_that_dump_the_same_are_two_payloads",),
     ),
     Break(
         "a transaction that the database wants again is not run again",
-        "once.py",
+        "claims/decorator.py",
         "            except RetryTransaction:\n                pause = claim.restart_pause(restarts)\n"
         "                if pause is None:\n"
         "                    raise\n            restarts += 1\n            time.sleep(pause)",
@@ -105,14 +105,14 @@ BREAKS = [
     ),
     Break(
         "an empty key is a key",
-        "core/keys.py",
+        "protocol/keys.py",
         "if not 1 <= len(text) <= LONGEST:\n        raise InvalidKey(",
         "if not len(text) <= LONGEST:\n        raise InvalidKey(",
         killed_by=("tests/core/test_keys.py::test_a_malformed_key_is_refused[]",),
     ),
     Break(
         "the order of fields is part of the payload",
-        "core/canonical.py",
+        "protocol/canonical.py",
         'b"".join(sorted(pairs))',
         'b"".join(pairs)',
         killed_by=("tests/faults/test_peers_bugs.py::test_the_order_of_fields_is_not_part_of_the_payload",),
@@ -370,14 +370,14 @@ BREAKS = [
     # ------------------------------------------------------------ operators
     Break(
         "an operator settles a key that is another attempt's by now",
-        "programs/operating.py",
+        "protocol/resolving.py",
         "if record is None or attempt not in (None, record.attempt) or not in_doubt(record):",
         "if record is None or not in_doubt(record):",
         killed_by=("tests/operating/test_operator.py::test_a_key_that_is_another_attempts_by_now_is_left_alone",),
     ),
     Break(
         "an operator resolves what is not in doubt",
-        "core/prospects.py",
+        "protocol/retry_table.py",
         "return record.standing in (Standing.UNKNOWN, Standing.LAPSED) and retry(record) is Decision.DOUBT",
         "return record.standing in (Standing.UNKNOWN, Standing.LAPSED)",
         killed_by=tuple(
@@ -394,7 +394,7 @@ BREAKS = [
     ),
     Break(
         "a change is made before its audit can be written",
-        "operating.py",
+        "admin/operator.py",
         '        self._write("intent", entry)\n        try:\n            change = self._do(steps)\n',
         '        try:\n            change = self._do(steps)\n            self._write("intent", entry)\n',
         killed_by=(
@@ -405,7 +405,7 @@ BREAKS = [
     # ------------------------------------------------------------ quotas and encryption
     Break(
         "a quota counts all scopes together",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         "ours = f\"(SELECT q.created FROM {TABLE} AS q WHERE q.quota = {self.p('quota')}\"",
         'ours = f"(SELECT q.created FROM {TABLE} AS q WHERE q.quota IS NOT NULL"',
         killed_by=("tests/stores/test_conformance.py::test_conformance[sqlite3-quotas_of_two_scopes_do_not_meet]",),
@@ -413,7 +413,7 @@ BREAKS = [
     ),
     Break(
         "an encrypted answer opens in another record",
-        "encryption.py",
+        "claims/encryption.py",
         "*(text.encode() for text in texts), bound.key, header)",
         "*(text.encode() for text in texts), header)",
         killed_by=(f"{ENCRYPTION}::test_an_answer_that_is_copied_to_another_record_does_not_open[other0]",),
@@ -421,14 +421,14 @@ BREAKS = [
     ),
     Break(
         "an encrypted failure can be made a result",
-        "encryption.py",
+        "claims/encryption.py",
         "texts = (bound.boundary, bound.scope, bound.operation, bound.state.value)",
         "texts = (bound.boundary, bound.scope, bound.operation)",
         killed_by=(f"{ENCRYPTION}::test_a_failure_cannot_be_made_a_result_nor_the_other_way_round",),
     ),
     Break(
         "an answer that an intruder stored in the clear is taken",
-        "encryption.py",
+        "claims/encryption.py",
         "            if self._reads_unencrypted:\n                return stored\n            raise",
         "            if True:\n                return stored\n            raise",
         killed_by=(f"{ENCRYPTION}::test_an_answer_of_an_intruder_is_not_taken",),
@@ -705,7 +705,7 @@ BREAKS = [
     ),
     Break(
         "two receivers share their keys, so that who can sign for one suppresses the events of the other",
-        "keyspaces.py",
+        "claims/key_spaces.py",
         "    found = _lasting(other)\n",
         "    found = None\n",
         killed_by=(f"{RECEIVER}::test_two_tenants_cannot_suppress_each_others_events[memory]",),
@@ -740,7 +740,7 @@ BREAKS = [
     ),
     Break(
         "a cancelled delivery leaves its sync handler behind",
-        "handling.py",
+        "entrypoint/handling.py",
         "    done, cancelled = await finish(asyncio.to_thread(work))",
         "    done, cancelled = await asyncio.to_thread(work), None",
         killed_by=(f"{RECEIVER}::test_a_cancelled_delivery_comes_to_its_end_in_a_sync_handler[memory]",),
@@ -748,7 +748,7 @@ BREAKS = [
     ),
     Break(
         "a webhook's transaction that the database wants again is not run again",
-        "handling.py",
+        "entrypoint/handling.py",
         "            pause = claim.restart_pause(restarts)\n            if pause is None:\n"
         "                raise\n        restarts += 1\n        time.sleep(pause)",
         "            raise",

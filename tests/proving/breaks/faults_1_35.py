@@ -25,7 +25,7 @@ BREAKS: list[Break] = [
     # ---------------------------------------------------------------- processes
     Break(
         "a key is claimed before its attempt has begun",
-        "claim.py",
+        "claims/claim.py",
         "        self._observers = terms.observers.begin(terms.name",
         "        self._find_ground().claim(want)\n        self._observers = terms.observers.begin(terms.name",
         (
@@ -36,7 +36,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "an attempt does not know its own record",
-        "core/decisions.py",
+        "protocol/decisions.py",
         "    if record.attempt == want.attempt and standing in",
         "    if False and standing in",
         (f"{MESSAGES}test_a_claim_whose_reply_is_lost_is_recognised",),
@@ -44,7 +44,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a lapsed lease is never taken over",
-        "core/decisions.py",
+        "protocol/decisions.py",
         '_LAPSED = {"keyed": Decision.TAKE,',
         '_LAPSED = {"keyed": Decision.BUSY,',
         (
@@ -55,7 +55,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a takeover keeps the token",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         "token = {self.GREATEST}(r.token + 1, t.now), ",
         "token = r.token, ",
         (
@@ -66,7 +66,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the claim is committed before the effect",
-        "programs/transactions.py",
+        "protocol/transactions.py",
         "        yield from ask(store.savepoint())\n    else:",
         "        yield from ask(store.commit())\n        yield from ask(store.begin())\n"
         "        yield from ask(store.savepoint())\n    else:",
@@ -79,7 +79,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "an external attempt that died is taken over",
-        "core/decisions.py",
+        "protocol/decisions.py",
         '"external": Decision.SUSPECT,',
         '"external": Decision.TAKE,',
         (
@@ -91,7 +91,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "derived keys depend on the attempt",
-        "claim.py",
+        "claims/claim.py",
         "return keys.derive(self._terms.secret, self._required_want().key, name)",
         "return keys.derive(self._terms.secret, self._required_want().attempt.encode(), name)",
         (
@@ -102,7 +102,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a completed key is busy for ever",
-        "core/decisions.py",
+        "protocol/decisions.py",
         "Standing.COMPLETED: Decision.REPLAY,",
         "Standing.COMPLETED: Decision.BUSY,",
         (
@@ -121,7 +121,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a renewal keeps a lease for the whole window",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         "SET lease_until = t.now + lease, updated",
         "SET lease_until = t.now + kept, updated",
         (f"{CRASHES}test_dead_while_its_lease_was_renewed_it_is_taken_over_a_lease_later",),
@@ -130,7 +130,7 @@ BREAKS: list[Break] = [
     # ---------------------------------------------------------------- the network
     Break(
         "a request without an answer is not put again",
-        "programs/drivers.py",
+        "backends/driver.py",
         "if not again or error.unsent:",
         "if True:",
         (*_LOST_REQUESTS, f"{MESSAGES}test_a_claim_whose_reply_is_lost_is_recognised"),
@@ -138,7 +138,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a completion that is there already is not read back",
-        "programs/settling.py",
+        "protocol/settling.py",
         "        and (record.attempt, record.token) == (held.attempt, held.token)",
         "        and False",
         (f"{MESSAGES}test_a_completion_whose_reply_is_lost_is_read_back",),
@@ -146,7 +146,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a late completion is not fenced, in SQL",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         """f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt')} "
             f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",""",
         """f"r.key_hash = {self.p('key')} AND (1 = 1 OR r.attempt = {self.p('attempt')} "
@@ -162,7 +162,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a claim does not mind that the key is taken",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         'f"ON CONFLICT (key_hash) DO NOTHING RETURNING {columns()}, updated"',
         'f"ON CONFLICT (key_hash) DO UPDATE SET attempt = excluded.attempt, state = excluded.state "\n'
         """            f"RETURNING {columns(TABLE + '.')}, {TABLE}.updated\"""",
@@ -171,7 +171,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "sync code waits for a silent server for ever",
-        "executors/deadline.py",
+        "backends/sql/drivers/deadline.py",
         "give_up_at = time.monotonic() + seconds",
         'give_up_at = float("inf")',
         (
@@ -182,7 +182,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a command on a wire that was cut before waits for ever",
-        "executors/redis_async.py",
+        "backends/redis/async_client.py",
         "if not self.is_open:  # hung up on since it was laid: nobody would ever answer",
         "if False:",
         ("tests/faults/test_redis.py::test_a_wire_that_was_cut_before_its_first_command_answers",),
@@ -190,7 +190,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "async code waits for a silent server for ever",
-        "executors/psycopg.py",
+        "backends/sql/drivers/psycopg.py",
         "self._timer = asyncio.get_running_loop().call_later(DEADLINE, self._hang_up)",
         "self._timer = asyncio.get_running_loop().call_later(3600, self._hang_up)",
         (
@@ -201,7 +201,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "asyncpg's pool waits for a silent server to confirm a cancellation",
-        "executors/asyncpg.py",
+        "backends/sql/drivers/asyncpg.py",
         "    if isinstance(error, TimeoutError):\n        connection.terminate()",
         "    return",
         (f"{MESSAGES}test_a_server_that_falls_silent_does_not_hang_a_task[claim-keyed-asyncpg]",),
@@ -229,7 +229,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "async work goes on without its lease",
-        "heartbeat.py",
+        "claims/lease.py",
         '            self._task.cancel("retrysafe: the lease was lost")',
         "            pass",
         (
@@ -240,7 +240,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "async work is not stopped before its lease has ended",
-        "heartbeat.py",
+        "claims/lease.py",
         "if lease.until - clock() <= lease.seconds / 3:",
         "if lease.until - clock() <= 0:",
         (f"{BEATS}test_async_work_is_stopped_before_expiry_when_the_server_falls_silent[psycopg]",),
@@ -248,7 +248,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a lease is believed in until somebody takes it away",
-        "heartbeat.py",
+        "claims/lease.py",
         "return not self.lost and clock() < self.until",
         "return not self.lost",
         (f"{BEATS}test_a_lease_that_could_not_be_renewed_is_not_held_when_its_time_is_over",),
@@ -257,7 +257,7 @@ BREAKS: list[Break] = [
     # ---------------------------------------------------------------- SQL
     Break(
         "nobody is told that a failover may lose commits",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         'standbys or "none: a failover may lose the last commits"',
         "standbys",
         (f"{REPLICAS}test_an_operator_is_told_whether_a_failover_may_lose_commits",),
@@ -265,7 +265,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a wait for a replica that was ended counts as over",
-        "executors/sql.py",
+        "backends/sql/drivers/base.py",
         'if source != "SyncRepWaitForLSN":',
         "if True:",
         (
@@ -278,7 +278,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a serialization failure is an error like any other",
-        "executors/sql.py",
+        "backends/sql/drivers/base.py",
         'RESTART = frozenset({RESTART_ALL, "40P01"})',
         'RESTART = frozenset({"40P01"})',
         (
@@ -291,7 +291,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a serialization failure of a statement of our own is not met by a pause and another try",
-        "executors/sql.py",
+        "backends/sql/drivers/base.py",
         "transient=alone and state in RESTART",
         "transient=False",
         (
@@ -303,7 +303,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "an outcome that the store did not take at once is given up, in threads",
-        "claim.py",
+        "claims/claim.py",
         "            heartbeat.for_thread(self._terms.backend).carry(self._deferred(end, error))\n",
         "            pass\n",
         (f"{DEFERRED}test_in_a_thread_it_is_recorded_too[sqlite]",),
@@ -311,7 +311,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "an outcome that the store did not take at once is given up, on an event loop",
-        "claim.py",
+        "claims/claim.py",
         "            heartbeat.for_loop(self._terms.backend).carry(self._deferred(end, error))\n",
         "            pass\n",
         (f"{DEFERRED}test_a_result_is_recorded_when_the_trouble_is_over[sqlite]",),
@@ -319,7 +319,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "once() does not run a transaction again",
-        "claim.py",
+        "claims/claim.py",
         "MOST_RESTARTS = 5",
         "MOST_RESTARTS = 0",
         _SERIALIZATION,
@@ -327,7 +327,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a deadlock is an error like any other",
-        "executors/sql.py",
+        "backends/sql/drivers/base.py",
         'RESTART = frozenset({RESTART_ALL, "40P01"})',
         "RESTART = frozenset({RESTART_ALL})",
         (f"{SQL}test_a_deadlock_is_run_again",),
@@ -335,7 +335,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a transaction is run again without a bound",
-        "claim.py",
+        "claims/claim.py",
         "MOST_RESTARTS = 5",
         "MOST_RESTARTS = 12",
         (f"{ASGI}test_restarts_are_bounded[postgresql-transactional]",),
@@ -343,7 +343,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "who loses the race for a key does not read the winner",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         "return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))",
         "return Query(self._claim_sql, params)",
         (f"{SQL}test_losing_the_race_for_the_unique_key_reads_the_winner",),
@@ -351,7 +351,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "work that raised in its own transaction is committed",
-        "core/outcomes.py",
+        "protocol/outcomes.py",
         "Ending.TRANSIENT: (_ROLLED_BACK,",
         "Ending.TRANSIENT: (_COMPLETE,",
         (f"{SQL}test_work_that_timed_out_is_rolled_back_although_its_transaction_is_not_aborted",),
@@ -359,7 +359,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a lock timeout is an error of the handler",
-        "executors/sql.py",
+        "backends/sql/drivers/base.py",
         '_STORE_CLASSES = frozenset({"08", "25", "53", "54", "55",',
         '_STORE_CLASSES = frozenset({"08", "25", "53", "54",',
         (f"{SQL}test_a_lock_timeout_is_a_503_that_says_when_to_come_back[transactional]",),
@@ -380,7 +380,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a claim in the caller's transaction sets its lock timeout",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         'f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE',
         "f\"gate AS MATERIALIZED (SELECT {lock} AND set_config('lock_timeout', '1s', true) = '1s' AS open WHERE",
         (f"{SQL}test_no_timeout_is_set_in_the_callers_transaction[absent]",),
@@ -388,7 +388,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a commit without an answer is not read back",
-        "grounds.py",
+        "claims/modes.py",
         "    if record is not None and mine and word.event",
         "    if False and record is not None and mine and word.event",
         (
@@ -400,7 +400,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "anybody's record is taken for the own one, whose commit was lost",
-        "grounds.py",
+        "claims/modes.py",
         "mine = record is not None and (record.attempt, record.token) == (held.attempt, held.token)",
         "mine = record is not None",
         (f"{POINTS}test_a_record_of_another_attempt_is_not_taken_for_the_own_one",),
@@ -408,7 +408,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a replica of PostgreSQL is not recognised",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         'if standby == "true":',
         "if False:",
         (f"{REPLICAS}test_claims_and_replays_on_a_replica_are_refused",),
@@ -416,7 +416,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a replica of MariaDB is not recognised",
-        "stores/mysql.py",
+        "backends/sql/mysql.py",
         "if int(read_only):",
         "if False:",
         (f"{MYSQL}test_a_replica_is_refused",),
@@ -424,7 +424,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the gate of a key is the session's",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         '"pg_try_advisory_xact_lock(',
         '"pg_try_advisory_lock(',
         (
@@ -435,7 +435,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a pooler is taken for PostgreSQL itself",
-        "executors/pooler.py",
+        "backends/sql/drivers/pooler.py",
         "    return bool(direct)",
         "    return True",
         (
@@ -446,7 +446,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "asyncpg may prepare by name behind a pooler",
-        "executors/pooler.py",
+        "backends/sql/drivers/pooler.py",
         "if not direct and str(name).startswith(_COUNTED_NAMES):",
         "if False:",
         (f"{PGBOUNCER}TestNamesOfAsyncpg::test_of_a_pool[keyed]",),
@@ -454,7 +454,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a writer does not wait for another",
-        "executors/sqlite.py",
+        "backends/sql/drivers/sqlite.py",
         "timeout=self.busy,\n",
         "timeout=0,\n",
         (
@@ -465,7 +465,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a writer waits for another as long as it takes",
-        "executors/sqlite.py",
+        "backends/sql/drivers/sqlite.py",
         "timeout=self.busy,\n",
         "timeout=20,\n",
         (
@@ -476,7 +476,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a transaction is not opened for writing",
-        "stores/sqlite.py",
+        "backends/sql/sqlite.py",
         'BEGIN = "BEGIN IMMEDIATE"',
         'BEGIN = "BEGIN"',
         (f"{SQL}TestBusySqlite::test_a_transaction_is_open_for_writing_before_it_reads",),
@@ -484,7 +484,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the caller's transaction is not opened for writing",
-        "executors/sqlite.py",
+        "backends/sql/drivers/sqlite.py",
         'connection.execute("BEGIN IMMEDIATE")',
         'connection.execute("BEGIN")',
         (f"{SQL}TestBusySqlite::test_the_callers_transaction_is_open_for_writing_before_it_reads",),
@@ -492,7 +492,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a connection is lent again with its transaction open",
-        "executors/psycopg.py",
+        "backends/sql/drivers/psycopg.py",
         "    if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:",
         "    if connection.closed:",
         (
@@ -503,7 +503,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "SQLite lends a connection again with its transaction open",
-        "executors/sqlite.py",
+        "backends/sql/drivers/sqlite.py",
         "        if connection.in_transaction:\n            connection.rollback()\n        usable",
         "        usable",
         (f"{SQL}TestCancelledTransaction::test_an_open_transaction_of_sqlite_is_rolled_back",),
@@ -511,7 +511,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a claim in a transaction of MySQL believes its snapshot",
-        "stores/mysql.py",
+        "backends/sql/mysql.py",
         'self._current_sql = f"{row} FOR UPDATE NOWAIT"',
         "self._current_sql = row",
         (
@@ -533,7 +533,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "pages go on after the newest record that was seen",
-        "stores/sql/store.py",
+        "backends/sql/store.py",
         "conditions.append(f\"r.key_hash > {self.p('key')}\")",
         'conditions.append(f"r.created > (SELECT max(q.created) FROM {TABLE} AS q '
         "WHERE q.key_hash <= {self.p('key')})\")",

@@ -24,7 +24,7 @@ ASGI = "tests/http/test_asgi.py::"
 _REDIS = [
     Break(
         "a Redis server that evicts records is only warned of",
-        "stores/redis.py",
+        "backends/redis/store.py",
         'yield Finding("refuse", "eviction", text)',
         'yield Finding("warn", "eviction", text)',
         killed_by=(
@@ -35,7 +35,7 @@ _REDIS = [
     ),
     Break(
         "on Redis a late owner settles the record of another attempt",
-        "stores/redis.py",
+        "backends/redis/store.py",
         "if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record[ARGV[3]] ~= ARGV[4] then return 0 end",
         "if not allowed(record, ARGV[1]) then return 0 end",
         killed_by=(f"{SERVER_CLOCK}test_a_late_word_after_a_jump_forward_changes_nothing",),
@@ -43,7 +43,7 @@ _REDIS = [
     ),
     Break(
         "on Redis a late owner is told that it settled what a failover has given to another attempt",
-        "programs/settling.py",
+        "protocol/settling.py",
         """        record is not None
         and (record.attempt, record.token) == (held.attempt, held.token)
         and record.state is RULES[event].target""",
@@ -54,7 +54,7 @@ _REDIS = [
     ),
     Break(
         "that a failover of Redis loses claims is not documented",
-        "stores/redis.py",
+        "backends/redis/store.py",
         '            "a failover that loses a claim: another attempt may run while the first one does",\n',
         "",
         killed_by=(
@@ -65,7 +65,7 @@ _REDIS = [
     ),
     Break(
         "that everysec has a window is not documented",
-        "stores/redis.py",
+        "backends/redis/store.py",
         "a loss of power with appendfsync everysec, or a crash with snapshots only: the last writes are gone",
         "hardly anything",
         killed_by=(
@@ -76,7 +76,7 @@ _REDIS = [
     ),
     Break(
         "a Redis server without AOF is not warned of",
-        "stores/redis.py",
+        "backends/redis/store.py",
         'yield Finding("warn", "persistence", text + " Set appendonly yes.")',
         'yield Finding("fact", "persistence", text + " Set appendonly yes.")',
         killed_by=(f"{REDIS_KILLS}test_without_persistence_a_kill_forgets_everything",),
@@ -84,7 +84,7 @@ _REDIS = [
     ),
     Break(
         "a step on Redis is two commands",
-        "executors/redis.py",
+        "backends/redis/client.py",
         "            reply = perform(node, [by_digest(script)])[0]\n",
         '            reply = perform(node, [("HGET", script.keys[0], "state"), by_digest(script)])[1]\n',
         killed_by=(f"{REDIS}test_every_step_is_one_script[redis]",),
@@ -92,7 +92,7 @@ _REDIS = [
     ),
     Break(
         "half a record on Redis is taken for a record",
-        "stores/redis.py",
+        "backends/redis/store.py",
         "if not values[5] then return nil end",
         "if not values[1] then return nil end",
         killed_by=(f"{REDIS}test_half_a_record_is_no_record[redis]",),
@@ -100,7 +100,7 @@ _REDIS = [
     ),
     Break(
         "a script that Redis has forgotten is not loaded again",
-        "executors/redis.py",
+        "backends/redis/client.py",
         'if code_of(reply) == "NOSCRIPT":',
         "if False:",
         killed_by=(f"{REDIS}test_a_server_without_our_scripts_is_given_them[sync]",),
@@ -108,7 +108,7 @@ _REDIS = [
     ),
     Break(
         "a script that Redis has forgotten is not loaded again by async code",
-        "executors/redis_async.py",
+        "backends/redis/async_client.py",
         'return await lane.ask(by_source(script)) if code_of(reply) == "NOSCRIPT" else reply',
         "return reply",
         killed_by=(f"{REDIS}test_a_server_without_our_scripts_is_given_them[async]",),
@@ -116,7 +116,7 @@ _REDIS = [
     ),
     Break(
         "redirections of a Redis cluster are not followed",
-        "executors/redis.py",
+        "backends/redis/client.py",
         "return code_of(reply) in _REDIRECTIONS",
         "return False",
         killed_by=(f"{REDIS}test_a_slot_that_moves_is_followed",),
@@ -124,7 +124,7 @@ _REDIS = [
     ),
     Break(
         "the keys of one script are in several slots of a Redis cluster",
-        "stores/redis.py",
+        "backends/redis/store.py",
         'made, kept = (b"retrysafe:quota:{" + allowance.holder.hex().encode() + b"}:" + name for name in _COUNTED)',
         'made, kept = (b"retrysafe:quota:" + allowance.holder.hex().encode() + b":" + name for name in _COUNTED)',
         killed_by=(f"{REDIS}test_what_one_script_touches_is_in_one_slot",),
@@ -132,7 +132,7 @@ _REDIS = [
     ),
     Break(
         "on Redis the token of a takeover is the server's time",
-        "stores/redis.py",
+        "backends/redis/store.py",
         "math.max(tonumber(record.token) + 1, now)",
         "now",
         killed_by=(
@@ -143,7 +143,7 @@ _REDIS = [
     ),
     Break(
         "a connection to Redis that was left between two replies is used again",
-        "executors/redis.py",
+        "backends/redis/client.py",
         """        if not whole:
             connection.disconnect()
 """,
@@ -153,7 +153,7 @@ _REDIS = [
     ),
     Break(
         "the reply to a cancelled request goes to the next one on the wire",
-        "executors/redis_async.py",
+        "backends/redis/async_client.py",
         """            answer, _ = self._waiting.popleft()
             if not answer.done():
                 answer.set_result(reply)""",
@@ -170,7 +170,7 @@ _REDIS = [
 _DYNAMODB = [
     Break(
         "an attempt does not recognise the record that it has written itself",
-        "core/decisions.py",
+        "protocol/decisions.py",
         "if record.attempt == want.attempt and standing in (Standing.RUNNING, Standing.LAPSED):",
         "if False:",
         killed_by=(
@@ -182,7 +182,7 @@ _DYNAMODB = [
     ),
     Break(
         "a completion whose condition failed is not read back",
-        "programs/settling.py",
+        "protocol/settling.py",
         """    record = yield from ask(store.read(held.key))
     return (
         record is not None
@@ -199,7 +199,7 @@ _DYNAMODB = [
     ),
     Break(
         "on DynamoDB a key is forgotten only when the service has removed its item",
-        "stores/dynamodb.py",
+        "backends/dynamodb/store.py",
         'Standing.FORGOTTEN: f"{_SETTLED} AND #tombstone_until <= :now",',
         'Standing.FORGOTTEN: f"{_SETTLED} AND #tombstone_until <= :now AND attribute_not_exists(#ttl)",',
         killed_by=(f"{DYNAMODB}test_what_the_service_has_not_removed_yet_is_forgotten_all_the_same",),
@@ -207,7 +207,7 @@ _DYNAMODB = [
     ),
     Break(
         "a running record on DynamoDB has a time to live",
-        "stores/dynamodb.py",
+        "backends/dynamodb/store.py",
         """        else:
             self._removes.append("#ttl")""",
         """        else:
@@ -217,7 +217,7 @@ _DYNAMODB = [
     ),
     Break(
         "the first claim on DynamoDB has no condition",
-        "stores/dynamodb.py",
+        "backends/dynamodb/store.py",
         'update = _Update("attribute_not_exists(key_hash)")',
         'update = _Update("attribute_not_exists(key_hash) OR attribute_exists(key_hash)")',
         killed_by=(f"{DYNAMODB}test_a_request_that_arrives_again_much_later_changes_nothing",),
@@ -225,7 +225,7 @@ _DYNAMODB = [
     ),
     Break(
         "a throttled call to DynamoDB is not made again",
-        "executors/dynamodb.py",
+        "backends/dynamodb/client.py",
         '        "ThrottlingException",\n',
         "",
         killed_by=(f"{DYNAMODB}test_a_service_that_asks_to_come_again_is_asked_again[ThrottlingException]",),
@@ -233,7 +233,7 @@ _DYNAMODB = [
     ),
     Break(
         "one renewal that fails costs the lease",
-        "heartbeat.py",
+        "claims/lease.py",
         "if lease.until - clock() <= lease.seconds / 3:",
         "if True:",
         killed_by=(f"{DYNAMODB}test_a_throttled_renewal_does_not_lose_the_lease",),
@@ -241,7 +241,7 @@ _DYNAMODB = [
     ),
     Break(
         "DynamoDB is read eventually consistently",
-        "stores/dynamodb.py",
+        "backends/dynamodb/store.py",
         'arguments = {"TableName": self._name, "Key": _key(key), "ConsistentRead": True}',
         'arguments = {"TableName": self._name, "Key": _key(key), "ConsistentRead": False}',
         killed_by=(f"{DYNAMODB}test_every_read_is_consistent_and_nothing_rests_on_a_request_token",),
@@ -249,7 +249,7 @@ _DYNAMODB = [
     ),
     Break(
         "a claim that leaves no room for a result in its item runs all the same",
-        "stores/dynamodb.py",
+        "backends/dynamodb/store.py",
         "    if size > RESERVED - _GROWTH:",
         "    if False:",
         killed_by=(f"{DYNAMODB}test_a_fixed_part_that_is_too_large_is_refused_before_the_effect",),
@@ -257,7 +257,7 @@ _DYNAMODB = [
     ),
     Break(
         "a result may fill the whole item on DynamoDB",
-        "stores/dynamodb.py",
+        "backends/dynamodb/store.py",
         "largest_result=LARGEST_ITEM - RESERVED,",
         "largest_result=LARGEST_ITEM,",
         killed_by=(f"{DYNAMODB}test_the_largest_result_fits_and_one_byte_more_is_withheld",),
@@ -268,7 +268,7 @@ _DYNAMODB = [
 _CLOCKS = [
     Break(
         "leases of threads are not renewed",
-        "claim.py",
+        "claims/claim.py",
         "            heartbeat.for_thread(self._terms.backend).add(self._lease)\n",
         "",
         killed_by=("tests/faults/test_heartbeat.py::test_work_longer_than_its_lease_keeps_its_key[sqlite]",),
@@ -276,7 +276,7 @@ _CLOCKS = [
     ),
     Break(
         "on PostgreSQL the clock of a worker decides",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         'NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"',
         "NOW = f\"CAST({__import__('time').time_ns() // 1000} AS bigint)\"",
         killed_by=(f"{CLOCKS}test_a_workers_wall_clock_does_not_matter[postgresql-315360000.0]",),
@@ -284,7 +284,7 @@ _CLOCKS = [
     ),
     Break(
         "the clock of a machine is taken for DynamoDB's",
-        "executors/service_clock.py",
+        "backends/dynamodb/service_clock.py",
         "return local + (self._assumed if bounds is None else bounds.aged(local).least)",
         "return time.time_ns() // 1000",
         killed_by=(
@@ -295,7 +295,7 @@ _CLOCKS = [
     ),
     Break(
         "a worker measures its lease by its wall clock",
-        "heartbeat.py",
+        "claims/lease.py",
         "return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)",
         "return time.time()",
         killed_by=(f"{CLOCKS}test_a_worker_knows_by_itself_that_its_lease_is_over[sqlite-315360000.0]",),
@@ -303,7 +303,7 @@ _CLOCKS = [
     ),
     Break(
         "in SQL a late owner settles the record of another attempt",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         """            f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt')} "
             f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",""",
         """            f"r.key_hash = {self.p('key')} AND {allowed(event)}{stamp}",""",
@@ -315,7 +315,7 @@ _CLOCKS = [
     ),
     Break(
         "a worker that was suspended believes in its lease for ever",
-        "heartbeat.py",
+        "claims/lease.py",
         "return not self.lost and clock() < self.until",
         "return not self.lost",
         killed_by=(f"{CLOCKS}test_a_worker_knows_by_itself_that_its_lease_is_over[sqlite-0.0]",),
@@ -323,7 +323,7 @@ _CLOCKS = [
     ),
     Break(
         "instants on PostgreSQL are of the session's time zone",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         "extract(epoch FROM clock_timestamp())",
         "extract(epoch FROM CAST(clock_timestamp() AS timestamp))",
         killed_by=(f"{CLOCKS}test_a_time_zone_that_changes_moves_no_instant[postgresql]",),
@@ -331,7 +331,7 @@ _CLOCKS = [
     ),
     Break(
         "instants on MySQL are of the session's time zone",
-        "stores/mysql.py",
+        "backends/sql/mysql.py",
         'UTC_TIMESTAMP(6))"',
         'NOW(6))"',
         killed_by=(f"{CLOCKS}test_a_time_zone_that_changes_moves_no_instant[mysql]",),
@@ -339,7 +339,7 @@ _CLOCKS = [
     ),
     Break(
         "instants on SQLite are of the machine's time zone",
-        "stores/sqlite.py",
+        "backends/sql/sqlite.py",
         "julianday('now')",
         "julianday('now', 'localtime')",
         killed_by=(f"{CLOCKS}test_a_time_zone_that_changes_moves_no_instant[sqlite]",),
@@ -379,7 +379,7 @@ _PAYLOADS = [
     ),
     Break(
         "NaN and Infinity have a canonical form",
-        "core/canonical.py",
+        "protocol/canonical.py",
         'raise NotCanonical(f"{name} is not JSON")',
         "return name",
         killed_by=(
@@ -390,7 +390,7 @@ _PAYLOADS = [
     ),
     Break(
         "floats that are no numbers have a canonical form",
-        "core/canonical.py",
+        "protocol/canonical.py",
         "    if not math.isfinite(value):",
         "    if False:",
         killed_by=("tests/core/test_canonical.py::test_what_has_no_canonical_form_is_refused[float0]",),
@@ -398,7 +398,7 @@ _PAYLOADS = [
     ),
     Break(
         "of two members with one name the last one counts",
-        "core/canonical.py",
+        "protocol/canonical.py",
         "    if len(members) != len(pairs):",
         "    if False:",
         killed_by=(
@@ -417,7 +417,7 @@ _PAYLOADS = [
     ),
     Break(
         "keys are normalised",
-        "core/keys.py",
+        "protocol/keys.py",
         '    if not 1 <= len(text) <= LONGEST:\n        raise InvalidKey(f"A key has',
         '    text = unicodedata.normalize("NFC", text)\n'
         '    if not 1 <= len(text) <= LONGEST:\n        raise InvalidKey(f"A key has',
@@ -426,7 +426,7 @@ _PAYLOADS = [
     ),
     Break(
         "digests in fingerprints are cut",
-        "core/fingerprint.py",
+        "protocol/fingerprint.py",
         "        out += part.digest\n",
         "        out += part.digest[:8] + bytes(24)\n",
         killed_by=("tests/core/test_fingerprint.py::test_the_layout_is_version_name_and_full_digest",),
@@ -434,7 +434,7 @@ _PAYLOADS = [
     ),
     Break(
         "fingerprints do not say of which version they are",
-        "core/fingerprint.py",
+        "protocol/fingerprint.py",
         "    out = bytearray((version,))",
         "    out = bytearray((0,))",
         killed_by=("tests/core/test_fingerprint.py::test_the_layout_is_version_name_and_full_digest",),
@@ -442,7 +442,7 @@ _PAYLOADS = [
     ),
     Break(
         "the hashes of keys are cut",
-        "core/keys.py",
+        "protocol/keys.py",
         'return hmac.digest(secret or _DEFAULT_SECRET, message, "sha256")',
         'return hmac.digest(secret or _DEFAULT_SECRET, message, "sha256")[:8] + bytes(24)',
         killed_by=("tests/core/test_keys.py::test_stored_hashes_stay_as_they_are_for_ever",),
@@ -450,7 +450,7 @@ _PAYLOADS = [
     ),
     Break(
         "a stored pickle is loaded",
-        "codec.py",
+        "claims/codec.py",
         '            kind = f"{stored.media_type} version {stored.codec_version}"\n',
         '            if stored.media_type == "application/x-pickle":\n'
         '                return __import__("pickle").loads(stored.body)\n'
@@ -460,7 +460,7 @@ _PAYLOADS = [
     ),
     Break(
         "a result of a later codec is read as if it were of this one",
-        "codec.py",
+        "claims/codec.py",
         "if (stored.media_type, stored.codec_version) != (MEDIA_TYPE, VERSION):",
         "if stored.media_type != MEDIA_TYPE:",
         killed_by=(
@@ -471,7 +471,7 @@ _PAYLOADS = [
     ),
     Break(
         "an object is stored without looking whether it comes back",
-        "codec.py",
+        "claims/codec.py",
         "            if _OBJECT in body:",
         "            if False:",
         killed_by=(
@@ -481,28 +481,28 @@ _PAYLOADS = [
     ),
     Break(
         "a pydantic model is stored without looking whether it comes back",
-        "pydantic_models.py",
+        "claims/pydantic_models.py",
         "            found = difference(model, read(type(model), plain, by_name))",
         "            found = None",
         killed_by=(f"{OBJECTS}test_nobody_gets_a_result_that_a_retry_would_not_get[sync-keyed-<lambda>0]",),
     ),
     Break(
         "a field that was renamed is passed over when an old result is read",
-        "pydantic_models.py",
+        "claims/pydantic_models.py",
         "    found = _lost(plain, _dump(model, by_name))",
         "    found = None",
         killed_by=(f"{OBJECTS}test_what_the_class_of_today_would_lose_is_refused[renamed]",),
     ),
     Break(
         "a codec of the user's is believed",
-        "codec.py",
+        "claims/codec.py",
         "        found = difference(value, self._codec.decode(stored, annotation))",
         "        found = None",
         killed_by=(f"{OBJECTS}test_a_codec_of_the_users_is_held_to_its_word",),
     ),
     Break(
         "an answer that cannot be read is made again",
-        "core/decisions.py",
+        "protocol/decisions.py",
         "    if standing is Standing.LAPSED:",
         "    if standing is Standing.COMPLETED and record.result is not None and record.result.codec_version != 1:\n"
         "        return Decision.TAKE\n"
@@ -512,7 +512,7 @@ _PAYLOADS = [
     ),
     Break(
         "a record in a state of a later version is no typed error",
-        "core/transitions.py",
+        "protocol/transitions.py",
         """    try:
         return State(stored)
     except ValueError:
@@ -528,7 +528,7 @@ _PAYLOADS = [
 _CLIENTS = [
     Break(
         "another request with the same key is answered like the first",
-        "core/decisions.py",
+        "protocol/decisions.py",
         "    if not agree(record.fingerprint, want.payload):",
         "    if False:",
         killed_by=(f"{ASGI}test_f1_f2_another_request_with_the_same_key_is_refused[sqlite-query]",),
@@ -536,7 +536,7 @@ _CLIENTS = [
     ),
     Break(
         "the scope is no part of a key's identity",
-        "core/keys.py",
+        "protocol/keys.py",
         'return _digest(secret, "lookup.v1", boundary, scope, operation, key)',
         'return _digest(secret, "lookup.v1", boundary, "", operation, key)',
         killed_by=(
@@ -548,7 +548,7 @@ _CLIENTS = [
     ),
     Break(
         "a quota is not asked for in SQL",
-        "stores/sql/store.py",
+        "backends/sql/store.py",
         "        if allowance is None:\n            return Ask(self.claim_query(want), reading.record)",
         "        if True:\n            return Ask(self.claim_query(want), reading.record)",
         killed_by=(
@@ -574,7 +574,7 @@ _CLIENTS = [
     ),
     Break(
         "a simultaneous duplicate is told of doubt",
-        "core/decisions.py",
+        "protocol/decisions.py",
         "    Standing.RUNNING: Decision.BUSY,",
         "    Standing.RUNNING: Decision.DOUBT,",
         killed_by=(
@@ -585,7 +585,7 @@ _CLIENTS = [
     ),
     Break(
         "a duplicate waits without bound",
-        "core/backoff.py",
+        "protocol/backoff.py",
         "        if left <= 0:\n            return None\n",
         "",
         killed_by=("tests/core/test_schedules.py::test_patience_ends_at_its_deadline",),
@@ -596,7 +596,7 @@ _CLIENTS = [
 _RETENTION = [
     Break(
         "a tombstone refuses nothing",
-        "core/decisions.py",
+        "protocol/decisions.py",
         '"refuse": Decision.EXPIRED}',
         '"refuse": Decision.TAKE}',
         killed_by=("tests/boundary/test_terms.py::test_result_and_key_have_separate_clocks",),
@@ -604,7 +604,7 @@ _RETENTION = [
     ),
     Break(
         "a sweep takes records whose attempt may run",
-        "core/transitions.py",
+        "protocol/transitions.py",
         "Transition.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN),",
         "Transition.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN, Standing.RUNNING, Standing.LAPSED),",
         killed_by=(f"{SWEEPING}test_only_forgotten_records_go_and_all_of_them[sqlite]",),
@@ -612,7 +612,7 @@ _RETENTION = [
     ),
     Break(
         "a sweep waits for records that others hold",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         'SKIP_LOCKED = " FOR UPDATE OF r SKIP LOCKED"',
         'SKIP_LOCKED = " FOR UPDATE OF r"',
         killed_by=(f"{SWEEPING}test_a_locked_record_is_passed_over",),
@@ -620,7 +620,7 @@ _RETENTION = [
     ),
     Break(
         "a sweep takes all that is forgotten in one statement",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         """f"WHERE {self.forgotten_now()} ORDER BY r.tombstone_until LIMIT {self.p('limit')}{self.SKIP_LOCKED})\"""",
         """f"WHERE {self.forgotten_now()} AND {self.p('limit')} > 0 ORDER BY r.tombstone_until{self.SKIP_LOCKED})\"""",
         killed_by=(f"{SWEEPING}test_only_forgotten_records_go_and_all_of_them[sqlite]",),
@@ -628,7 +628,7 @@ _RETENTION = [
     ),
     Break(
         "records are removed before they are archived",
-        "sweeper.py",
+        "admin/sweeper.py",
         """            self._archive(records)
             count.archived += len(records)
             gone = run(remove(self._store, records), client)
@@ -661,7 +661,7 @@ _OPERATIONS = [
     ),
     Break(
         "a worker refuses a schema that is newer than its own",
-        "programs/migrating.py",
+        "protocol/migrating.py",
         "    if version < needed:\n        old",
         "    if version != needed:\n        old",
         killed_by=(
@@ -672,7 +672,7 @@ _OPERATIONS = [
     ),
     Break(
         "a worker works on a schema that is older than its own",
-        "backend.py",
+        "backends/backend.py",
         "        yield from self.require_schema()\n        return (yield from examine(self.store))",
         "        return (yield from examine(self.store))",
         killed_by=(f"{VERSIONS}test_the_newer_version_waits_for_its_migration[postgresql]",),
@@ -680,12 +680,12 @@ _OPERATIONS = [
     ),
     Break(
         "work runs although its claim could not be written",
-        "grounds.py",
+        "claims/modes.py",
         "        return run(claim(self._backend.store, want), client)\n",
         """        try:
             return run(claim(self._backend.store, want), client)
         except StoreUnavailable:
-            from retrysafe.core.transitions import first_claim
+            from retrysafe.protocol.transitions import first_claim
 
             record = first_claim(want, 1)
             return Won(Held(want.key, want.attempt, 1, want.clocks, False), record, None)
@@ -698,7 +698,7 @@ _OPERATIONS = [
     ),
     Break(
         "attempts are not counted before their effect",
-        "stores/sql/store.py",
+        "backends/sql/store.py",
         'params |= {"attempts": started_before(seen) + 1,',
         'params |= {"attempts": started_before(seen),',
         killed_by=(f"{PROCESS}test_a_crash_loop_counts_every_attempt_before_its_effect[sqlite]",),
@@ -706,7 +706,7 @@ _OPERATIONS = [
     ),
     Break(
         "a forked child uses its parent's client",
-        "backend.py",
+        "backends/backend.py",
         '''        """The sync client of this process."""
         pid = os.getpid()
 ''',
@@ -718,7 +718,7 @@ _OPERATIONS = [
     ),
     Break(
         "a connection is lent to several threads",
-        "executors/own.py",
+        "backends/sql/drivers/own.py",
         """            connection = self._idle.pop()
             if self._driver.is_usable(connection):
                 return connection
@@ -733,7 +733,7 @@ _OPERATIONS = [
     ),
     Break(
         "a claim that a cancelled caller has won is not given back",
-        "claim.py",
+        "claims/claim.py",
         """            if isinstance(outcome, Won):
                 self._hold(outcome)
             raise cancelled""",
@@ -743,7 +743,7 @@ _OPERATIONS = [
     ),
     Break(
         "a cancelled caller does not wait for its completion",
-        "claim.py",
+        "claims/claim.py",
         """        _, cancelled = await finish(self._aend(error))
         if cancelled is not None:
             raise cancelled""",
@@ -755,7 +755,7 @@ _OPERATIONS = [
     ),
     Break(
         "tokens count from one, so that those of before a restore come again",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         """            f"t.now, 1, {self.p('effects')}, t.now +""",
         """            f"1, 1, {self.p('effects')}, t.now +""",
         killed_by=(
@@ -766,7 +766,7 @@ _OPERATIONS = [
     ),
     Break(
         "the token of a takeover is one more, so that those of before a restore come again",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         "token = {self.GREATEST}(r.token + 1, t.now)",
         "token = r.token + 1",
         killed_by=(f"{RESTORED}test_forgotten_work_runs_again_with_the_same_derived_key_and_a_higher_token",),
@@ -774,7 +774,7 @@ _OPERATIONS = [
     ),
     Break(
         "a store does not say what a restored backup costs",
-        "stores/sqlite.py",
+        "backends/sql/sqlite.py",
         '            "a restored backup: records since then are gone, and what they guarded may run again",\n',
         "",
         killed_by=(f"{RESTORED}test_every_store_that_can_be_restored_says_what_that_costs[sqlite]",),
@@ -785,7 +785,7 @@ _OPERATIONS = [
 _SIGNALS = [
     Break(
         "a claim that a signal kept from being left is joined by later ones",
-        "nesting.py",
+        "claims/context.py",
         "self._claim = weakref.ref(claim)",
         "self._claim = lambda: claim",
         killed_by=(

@@ -14,7 +14,7 @@ KILLS = "tests/messaging/test_inbox_kills.py"
 BREAKS = [
     Break(
         "an inbox does not look at the payload of a message it knows",
-        "messaging/attempts.py",
+        "messaging/inbox/attempts.py",
         "_digest(envelope) if setting.digest else UNCHECKED)",
         "UNCHECKED)",
         killed_by=(f"{INBOX}::test_one_id_with_another_payload_is_a_dead_letter_of_its_own[sqlite]",),
@@ -22,7 +22,7 @@ BREAKS = [
     ),
     Break(
         "the sources of messages are no part of their keys",
-        "messaging/attempts.py",
+        "messaging/inbox/attempts.py",
         'keys.key_of(f"{len(source)}:{source}{message_id}")',
         "keys.key_of(source + message_id)",
         killed_by=(f"{INBOX}::test_messages_of_two_sources_may_have_one_id[sqlite]",),
@@ -30,7 +30,7 @@ BREAKS = [
     ),
     Break(
         "a failing message is tried for ever",
-        "core/inboxing.py",
+        "protocol/redelivery_policy.py",
         "    if counts.finished >= most:\n        return None\n",
         "",
         killed_by=(
@@ -41,7 +41,7 @@ BREAKS = [
     ),
     Break(
         "a message that kills its consumers is tried for ever",
-        "core/inboxing.py",
+        "protocol/redelivery_policy.py",
         "    if counts.started - counts.finished < trials.max_crashes:\n",
         "    if counts.started >= 0:\n",
         killed_by=(
@@ -52,7 +52,7 @@ BREAKS = [
     ),
     Break(
         "what is handled beside a message that kills its consumers is given up with it",
-        "messaging/working.py",
+        "messaging/subscription/working.py",
         "deliveries, alone=False)",
         "deliveries, alone=True)",
         killed_by=(f"{KILLS}::test_what_is_handled_beside_a_message_that_kills_is_not_given_up_with_it[postgresql]",),
@@ -60,7 +60,7 @@ BREAKS = [
     ),
     Break(
         "deliveries of one message that come together are taken for crashes",
-        "core/inboxing.py",
+        "protocol/redelivery_policy.py",
         "    return max(0.0, trials.grace - counts.age)\n",
         "    return 0.0\n",
         killed_by=(f"{INBOX}::test_duplicates_that_come_together_are_not_taken_for_crashes[sqlite]",),
@@ -68,7 +68,7 @@ BREAKS = [
     ),
     Break(
         "a delivery that finds its message being handled counts as a crash",
-        "programs/inboxing.py",
+        "messaging/inbox/procedures.py",
         "inbox.withdrawn(arrival) if end.became in UNCOUNTED else inbox.cleared(arrival)",
         "inbox.begun(arrival) if end.became in UNCOUNTED else inbox.cleared(arrival)",
         killed_by=(
@@ -79,7 +79,7 @@ BREAKS = [
     ),
     Break(
         "an outage spends the attempts of messages",
-        "messaging/attempts.py",
+        "messaging/inbox/attempts.py",
         "if is_unavailable(error, self._setting.unavailable):",
         "if False:",
         killed_by=(
@@ -89,7 +89,7 @@ BREAKS = [
     ),
     Break(
         "a duplicate of a dead message overwrites why it died",
-        "programs/inboxing.py",
+        "messaging/inbox/procedures.py",
         "        if end.before and counts.dead:\n",
         "        if end.before and not counts.dead:\n",
         killed_by=(f"{INBOX}::test_a_duplicate_of_a_dead_message_does_not_change_its_letter[sqlite]",),
@@ -97,7 +97,7 @@ BREAKS = [
     ),
     Break(
         "the key of a dead letter stays failed when it is redriven",
-        "programs/inboxing.py",
+        "messaging/inbox/procedures.py",
         "    if record is not None and record.state is State.FAILED:\n",
         "    if record is None:\n",
         killed_by=(f"{INBOX}::test_a_dead_letter_is_handled_again_once_and_stays_when_it_fails[sqlite]",),
@@ -105,7 +105,7 @@ BREAKS = [
     ),
     Break(
         "a message from before the window is not told to be late",
-        "messaging/attempts.py",
+        "messaging/inbox/attempts.py",
         "    return written is not None and time.time() - written / 1000 > window\n",
         "    return False\n",
         killed_by=(f"{INBOX}::test_what_comes_after_the_window_is_told_to_be_late[sqlite]",),
@@ -113,7 +113,7 @@ BREAKS = [
     ),
     Break(
         "a strict sequence goes over a gap",
-        "stores/inbox.py",
+        "backends/sql/inbox.py",
         "fits = f\"sequence = {p('token', 'sequence')} - 1\" if strict else f\"sequence < {p('token', 'sequence')}\"",
         "fits = f\"sequence < {p('token', 'sequence')}\"",
         killed_by=(
@@ -123,7 +123,7 @@ BREAKS = [
     ),
     Break(
         "an older sequence is applied over a newer one",
-        "stores/inbox.py",
+        "backends/sql/inbox.py",
         "else f\"sequence < {p('token', 'sequence')}\"",
         "else f\"sequence <> {p('token', 'sequence')}\"",
         killed_by=(f"{INBOX}::test_the_latest_wins[sqlite]",),
@@ -131,7 +131,7 @@ BREAKS = [
     ),
     Break(
         "what follows a failing message in its lane is applied before it",
-        "core/batching.py",
+        "messaging/inbox/batch_plan.py",
         "        pause = waiting.get(lanes[place])\n",
         "        pause = None\n",
         killed_by=(
@@ -142,7 +142,7 @@ BREAKS = [
     ),
     Break(
         "a batch waits for whoever handles one of its messages",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         'before, "gate, t WHERE gate.open")',
         'before, "gate, t WHERE true OR gate.open")',
         killed_by=(f"{BATCHES}::test_a_batch_waits_for_nobody_who_handles_one_of_its_messages[postgresql]",),
@@ -150,7 +150,7 @@ BREAKS = [
     ),
     Break(
         "a batch that its handler has committed in the middle is completed",
-        "stores/sql/store.py",
+        "backends/sql/store.py",
         'first, stamp = held[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""',
         'first, stamp = held[0], ""',
         killed_by=(f"{BATCHES}::test_a_handler_that_commits_by_itself_loses_no_message_silently[postgresql]",),
@@ -158,7 +158,7 @@ BREAKS = [
     ),
     Break(
         "a window shorter than the broker redelivers is taken",
-        "messaging/redelivery.py",
+        "messaging/subscription/redelivery.py",
         "    elif boundary.window < redelivery_window:\n",
         "    elif boundary.window < 0:\n",
         killed_by=(f"{SUBSCRIPTION}::test_a_window_shorter_than_the_broker_redelivers_is_refused[sqlite]",),
@@ -166,7 +166,7 @@ BREAKS = [
     ),
     Break(
         "a lane goes on while its first message waits to be tried again",
-        "messaging/laning.py",
+        "messaging/relay/waves.py",
         "            if lane in stopped:\n                continue\n            if one.again is None:\n",
         "            if True:\n",
         killed_by=(f"{SUBSCRIPTION}::test_a_failing_message_holds_its_own_lane_and_no_other[sqlite]",),
@@ -174,7 +174,7 @@ BREAKS = [
     ),
     Break(
         "a stop does not wait for what is being handled to be acked",
-        "messaging/working.py",
+        "messaging/subscription/working.py",
         "            if self._handled_all and not self._settled:\n",
         "            if self._ending and not self._settled:\n",
         killed_by=(f"{SUBSCRIPTION}::test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back[sqlite]",),
@@ -182,7 +182,7 @@ BREAKS = [
     ),
     Break(
         "a message or an error that a database refuses is tried for ever",
-        "core/legible.py",
+        "protocol/legible.py",
         '    if "\\0" in text:\n',
         "    return text\n    if text:\n",
         killed_by=(
@@ -193,7 +193,7 @@ BREAKS = [
     ),
     Break(
         "a handler that is cancelled by itself ends its consumer",
-        "handling.py",
+        "entrypoint/handling.py",
         "            if is_cancelled() or not _is_cancellation(error):\n                raise\n",
         "            raise\n",
         killed_by=(f"{INBOX}::test_a_handler_that_is_cancelled_by_itself_has_failed[sqlite-handler]",),
@@ -201,7 +201,7 @@ BREAKS = [
     ),
     Break(
         "a redrive that is cut short is forgotten",
-        "messaging/redriving.py",
+        "messaging/inbox/redrive.py",
         "await finish(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))",
         "pass",
         killed_by=(f"{SUBSCRIPTION}::test_a_redrive_that_is_cut_short_stays_marked[sqlite]",),
@@ -209,7 +209,7 @@ BREAKS = [
     ),
     Break(
         "a set whose handler runs into a wrong setting is tried for ever",
-        "messaging/batches.py",
+        "messaging/inbox/batches.py",
         "        ours = isinstance(error, RetrysafeError) and not isinstance(error, OutcomeUnknown)\n",
         "        ours = isinstance(error, RetrysafeError)\n        self.working = self.at is not None\n",
         killed_by=(

@@ -14,7 +14,7 @@ BROKERS = "tests/messaging/test_broker_faults.py::"
 BREAKS: list[Break] = [
     Break(
         "a message gets another id each time it is published",
-        "messaging/dispatch.py",
+        "messaging/relay/dispatch.py",
         "return [queued.envelope for queued in wave]",
         "return [queued.envelope._replace(id=str(random.random())) for queued in wave]",
         (f"{FAULTS}test_published_and_not_marked_it_goes_out_again_under_the_same_id[sqlite-lease-False]",),
@@ -22,7 +22,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "an attempt in a transaction leaves no trace when its process dies",
-        "messaging/draining.py",
+        "messaging/relay/bucket.py",
         "return number not in self._over or suspected(queue)",
         "return False",
         (f"{FAULTS}test_an_attempt_that_its_relay_outlives_is_no_suspicion[postgresql]",),
@@ -30,7 +30,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "an attempt that its relay outlives is taken for one that killed it",
-        "messaging/draining.py",
+        "messaging/relay/bucket.py",
         "                run(ask(setting.outbox.lived(noted)), client)",
         "                pass",
         (f"{FAULTS}test_an_attempt_that_its_relay_outlives_is_no_suspicion[postgresql]",),
@@ -38,7 +38,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a message is marked as published before it is",
-        "messaging/draining.py",
+        "messaging/relay/bucket.py",
         "            _conclude(setting, client, claim, flow.judge(wave, setting.dispatch.publish(wave)), total)",
         "            taken = [PublishResult('acked')] * len(wave)\n"
         "            _conclude(setting, client, claim, flow.judge(wave, taken), total)\n"
@@ -51,7 +51,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a relay reads on from the highest number it has seen",
-        "stores/outbox.py",
+        "backends/sql/outbox.py",
         "return Ask(self._store.query(sql, {**params, **bounds}, writes=False), _stretch)",
         "seen: Any = globals().setdefault('_seen', [0])\n\n"
         "        def after(answer: Rows) -> Stretch:\n"
@@ -65,7 +65,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "what is behind the part that a relay has passed over leaves whatever is left of its lane",
-        "stores/outbox.py",
+        "backends/sql/outbox.py",
         "        if span.start > span.low:",
         "        if span.start < span.low:",
         (f"{PLANS}test_what_was_committed_late_is_not_overtaken_by_what_is_behind_the_part_passed_over[sqlite]",),
@@ -73,42 +73,42 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a lane that was passed over never has its turn",
-        "core/walking.py",
+        "protocol/outbox_walk.py",
         "        self.lanes |= dict.fromkeys(released.lanes)",
         "        pass",
         (f"{PLANS}test_a_parked_lane_that_was_passed_over_goes_on_where_it_is[sqlite]",),
     ),
     Break(
         "a batch is as large as its messages are",
-        "stores/outbox.py",
+        "backends/sql/outbox.py",
         "j.upto <= {p('limit', 'span_bytes')} OR j.upto = j.size",
         "j.upto >= 0 OR {p('limit', 'span_bytes')} = 0",
         (f"{PLANS}test_a_batch_is_bounded_in_bytes[sqlite]",),
     ),
     Break(
         "a backlog that cannot be counted is not relayed",
-        "messaging/attending.py",
+        "messaging/relay/presence.py",
         "        except StoreUnavailable as error:",
         "        except ZeroDivisionError as error:",
         (f"{PLANS}test_messages_leave_although_nobody_can_count_them[sqlite]",),
     ),
     Break(
         "relays that hold buckets in different ways work together",
-        "programs/relaying.py",
+        "messaging/relay/procedures.py",
         "    _require_alike(name, relays)\n",
         "",
         (f"{OPERATING}test_relays_that_hold_buckets_in_different_ways_do_not_work_together[postgresql-lease]",),
     ),
     Break(
         "the server's setting decides how long a relay's transaction may be silent",
-        "stores/outbox.py",
+        "backends/sql/outbox.py",
         "more, locked = self._store.SILENCE, ",
         "more, locked = '', ",
         (f"{POSTGRESQL}test_a_server_that_ends_silent_transactions_soon_ends_none_that_publishes",),
     ),
     Break(
         "a message that nobody confirmed is taken for published",
-        "core/relaying.py",
+        "protocol/publish_policy.py",
         "if reception in (PublishStatus.ACKED, PublishStatus.DUPLICATE):",
         "if reception in (PublishStatus.ACKED, PublishStatus.DUPLICATE, PublishStatus.UNKNOWN):",
         (f"{BROKERS}test_the_connection_is_cut_at_every_frame[rabbitmq-frame lost]",),
@@ -116,7 +116,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a broker that is away costs every message its attempts",
-        "core/relaying.py",
+        "protocol/publish_policy.py",
         "if reception is PublishStatus.UNAVAILABLE:",
         "if reception is None:",
         (f"{OPERATING}test_a_broker_that_is_away_costs_no_attempt[sqlite-None]",),
@@ -124,7 +124,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a destination that takes nothing costs its messages their attempts",
-        "core/relaying.py",
+        "protocol/publish_policy.py",
         "if reception is PublishStatus.STALLED:",
         "if reception is None:",
         (f"{DESTINATIONS}test_a_destination_that_takes_nothing_costs_no_attempt_and_keeps_the_order[stalled]",),
@@ -132,7 +132,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a lost connection costs whatever was under way its attempts",
-        "core/relaying.py",
+        "protocol/publish_policy.py",
         "counted=reception is not PublishStatus.UNKNOWN",
         "counted=True",
         (f"{DESTINATIONS}test_a_destination_that_takes_nothing_costs_no_attempt_and_keeps_the_order[unknown]",),
@@ -140,28 +140,28 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a backlog of a destination that takes nothing fills every batch",
-        "messaging/dispatch.py",
+        "messaging/relay/dispatch.py",
         "return tuple(sorted(topics)[:MOST_SHUT])",
         "return ()",
         (f"{DESTINATIONS}test_a_backlog_of_a_destination_that_takes_nothing_fills_no_batch",),
     ),
     Break(
         "a relay that was stalled writes down what it has read long ago",
-        "programs/relaying.py",
+        "messaging/relay/procedures.py",
         "        return None\n    yield from each(outbox.begun(queue))",
         "        pass\n    yield from each(outbox.begun(queue))",
         (f"{OPERATING}test_a_relay_that_was_stalled_begins_nothing[postgresql]",),
     ),
     Break(
         "a relay takes a publisher of the other colour",
-        "messaging/relay.py",
+        "messaging/relay/relay.py",
         "if not iscoroutinefunction(self._publisher.publish):",
         "if False:",
         (f"{OPERATING}test_a_publisher_of_the_other_colour_is_refused[sqlite]",),
     ),
     Break(
         "a message that nobody takes is tried for ever",
-        "core/relaying.py",
+        "protocol/publish_policy.py",
         "queued.finished + 1 >= rules.max_attempts",
         "queued.finished + 1 >= 1 << 60",
         (f"{OPERATING}test_a_poisoned_head_is_given_up_and_burns_no_others_attempts[sqlite-None]",),
@@ -177,28 +177,28 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a publisher that says too little is believed",
-        "core/relaying.py",
+        "protocol/publish_policy.py",
         "    if len(published) == len(wave):",
         "    if True:",
         (f"{OPERATING}test_a_publisher_that_says_too_little_has_said_nothing[sqlite-None]",),
     ),
     Break(
         "buckets that were removed with all rows stay away",
-        "programs/relaying.py",
+        "messaging/relay/procedures.py",
         "    if len(there) < BUCKETS:",
         "    if len(there) < 0:",
         (f"{OPERATING}test_a_relay_makes_the_buckets_that_somebody_has_removed[sqlite]",),
     ),
     Break(
         "who redrives dead letters locks none",
-        "stores/outbox_operating.py",
+        "backends/sql/outbox_operating.py",
         'sql = f"SELECT id FROM {TABLE}_dead WHERE {where}{locked}"',
         'sql = f"SELECT id FROM {TABLE}_dead WHERE {where}"',
         (f"{OPERATING}test_who_redrives_waits_for_another_who_is_at_it[postgresql]",),
     ),
     Break(
         "the low-water mark passes over those who may still write below it",
-        "messaging/low_water.py",
+        "messaging/relay/low_water.py",
         "if self._begun and look.ended >= self._begun:",
         "if self._begun:",
         (f"{FAULTS}test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key[postgresql-None]",),
@@ -206,7 +206,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the low-water mark passes over a number whose transaction had none yet",
-        "messaging/low_water.py",
+        "messaging/relay/low_water.py",
         "        elif not self._begun:\n            self._begun = look.begun",
         "        if not self._begun:\n            self._begun = look.begun",
         (f"{POSTGRESQL}test_a_number_that_was_drawn_before_its_transaction_had_one_is_not_passed_over[None]",),
@@ -214,28 +214,28 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the low-water mark stays where it was when numbers begin anew",
-        "messaging/low_water.py",
+        "messaging/relay/low_water.py",
         "self.reset()  # numbers",
         "self.mark = look.oldest  # numbers",
         (f"{POSTGRESQL}test_the_mark_goes_back_when_numbers_begin_anew",),
     ),
     Break(
         "a relay reads a bucket with a snapshot from before it held it",
-        "programs/relaying.py",
+        "messaging/relay/procedures.py",
         "yield from each(outbox.prepared(silence))",
         "pass",
         (f"{POSTGRESQL}test_a_bucket_that_comes_free_is_read_as_it_is_then[repeatable read]",),
     ),
     Break(
         "a message that the script of Redis could not add is remembered as added",
-        "messaging/publishers/redis_streams.py",
+        "messaging/brokers/redis_streams/publisher.py",
         "local came, answer = pcall(add, at)",
         "local came, answer = true, add(at)",
         ("tests/messaging/test_publishers.py::test_what_the_script_cannot_add_is_not_remembered_as_added",),
     ),
     Break(
         "the low-water mark is above what waits",
-        "messaging/low_water.py",
+        "messaging/relay/low_water.py",
         "oldest = above if look.oldest is None else look.oldest\n"
         "        if self._begun and look.ended >= self._begun:\n"
         "            self.mark, self._oldest, self._begun = self._oldest, 0, 0\n"
@@ -257,21 +257,21 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a relay that listens hears nothing",
-        "messaging/listening.py",
+        "messaging/relay/listener.py",
         "while connection.pgconn.notifies() is not None:\n                    self._heard()",
         "while connection.pgconn.notifies() is not None:\n                    pass",
         (f"{NOTIFYING}test_a_relay_in_a_thread_hears_of_another_process",),
     ),
     Break(
         "a relay that listens again does not look at what it missed",
-        "messaging/listening.py",
+        "messaging/relay/listener.py",
         'connection.execute(f"LISTEN {CHANNEL}")\n        self._heard()',
         'connection.execute(f"LISTEN {CHANNEL}")',
         (f"{NOTIFYING}test_a_listener_that_is_cut_off_comes_back_and_looks",),
     ),
     Break(
         "writing wakes no relay",
-        "messaging/waking.py",
+        "messaging/wakeups.py",
         "        bell.nudge()",
         "        bell",
         (f"{OPERATING}test_who_writes_wakes_the_relay_in_a_thread[sqlite]",),

@@ -86,7 +86,7 @@ BREAKS = [
     ),
     Break(
         "messages are acknowledged when they are received",
-        "messaging/working.py",
+        "messaging/subscription/working.py",
         "        for delivery in deliveries:\n            ready = self._lanes.add(delivery)",
         "        self._settled += deliveries\n        self._acking.set()\n"
         "        for delivery in deliveries:\n            ready = self._lanes.add(delivery)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrysafe.core.transitions import next_token
+from retrysafe.protocol.transitions import next_token
 
 
 @pytest.fixture

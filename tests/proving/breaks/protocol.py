@@ -20,7 +20,7 @@ BREAKS = [
     # ------------------------------------------------------------ connections
     Break(
         "what a listener of an engine begins for a leased claim is rolled back with its connection",
-        "executors/sqlalchemy.py",
+        "backends/sql/drivers/sqlalchemy.py",
         "    if _is_open(_dbapi(connection)):",
         "    if False:",
         killed_by=(
@@ -30,7 +30,7 @@ BREAKS = [
     # ------------------------------------------------------------ fencing
     Break(
         "a terminal write is not fenced",
-        "core/transitions.py",
+        "protocol/transitions.py",
         "    if (record.attempt, record.token) != (held.attempt, held.token):",
         "    if False:",
         killed_by=(
@@ -41,7 +41,7 @@ BREAKS = [
     ),
     Break(
         "a terminal write in SQL is not fenced",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         """            f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt')} "
             f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",""",
         """            f"r.key_hash = {self.p('key')} AND {allowed(event)}{stamp}",""",
@@ -56,7 +56,7 @@ BREAKS = [
     ),
     Break(
         "a terminal write in Redis is not fenced",
-        "stores/redis.py",
+        "backends/redis/store.py",
         "if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record[ARGV[3]] ~= ARGV[4] then return 0 end",
         "if not allowed(record, ARGV[1]) then return 0 end",
         killed_by=(f"{CONFORMANCE}[redis-lapsed_keyed_attempt_is_taken_over_and_fenced]",),
@@ -64,7 +64,7 @@ BREAKS = [
     ),
     Break(
         "a terminal write in DynamoDB is not fenced",
-        "stores/dynamodb.py",
+        "backends/dynamodb/store.py",
         'return f"#attempt = :attempt AND #token = :token AND {_allowed(event)}"',
         "return _allowed(event)",
         killed_by=(f"{CONFORMANCE}[boto3-lapsed_keyed_attempt_is_taken_over_and_fenced]",),
@@ -72,7 +72,7 @@ BREAKS = [
     ),
     Break(
         "a settled record is settled again in SQL",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         """f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",""",
         """f"AND r.token = {self.p('token')}{stamp}",""",
         killed_by=(f"{DIFFERENTIAL}[sqlite3-completed]", f"{DIFFERENTIAL}[psycopg-completed]"),
@@ -80,7 +80,7 @@ BREAKS = [
     ),
     Break(
         "a takeover keeps the fencing token",
-        "core/transitions.py",
+        "protocol/transitions.py",
         "return max(previous + 1, now)",
         "return max(previous, now)",
         killed_by=(
@@ -90,7 +90,7 @@ BREAKS = [
     ),
     Break(
         "tokens begin anew after a sweep",
-        "core/transitions.py",
+        "protocol/transitions.py",
         "return max(previous + 1, now)",
         "return previous + 1",
         killed_by=(
@@ -100,7 +100,7 @@ BREAKS = [
     ),
     Break(
         "tokens in SQL begin anew after a sweep",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         """f"t.now, 1, {self.p('effects')}, t.now +""",
         """f"1, 1, {self.p('effects')}, t.now +""",
         killed_by=(f"{PEERS}::test_an_owner_from_before_a_sweep_cannot_write_into_the_newcomers_record",),
@@ -108,7 +108,7 @@ BREAKS = [
     ),
     Break(
         "a release deletes the record",
-        "stores/redis.py",
+        "backends/redis/store.py",
         "written(ARGV[5], ARGV[6], ARGV[7])\nredis.pcall(",
         "written(ARGV[5], ARGV[6], ARGV[7])\n"
         "if ARGV[5] == 'released' then redis.call('DEL', KEYS[1]) end\nredis.pcall(",
@@ -117,7 +117,7 @@ BREAKS = [
     ),
     Break(
         "whoever commits in the middle of the boundary's transaction is not noticed",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         """stamp = f" AND r.xact = {self.STAMP}" if self.STAMP and own else \"\"""",
         'stamp = ""',
         killed_by=tuple(
@@ -127,7 +127,7 @@ BREAKS = [
     ),
     Break(
         "whoever commits and begins again in a transaction of SQLite or MySQL is not noticed",
-        "stores/sql/marks.py",
+        "backends/sql/marks.py",
         "refusals={_NO_SAVEPOINT: None}",
         "refusals={_NO_SAVEPOINT: settle.request}",
         killed_by=tuple(
@@ -138,7 +138,7 @@ BREAKS = [
     # ------------------------------------------------------------ claims
     Break(
         "a claim in SQL overwrites what is there",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         'f"ON CONFLICT (key_hash) DO NOTHING RETURNING {columns()}, updated"',
         'f"ON CONFLICT (key_hash) DO UPDATE SET attempt = excluded.attempt RETURNING {columns()}, updated"',
         killed_by=(f"{CONFORMANCE}[sqlite3-one_of_many_simultaneous_claims_wins]",),
@@ -146,7 +146,7 @@ BREAKS = [
     ),
     Break(
         "a claim in Redis overwrites what is there",
-        "stores/redis.py",
+        "backends/redis/store.py",
         "if standing(load()) == 'absent' then claimed",
         "if true then claimed",
         killed_by=(f"{CONFORMANCE}[redis-duplicate_of_a_running_attempt_is_busy]",),
@@ -154,7 +154,7 @@ BREAKS = [
     ),
     Break(
         "a claim in DynamoDB overwrites what is there",
-        "stores/dynamodb.py",
+        "backends/dynamodb/store.py",
         'update = _Update("attribute_not_exists(key_hash)")',
         'update = _Update("attribute_not_exists(key_hash) OR attribute_exists(key_hash)")',
         killed_by=(f"{CONFORMANCE}[boto3-duplicate_of_a_running_attempt_is_busy]",),
@@ -162,7 +162,7 @@ BREAKS = [
     ),
     Break(
         "a record is taken over although it has changed since it was seen",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         """f"AND r.version = {self.p('version', 'seen_version')}\"""",
         """f"AND r.version >= {self.p('version', 'seen_version')}\"""",
         killed_by=(f"{DIFFERENTIAL}[sqlite3-lapsed]",),
@@ -170,7 +170,7 @@ BREAKS = [
     ),
     Break(
         "a takeover in Redis does not look whether the record has changed",
-        "stores/redis.py",
+        "backends/redis/store.py",
         "or record.attempt ~= ARGV[11] or record.version ~= ARGV[12] then return false end",
         "then return false end",
         killed_by=(f"{DIFFERENTIAL}[redis-lapsed]",),
@@ -178,7 +178,7 @@ BREAKS = [
     ),
     Break(
         "who lost the race for a key is told an error instead of the winner's result",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         "return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))",
         "return Query(self._claim_sql, params)",
         killed_by=("tests/faults/test_sql_faults.py::test_losing_the_race_for_the_unique_key_reads_the_winner",),
@@ -186,49 +186,49 @@ BREAKS = [
     ),
     Break(
         "a database that is not in UTF-8 is taken",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         'if server != "UTF8":',
         "if False:",
         killed_by=(f"{ENCODINGS}::test_a_postgresql_database_that_is_not_utf8_is_refused[SQL_ASCII-psycopg]",),
     ),
     Break(
         "a store whose connections are not in UTF-8 is taken",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         'elif client != "UTF8":',
         "elif False:",
         killed_by=(f"{ENCODINGS}::test_a_store_whose_connections_are_not_is_refused[pool-SQL_ASCII]",),
     ),
     Break(
         "a caller's connection that is not in UTF-8 is joined",
-        "executors/encoding.py",
+        "backends/sql/drivers/encoding.py",
         '    if encoding.lower().strip("\'").replace("-", "") != needed:',
         "    if False:",
         killed_by=(f"{ENCODINGS}::test_a_callers_connection_to_postgresql_that_is_not_is_refused[LATIN1]",),
     ),
     Break(
         "tables of MySQL that were converted to another character set are taken",
-        "stores/mysql.py",
+        "backends/sql/mysql.py",
         "    if tables is not None:",
         "    if False:",
         killed_by=(f"{ENCODINGS}::test_tables_that_were_converted_are_refused[utf8mb3]",),
     ),
     Break(
         "a transaction takes a lock for every claim, however many there are",
-        "stores/gates.py",
+        "backends/sql/gates.py",
         "            if held >= MOST_GATES:",
         "            if False:",
         killed_by=(f"{GATES}::test_one_transaction_takes_so_many_and_the_next_one_again",),
     ),
     Break(
         "a batch takes a lock for every message, however many there are",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         "CASE WHEN row_number() OVER () > {gates.MOST_GATES} THEN",
         "CASE WHEN row_number() OVER () > 1000000 THEN",
         killed_by=(f"{GATES}::test_so_do_claims_of_many_keys_at_once",),
     ),
     Break(
         "the gate of a claim outlives its transaction",
-        "stores/postgresql.py",
+        "backends/sql/postgresql.py",
         "\"pg_try_advisory_xact_lock(('x'",
         "\"pg_try_advisory_lock(('x'",
         killed_by=(f"{PEERS}::test_a_winner_that_rolled_back_holds_no_gate_on_its_open_connection",),
@@ -236,7 +236,7 @@ BREAKS = [
     ),
     Break(
         "a claim whose reply was lost is not known again",
-        "core/decisions.py",
+        "protocol/decisions.py",
         "        return Decision.MINE",
         "        return Decision.BUSY",
         killed_by=(
@@ -248,7 +248,7 @@ BREAKS = [
     ),
     Break(
         "a lapsed external attempt is run again",
-        "core/decisions.py",
+        "protocol/decisions.py",
         '"external": Decision.SUSPECT',
         '"external": Decision.TAKE',
         killed_by=("tests/boundary/test_terms.py::test_a_dead_external_attempt_is_quarantined",),
@@ -256,7 +256,7 @@ BREAKS = [
     ),
     Break(
         "the marker of a running attempt stays as long as a result",
-        "core/transitions.py",
+        "protocol/transitions.py",
         "lease_until=now + clocks.lease + clocks.margin,\n        created",
         "lease_until=now + clocks.window,\n        created",
         killed_by=("tests/core/test_transitions.py::test_a_crash_does_not_lock_the_key_for_its_window",),
@@ -264,7 +264,7 @@ BREAKS = [
     ),
     Break(
         "the marker of a running attempt in SQL stays as long as a result",
-        "stores/sql/statements.py",
+        "backends/sql/statements.py",
         "t.now + {self.p('lease')}, t.now, t.now, t.now + {self.p('window')}, \"",
         "t.now + {self.p('window')}, t.now, t.now, t.now + {self.p('window')}, \"",
         killed_by=(f"{CONFORMANCE}[sqlite3-first_claim_wins_and_is_written_whole]",),
@@ -272,7 +272,7 @@ BREAKS = [
     ),
     Break(
         "a running record is rescued by its age",
-        "types.py",
+        "protocol/records.py",
         "return Standing.RUNNING if self.lease_until > now else Standing.LAPSED",
         "return Standing.RUNNING if self.updated + 60_000_000 > now else Standing.LAPSED",
         killed_by=(f"{PEERS}::test_the_marker_and_the_result_have_clocks_of_their_own",),
@@ -281,7 +281,7 @@ BREAKS = [
     # ------------------------------------------------------------ leases
     Break(
         "a renewal revives a lease that has lapsed",
-        "core/transitions.py",
+        "protocol/transitions.py",
         "Transition.RENEW: _rule(State.RUNNING, Guard.OWNER, Standing.RUNNING),",
         "Transition.RENEW: _rule(State.RUNNING, Guard.OWNER, *_RUNNING),",
         killed_by=tuple(
@@ -292,7 +292,7 @@ BREAKS = [
     ),
     Break(
         "a holder counts its lease from the answer to its renewal",
-        "heartbeat.py",
+        "claims/lease.py",
         "            self.until = asked_at + self.seconds",
         "            self.until = clock() + self.seconds",
         killed_by=("tests/programs/test_grounds.py::test_a_lease_is_held_from_when_its_renewal_was_asked_for",),
@@ -300,7 +300,7 @@ BREAKS = [
     ),
     Break(
         "a lease that cannot be renewed is believed in to its end",
-        "heartbeat.py",
+        "claims/lease.py",
         "if lease.until - clock() <= lease.seconds / 3:",
         "if False:",
         killed_by=(f"{HEARTBEAT}::test_async_work_is_stopped_before_expiry_when_the_server_falls_silent",),
@@ -309,7 +309,7 @@ BREAKS = [
     # ------------------------------------------------------------ endings
     Break(
         "an external effect that ended in doubt is released",
-        "core/outcomes.py",
+        "protocol/outcomes.py",
         "Ending.TRANSIENT: (_ROLLED_BACK, _DOUBT, _RELEASE, _DOUBT),",
         "Ending.TRANSIENT: (_ROLLED_BACK, _DOUBT, _RELEASE, _RELEASE),",
         killed_by=tuple(
@@ -320,7 +320,7 @@ BREAKS = [
     ),
     Break(
         "an effect that was committed is released when the handler then fails",
-        "core/outcomes.py",
+        "protocol/outcomes.py",
         "    if committed:\n        return Ending.COMMITTED\n    if permanent:",
         "    if permanent:",
         killed_by=(f"{TRANSACTIONS}::test_own_failure_after_committed_is_unknown_without_the_database_effect",),
@@ -328,7 +328,7 @@ BREAKS = [
     ),
     Break(
         "a declared failure keeps what the handler wrote",
-        "programs/transactions.py",
+        "protocol/transactions.py",
         "        yield from ask(store.rollback_to_savepoint())",
         "        pass",
         killed_by=(f"{TRANSACTIONS}::test_own_declared_failure_is_stored_without_the_effect",),
@@ -336,7 +336,7 @@ BREAKS = [
     ),
     Break(
         "an error that the database wants to be retried is stored as permanent",
-        "endings.py",
+        "claims/outcome.py",
         "return terms.backend.restarts(error) or (ours and type(error) not in terms.permanent)",
         "return ours and type(error) not in terms.permanent",
         killed_by=(f"{PEERS}::test_a_retryable_error_is_not_stored_as_a_permanent_failure",),
@@ -344,14 +344,14 @@ BREAKS = [
     ),
     Break(
         "a group with one permanent error is permanent as a whole",
-        "core/exception_groups.py",
+        "protocol/exception_groups.py",
         "and all(every(one, kinds)",
         "and any(every(one, kinds)",
         killed_by=(f"{GROUPS}::test_a_group_with_anything_else_is_transient[mixed]",),
     ),
     Break(
         "what passes by itself is not looked for in groups",
-        "endings.py",
+        "claims/outcome.py",
         "any(_is_passing(leaf, terms) for leaf in leaves(error))",
         "_is_passing(error, terms)",
         killed_by=(
@@ -360,7 +360,7 @@ BREAKS = [
     ),
     Break(
         "a completion whose reply was lost is not read back",
-        "programs/settling.py",
+        "protocol/settling.py",
         "    record = yield from ask(store.read(held.key))\n    return (",
         "    record = None\n    return (",
         killed_by=(f"{PROGRAMS}::test_settled_means_accepted_or_found_there_under_the_own_attempt_and_token",),
@@ -368,7 +368,7 @@ BREAKS = [
     ),
     Break(
         "a commit whose reply was lost is not read back",
-        "grounds.py",
+        "claims/modes.py",
         "    if record is not None and mine and word.event is not None and record.state is RULES[word.event].target:",
         "    if False:",
         killed_by=(f"{CRASHES}::test_a_commit_whose_reply_is_lost_is_read_back",),
@@ -376,7 +376,7 @@ BREAKS = [
     ),
     Break(
         "a commit whose reply was lost is believed without looking whose record is there",
-        "grounds.py",
+        "claims/modes.py",
         "    mine = record is not None and (record.attempt, record.token) == (held.attempt, held.token)",
         "    mine = True",
         killed_by=tuple(
@@ -388,7 +388,7 @@ BREAKS = [
     # ------------------------------------------------------------ cancellation, threads and processes
     Break(
         "`except Exception` while claiming misses a cancellation",
-        "claim.py",
+        "claims/claim.py",
         """            except BaseException as error:
                 if self._held is not None:
                     self._said.not_executed = True
@@ -405,7 +405,7 @@ BREAKS = [
     ),
     Break(
         "a claim that a cancelled caller has won is kept",
-        "claim.py",
+        "claims/claim.py",
         "            if isinstance(outcome, Won):\n                self._hold(outcome)\n            raise cancelled",
         "            raise cancelled",
         killed_by=tuple(
@@ -416,7 +416,7 @@ BREAKS = [
     ),
     Break(
         "a cancellation interrupts what must come to its end",
-        "finish.py",
+        "claims/cancellation.py",
         "    task = asyncio.ensure_future(work)\n",
         "    return await work, None\n    task = asyncio.ensure_future(work)\n",
         killed_by=tuple(
@@ -427,7 +427,7 @@ BREAKS = [
     ),
     Break(
         "a cancel scope of anyio is not shielded against",
-        "finish.py",
+        "claims/cancellation.py",
         'anyio = sys.modules.get("anyio")',
         "anyio = None",
         killed_by=(f"{CANCELLATION}::test_a_cancel_scope_does_not_keep_a_release_spinning",),
@@ -435,7 +435,7 @@ BREAKS = [
     ),
     Break(
         "the claim of an inner call stays current for the outer one",
-        "nesting.py",
+        "claims/context.py",
         """        mine = self.is_open()
         self._entered = False
         _innermost.set(self.outer)
@@ -446,7 +446,7 @@ BREAKS = [
     ),
     Break(
         "a store is the object that leads to it, not its database",
-        "nesting.py",
+        "claims/context.py",
         "if place.claim.tx is not None and backend.is_same(place.claim._backend):",
         "if place.claim.tx is not None and backend is place.claim._backend:",
         killed_by=(
@@ -456,7 +456,7 @@ BREAKS = [
     ),
     Break(
         "a record is written wherever tx= leads",
-        "backend.py",
+        "backends/backend.py",
         "if theirs is None or theirs != mine:",
         "if False:",
         killed_by=(
@@ -466,7 +466,7 @@ BREAKS = [
     ),
     Break(
         "a forked child settles the claim of its parent",
-        "nesting.py",
+        "claims/context.py",
         "        return self._entered and self._pid == os.getpid()",
         "        return self._entered",
         killed_by=(
@@ -477,7 +477,7 @@ BREAKS = [
     # ------------------------------------------------------------ keys, retention, quotas
     Break(
         "the secret has no part in keys",
-        "core/keys.py",
+        "protocol/keys.py",
         'hmac.digest(secret or _DEFAULT_SECRET, message, "sha256")',
         'hmac.digest(_DEFAULT_SECRET, message, "sha256")',
         killed_by=("tests/boundary/test_terms.py::test_a_secret_changes_derived_keys",),
@@ -485,7 +485,7 @@ BREAKS = [
     ),
     Break(
         "the parts of a key run into each other",
-        "core/keys.py",
+        "protocol/keys.py",
         '        message += len(encoded).to_bytes(4, "big")\n',
         "",
         killed_by=(
@@ -496,7 +496,7 @@ BREAKS = [
     ),
     Break(
         "a sweep removes by age, whatever the state",
-        "stores/sql/table.py",
+        "backends/sql/table.py",
         'Standing.FORGOTTEN: f"{_SETTLED} AND r.tombstone_until <= t.now",',
         'Standing.FORGOTTEN: "r.tombstone_until <= t.now",',
         killed_by=(f"{PEERS}::test_cleanup_never_deletes_what_runs_or_is_in_doubt",),
@@ -504,7 +504,7 @@ BREAKS = [
     ),
     Break(
         "a quota refuses the retry of a key that it has counted",
-        "programs/claiming.py",
+        "protocol/claiming.py",
         "if refusal is not None and (yield from ask(store.read(want.key), again=True)) is None:",
         "if refusal is not None:",
         killed_by=(f"{CONFORMANCE}[redis-quota_never_refuses_a_key_that_has_a_record]",),

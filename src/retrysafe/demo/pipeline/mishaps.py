@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from retrysafe.demo.scheduled import say
 from retrysafe.demo.talk import Say
-from retrysafe.ports import Consumer, Publisher
-from retrysafe.types import Delivery, Envelope, PublishResult
+from retrysafe.messaging.brokers.base import Consumer, Publisher
+from retrysafe.protocol.messages import Delivery, Envelope, PublishResult
 
 COPIES = 0.15
 """The share of messages that come twice: of those that are published, and again of those that are handed out."""

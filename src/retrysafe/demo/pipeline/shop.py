@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrysafe import Boundary
-from retrysafe.connect import connect
+from retrysafe.backends.registry import connect
 from retrysafe.messaging import Handler, Inbox, InboxMessage, Outbox
 from retrysafe.messaging.brokers.sqlite import declare
 

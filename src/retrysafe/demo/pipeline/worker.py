@@ -16,7 +16,7 @@ from retrysafe.demo.pipeline.mishaps import Death, Mishaps, Point, Role, Unrelia
 from retrysafe.demo.pipeline.shop import LEASE, Places
 from retrysafe.messaging import Handler, Subscription
 from retrysafe.messaging.brokers.sqlite import SqliteConsumer, SqlitePublisher
-from retrysafe.messaging.relay import Relay
+from retrysafe.messaging.relay.relay import Relay
 
 LONGEST_PAUSE = 0.04
 """Seconds until the next customer comes, at most."""

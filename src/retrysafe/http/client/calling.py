@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
-from retrysafe.core import keys
+from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, InvalidKey, RetrysafeError
 from retrysafe.http.client.budget import Budgets
 from retrysafe.http.client.driving import Program
@@ -28,9 +28,9 @@ from retrysafe.http.client.redirects import Target, credentials_to_leave
 from retrysafe.http.client.results import REDIRECTS, Answer, Failure
 from retrysafe.http.client.world import World
 from retrysafe.http.keys import parse
-from retrysafe.observers import LoggingObserver, Observers
-from retrysafe.ports import Observer
-from retrysafe.types import Duration
+from retrysafe.protocol import keys
+from retrysafe.protocol.events import Observer
+from retrysafe.protocol.records import Duration
 
 MARGIN = 5.0
 """Seconds beyond its deadline for which a request is held against other processes."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from retrysafe.core import keys
 from retrysafe.http.client.hosts import address, shown
+from retrysafe.protocol import keys
 
 _MADE_ANEW = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "idempotency-key"})
 

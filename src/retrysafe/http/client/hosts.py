@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Literal
 from urllib.parse import urlsplit
 
-from retrysafe.core import durations
 from retrysafe.errors import ConfigurationError
-from retrysafe.types import Duration
+from retrysafe.protocol import durations
+from retrysafe.protocol.records import Duration
 
 KeyForm = Literal["quoted", "bare"]
 

@@ -11,8 +11,8 @@ import anyio
 import anyio.to_thread
 import httpx
 
+from retrysafe.claims.cancellation import finish
 from retrysafe.errors import ConfigurationError
-from retrysafe.finish import finish
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries, is_answer
 from retrysafe.http.client.driving import adrive, drive

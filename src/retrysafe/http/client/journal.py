@@ -17,14 +17,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrysafe.core import keys
+from retrysafe.backends.sql.drivers.sqlite import SqliteFile
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.executors.sqlite import SqliteFile
 from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
 from retrysafe.http.client.headers import SECRETS
 from retrysafe.http.client.hosts import shown
 from retrysafe.http.client.owners import Owner, give_back, is_alive, lend
+from retrysafe.protocol import keys
 
 T = TypeVar("T")
 

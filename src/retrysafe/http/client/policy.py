@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from retrysafe.core import durations
 from retrysafe.errors import ConfigurationError
-from retrysafe.types import Duration
+from retrysafe.protocol import durations
+from retrysafe.protocol.records import Duration
 
 
 class Policy(NamedTuple):

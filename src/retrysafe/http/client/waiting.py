@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from retrysafe.core.backoff import Backoff
 from retrysafe.http.client.policy import Policy
 from retrysafe.http.client.results import OVERLOADED, Answer, Result
+from retrysafe.protocol.backoff import Backoff
 
 
 def pause(result: Result, retries: int, policy: Policy, chance: float, now: float) -> float:

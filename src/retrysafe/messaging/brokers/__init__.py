@@ -1,1 +1,1 @@
-"""Brokers that need no server."""
+"""Brokers: one folder, or one file, each."""

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from retrysafe.core.durations import seconds as seconds_of
-from retrysafe.core.lanes import lane
-from retrysafe.core.polling import Polls
-from retrysafe.finish import finish
+from retrysafe.claims.cancellation import finish
 from retrysafe.locks import ProcessLock
 from retrysafe.messaging.cloudevents import attributes, envelope_of
-from retrysafe.types import Delivery, Duration, Envelope, PublishResult, PublishStatus
+from retrysafe.messaging.relay.poll_schedule import Polls
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Delivery, Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.ordering import lane
+from retrysafe.protocol.records import Duration
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from retrysafe.backend import Backend
-from retrysafe.programs.drivers import arun, run
-from retrysafe.testing.ageing import lapse
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.driver import arun, run
 from retrysafe.testing.crashing.instruments import steady
 from retrysafe.testing.crashing.points import Call
 from retrysafe.testing.crashing.tracing import Tracer
+from retrysafe.testing.time_travel import lapse
 
 _TABLE = re.compile(r"retrysafe_[a-z]+\b")
 

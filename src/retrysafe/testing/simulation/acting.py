@@ -9,24 +9,25 @@ from collections.abc import Callable, Generator
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
-from retrysafe import codec, endings
-from retrysafe.core import keys, outcomes, quotas
-from retrysafe.core.outcomes import Ending, Ground, Verdict
-from retrysafe.core.transitions import Transition
-from retrysafe.endings import Said
-from retrysafe.ports import Ask, Cache, Steps, Store
-from retrysafe.programs import migrating, nearby, operating
-from retrysafe.programs.claiming import NotWon, Outcome, claim
-from retrysafe.programs.leasing import renew
-from retrysafe.programs.operating import Change
-from retrysafe.programs.settling import read, resolve, settle
-from retrysafe.programs.sweeping import forgotten, remove, sweep
+from retrysafe.claims import codec
+from retrysafe.claims import outcome as endings
+from retrysafe.claims.outcome import Said
+from retrysafe.protocol import caching, keys, migrating, outcomes, quotas, resolving
+from retrysafe.protocol.asks import Ask, Steps
+from retrysafe.protocol.claiming import NotWon, Outcome, claim
+from retrysafe.protocol.leasing import renew
+from retrysafe.protocol.outcomes import Ending, Ground, Verdict
+from retrysafe.protocol.records import Allowance, Clocks, Effects, Held, Micros, Record, StoredResult, Want
+from retrysafe.protocol.resolving import Change
+from retrysafe.protocol.settling import read, resolve, settle
+from retrysafe.protocol.store import Cache, Store
+from retrysafe.protocol.sweeping import forgotten, remove, sweep
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation.chance import stream
 from retrysafe.testing.simulation.judging import Judge
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.plan import Plan
 from retrysafe.testing.simulation.servers import Migrated
-from retrysafe.types import Allowance, Clocks, Effects, Held, Micros, Record, StoredResult, Want
 
 R = TypeVar("R")
 Acts = Generator[Ask[Any] | int, Any, None]
@@ -65,12 +66,12 @@ class Parts(NamedTuple):
     forgotten: Callable[[Any, int], Steps[list[Record]]] = forgotten
     remove: Callable[[Any, list[Record]], Steps[int]] = remove
     read: Callable[[Store, bytes], Steps[Record | None]] = read
-    settle_doubt: Callable[..., Steps[Change]] = operating.settle_doubt
-    expire: Callable[[Store, Record], Steps[Change]] = operating.expire_seen
-    look: Callable[[Cache, Want], Steps[tuple[NotWon | None, Micros]]] = nearby.look
-    keep: Callable[[Cache, Outcome, Micros, Micros], Steps[None]] = nearby.keep
-    drop: Callable[[Cache, Record, Micros], Steps[None]] = nearby.drop
-    drop_again: Callable[[Cache, Record, Micros], Steps[None]] = nearby.drop
+    settle_doubt: Callable[..., Steps[Change]] = resolving.settle_doubt
+    expire: Callable[[Store, Record], Steps[Change]] = resolving.expire_seen
+    look: Callable[[Cache, Want], Steps[tuple[NotWon | None, Micros]]] = caching.look
+    keep: Callable[[Cache, Outcome, Micros, Micros], Steps[None]] = caching.keep
+    drop: Callable[[Cache, Record, Micros], Steps[None]] = caching.drop
+    drop_again: Callable[[Cache, Record, Micros], Steps[None]] = caching.drop
     migrate: Callable[..., Steps[Any]] = migrating.migrate
     require: Callable[[Any, int, str], Steps[None]] = migrating.require
     verdict: Callable[[Ending, Ground], Verdict] = outcomes.verdict

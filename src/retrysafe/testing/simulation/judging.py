@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from retrysafe import codec
-from retrysafe.core.transitions import Transition
+from retrysafe.claims import codec
+from retrysafe.protocol.records import Allowance, Effects, Held, Micros, Record, State, StoredResult
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation.messages import Message
-from retrysafe.types import Allowance, Effects, Held, Micros, Record, State, StoredResult
 
 _SETTLED = (State.COMPLETED, State.FAILED)
 _OPEN = (State.RUNNING, State.UNKNOWN)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from retrysafe.core.transitions import Transition
-from retrysafe.ports import Ask, Cache, Capabilities, OperableStore
-from retrysafe.types import Cached, Clocks, Held, Micros, Record, Refusal, StoredResult, Want
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Cached, Clocks, Held, Micros, Record, Refusal, StoredResult, Want
+from retrysafe.protocol.store import Cache, Capabilities, OperableStore
+from retrysafe.protocol.transitions import Transition
 
 
 class Message(NamedTuple):

@@ -9,13 +9,13 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.ports import Ask
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Micros
 from retrysafe.testing.simulation.acting import Actor, Cancelled, Stage
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.plan import LIES, Fault, Plan
 from retrysafe.testing.simulation.recording import Recording
 from retrysafe.testing.simulation.world import Time, World
-from retrysafe.types import Micros
 
 
 class Injected(NamedTuple):

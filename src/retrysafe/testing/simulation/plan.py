@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.types import Clocks, Effects, Micros
+from retrysafe.protocol.records import Clocks, Effects, Micros
 
 
 class Fault(StrEnum):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, cast, get_args
 
 from retrysafe.errors import StoreUnavailable
+from retrysafe.protocol.records import Micros
 from retrysafe.testing.histories import History, Kind, Operation
 from retrysafe.testing.simulation.acting import Actor
 from retrysafe.testing.simulation.messages import Message
-from retrysafe.types import Micros
 
 
 class Recording:

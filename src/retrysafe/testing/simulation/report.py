@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from retrysafe.core.transitions import Transition
+from retrysafe.protocol.records import Micros, Record
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation.judging import LIVENESS, Violation
 from retrysafe.testing.simulation.network import Injected
 from retrysafe.testing.simulation.plan import Fault, Plan, name_of
 from retrysafe.testing.simulation.world import Line
-from retrysafe.types import Micros, Record
 
 EPOCH = 1_000_000
 

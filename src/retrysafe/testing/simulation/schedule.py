@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from retrysafe.core.transitions import RULES, Transition
-from retrysafe.ports import OperableStore
-from retrysafe.programs.drivers import run
+from retrysafe.backends.driver import run
+from retrysafe.protocol.records import Standing
+from retrysafe.protocol.store import OperableStore
+from retrysafe.protocol.transitions import RULES, Transition
 from retrysafe.testing.histories import Operation
 from retrysafe.testing.simulation.acting import Actor, Acts, Parts, Stage
 from retrysafe.testing.simulation.judging import Check, Judge
@@ -21,7 +22,6 @@ from retrysafe.testing.simulation.servers import FIT, MIGRATIONS, SimulatedCache
 from retrysafe.testing.simulation.tending import last_sweep, migrator, operator, sweeper
 from retrysafe.testing.simulation.working import late_worker, worker
 from retrysafe.testing.simulation.world import Clock, Subject, Time, World, memory
-from retrysafe.types import Standing
 
 PARTS = Parts()
 PATIENCE = 60

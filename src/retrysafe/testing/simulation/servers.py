@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from retrysafe.ports import Ask, Query, Rows
-from retrysafe.programs.migrating import Migration
-from retrysafe.types import Cached, Micros, Record
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.migrating import Migration
+from retrysafe.protocol.records import Cached, Micros, Record
+from retrysafe.protocol.requests import Query, Rows
 
 
 class Kept(NamedTuple):

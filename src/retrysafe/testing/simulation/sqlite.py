@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-from retrysafe import migrations
-from retrysafe.executors.sql import in_turn
-from retrysafe.executors.sqlite import perform
-from retrysafe.ports import Query, Rows
-from retrysafe.stores.sqlite import SqliteStore
+from retrysafe.backends import migrations
+from retrysafe.backends.sql.drivers.base import in_turn
+from retrysafe.backends.sql.drivers.sqlite import perform
+from retrysafe.backends.sql.sqlite import SqliteStore
+from retrysafe.protocol.records import Micros
+from retrysafe.protocol.requests import Query, Rows
 from retrysafe.testing.simulation.world import Subject
-from retrysafe.types import Micros
 
 _MILLIS_A_DAY = 86_400_000
 _EPOCH = 2440587.5

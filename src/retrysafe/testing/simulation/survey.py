@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from retrysafe.ports import OperableStore
+from retrysafe.protocol.records import Micros
+from retrysafe.protocol.store import OperableStore
 from retrysafe.testing.simulation.acting import Parts
 from retrysafe.testing.simulation.plan import PLAN, Fault, Plan
 from retrysafe.testing.simulation.report import Report
 from retrysafe.testing.simulation.schedule import PARTS, simulate
 from retrysafe.testing.simulation.world import Clock, Subject, memory
-from retrysafe.types import Micros
 
 
 class Survey(NamedTuple):

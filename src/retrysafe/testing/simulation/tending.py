@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from retrysafe.codec import JSONCodec
-from retrysafe.core.transitions import Transition
+from retrysafe.claims.codec import JSONCodec
 from retrysafe.errors import StoreUnavailable
-from retrysafe.ports import Ask
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Record, Standing, StoredResult
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation.acting import Act, Actor, Acts, Stage, on_connection
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.servers import LOCK, MIGRATIONS, UNLOCK
-from retrysafe.types import Record, Standing, StoredResult
 
 _EXPIRABLE = (Standing.COMPLETED, Standing.FAILED)
 

@@ -1,19 +1,19 @@
-"""The workers of a simulation: they guard an effect, the way `retrysafe.claim` does it."""
+"""The workers of a simulation: they guard an effect, the way `retrysafe.claims.claim` does it."""
 
 from __future__ import annotations
 
-from retrysafe.core.decisions import Decision
-from retrysafe.core.outcomes import Ending, Ground
-from retrysafe.core.transitions import Transition
-from retrysafe.endings import Said
+from retrysafe.claims.outcome import Said
 from retrysafe.errors import ResultNotEncodable, SchemaOutdated, StoreUnavailable
-from retrysafe.ports import Ask
-from retrysafe.programs.claiming import NotWon, Outcome, Won
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.claiming import NotWon, Outcome, Won
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.outcomes import Ending, Ground
+from retrysafe.protocol.records import Held, Record, State, StoredResult, Want
+from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation.acting import Act, Actor, Acts, Cancelled, Stage, on_connection
 from retrysafe.testing.simulation.judging import result_of
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.servers import FIT, CacheServer
-from retrysafe.types import Held, Record, State, StoredResult, Want
 
 
 class Refused(Exception):

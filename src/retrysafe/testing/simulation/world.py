@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from retrysafe.backends.memory.client import MemoryClient
+from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.errors import StoreUnavailable
-from retrysafe.executors.memory import MemoryClient
-from retrysafe.ports import Executor, OperableStore
-from retrysafe.stores.memory import MemoryStore
+from retrysafe.protocol.client import Executor
+from retrysafe.protocol.records import Micros, Record
+from retrysafe.protocol.store import OperableStore
 from retrysafe.testing.simulation.acting import Stage
 from retrysafe.testing.simulation.judging import Check, Judge
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.plan import Fault
 from retrysafe.testing.simulation.recording import Recording
 from retrysafe.testing.simulation.servers import FIT, CacheServer, SchemaServer
-from retrysafe.types import Micros, Record
 
 Clock = Callable[[], Micros]
 

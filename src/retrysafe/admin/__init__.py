@@ -1,0 +1,1 @@
+"""For operators: settle, sweep, archive and describe what a store keeps."""

@@ -1,0 +1,42 @@
+"""The audit of what operators change: one JSON line before a change and one after, on disk before we go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from retrysafe.admin.durable_lines import appending, write_all
+
+
+class Audit(Protocol):
+    """Is given every entry before the change it announces, and again after it; raising keeps the change from happening.
+
+    An entry's ``audit`` is "intent" or "outcome", and its ``id`` is the same in both.
+    """
+
+    def __call__(self, entry: Mapping[str, Any], /) -> None: ...
+
+
+class AuditFile:
+    """Appends entries to a file as JSON lines, each on disk when the call returns."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    def __call__(self, entry: Mapping[str, Any], /) -> None:
+        """Append one line."""
+        line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+        with appending(self._path, 0o640) as file:
+            write_all(file, b"\n" + line if _is_torn(file) else line)
+
+
+def _is_torn(file: int) -> bool:
+    """Whether a crash has cut the last line short: it is evidence, and stays, but must not swallow the next one."""
+    size = os.lseek(file, 0, os.SEEK_END)
+    if size == 0:
+        return False
+    os.lseek(file, -1, os.SEEK_END)
+    return os.read(file, 1) != b"\n"

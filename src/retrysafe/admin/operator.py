@@ -1,0 +1,319 @@
+"""For people who look after keys: find, show, resolve, release and expire them, and see how the store stands."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from retrysafe.admin.audit import Audit
+from retrysafe.backends import registry
+from retrysafe.backends.backend import Backend, Schema
+from retrysafe.backends.driver import arun, run
+from retrysafe.claims.codec import JSONCodec, encode_failure
+from retrysafe.claims.encryption import MEDIA_TYPE as ENCRYPTED
+from retrysafe.claims.encryption import Bound, Keyring, label_of, sealed
+from retrysafe.claims.observers import LoggingObserver, Observers
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.protocol import keys, resolving
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.events import Observer
+from retrysafe.protocol.records import Filter, Finding, Key, Layered, Outcome, Record, Standing, StoredResult, Tally
+from retrysafe.protocol.resolving import Change
+from retrysafe.protocol.settling import read
+from retrysafe.protocol.store import Capabilities
+from retrysafe.protocol.transitions import RULES, Transition, resolution
+
+R = TypeVar("R")
+ANY = Filter()
+SHORTEST_PREFIX = 4
+"""Fewer hex digits than this name no key."""
+
+
+class Clock(NamedTuple):
+    """How far the store's clock is ahead of this machine's, in seconds, known to ``within`` so many."""
+
+    ahead: float
+    within: float
+
+
+class Status(NamedTuple):
+    """How a store stands: what it can promise, how its server is set up, and what is in it.
+
+    ``clock`` is None while the store has no record to read its clock by.
+    """
+
+    capabilities: Capabilities
+    address: str
+    schema: Schema | None
+    findings: list[Finding]
+    tallies: list[Tally]
+    clock: Clock | None
+
+
+class Operator:
+    """Looks after the keys in a store, by hand. Every change is conditional on the record that was seen.
+
+    Arguments:
+        store: a URL, or what else ``Boundary(store=…)`` takes for sync code.
+        actor: who makes the changes; by default the user and the machine.
+        observers: told of every change, as boundaries tell theirs; by default a `LoggingObserver`.
+        secret: the boundary's, if it has one: keys are found by their hash.
+        encryption: the boundary's keyring, if it has one, for answers that are given by hand. Nothing else needs it.
+        audit: given an entry before each change and after it. If it raises, the change is not made.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        actor: str | None = None,
+        observers: Iterable[Observer] | None = None,
+        secret: str | bytes | None = None,
+        encryption: Keyring | None = None,
+        audit: Audit | None = None,
+    ) -> None:
+        self._backend = connected(store)
+        self._backend.users += 1
+        self._runner = None if self._backend.serves_sync else asyncio.Runner()
+        self._secret = keys.check_secret(secret)
+        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
+        self._encryption = encryption
+        self._audit = audit
+        self.actor = actor or f"{user()}@{socket.gethostname()}"
+        self._has_schema = False
+
+    # ------------------------------------------------------------ naming
+
+    def hash_of(self, key: Key, *, boundary: str, operation: str | None = None, scope: str = "") -> bytes:
+        """The hash that a key is stored under; the operation is by default the boundary's name, as for ``claim``."""
+        return keys.lookup(self._secret, boundary, scope, operation or boundary, keys.parse(key))
+
+    def matching(self, digits: str, wanted: Filter = ANY, *, limit: int = 10) -> list[Record]:
+        """Records whose hash begins with these hex digits, as shown in the log; by a scan, unless all 64 are given."""
+        digits = digits.lower()
+        if not (SHORTEST_PREFIX <= len(digits) <= 64 and set(digits) <= set("0123456789abcdef")):
+            raise ConfigurationError(f"A hash is {SHORTEST_PREFIX} to 64 hex digits, not {digits!r}.")
+        if len(digits) == 64:
+            record = self.show(bytes.fromhex(digits))
+            return [record] if record is not None and wanted.takes(record) else []
+        return list(islice(self.each(wanted, also=lambda record: record.key.hex().startswith(digits)), limit))
+
+    # ------------------------------------------------------------ looking
+
+    def each(self, wanted: Filter = ANY, *, also: Callable[[Record], bool] | None = None) -> Iterator[Record]:
+        """The records that are wanted and let through by ``also``, without results, a page in memory at a time."""
+        cursor: str | None = None
+        while True:
+            page = self._look(resolving.page(self._backend.store, wanted, cursor))
+            yield from page.records if also is None else filter(also, page.records)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def find(
+        self,
+        *,
+        boundary: str | None = None,
+        operation: str | None = None,
+        scope: str | None = None,
+        standings: Iterable[Standing | str] = (),
+        limit: int = 100,
+    ) -> list[Record]:
+        """Up to ``limit`` of the records that are wanted, without their results; what is not given may be anything."""
+        wanted = Filter(boundary, operation, scope, frozenset(map(Standing, standings)))
+        return list(islice(self.each(wanted), limit))
+
+    def show(self, key_hash: bytes) -> Record | None:
+        """The record under a hash, with its result."""
+        return self._look(read(self._backend.store, key_hash))
+
+    def tallies(self) -> list[Tally]:
+        """How many records of each boundary stand how."""
+        return self._look(resolving.tally(self._backend.store))
+
+    def findings(self) -> list[Finding]:
+        """What a look at the server's settings shows."""
+        return self._do(resolving.examine(self._backend.store))
+
+    def status(self) -> Status:
+        """How the store stands; a schema that is missing or old is told, not raised."""
+        backend = self._backend
+        schema = self._do(backend.schema())
+        usable = schema is None or schema.version >= schema.needed
+        return Status(
+            capabilities=backend.store.capabilities,
+            address=backend.address,
+            schema=schema,
+            findings=self.findings(),
+            tallies=self.tallies() if usable else [],
+            clock=self._clock() if usable else None,
+        )
+
+    def _clock(self) -> Clock | None:
+        before = time.time()
+        record = next(self.each(), None)
+        after = time.time()
+        if record is None:
+            return None
+        return Clock(record.now / 1e6 - (before + after) / 2, (after - before) / 2)
+
+    # ------------------------------------------------------------ changing
+
+    def resolve(self, seen: Record, outcome: Outcome, *, result: Any = None, reason: str = "") -> Change:
+        """Settle a key whose attempt ended, or died, in doubt, after you found out what became of its effect.
+
+        "completed" stores ``result`` as the answer (a `StoredResult` as it is, anything else by `JSONCodec`), "failed"
+        a failure with ``result`` as its message, and "released" lets the next attempt run. Not done if the
+        key is not in doubt, or is another attempt's by now. An answer to a boundary with ``encryption=`` needs its
+        keyring: without it, retries could not read it.
+        """
+        event = resolution(outcome)
+        stored: StoredResult | None = None
+        if outcome == "completed":
+            stored = result if isinstance(result, StoredResult) else JSONCodec().encode(result, None)
+        elif outcome == "failed":
+            stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
+        stored = self._sealed(seen, event, stored)
+        steps = resolving.settle_doubt(self._backend.store, seen.key, event, stored, attempt=seen.attempt)
+        return self._change("resolved", seen, outcome, steps, {"outcome": outcome, "reason": reason})
+
+    def _sealed(self, seen: Record, event: Transition, stored: StoredResult | None) -> StoredResult | None:
+        """The answer as the boundary would store it. What an attempt has left behind shows whether it encrypts."""
+        target = RULES[event].target
+        assert target is not None
+        left = seen.result
+        if stored is not None and self._encryption is None and left is not None and left.media_type == ENCRYPTED:
+            raise ConfigurationError(
+                f"The boundary {seen.boundary!r} encrypts what it stores, with the key {label_of(left).key_id!r}: give "
+                "its keyring as encryption= (--encryption-keys-env), or resolve the key by Boundary.resolve()."
+            )
+        return sealed(self._encryption, stored, Bound(seen.boundary, seen.scope, seen.operation, seen.key, target))
+
+    def release(self, seen: Record, *, reason: str = "") -> Change:
+        """Let the next attempt run a key that is in doubt: you know that its effect did not happen, and never will."""
+        return self.resolve(seen, "released", reason=reason)
+
+    def expire(self, seen: Record, *, forget: bool = False, reason: str = "") -> Change:
+        """End the window of a settled key now, and with ``forget`` its memory: the next use runs the work again.
+
+        Of a ``layered(…)`` store the fast one forgets the key first. If it does not answer, nothing is changed. It is
+        told once more afterwards: if the change took longer than it remembers, somebody may have kept the old answer.
+        """
+        near = self._backend.near
+        if near is not None:
+            near.drop(seen)
+        steps = resolving.expire_seen(self._backend.store, seen, forget=forget)
+        after = Standing.FORGOTTEN if forget else Standing.EXPIRED
+        change = self._change("expired", seen, after, steps, {"forgotten": forget, "reason": reason})
+        if near is not None and change.done:
+            try:
+                near.drop(seen)
+            except StoreUnavailable as error:
+                raise StoreUnavailable(
+                    f"The key is expired, but the fast store did not answer afterwards ({error.detail}): it may give "
+                    "the old answer for as long as it keeps one. Expire the key again."
+                ) from error
+        return change
+
+    def _change(self, name: str, seen: Record, after: str, steps: Steps[Change], fields: Mapping[str, Any]) -> Change:
+        """Make a change between the two lines of its audit, and tell the observers if it was made."""
+        self._check()
+        entry = {"id": os.urandom(8).hex(), "event": name, "store": self._backend.address, "actor": self.actor}
+        entry |= {"boundary": seen.boundary, "scope": seen.scope, "operation": seen.operation}
+        entry |= {"key_hash": seen.key.hex(), "attempt": seen.attempt, "before": seen.standing.value}
+        entry |= fields
+        self._write("intent", entry)
+        try:
+            change = self._do(steps)
+        except BaseException as error:
+            self._write("outcome", {**entry, "done": None, "error": type(error).__name__})
+            raise
+        now = after if change.done else Standing.ABSENT if change.record is None else change.record.standing
+        self._write("outcome", {**entry, "done": change.done, "after": str(now)})
+        if change.done:
+            said = {**fields, "actor": self.actor, "before": seen.standing.value, "after": str(now)}
+            self._observers.emit(name, seen.boundary, seen.operation, seen.key, seen.attempt, said)
+        return change
+
+    def _write(self, phase: str, entry: Mapping[str, Any]) -> None:
+        if self._audit is not None:
+            at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            self._audit({"audit": phase, "at": at, **entry})
+
+    # ------------------------------------------------------------ driving
+
+    def _look(self, steps: Steps[R]) -> R:
+        """Drive a program that reads records."""
+        if not self._has_schema:
+            self._do(self._backend.require_schema())
+            self._has_schema = True
+        return self._do(steps)
+
+    def _do(self, steps: Steps[R]) -> R:
+        backend = self._backend
+        if self._runner is None:
+            return run(steps, backend.client())
+
+        async def driven() -> R:
+            return await arun(steps, backend.aclient())
+
+        return self._runner.run(driven())
+
+    def _check(self) -> None:
+        backend = self._backend
+        if self._runner is None:
+            backend.check(backend.client())
+            return
+
+        async def checked() -> None:
+            await backend.acheck(backend.aclient())
+
+        self._runner.run(checked())
+
+    # ------------------------------------------------------------ end
+
+    def close(self) -> None:
+        """Close the connections that nothing else uses."""
+        last = registry.leave(self._backend)
+        if self._runner is not None:
+            self._runner.run(self._backend.aclose())
+            self._runner.close()
+        elif last:
+            self._backend.close()
+
+    def __enter__(self) -> Operator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connected(store: Any) -> Backend:
+    """The backend of a store that is there, for who looks after it."""
+    backend = registry.connect(store, migrate=False)
+    if backend.kind == "memory":
+        raise ConfigurationError("store= is memory://, whose records nobody else can see.")
+    if backend.missing():
+        raise ConfigurationError(f"store= ({backend.address}) is not there. A boundary that uses it makes it.")
+    ours = isinstance(store.truth if isinstance(store, Layered) else store, str)
+    if not (backend.serves_sync or ours):
+        raise ConfigurationError(f"store= ({backend.address}) belongs to your event loop: give its URL.")
+    return backend
+
+
+def user() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

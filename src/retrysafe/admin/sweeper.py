@@ -1,0 +1,392 @@
+"""Removing forgotten records: in the background of an application, or from a scheduled job.
+
+One pure schedule, a thread for sync code, a task for async code.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+
+from retrysafe.admin.archive import Archive
+from retrysafe.backends import registry
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.driver import arun, run
+from retrysafe.claims.observers import LoggingObserver, Observers
+from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.client import AsyncClient, Client
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.events import Observer
+from retrysafe.protocol.records import Duration, Record
+from retrysafe.protocol.rotating import rotate, worth_rotating
+from retrysafe.protocol.store import RotatingStore
+from retrysafe.protocol.sweep_schedule import Sweeps
+from retrysafe.protocol.sweeping import forgotten, remove, sweep
+from retrysafe.stop_signal import Bell
+
+if TYPE_CHECKING:
+    import asyncio
+
+LARGEST_BATCH = 10_000
+ROUNDS = 5
+"""How often a rotation comes back to a partition that it could not lock."""
+_IN_MEMORY = 32 << 20
+"""Bytes of a partition that a rotation keeps in memory; more go to a temporary file."""
+
+
+class Swept(NamedTuple):
+    """What one run has done. ``skipped``: partitions that others worked on whenever the rotation came by."""
+
+    removed: int
+    archived: int
+    seconds: float
+    skipped: tuple[str, ...] = ()
+
+
+class Sweeper:
+    """Removes records that are forgotten (past their key memory), a batch at a time; never a running or unknown one.
+
+    Use it as a context manager (``with`` or ``async with``) around the life of an application, or call `run_once`
+    or `arun_once` from a job. Any number of sweepers may work on one store: on PostgreSQL each skips what another
+    one has locked. Killed at any moment, it loses nothing, and the next one goes on.
+
+    Arguments:
+        store: what ``Boundary(store=…)`` takes. The sweeper has connections of its own where it is a URL.
+        every: how long it sleeps when nothing is left; a quarter more or less, by chance.
+        batch: how many records go at a time, and how many an archive is given at once.
+        pause: how long it rests after a full batch, at least; and at least as long as the batch took.
+        archive: is called with the records of each batch, results included, before they are removed, and must not
+            return before they are safe: `retrysafe.admin.archive.JsonLines` or a function of yours, which for async
+            code may be a coroutine function. What it raises keeps the records. A record may be given to it twice; then
+            key and version are the same.
+        rotate: rewrite whole partitions (PostgreSQL, ``retrysafe migrate --partitions``) instead of deleting rows.
+        observers: told of "swept" and "sweep_failed"; by default a `LoggingObserver`.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        every: Duration = "1h",
+        batch: int = 1000,
+        pause: Duration = "10ms",
+        archive: Archive | Callable[[Sequence[Record]], Awaitable[object]] | None = None,
+        rotate: bool = False,
+        observers: Iterable[Observer] | None = None,
+    ) -> None:
+        if not 1 <= batch <= LARGEST_BATCH:
+            raise ConfigurationError(f"batch= is a number from 1 to {LARGEST_BATCH}.")
+        if store == "memory://":
+            raise ConfigurationError("store=: every memory:// is a store of its own, so there is nothing to sweep.")
+        self._backend = registry.connect(store)
+        self._store = self._swept(self._backend)
+        self._archive = archive
+        self._rotate = rotate
+        self._schedule = Sweeps(batch, seconds_of(pause, "pause"), seconds_of(every, "every"))
+        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
+        self._check_choices()
+        self._bell = Bell()
+        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._pid = os.getpid()
+
+    def _swept(self, backend: Backend) -> Any:
+        """What is swept: something that answers as a store does to ``sweep``, ``forgotten`` and ``remove``."""
+        return backend.store
+
+    def _check_choices(self) -> None:
+        if self._archive is not None and not self._store.forgotten(1):
+            raise ConfigurationError(
+                f"archive=: a {self._backend.kind} store lets records expire by itself, so none can be archived first."
+            )
+        if self._rotate and not isinstance(self._store, RotatingStore):
+            raise ConfigurationError(f"rotate=: a {self._backend.kind} store has no partitions to rotate.")
+        if self._rotate and self._archive is not None:
+            raise ConfigurationError("rotate= drops records without reading them: leave it out where archive= is set.")
+
+    @property
+    def serves_sync(self) -> bool:
+        """Whether the store can be swept by sync code; where it cannot, use the methods for async code."""
+        return self._backend.serves_sync
+
+    # ------------------------------------------------------------ one run
+
+    def run_once(self, limit: int | None = None) -> Swept:
+        """Sweep until nothing is left, ``limit`` records are gone or `stop` is called; raise if the store fails."""
+        _check_limit(limit)
+        client = self._backend.another()
+        try:
+            return self._run(client, limit)
+        finally:
+            client.close()
+
+    async def arun_once(self, limit: int | None = None) -> Swept:
+        """The same for async code."""
+        _check_limit(limit)
+        client = self._backend.aanother()
+        try:
+            return await self._arun(client, limit)
+        finally:
+            await client.aclose()
+
+    def run_forever(self) -> None:
+        """Sweep again and again in this thread until `stop` is called; a store that fails is tried again."""
+        self._background(self._backend.another(), self._bell, 0.0)
+
+    async def arun_forever(self) -> None:
+        """The same for async code."""
+        await self._abackground(self._backend.aanother())
+
+    def stop(self) -> None:
+        """Let what runs end after its current batch, and run nothing more; signal handlers may call it too."""
+        self._bell.ring()
+
+    def _run(self, client: Client, limit: int | None = None) -> Swept:
+        self._backend.check(client)
+        count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
+        try:
+            if self._rotate:
+                self._rotate_all(client, count)
+            else:
+                while not self._bell.rung:
+                    began = time.monotonic()
+                    count.took(self._batch(client, count.size, count))
+                    if not count.size:
+                        break
+                    self._bell.wait(self._rest_after(began))
+        finally:
+            self._tell_swept(count)
+        return count.swept()
+
+    async def _arun(self, client: AsyncClient, limit: int | None = None) -> Swept:
+        await self._backend.acheck(client)
+        count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
+        try:
+            if self._rotate:
+                await self._arotate_all(client, count)
+            else:
+                while not self._bell.rung:
+                    began = time.monotonic()
+                    count.took(await self._abatch(client, count.size, count))
+                    if not count.size:
+                        break
+                    await self._bell.await_for(self._rest_after(began))
+        finally:
+            self._tell_swept(count)
+        return count.swept()
+
+    def _rest_after(self, began: float) -> float:
+        self._schedule, rest = self._schedule.goes_on(time.monotonic() - began)
+        return rest
+
+    # ------------------------------------------------------------ one batch
+
+    def _batch(self, client: Client, size: int, count: _Count) -> int:
+        if self._archive is None:
+            gone = run(sweep(self._store, size), client)
+            count.removed += gone
+            return gone
+        gone = 0
+        records = run(forgotten(self._store, size), client)
+        if records:
+            self._archive(records)
+            count.archived += len(records)
+            gone = run(remove(self._store, records), client)
+            count.removed += gone
+        return len(records) if gone else 0
+
+    async def _abatch(self, client: AsyncClient, size: int, count: _Count) -> int:
+        if self._archive is None:
+            gone = await arun(sweep(self._store, size), client)
+            count.removed += gone
+            return gone
+        gone = 0
+        records = await arun(forgotten(self._store, size), client)
+        if records:
+            await self._akeep(records)
+            count.archived += len(records)
+            gone = await arun(remove(self._store, records), client)
+            count.removed += gone
+        return len(records) if gone else 0
+
+    async def _akeep(self, records: Sequence[Record]) -> None:
+        """Archive without holding up the loop while a disk is waited for."""
+        import asyncio
+        import inspect
+
+        assert self._archive is not None
+        if inspect.iscoroutinefunction(self._archive):
+            await self._archive(records)
+        else:
+            await asyncio.to_thread(self._archive, records)
+
+    # ------------------------------------------------------------ partitions
+
+    def _rotate_all(self, client: Client, count: _Count) -> None:
+        store = cast("RotatingStore", self._store)
+        waiting = run(worth_rotating(store), client)
+        for number in range(ROUNDS):
+            for partition in list(waiting):
+                if self._bell.rung:
+                    return
+                began = time.monotonic()
+                with _spool() as spool, client.transaction() as opened:
+                    gone = run(rotate(store, partition, spool), opened.execute)
+                if gone is not None:
+                    waiting.remove(partition)
+                    count.removed += gone
+                self._bell.wait(self._rest_of_rotation(gone, began, number))
+        count.skipped = tuple(partition.name for partition in waiting)
+
+    async def _arotate_all(self, client: AsyncClient, count: _Count) -> None:
+        store = cast("RotatingStore", self._store)
+        waiting = await arun(worth_rotating(store), client)
+        for number in range(ROUNDS):
+            for partition in list(waiting):
+                if self._bell.rung:
+                    return
+                began = time.monotonic()
+                with _spool() as spool:
+                    async with client.transaction() as opened:
+                        gone = await arun(rotate(store, partition, spool), opened.execute)
+                if gone is not None:
+                    waiting.remove(partition)
+                    count.removed += gone
+                await self._bell.await_for(self._rest_of_rotation(gone, began, number))
+        count.skipped = tuple(partition.name for partition in waiting)
+
+    def _rest_of_rotation(self, gone: int | None, began: float, number: int) -> float:
+        if gone is None:
+            return self._schedule._replace(failures=number).failed(random.random())[1]
+        return self._rest_after(began)
+
+    # ------------------------------------------------------------ in the background
+
+    def __enter__(self) -> Sweeper:
+        self._start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.join()
+
+    async def __aenter__(self) -> Sweeper:
+        import asyncio
+
+        self._bell = Bell(asyncio.get_running_loop())
+        self._task = asyncio.create_task(self._abackground(self._backend.aanother()), name="retrysafe-sweeper")
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.stop()
+        if self._task is not None:
+            await self._task
+
+    def _start(self, first: float = 0.0) -> None:
+        """Start the thread; what cannot work at all is raised here."""
+        self._bell, self._pid = Bell(), os.getpid()
+        arguments = (self._backend.another(), self._bell, first)
+        self._thread = threading.Thread(target=self._background, args=arguments, name="retrysafe-sweeper", daemon=True)
+        _running.add(self)
+        self._thread.start()
+
+    def _background(self, client: Client, bell: Bell, first: float) -> None:
+        bell.wait(first)
+        while not bell.rung:
+            try:
+                self._run(client)
+                rest = self._idle()
+            except Exception as error:  # noqa: BLE001 - a sweeper must not end by what happens to one batch
+                rest = self._failed(error)
+            bell.wait(rest)
+        client.close()
+
+    async def _abackground(self, client: AsyncClient) -> None:
+        bell = self._bell
+        try:
+            while not bell.rung:
+                try:
+                    await self._arun(client)
+                    rest = self._idle()
+                except Exception as error:  # noqa: BLE001 - the same
+                    rest = self._failed(error)
+                await bell.await_for(rest)
+        finally:
+            await client.aclose()
+
+    def _idle(self) -> float:
+        self._schedule, rest = self._schedule.is_done(random.random())
+        return rest
+
+    def _failed(self, error: Exception) -> float:
+        self._tell("sweep_failed", error=str(error) or type(error).__name__)
+        self._schedule, rest = self._schedule.failed(random.random())
+        return rest
+
+    def _in_child(self) -> None:
+        """After a fork: the child has no thread of its parent, and must not touch its parent's connections."""
+        if self._thread is not None and not self._bell.rung:
+            self._start(self._schedule.first(random.random()))
+
+    # ------------------------------------------------------------ telling
+
+    def _tell_swept(self, count: _Count) -> None:
+        if count.removed or count.archived:
+            swept = count.swept()
+            self._tell("swept", removed=swept.removed, archived=swept.archived, seconds=round(swept.seconds, 3))
+
+    def _tell(self, name: str, **fields: Any) -> None:
+        self._observers.emit(name, "", "", b"", "", fields)
+
+
+class _Count:
+    """What one run has done so far, and how much it still may."""
+
+    def __init__(self, limit: int | None, batch: int, *, by_bytes: bool = False) -> None:
+        self._left, self._by_bytes = limit, by_bytes
+        self.size = batch if limit is None else min(batch, limit)
+        """How many records the next batch may have; 0 when there is none to come."""
+        self._began = time.monotonic()
+        self.removed = 0
+        self.archived = 0
+        self.skipped: tuple[str, ...] = ()
+
+    def took(self, seen: int) -> None:
+        """Note a batch: one that was not full was the last, an empty one where batches are bounded by bytes too."""
+        if seen < (1 if self._by_bytes else self.size):
+            self.size = 0
+        elif self._left is not None:
+            self._left -= seen
+            self.size = min(self.size, max(self._left, 0))
+
+    def swept(self) -> Swept:
+        """The result."""
+        return Swept(self.removed, self.archived, time.monotonic() - self._began, self.skipped)
+
+
+def _spool() -> BinaryIO:
+    return cast("BinaryIO", tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY))
+
+
+_running: weakref.WeakSet[Sweeper] = weakref.WeakSet()
+
+
+def _restart_in_child() -> None:
+    for sweeper in list(_running):
+        sweeper._in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restart_in_child)
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"limit={limit}: give how many records may go, at least 1, or None for all.")

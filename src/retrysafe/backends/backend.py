@@ -1,0 +1,427 @@
+"""A store with its clients and its schema, for one process, its forks and its event loops."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from retrysafe.backends import migrations
+from retrysafe.backends.cache import Nearby
+from retrysafe.backends.driver import arun, run
+from retrysafe.backends.wakeups import Wakeups
+from retrysafe.errors import ConfigurationError
+from retrysafe.locks import ProcessLock
+from retrysafe.protocol import migrating
+from retrysafe.protocol.asks import Steps, ask
+from retrysafe.protocol.client import AsyncClient, AsyncExecutor, AsyncListener, Client, Executor, Hearing, Listener
+from retrysafe.protocol.migrating import CreatedStore, Migration
+from retrysafe.protocol.records import Finding
+from retrysafe.protocol.resolving import examine
+from retrysafe.protocol.store import OperableStore
+
+if TYPE_CHECKING:
+    import asyncio
+
+C = TypeVar("C")
+_MIGRATED = ("sqlite", "postgresql", "mysql")
+
+
+class Schema(NamedTuple):
+    """The version of a store's schema, 0 when there is none, and the one that this retrysafe needs."""
+
+    version: int
+    needed: int
+
+
+class Closable(Protocol):
+    """A companion of a backend that ends with it."""
+
+    def close(self) -> None: ...
+
+
+class AsyncClosable(Protocol):
+    """The same on an event loop."""
+
+    async def aclose(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+Place = tuple[Hashable, ...]
+"""Where a store or a transaction leads, as far as it can be seen without asking: see `retrysafe.backends.identity`."""
+
+
+class Backend:
+    """A store with its clients: one per process for sync code, one per process and loop for async code."""
+
+    def __init__(
+        self,
+        store: OperableStore,
+        *,
+        sync: Callable[[], Client] | None,
+        asynchronous: Callable[[], AsyncClient] | None,
+        address: str,
+        pulse: Callable[[], Client] | None = None,
+        apulse: Callable[[], AsyncClient] | None = None,
+        listening: Callable[[Callable[[bytes], None]], Listener] | None = None,
+        alistening: Callable[[Callable[[bytes], None]], AsyncListener] | None = None,
+        migrates_itself: bool = False,
+        immediate: bool = False,
+        alias: str | None = None,
+        migrate_with: str | None = None,
+        async_with: str = "give a URL or an async engine or client",
+        missing: Callable[[], bool] = lambda: False,
+        places: Callable[[], set[Place]] = set,
+        no_transactions: str = "",
+    ) -> None:
+        self.store = store
+        self.near: Nearby | None = None
+        """A cache of settled records in front of the store."""
+        self.kind = store.capabilities.name
+        self.address = address
+        self.migrates_itself = migrates_itself
+        self.missing = missing
+        """Whether the store is not there, and would be made by using it: an operator's typing error, say."""
+        self.no_transactions = no_transactions
+        """Why transactions of the boundary's own cannot be kept on these connections; empty where they can."""
+        self.serves_sync = sync is not None
+        self.serves_async = asynchronous is not None
+        self.alias = alias
+        """What a framework calls the store, if its transactions are the framework's: one connection in each thread."""
+        self.immediate = immediate
+        """Whether a request never waits: then async code performs it like sync code, and cannot be cancelled there."""
+        self._places = places
+        self._found: set[Place] = set()
+        """Places that have turned out to be the same database."""
+        self._others: WeakKeyDictionary[Backend, bool] = WeakKeyDictionary()
+        """Other backends, and whether they have turned out to be the same database."""
+        self._migrate_with = migrate_with or f"retrysafe migrate --store {address}"
+        self._async_with = async_with
+        self._sync = sync
+        self._asynchronous = asynchronous
+        self._pulse = pulse or sync
+        self._apulse = apulse or asynchronous
+        self._listening = listening
+        self._alistening = alistening
+        self.wakeups = Wakeups()
+        self._listeners: dict[int, Listener] = {}
+        self._alisteners: dict[asyncio.AbstractEventLoop, tuple[int, AsyncListener]] = {}
+        self._clients: dict[int, Client] = {}
+        self._aclients: dict[asyncio.AbstractEventLoop, tuple[int, AsyncClient]] = {}
+        self._lock = ProcessLock()
+        self._checked: set[int] = set()
+        self.warnings: list[Finding] = []
+        """What the check found, or a client heard from the server, and nobody has been told yet."""
+        self.heartbeats: dict[int, Closable] = {}
+        self.aheartbeats: dict[asyncio.AbstractEventLoop, AsyncClosable] = {}
+        self.users = 0
+        self.boundaries: set[str] = set()
+        """The names of the boundaries that were built on it."""
+
+    # ------------------------------------------------------------ clients
+
+    def client(self) -> Client:
+        """The sync client of this process."""
+        pid = os.getpid()
+        found = self._clients.get(pid)
+        if found is None:
+            with self._lock.mine:
+                found = self._clients.get(pid)
+                if found is None:
+                    found = self._clients[pid] = self._made(self._sync)
+        return found
+
+    def aclient(self) -> AsyncClient:
+        """The async client of this process and the running loop."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        pid, found = self._aclients.get(loop, (0, None))
+        if found is None or pid != os.getpid():
+            self._abandon_closed_loops()
+            found = self._amade(self._asynchronous)
+            self._aclients[loop] = (os.getpid(), found)
+        return found
+
+    def _abandon_closed_loops(self) -> None:
+        """Let go of what a loop has left behind that ended without `aclose`, as `asyncio.run` does."""
+        for loop in filter(lambda loop: loop.is_closed(), self.loops()):
+            pid, listener = self._alisteners.pop(loop, (0, None))
+            if listener is not None and pid == os.getpid():
+                listener.abandon()
+            heartbeat = self.aheartbeats.pop(loop, None)
+            if heartbeat is not None:
+                heartbeat.abandon()
+            pid, client = self._aclients.pop(loop, (0, None))
+            if client is not None and pid == os.getpid():
+                client.abandon()
+
+    def loops(self) -> list[asyncio.AbstractEventLoop]:
+        """The event loops on which something is open, or was left behind."""
+        return list({*self._aclients, *self.aheartbeats, *self._alisteners})
+
+    def another(self) -> Client:
+        """A new client: its connections are its own where the store is given as a URL."""
+        return self._made(self._sync)
+
+    def aanother(self) -> AsyncClient:
+        """The same for the running loop."""
+        return self._amade(self._asynchronous)
+
+    def pulse(self) -> Client:
+        """A new client for the heartbeat: its connections are its own where the store is given as a URL."""
+        return self._made(self._pulse)
+
+    def apulse(self) -> AsyncClient:
+        """The same for the running loop."""
+        return self._amade(self._apulse)
+
+    def _made(self, make: Callable[[], Client] | None) -> Client:
+        if make is None:
+            raise ConfigurationError(
+                f"store= ({self.address}) serves async code only: use 'async with' or a coroutine."
+            )
+        return self._heeded(make())
+
+    def _amade(self, make: Callable[[], AsyncClient] | None) -> AsyncClient:
+        if make is None:
+            raise ConfigurationError(f"store= ({self.address}) serves sync code only: {self._async_with}.")
+        return self._heeded(make())
+
+    def _heeded(self, client: C) -> C:
+        """The client, which now adds what it hears from its server to the warnings."""
+        if isinstance(client, Hearing):
+            client.heard = self.warnings.append
+        return client
+
+    # ------------------------------------------------------------ waiting
+
+    def wait(self, key: bytes, seconds: float) -> None:
+        """Wait until the attempt at ``key`` may have ended, at most ``seconds``."""
+        listener = None
+        if self._listening is not None:
+            listener = self._listeners.get(os.getpid())
+            if listener is None:
+                with self._lock.mine:
+                    listener = self._listeners.setdefault(os.getpid(), self._listening(self.wakeups.wake))
+        self.wakeups.wait(key, seconds, listener)
+
+    async def await_(self, key: bytes, seconds: float) -> None:
+        """The same on an event loop."""
+        listener = None
+        if self._alistening is not None:
+            import asyncio
+
+            loop = asyncio.get_running_loop()
+            pid, listener = self._alisteners.get(loop, (0, None))
+            if listener is None or pid != os.getpid():
+                listener = self._alistening(self.wakeups.wake)
+                self._alisteners[loop] = (os.getpid(), listener)
+        await self.wakeups.await_(key, seconds, listener)
+
+    def restarts(self, error: BaseException) -> bool:
+        """Whether ``error`` means that the database wants the whole transaction again."""
+        from retrysafe.backends.sql.drivers.base import wants_restart
+
+        return wants_restart(error)
+
+    # ------------------------------------------------------------ schema
+
+    def check(self, execute: Executor, place: Place | None = None) -> None:
+        """Refuse to work on a missing or old schema, or on a server that is set up wrongly; asked once per process.
+
+        ``place`` is where ``execute`` leads if it is a transaction of the caller's: it is refused if that is another
+        database, which is asked once for each place.
+        """
+        if place is not None and not self._leads_to(place):
+            theirs = run(_whereabouts(self), execute)
+            mine = theirs if theirs in self._places() else self._asked()
+            self._judge_place(place, theirs, mine)
+        if self._needs_check():
+            self._judge(run(self._checking(), execute))
+
+    async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
+        """The same for async code."""
+        if place is not None and not self._leads_to(place):
+            theirs = await arun(_whereabouts(self), execute)
+            mine = theirs if theirs in self._places() else await self._aasked()
+            self._judge_place(place, theirs, mine)
+        if self._needs_check():
+            self._judge(await arun(self._checking(), execute))
+
+    def _asked(self) -> object:
+        """What our own database says of itself; only its event loop can ask through a pool or engine of async code."""
+        if not self.serves_sync:
+            raise ConfigurationError(
+                f"tx= belongs to sync code, and store= ({self.address}) serves async code only, so that nobody can ask "
+                "whether they are one database. Nothing was written. Give store= as a postgresql:// or mysql:// URL, "
+                "which serves both, or as the engine or pool that tx= is from."
+            )
+        return run(_whereabouts(self), self.client())
+
+    async def _aasked(self) -> object:
+        """The same for async code."""
+        if self.serves_async:
+            return await arun(_whereabouts(self), self.aclient())
+        import asyncio
+
+        return await asyncio.to_thread(self._asked)
+
+    def _leads_to(self, place: Place) -> bool:
+        if place not in self._found:
+            if place not in self._places():
+                return False
+            self._found.add(place)
+        return True
+
+    def _judge_place(self, place: Place, theirs: object, mine: object) -> None:
+        if theirs is None or theirs != mine:
+            raise ConfigurationError(
+                f"tx= is on another database than store= ({self.address}), so the record would not be where it is "
+                "looked for. Nothing was written. Give a transaction on the database of the store, or that database "
+                "as store=."
+            )
+        self._found.add(place)
+
+    # ------------------------------------------------------------ the same database under two names
+
+    def is_same(self, other: Backend) -> bool | None:
+        """Whether another backend leads to the same database; None: only the database itself can tell, see `compare`.
+
+        Opens no connection. What is not known to be one database may still be one.
+        """
+        if other is self or not self._places().isdisjoint(other._places()):
+            return True
+        return False if self.kind != other.kind or self._cannot_tell(other) else self._others.get(other)
+
+    def _cannot_tell(self, other: Backend) -> bool:
+        """Whether nobody can be asked: there is no SQL, or files, which are known by their places."""
+        return self.kind not in ("postgresql", "mysql") or not (
+            (self.serves_sync and other.serves_sync) or (self.serves_async and other.serves_async)
+        )
+
+    def compare(self, other: Backend) -> None:
+        """Ask both databases whether they are one."""
+        if self.serves_sync and other.serves_sync:
+            mine = run(_whereabouts(self), self.client())
+            self._compared(other, mine == run(_whereabouts(other), other.client()))
+
+    async def acompare(self, other: Backend) -> None:
+        """The same for async code."""
+        if self.serves_async and other.serves_async:
+            mine = await arun(_whereabouts(self), self.aclient())
+            self._compared(other, mine == await arun(_whereabouts(other), other.aclient()))
+
+    def _compared(self, other: Backend, same: bool) -> None:
+        self._others[other] = other._others[self] = same
+
+    def _needs_check(self) -> bool:
+        return os.getpid() not in self._checked
+
+    def schema(self) -> Steps[Schema | None]:
+        """The schema's version and the one that is needed; None for a store without a schema."""
+        if self.kind not in _MIGRATED:
+            return None
+        version = yield from migrating.schema_version(self._sql())
+        return Schema(version, self._needed())
+
+    def require_schema(self) -> Steps[None]:
+        """Raise `SchemaOutdated` unless the schema is new enough."""
+        if self.kind in _MIGRATED:
+            yield from migrating.require(self._sql(), self._needed(), self._migrate_with)
+
+    def _needed(self) -> int:
+        return migrations.load(self.kind)[-1].version
+
+    def _checking(self) -> Steps[list[Finding]]:
+        yield from self.require_schema()
+        return (yield from examine(self.store))
+
+    def _judge(self, findings: list[Finding]) -> None:
+        refusals = [finding.text for finding in findings if finding.level == "refuse"]
+        if refusals:
+            raise ConfigurationError(f"store= ({self.address}) cannot be used: {' '.join(refusals)}")
+        if os.getpid() in self._checked:
+            return  # others looked at the same time, and have told
+        self.warnings += [finding for finding in findings if finding.level == "warn"]
+        self._checked.add(os.getpid())
+
+    def migrate(self, partitions: int | None = None) -> list[Migration]:
+        """Apply the missing migrations, with the records in so many ``partitions``; return them."""
+        if partitions is None and isinstance(self.store, CreatedStore):
+            return run(self.store.create(), self.client())
+        chosen = self._chosen(partitions)
+        if run(self._is_up_to_date(partitions), self.client()):
+            return []
+        with self.client().transaction() as opened:
+            return run(self._migration(chosen), opened.execute)
+
+    async def amigrate(self, partitions: int | None = None) -> list[Migration]:
+        """The same through the async client."""
+        if partitions is None and isinstance(self.store, CreatedStore):
+            return await arun(self.store.create(), self.aclient())
+        chosen = self._chosen(partitions)
+        if await arun(self._is_up_to_date(partitions), self.aclient()):
+            return []
+        async with self.aclient().transaction() as opened:
+            return await arun(self._migration(chosen), opened.execute)
+
+    def _chosen(self, partitions: int | None) -> tuple[Migration, ...]:
+        if partitions is None:
+            self._sql()
+        return migrations.choose(self.kind, partitions)
+
+    def _is_up_to_date(self, partitions: int | None) -> Steps[bool]:
+        version = yield from migrating.schema_version(self._sql())
+        if version and partitions is not None:
+            yield from migrating.check_partitions(self._sql(), partitions)
+        return version >= self._needed()
+
+    def _migration(self, chosen: Sequence[Migration]) -> Steps[list[Migration]]:
+        store = self._sql()
+        return migrating.migrate(store, chosen, store.migration_lock(), store.migration_unlock())
+
+    def _sql(self) -> Any:
+        if self.kind not in _MIGRATED:
+            raise ConfigurationError(f"store= ({self.address}) has no schema to migrate.")
+        return self.store
+
+    # ------------------------------------------------------------ end
+
+    def close(self) -> None:
+        """Close this process's sync client, listener and heartbeat."""
+        pid = os.getpid()
+        for companion in (
+            self._listeners.pop(pid, None),
+            self.heartbeats.pop(pid, None),
+            self._clients.pop(pid, None),
+            self.near,
+        ):
+            if companion is not None:
+                companion.close()
+
+    async def aclose(self) -> None:
+        """Close the running loop's async client, listener and heartbeat, and the sync ones."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        pid, listener = self._alisteners.pop(loop, (0, None))
+        if listener is not None and pid == os.getpid():
+            await listener.aclose()
+        heartbeat = self.aheartbeats.pop(loop, None)
+        if heartbeat is not None:
+            await heartbeat.aclose()
+        pid, client = self._aclients.pop(loop, (0, None))
+        if client is not None and pid == os.getpid():
+            await client.aclose()
+        if self.near is not None:
+            await self.near.aclose()
+        self.close()
+
+
+def _whereabouts(backend: Backend) -> Steps[object]:
+    """What the database says of itself, which no other says; None: it is like no other, as one in memory is."""
+    store: Any = backend.store
+    return (yield from ask(store.whereabouts()))

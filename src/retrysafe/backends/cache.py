@@ -1,0 +1,104 @@
+"""A cache and the way to it: asked with little patience, and left alone for a while when it does not answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from retrysafe.backends.driver import arun, run
+from retrysafe.errors import StoreUnavailable
+from retrysafe.protocol import caching
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.claiming import NotWon, Outcome
+from retrysafe.protocol.client import AsyncExecutor, Executor
+from retrysafe.protocol.records import Finding, Micros, Record, Want
+from retrysafe.protocol.store import Cache
+
+REST = 5.0
+"""How long a cache that did not answer is left alone, in seconds."""
+
+Looked = tuple[NotWon | None, Micros | None]
+"""The answer, if there is one, and the cache's time; no time when the cache was not asked or did not answer."""
+_NOT_LOOKED: Looked = (None, None)
+
+
+class Clients(Protocol):
+    """The clients of the fast store, one per process and per loop."""
+
+    def client(self) -> Executor: ...
+
+    def aclient(self) -> AsyncExecutor: ...
+
+    def close(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Nearby:
+    """A cache in front of a backend's store. Whatever happens to it, the store decides."""
+
+    def __init__(
+        self, cache: Cache, at_most: Micros, clients: Clients, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cache = cache
+        self._at_most = at_most
+        self._clients = clients
+        self._clock = clock
+        self._rests_until = 0.0
+        self.warnings: list[Finding] = []
+        """That the cache did not answer; nobody has been told yet."""
+
+    def look(self, want: Want) -> Looked:
+        """What the cache says to a claim."""
+        looked = self._ask(caching.look(self._cache, want))
+        return _NOT_LOOKED if looked is None else looked
+
+    async def alook(self, want: Want) -> Looked:
+        """The same for async code."""
+        looked = await self._aask(caching.look(self._cache, want))
+        return _NOT_LOOKED if looked is None else looked
+
+    def keep(self, outcome: Outcome, looked: Looked) -> None:
+        """Keep the settled record that a claim met."""
+        if looked[1] is not None:
+            self._ask(caching.keep(self._cache, outcome, looked[1], self._at_most))
+
+    async def akeep(self, outcome: Outcome, looked: Looked) -> None:
+        """The same for async code."""
+        if looked[1] is not None:
+            await self._aask(caching.keep(self._cache, outcome, looked[1], self._at_most))
+
+    def drop(self, changed: Record) -> None:
+        """Forget a record that an operator has changed; raises `StoreUnavailable` when the cache does not answer."""
+        run(caching.drop(self._cache, changed, self._at_most), self._clients.client())
+
+    def close(self) -> None:
+        """Close the clients of this process."""
+        self._clients.close()
+
+    async def aclose(self) -> None:
+        """Close those of the running loop too."""
+        await self._clients.aclose()
+
+    def _ask(self, steps: Steps[Any]) -> Any:
+        if self._clock() < self._rests_until:
+            return None
+        try:
+            return run(steps, self._clients.client())
+        except StoreUnavailable as error:
+            self._rest(error)
+            return None
+
+    async def _aask(self, steps: Steps[Any]) -> Any:
+        if self._clock() < self._rests_until:
+            return None
+        try:
+            return await arun(steps, self._clients.aclient())
+        except StoreUnavailable as error:
+            self._rest(error)
+            return None
+
+    def _rest(self, error: StoreUnavailable) -> None:
+        self._rests_until = self._clock() + REST
+        self.warnings.append(Finding("warn", "cache", f"The fast store does not answer: {error.detail}"))

@@ -1,0 +1,122 @@
+"""The two drivers of programs. Nothing else in retrysafe exists once for sync and once for async logic."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from retrysafe.errors import RetryTransaction, StoreUnavailable
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.backoff import REFUSED, RESTART, Backoff, Retries
+from retrysafe.protocol.client import AsyncExecutor, Executor
+
+R = TypeVar("R")
+
+PATIENCE = 2.0
+"""Seconds for which a request is put again that the store refuses for the moment, having done nothing."""
+
+
+class _Refusals:
+    """When a request that was refused for the moment is put again; every request has the same patience."""
+
+    def __init__(self, backoff: Backoff, patience: float) -> None:
+        self._backoff = backoff
+        self._patience = patience
+        self._request: object = None
+        self._retries = Retries(backoff, 0)
+
+    def pause(self, request: object, error: Exception) -> float | None:
+        """Seconds until it is put again; None: not at all."""
+        if not (isinstance(error, RetryTransaction) or (isinstance(error, StoreUnavailable) and error.transient)):
+            return None
+        now = time.monotonic()
+        if self._request is not request:
+            self._request, self._retries = request, Retries(self._backoff, now + self._patience)
+        retries, self._retries = self._retries, self._retries.tried()
+        return retries.next_pause(now, random.random())
+
+
+def run(steps: Steps[R], execute: Executor, patience: float = PATIENCE) -> R:
+    """Drive a program on a sync executor."""
+    refusals: _Refusals | None = None
+    try:
+        put = next(steps)
+        while True:
+            try:
+                answer = put.parse(execute(put.request))
+            except StoreUnavailable as error:
+                refusals = refusals or _Refusals(REFUSED, patience)
+                pause = refusals.pause(put, error)
+                if pause is None:
+                    put = steps.throw(error)
+                else:
+                    time.sleep(pause)
+            except Exception as error:  # noqa: BLE001 - the program decides
+                put = steps.throw(error)
+            else:
+                put = steps.send(answer)
+    except StopIteration as stop:
+        outcome: R = stop.value
+        return outcome
+    finally:
+        steps.close()
+
+
+async def arun(steps: Steps[R], execute: AsyncExecutor, patience: float = PATIENCE) -> R:
+    """Drive a program on an async executor."""
+    refusals: _Refusals | None = None
+    try:
+        put = next(steps)
+        while True:
+            try:
+                answer = put.parse(await execute(put.request))
+            except StoreUnavailable as error:
+                refusals = refusals or _Refusals(REFUSED, patience)
+                pause = refusals.pause(put, error)
+                if pause is None:
+                    put = steps.throw(error)
+                else:
+                    await _sleep(pause)
+            except Exception as error:  # noqa: BLE001 - the program decides
+                put = steps.throw(error)
+            else:
+                put = steps.send(answer)
+    except StopIteration as stop:
+        outcome: R = stop.value
+        return outcome
+    finally:
+        steps.close()
+
+
+def restarting(transact: Callable[[], R]) -> R:
+    """Run a transaction of ours, which contains nothing of a handler's, again while the database asks for that."""
+    refusals = _Refusals(RESTART, PATIENCE)
+    while True:
+        try:
+            return transact()
+        except RetryTransaction as error:
+            pause = refusals.pause(transact, error)
+            if pause is None:
+                raise
+        time.sleep(pause)
+
+
+async def arestarting(transact: Callable[[], Awaitable[R]]) -> R:
+    """`restarting` for async code."""
+    refusals = _Refusals(RESTART, PATIENCE)
+    while True:
+        try:
+            return await transact()
+        except RetryTransaction as error:
+            pause = refusals.pause(transact, error)
+            if pause is None:
+                raise
+        await _sleep(pause)
+
+
+async def _sleep(seconds: float) -> None:
+    import asyncio
+
+    await asyncio.sleep(seconds)

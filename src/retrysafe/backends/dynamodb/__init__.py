@@ -1,0 +1,1 @@
+"""DynamoDB: the store, its table and its client."""

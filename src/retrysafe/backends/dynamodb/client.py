@@ -1,0 +1,313 @@
+"""boto3 and aiobotocore: what the service refuses is an answer where the call expects it, else an error of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, NoReturn
+
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    NoRegionError,
+)
+
+from retrysafe.backends.dynamodb.service_clock import ServiceClock
+from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
+from retrysafe.locks import ProcessLock
+from retrysafe.protocol.backoff import Backoff
+from retrysafe.protocol.requests import Answer, Call
+
+TURNED_AWAY = frozenset(
+    {
+        "LimitExceededException",
+        "ProvisionedThroughputExceededException",
+        "ReplicatedWriteConflictException",
+        "RequestLimitExceeded",
+        "Throttling",
+        "ThrottlingException",
+        "TransactionConflictException",
+    }
+)
+"""Error codes of requests that were not carried out and may come again later. A 5xx is not among them: it may have
+been carried out, so a program must know of it before it is put again."""
+_UNSENT = (ConnectTimeoutError, EndpointConnectionError)
+_BACKOFF = Backoff(base=0.05, cap=1.0)
+_making = ProcessLock()
+"""A default session of boto3 must not be used by two threads at once."""
+
+
+class Access(NamedTuple):
+    """Where the service is, and how long it is waited for; credentials come from the environment.
+
+    timeout: seconds to connect, and again for one try to be answered.
+    patience: seconds of pauses, over all tries, for a service that asks to come again later.
+    """
+
+    region: str | None = None
+    endpoint: str | None = None
+    timeout: float = 2.0
+    pool: int = 50
+    patience: float = 3.0
+
+    def arguments(self, config: type[Config]) -> dict[str, Any]:
+        """As a botocore client takes it. It is not to retry by itself: one retry would hide the time of the next."""
+        settings = config(
+            connect_timeout=self.timeout,
+            read_timeout=self.timeout,
+            max_pool_connections=self.pool,
+            retries={"mode": "standard", "total_max_attempts": 1},
+            tcp_keepalive=True,
+            parameter_validation=False,
+        )
+        return {"region_name": self.region, "endpoint_url": self.endpoint, "config": settings}
+
+
+def pauses(patience: float) -> Iterator[float]:
+    """How long to wait before each further try: growing, with full jitter, in all at most ``patience`` seconds."""
+    for attempt in range(16):
+        pause = _BACKOFF.delay(attempt, random.random())
+        patience -= pause
+        if patience < 0:
+            return
+        yield pause
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response["Error"].get("Code", ""))
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500))
+
+
+def _date(response: Mapping[str, Any]) -> str | None:
+    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    date: str | None = headers.get("date")
+    return date
+
+
+def _refused(error: ClientError, request: Call) -> Answer:
+    code = _code(error)
+    if code in request.expected:
+        return Answer(code, error.response)
+    if code == "ResourceNotFoundException":
+        raise SchemaOutdated(
+            f"The DynamoDB table {request.arguments.get('TableName')!r} does not exist in this account and region. "
+            "Run:  retrysafe migrate --store URL"
+        ) from error
+    raise StoreUnavailable(str(error), unsent=_status(error) < 500) from error
+
+
+def _failed(error: Exception) -> NoReturn:
+    if isinstance(error, NoCredentialsError):
+        raise ConfigurationError(
+            "store=: no AWS credentials were found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this "
+            "machine a profile or a role."
+        ) from error
+    raise StoreUnavailable(f"{type(error).__name__}: {error}", unsent=isinstance(error, _UNSENT)) from error
+
+
+@contextmanager
+def _with_region() -> Iterator[None]:
+    try:
+        yield
+    except NoRegionError as error:
+        raise ConfigurationError(
+            "store=: no AWS region is set. Write dynamodb://table?region=…, or set AWS_DEFAULT_REGION."
+        ) from error
+    except ValueError as error:
+        raise ConfigurationError(f"store=: {error}") from error
+
+
+class Plain:
+    """The client of a boto3 resource, which speaks Python values, spoken to in DynamoDB's own.
+
+    What a failed condition answers is left by boto3 as the service sent it.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.get_waiter = client.get_waiter
+
+    def __getattr__(self, operation: str) -> Any:
+        method = getattr(self._client, operation)
+        return lambda **arguments: _each_value(method(**_each_value(arguments, _to_python)), _to_wire)
+
+
+_MAPS = ("Key", "Item", "ExpressionAttributeValues", "ExclusiveStartKey", "LastEvaluatedKey", "Attributes")
+
+
+def _each_value(arguments: Mapping[str, Any], change: Any) -> dict[str, Any]:
+    """Change the values of every map of attributes."""
+
+    def changed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: change(value) for name, value in attributes.items()}
+
+    done: dict[str, Any] = {name: changed(value) if name in _MAPS else value for name, value in arguments.items()}
+    if "Items" in done:
+        done["Items"] = [changed(item) for item in done["Items"]]
+    return done
+
+
+def _to_python(value: Any) -> Any:
+    from boto3.dynamodb.types import TypeDeserializer
+
+    return TypeDeserializer().deserialize(value)
+
+
+def _to_wire(value: Any) -> Any:
+    from boto3.dynamodb.types import TypeSerializer
+
+    return TypeSerializer().serialize(value)
+
+
+class DynamodbClient:
+    """A boto3 client; it is safe to use from many threads."""
+
+    def __init__(self, client: Any, clock: ServiceClock, patience: float = Access().patience, *, own: bool = False):
+        self._client = client
+        self._clock = clock
+        self._patience = patience
+        self._own = own
+
+    @classmethod
+    def connect(cls, access: Access, clock: ServiceClock) -> DynamodbClient:
+        """A client of our own."""
+        import boto3
+
+        with _making.mine, _with_region():
+            client = boto3.client("dynamodb", **access.arguments(Config))
+        return cls(client, clock, access.patience, own=True)
+
+    def __call__(self, request: Call, /) -> Answer:
+        waits = pauses(self._patience)
+        while True:
+            try:
+                return self._performed(request)
+            except ClientError as error:
+                pause = next(waits, None) if _code(error) in TURNED_AWAY else None
+                if pause is None:
+                    return _refused(error, request)
+            except (BotoCoreError, OSError) as error:
+                _failed(error)
+            time.sleep(pause)
+
+    def _performed(self, request: Call) -> Answer:
+        if request.waits:
+            self._client.get_waiter(request.operation).wait(**request.arguments)
+            return Answer(None, {})
+        sent = self._clock.local()
+        try:
+            response = getattr(self._client, request.operation)(**request.arguments)
+        except ClientError as error:
+            self._clock.told(sent, self._clock.local(), _date(error.response))
+            raise
+        self._clock.told(sent, self._clock.local(), _date(response))
+        return Answer(None, response)
+
+    def transaction(self) -> Any:
+        """DynamoDB's transactions cannot be shared with the caller's code."""
+        raise ConfigurationError("store=: DynamoDB has no transactions to share.")
+
+    def close(self) -> None:
+        """Close the client, unless it is the user's."""
+        if self._own:
+            self._client.close()
+
+
+_sessions: dict[asyncio.AbstractEventLoop, Any] = {}
+
+
+def _session() -> Any:
+    """One session per loop: reading the service's description anew for a heartbeat would stop the loop for long."""
+    from aiobotocore.session import get_session
+
+    loop = asyncio.get_running_loop()
+    found = _sessions.get(loop)
+    if found is None:
+        for ended in [other for other in list(_sessions) if other.is_closed()]:  # other threads' loops come meanwhile
+            _sessions.pop(ended, None)
+        found = _sessions[loop] = get_session()
+    return found
+
+
+class AsyncDynamodbClient:
+    """An aiobotocore client, opened on its event loop at first use.
+
+    It lives in an async generator, which a loop that ends by `asyncio.run` closes by itself.
+    """
+
+    def __init__(self, access: Access, clock: ServiceClock, client: Any = None) -> None:
+        self._access = access
+        self._clock = clock
+        self._client = client
+        self._life: AsyncGenerator[Any, None] | None = None
+        self._opening = asyncio.Lock()
+
+    async def __call__(self, request: Call, /) -> Answer:
+        waits = pauses(self._access.patience)
+        while True:
+            try:
+                return await self._performed(self._client or await self._opened(), request)
+            except ClientError as error:
+                pause = next(waits, None) if _code(error) in TURNED_AWAY else None
+                if pause is None:
+                    return _refused(error, request)
+            except (BotoCoreError, OSError) as error:
+                _failed(error)
+            await asyncio.sleep(pause)
+
+    async def _performed(self, client: Any, request: Call) -> Answer:
+        if request.waits:
+            await client.get_waiter(request.operation).wait(**request.arguments)
+            return Answer(None, {})
+        sent = self._clock.local()
+        try:
+            response = await getattr(client, request.operation)(**request.arguments)
+        except ClientError as error:
+            self._clock.told(sent, self._clock.local(), _date(error.response))
+            raise
+        self._clock.told(sent, self._clock.local(), _date(response))
+        return Answer(None, response)
+
+    async def _opened(self) -> Any:
+        async with self._opening:
+            if self._client is None:
+                life = self._living()
+                self._client = await anext(life)
+                self._life = life
+        return self._client
+
+    async def _living(self) -> AsyncGenerator[Any, None]:
+        from aiobotocore.config import AioConfig
+
+        with _with_region():
+            making = _session().create_client("dynamodb", **self._access.arguments(AioConfig))
+            client = await making.__aenter__()
+        try:
+            yield client
+        finally:
+            await making.__aexit__(None, None, None)
+
+    def transaction(self) -> Any:
+        """DynamoDB's transactions cannot be shared with the caller's code."""
+        raise ConfigurationError("store=: DynamoDB has no transactions to share.")
+
+    async def aclose(self) -> None:
+        """Close the client, unless it is the user's."""
+        life, self._life = self._life, None
+        if life is not None:
+            self._client = None
+            await life.aclose()
+
+    def abandon(self) -> None:
+        """Nothing to hang up: the loop has closed the client when it ended."""
+        self._client = self._life = None

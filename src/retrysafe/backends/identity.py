@@ -1,0 +1,121 @@
+"""Which database a store and a transaction lead to, as far as that can be seen without asking it.
+
+A place says enough to recognise a second way to the same database; two places that differ may still be one database,
+under two names. Then it is asked itself, once: see `Backend.is_same` and `Backend.check`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from retrysafe.backends.backend import Place
+from retrysafe.backends.files import file_of
+
+_PORTS = {"postgresql": 5432, "mysql": 3306}
+_HARMLESS = {
+    *("application_name", "channel_binding", "client_encoding", "connect_timeout", "fallback_application_name"),
+    *("gssencmode", "keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "passfile", "password"),
+    *("sslcert", "sslcrl", "sslkey", "sslmode", "sslpassword", "sslrootcert", "ssl_ca", "ssl_cert", "ssl_key"),
+    *("tcp_user_timeout",),
+}
+"""Options of a URL with which it leads where the rest of it says. To asyncpg, others may be settings of the server."""
+
+
+def of_url(kind: str, url: str) -> Place | None:
+    """Where a URL of a server leads; None if it does not say all of it."""
+    parts = urlsplit(url)
+    options = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+    if "," in parts.netloc or not options <= _HARMLESS:
+        return None
+    return server(kind, parts.hostname, parts.port, unquote(parts.path.removeprefix("/")), parts.username)
+
+
+def server(kind: str, host: str | None, port: Any, database: str | None, user: str | None) -> Place | None:
+    """A database of a server, as a user sees it: what is its schema, say, may depend on the user.
+
+    None for a socket's path, and one host by two names is two: behind 127.0.0.1 and ::1 there may be two servers.
+    """
+    if not host or host[0] in "/%@" or not database or not user:
+        return None
+    return kind, host.lower(), int(port or _PORTS[kind]), database, user
+
+
+def pool(of: object) -> Place:
+    """A pool of connections, which all lead to one place; the pool is kept, so that its id stays its own."""
+    return "pool", _Pool(of)
+
+
+class _Pool:
+    """Compares by the identity of what it keeps."""
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Pool) and other._of is self._of
+
+    def __hash__(self) -> int:
+        return id(self._of)
+
+
+def of_engine(engine: Any) -> set[Place]:
+    """Where an engine of SQLAlchemy leads, sync or async; options that it connects with may say more than its URL."""
+    if engine.dialect.name == "sqlite":
+        found = file_of(engine.url.database)
+        return {pool(engine.pool)} if found is None else {pool(engine.pool), found}
+    return {pool(engine.pool)}
+
+
+def of_alias(alias: str, name: str | None) -> set[Place]:
+    """Where an alias of Django leads: to itself, and to a file."""
+    found = file_of(name)
+    return {("django", alias)} if found is None else {("django", alias), found}
+
+
+# ---------------------------------------------------------------- transactions
+
+
+def of_sqlalchemy(tx: Any) -> Place | None:
+    bind = tx.get_bind() if hasattr(tx, "get_bind") else tx
+    return pool(bind.engine.pool)
+
+
+def of_sqlite(tx: Any) -> Place:
+    cursor = tx.cursor()
+    cursor.row_factory = None
+    names = {_text(name): path for _, name, path in cursor.execute("PRAGMA database_list")}
+    return "file", _text(names["main"])
+
+
+def of_psycopg(tx: Any) -> Place:
+    lent_by = getattr(tx, "_pool", None)
+    if lent_by is not None:
+        return pool(lent_by)
+    info = tx.info
+    raw = info.host, info.port, info.dbname, info.user
+    return (not info.options and server("postgresql", *raw)) or ("psycopg", *raw, info.options)
+
+
+def of_asyncpg(tx: Any) -> Place:
+    holder = getattr(tx, "_holder", None)
+    if holder is not None:
+        return pool(holder._pool)
+    address, wanted = tx._addr, tx._params
+    host, port = address if isinstance(address, tuple) else (address, 0)
+    settings = tuple(sorted((wanted.server_settings or {}).items()))
+    plain = None if settings else server("postgresql", host, port, wanted.database, wanted.user)
+    return plain or ("asyncpg", host, port, wanted.database, wanted.user, settings)
+
+
+def of_mysql(tx: Any) -> Place | None:
+    """A connection of PyMySQL, or of asyncmy, which names its attributes with an underscore."""
+    found = [getattr(tx, name, None) or getattr(tx, f"_{name}", None) for name in ("host", "port", "db", "user")]
+    host, port, database, user = map(_text, found)
+    socket = getattr(tx, "unix_socket", None) or getattr(tx, "_unix_socket", None)
+    plain = None if socket else server("mysql", host, port, database, user)
+    return plain or ("mysql", socket, host, port, database, user)
+
+
+def _text(name: Any) -> Any:
+    return name.decode() if isinstance(name, bytes) else name

@@ -1,0 +1,208 @@
+"""The memory store: the transition table, executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from retrysafe.errors import IllegalTransition
+from retrysafe.protocol import quotas, transitions
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import (
+    Allowance,
+    Clocks,
+    Filter,
+    Finding,
+    Held,
+    Micros,
+    Page,
+    Record,
+    Refusal,
+    Standing,
+    State,
+    StoredResult,
+    Tally,
+    Want,
+)
+from retrysafe.protocol.requests import Step
+from retrysafe.protocol.store import Capabilities
+from retrysafe.protocol.transitions import Transition
+
+Records = dict[bytes, Record]
+
+
+class MemoryStore:
+    """Records in a dictionary of this process; each ask is a step over it."""
+
+    capabilities = Capabilities(
+        name="memory",
+        transactions=False,
+        waits_in_transaction=False,
+        clock="this process",
+        durability="none: records end with the process",
+        failover="everything",
+        cannot_survive=("the end of the process", "a second process: each has records of its own"),
+        choose_when="in tests",
+        quotas="exactly; every new key is counted by looking at all records",
+    )
+
+    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+        """Nothing: `claim` judges."""
+        return []
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+        """Write a first record, or return the one that is there."""
+
+        def step(records: Records, now: Micros) -> Record | Refusal:
+            record = records.get(want.key)
+            if record is not None:
+                return _at(record, now)
+            refusal = None if want.quota is None else _refused(records, want.quota, now)
+            if refusal is not None:
+                return refusal
+            record = records[want.key] = transitions.first_claim(want, now)
+            return record
+
+        return _ask(step)
+
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        """Claim a record that is as seen."""
+
+        def step(records: Records, now: Micros) -> Record | None:
+            return _change(records, want.key, lambda record: transitions.claim_again(record, want, seen, now))
+
+        return _ask(step)
+
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        """Settle the owner's record."""
+
+        def step(records: Records, now: Micros) -> bool:
+            changed = _change(records, held.key, lambda record: transitions.settle(record, held, event, result, now))
+            return changed is not None
+
+        return _ask(step)
+
+    def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
+        """Settle a record that is as seen."""
+
+        def step(records: Records, now: Micros) -> bool:
+            changed = _change(
+                records,
+                seen.key,
+                lambda record: transitions.resolve(record, seen, event, result, clocks, now),
+            )
+            return changed is not None
+
+        return _ask(step)
+
+    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+        """Extend the leases."""
+
+        def step(records: Records, now: Micros) -> set[bytes]:
+            def extend(one: Held) -> Record | None:
+                return _change(records, one.key, lambda record: transitions.renew(record, one, now))
+
+            return {one.key for one in held if extend(one) is not None}
+
+        return [_ask(step)]
+
+    def read(self, key: bytes) -> Ask[Record | None]:
+        """Return the record."""
+
+        def step(records: Records, now: Micros) -> Record | None:
+            record = records.get(key)
+            return None if record is None else _at(record, now)
+
+        return _ask(step)
+
+    def sweep(self, limit: int) -> list[Ask[int]]:
+        """Remove forgotten records."""
+
+        def step(records: Records, now: Micros) -> int:
+            sources = transitions.RULES[Transition.SWEEP].sources
+            forgotten = [key for key, record in records.items() if record.standing_at(now) in sources][:limit]
+            for key in forgotten:
+                del records[key]
+            return len(forgotten)
+
+        return [_ask(step)]
+
+    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
+        """Return forgotten records."""
+
+        def step(records: Records, now: Micros) -> list[Record]:
+            sources = transitions.RULES[Transition.SWEEP].sources
+            standing = (record._replace(now=now) for record in records.values())
+            return [record for record in standing if record.standing in sources][:limit]
+
+        return [_ask(step)]
+
+    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
+        """Remove those that are as seen and forgotten."""
+
+        def step(records: Records, now: Micros) -> int:
+            sources = transitions.RULES[Transition.SWEEP].sources
+            gone = 0
+            for one in seen:
+                record = records.get(one.key)
+                if record is not None and record.version == one.version and record.standing_at(now) in sources:
+                    del records[one.key]
+                    gone += 1
+            return gone
+
+        return [_ask(step)]
+
+    def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
+        """Return a page by the order of key hashes."""
+
+        def step(records: Records, now: Micros) -> Page:
+            standing = (records[key]._replace(now=now, result=None) for key in sorted(records))
+            after = [one for one in standing if wanted.takes(one) and (cursor is None or one.key.hex() > cursor)]
+            return Page(after[:limit], after[limit - 1].key.hex() if len(after) > limit else None)
+
+        return _ask(step)
+
+    def tally(self) -> list[Ask[list[Tally]]]:
+        """Nothing of its own: a scan is as quick."""
+        return []
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        """There is no server."""
+        return []
+
+
+def _refused(records: Records, allowance: Allowance, now: Micros) -> Refusal | None:
+    kept = [
+        record
+        for record in records.values()
+        if quotas.holder(record.boundary, record.scope) == allowance.holder
+        and record.standing_at(now) is not Standing.FORGOTTEN
+    ]
+    made = sorted((record.created for record in kept), reverse=True)
+    filling = made[allowance.rate - 1] if allowance.rate is not None and len(made) >= allowance.rate else None
+    settled = [record.tombstone_until for record in kept if record.state not in (State.RUNNING, State.UNKNOWN)]
+    return quotas.judge(allowance, now, filling, len(kept), min(settled, default=None))
+
+
+def _at(record: Record, now: Micros) -> Record:
+    """The record as reported now; several times as quick as `_replace`."""
+    return Record(*record[:-1], now)
+
+
+def _ask(step: Step) -> Ask[Any]:
+    return Ask(step, _as_it_is)
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+def _change(records: Records, key: bytes, change: Callable[[Record], Record]) -> Record | None:
+    record = records.get(key)
+    if record is None:
+        return None
+    try:
+        records[key] = changed = change(record)
+    except IllegalTransition:
+        return None
+    return changed

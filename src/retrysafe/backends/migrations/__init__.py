@@ -1,0 +1,109 @@
+"""The versioned SQL files of each dialect."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.migrating import Migration
+
+VERSION = "SELECT max(version) FROM retrysafe_schema"
+_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+@cache
+def load(dialect: str) -> tuple[Migration, ...]:
+    """Return the migrations of a dialect ("sqlite", "postgresql") in order of version."""
+    found: list[Migration] = []
+    for file in _folder(dialect).iterdir():
+        match = _NAME.fullmatch(file.name)
+        if match is not None:
+            found.append(Migration(int(match[1]), match[2], _statements(file.read_text())))
+    return tuple(sorted(found))
+
+
+MOST_PARTITIONS = 1024
+_TABLE = "CREATE TABLE retrysafe_records ("
+
+
+def choose(dialect: str, partitions: int | None = None) -> tuple[Migration, ...]:
+    """The migrations of a dialect, with the records in so many partitions by key hash.
+
+    A key's hash leads to exactly one partition, so the primary key is as unique as in one table.
+    """
+    if partitions is None:
+        return load(dialect)
+    if dialect != "postgresql":
+        raise ConfigurationError(f"--partitions is for PostgreSQL; a {dialect} store has one table.")
+    if not 2 <= partitions <= MOST_PARTITIONS or partitions & (partitions - 1):
+        raise ConfigurationError(f"--partitions is a power of two from 2 to {MOST_PARTITIONS}, such as 16.")
+    return tuple(_partitioned(migration, partitions) for migration in load(dialect))
+
+
+def _partitioned(migration: Migration, count: int) -> Migration:
+    statements: list[str] = []
+    for statement in migration.statements:
+        if not statement.startswith(_TABLE):
+            statements.append(statement)
+            continue
+        statements.append(f"{statement} PARTITION BY HASH (key_hash)")
+        statements += [
+            f"CREATE TABLE retrysafe_records_p{number:04d} PARTITION OF retrysafe_records "
+            f"FOR VALUES WITH (MODULUS {count}, REMAINDER {number})"
+            for number in range(count)
+        ]
+    return migration._replace(statements=tuple(statements))
+
+
+def dialects() -> tuple[str, ...]:
+    """The dialects that have a schema."""
+    from importlib.resources import files
+
+    return tuple(sorted(path.name for path in files(__name__).iterdir() if path.joinpath("0001_records.sql").is_file()))
+
+
+def forward(dialect: str, version: int) -> tuple[str, ...]:
+    """Return the statements of one migration, and the one that records it."""
+    return _recorded(_migration(dialect, version))
+
+
+def _recorded(migration: Migration) -> tuple[str, ...]:
+    record = f"INSERT INTO retrysafe_schema (version, name) VALUES ({migration.version}, '{migration.name}')"
+    return (*migration.statements, record)
+
+
+def backward(dialect: str, version: int) -> tuple[str, ...]:
+    """Return the statements that undo one migration, and the one that forgets it; the first one takes all records."""
+    migration = _migration(dialect, version)
+    undone = _statements(_folder(dialect).joinpath(f"{version:04d}_{migration.name}.down.sql").read_text())
+    return undone if version == 1 else (f"DELETE FROM retrysafe_schema WHERE version = {version}", *undone)
+
+
+def _migration(dialect: str, version: int) -> Migration:
+    for migration in load(dialect):
+        if migration.version == version:
+            return migration
+    raise LookupError(f"retrysafe's {dialect} schema has no version {version}")
+
+
+def _folder(dialect: str) -> Any:
+    from importlib.resources import files
+
+    return files(__name__).joinpath(dialect)
+
+
+def script(dialect: str, after: int = 0, partitions: int | None = None) -> str:
+    """Return the SQL of the migrations after a version, for those who apply it themselves."""
+    parts = ["BEGIN;"]
+    for migration in choose(dialect, partitions):
+        if migration.version > after:
+            parts += [f"-- {migration.version:04d} {migration.name}"]
+            parts += [f"{statement};" for statement in _recorded(migration)]
+    return "\n".join([*parts, "COMMIT;"]) + "\n"
+
+
+def _statements(text: str) -> tuple[str, ...]:
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    return tuple(part.strip(" ;\n") for part in "\n".join(lines).split(";\n") if part.strip(" ;\n"))

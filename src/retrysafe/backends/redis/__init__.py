@@ -1,0 +1,1 @@
+"""Redis and Valkey: the store, its clients and its URLs."""

@@ -1,0 +1,437 @@
+"""Redis: one script per step, each judging the record by the transition table on the server's clock.
+
+Instants are microseconds; a Lua number holds them exactly, and they are returned as text because
+replies would be cut to 32 bits of fraction. Settled records expire natively when they are forgotten,
+and their end is published on the channel of their key's name, for those who wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from retrysafe.backends.sql import COLUMNS
+from retrysafe.protocol import quotas
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import (
+    Allowance,
+    Clocks,
+    Filter,
+    Finding,
+    Held,
+    Page,
+    Record,
+    Refusal,
+    StoredResult,
+    Tally,
+    Want,
+)
+from retrysafe.protocol.requests import Scan, Scanned, Script, Settings
+from retrysafe.protocol.store import Capabilities
+from retrysafe.protocol.transitions import RULES, Transition, kept_fingerprint, started_before, state_of
+
+_STORED_AS: Mapping[str, str] = {"tombstone_until": "forget"}
+"""Fields that hashes have had under another name since 0.1."""
+_COLUMNS = tuple(column for column in COLUMNS if column != "key_hash")  # the key is the hash's own name
+_FIELDS = tuple(_STORED_AS.get(column, column) for column in _COLUMNS)
+_TEXTS = ("boundary", "scope", "operation", "attempt", "effects")
+_NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "tombstone_until", "version")
+_PREFIX, _SUFFIX = b"retrysafe:{", b"}"
+_PAGE = 500
+"""How many keys a sweep looks at in one request."""
+
+_PRELUDE = (
+    """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local function text(number) return string.format('%.0f', number) end
+local function load()
+  local names = {"""
+    + ", ".join(f"'{name}'" for name in _FIELDS)
+    + """}
+  local values = redis.call('HMGET', KEYS[1], unpack(names))
+  if not values[5] then return nil end
+  local record = {}
+  for i, name in ipairs(names) do record[name] = values[i] or false end
+  return record, values
+end
+local function reply()
+  local record, values = load()
+  if not record then return false end
+  table.insert(values, text(now))
+  return values
+end
+local function standing(record)
+  if not record then return 'absent' end
+  if record.state == 'running' then
+    if tonumber(record.lease_until) > now then return 'running' else return 'lapsed' end
+  end
+  if record.state == 'unknown' then return 'unknown' end
+  if tonumber(record.forget) <= now then return 'forgotten' end
+  if tonumber(record.expires) <= now then return 'expired' end
+  return record.state
+end
+local function allowed(record, sources) return string.find(sources, ',' .. standing(record) .. ',', 1, true) end
+local function expire_at(forget) redis.call('PEXPIREAT', KEYS[1], text(math.ceil(forget / 1000))) end
+local function written(state, window, memory)
+  local forget = now + memory
+  redis.call('HSET', KEYS[1], 'state', state, 'updated', text(now), 'expires', text(now + window),
+    'forget', text(forget))
+  redis.call('HINCRBY', KEYS[1], 'version', 1)
+  if state == 'running' or state == 'unknown' then redis.call('PERSIST', KEYS[1]) else expire_at(forget) end
+end
+local function stored(body, media_type, codec_version)
+  redis.call('HDEL', KEYS[1], 'result', 'media_type', 'codec_version')
+  if media_type ~= '' or codec_version ~= '' then
+    redis.call('HSET', KEYS[1], 'media_type', media_type, 'codec_version', codec_version)
+    if string.sub(body, 1, 1) == '+' then redis.call('HSET', KEYS[1], 'result', string.sub(body, 2)) end
+  end
+end
+local function claimed(a, token, version, attempts, created)
+  redis.call('HSET', KEYS[1], 'boundary', a[1], 'scope', a[2], 'operation', a[3], 'fingerprint', a[4],
+    'attempt', a[5], 'effects', a[6], 'lease_until', text(now + a[7]), 'token', text(token),
+    'attempts', attempts, 'created', created, 'version', text(version - 1))
+  redis.call('HDEL', KEYS[1], 'result', 'media_type', 'codec_version')
+  written('running', a[8], a[9])
+end
+"""
+)
+
+# A scope's keys, by when they were made and by when they are forgotten; both are in one slot, which is not the
+# records' own, so that what becomes of a record later is not seen here.
+_ADMIT = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local function text(number) return string.format('%.0f', number) end
+local made, kept, key, rate, period, outstanding, memory = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]),
+  tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+redis.call('ZREMRANGEBYSCORE', made, '-inf', text(now - period))
+redis.call('ZREMRANGEBYSCORE', kept, '-inf', text(now))
+if redis.call('ZSCORE', kept, key) then return false end
+local filling, full = false, redis.call('ZCARD', kept)
+if rate > 0 then filling = redis.call('ZREVRANGE', made, rate - 1, rate - 1, 'WITHSCORES')[2] or false end
+if filling or (outstanding > 0 and full >= outstanding) then
+  local first = redis.call('ZRANGE', kept, 0, 0, 'WITHSCORES')[2] or false
+  return {text(now), filling and text(tonumber(filling)), full, first and text(tonumber(first))}
+end
+if rate > 0 then
+  redis.call('ZADD', made, text(now), key)
+  redis.call('PEXPIRE', made, text(math.ceil(period / 1000)))
+end
+redis.call('ZADD', kept, text(now + memory), key)
+local last = redis.call('ZRANGE', kept, -1, -1, 'WITHSCORES')[2]
+redis.call('PEXPIREAT', kept, text(math.ceil(tonumber(last) / 1000)))
+return false"""
+
+_SCRIPTS = {
+    "claim": """
+if standing(load()) == 'absent' then claimed(ARGV, now, now, 1, text(now)) end
+return reply()""",
+    "take": """
+local record = load()
+if not allowed(record, ARGV[10]) or record.attempt ~= ARGV[11] or record.version ~= ARGV[12] then return false end
+claimed(ARGV, math.max(tonumber(record.token) + 1, now), tonumber(record.version) + 1, ARGV[13], record.created)
+return reply()""",
+    # The wake-up may be forbidden to this user: that must not undo what is written.
+    "settle": """
+local record = load()
+if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record[ARGV[3]] ~= ARGV[4] then return 0 end
+stored(ARGV[8], ARGV[9], ARGV[10])
+written(ARGV[5], ARGV[6], ARGV[7])
+redis.pcall('PUBLISH', KEYS[1], '')
+return 1""",
+    "renew": """
+local record = load()
+if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record.token ~= ARGV[3] then return 0 end
+redis.call('HSET', KEYS[1], 'lease_until', text(now + ARGV[4]))
+written('running', ARGV[5], ARGV[6])
+return 1""",
+    "read": "return reply()",
+    "glance": """
+local values = reply()
+if not values then return false end
+for i = #values - 3, #values - 1 do values[i] = false end
+return values""",
+    # A record without its expiry would stay for ever: RESTORE and PERSIST do that.
+    "mend": """
+local record = load()
+if allowed(record, ARGV[1]) then return redis.call('DEL', KEYS[1]) end
+if record and record.state ~= 'running' and record.state ~= 'unknown' then expire_at(tonumber(record.forget)) end
+return 0""",
+}
+
+
+class RedisStore:
+    """Records as Redis hashes, one key each, so that every step stays in one slot of a cluster."""
+
+    capabilities = Capabilities(
+        name="redis",
+        transactions=False,
+        waits_in_transaction=False,
+        clock="the Redis server",
+        durability=(
+            "what its persistence keeps: every write with appendfsync always; with everysec, after a loss of power all "
+            "but the last second or two; without AOF, only what the last snapshot holds"
+        ),
+        failover="the writes that the replica had not received: replication is asynchronous",
+        cannot_survive=(
+            "a failover that loses a claim: another attempt may run while the first one does",
+            "a failover that loses a completion: the operation runs again",
+            "eviction, with a maxmemory-policy other than noeviction: as if the key had never been used",
+            "a loss of power with appendfsync everysec, or a crash with snapshots only: the last writes are gone",
+            "a restored backup: records since then are gone, and what they guarded may run again",
+        ),
+        choose_when="when duplicates are recognised downstream anyway, or rare doubt is bearable, and latency counts",
+        quotas=(
+            "about: keys are counted beside their records, in one more request, and as kept from their first claim to "
+            "the end of memory=, whatever becomes of the record; a claim that then fails is counted too"
+        ),
+    )
+
+    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+        """Count the key in the slot of its scope, which a cluster may have on another server than its record."""
+        allowance = want.quota
+        if allowance is None:
+            return []
+        made, kept = (b"retrysafe:quota:{" + allowance.holder.hex().encode() + b"}:" + name for name in _COUNTED)
+        args = (want.key, allowance.rate or 0, allowance.period, allowance.outstanding or 0, want.clocks.memory)
+        script = Script("admit", _ADMIT, (made, kept), args)
+        return [Ask(script, lambda answer: _refusal(allowance, answer))]
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+        """Write a first record, or return the one that is there."""
+        return Ask(_script("claim", want.key, _want_args(want)), _reader(want.key))
+
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        """Claim a record that is as seen and claimable."""
+        guard = (_sources(Transition.CLAIM), seen.attempt, seen.version, started_before(seen) + 1)
+        want = want._replace(fingerprint=kept_fingerprint(want, seen))
+        return Ask(_script("take", want.key, (*_want_args(want), *guard)), _reader(want.key))
+
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        """Settle the owner's record."""
+        guard = (_sources(event), held.attempt, "token", held.token)
+        return self._settle(held.key, guard, event, result, held.clocks)
+
+    def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
+        """Settle a record that is as seen."""
+        guard = (_sources(event), seen.attempt, "version", seen.version)
+        return self._settle(seen.key, guard, event, result, clocks)
+
+    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+        """Extend the leases, one script per key."""
+        return [self._renew(one) for one in held]
+
+    def read(self, key: bytes) -> Ask[Record | None]:
+        """Return the record."""
+        return Ask(_script("read", key, ()), _reader(key))
+
+    def sweep(self, limit: int) -> Iterator[Ask[int]]:
+        """Forgotten records expire natively. Walk over all keys for those that have lost their expiry: give it back
+        to them, and remove those that are forgotten, up to ``limit``; the answers count what was removed.
+        """
+        mend = _script("mend", b"", (_sources(Transition.SWEEP),))
+        cursor: str | None = None
+        removed = 0
+
+        def parse(answer: Scanned) -> int:
+            nonlocal cursor, removed
+            cursor = answer.cursor
+            gone = sum(int(reply) for _, reply in answer.found)
+            removed += gone
+            return gone
+
+        while True:
+            yield Ask(Scan(_PREFIX + b"*", cursor, _PAGE, mend, lasting=True), parse)
+            if cursor is None or removed >= limit:
+                return
+
+    def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
+        """Return a page in the order of Redis' own SCAN: while keys come and go, it may show one twice."""
+
+        def parse(answer: Scanned) -> Page:
+            records = [_record(key_of(name), reply) for name, reply in answer.found if reply]
+            return Page([record for record in records if wanted.takes(record)], answer.cursor)
+
+        return Ask(Scan(_PREFIX + b"*", cursor, limit, _script("glance", b"", ())), parse)
+
+    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
+        """Nothing to archive: forgotten records expire natively."""
+        return []
+
+    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
+        """Nothing to remove."""
+        return []
+
+    def tally(self) -> list[Ask[list[Tally]]]:
+        """Counting takes a scan."""
+        return []
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        """Look at eviction, persistence, replication and role, on every master."""
+        return [Ask(Settings(_SETTINGS), _findings)]
+
+    def _settle(
+        self, key: bytes, guard: tuple[Any, ...], event: Transition, result: StoredResult | None, clocks: Clocks
+    ) -> Ask[bool]:
+        target = RULES[event].target
+        assert target is not None
+        args = (*guard, target.value, clocks.window, clocks.memory, *_result_args(result))
+        return Ask(_script("settle", key, args), _is_one)
+
+    def _renew(self, held: Held) -> Ask[set[bytes]]:
+        clocks = held.clocks
+        args = (_sources(Transition.RENEW), held.attempt, held.token, clocks.lease, clocks.window, clocks.memory)
+        return Ask(_script("renew", held.key, args), lambda answer: {held.key} if answer == 1 else set())
+
+
+def name_of(key: bytes) -> bytes:
+    """The Redis key of a record, which is also the channel on which its end is published."""
+    return _PREFIX + key.hex().encode() + _SUFFIX
+
+
+def key_of(name: bytes) -> bytes:
+    """The record's key behind a Redis key."""
+    return bytes.fromhex(name[len(_PREFIX) : -len(_SUFFIX)].decode())
+
+
+def _script(name: str, key: bytes, args: tuple[Any, ...]) -> Script:
+    return Script(name, _PRELUDE + _SCRIPTS[name], (name_of(key),), args)
+
+
+def _sources(event: Transition) -> str:
+    return "," + ",".join(sorted(RULES[event].sources)) + ","
+
+
+def _want_args(want: Want) -> tuple[Any, ...]:
+    clocks = want.clocks
+    return (
+        *(want.boundary, want.scope, want.operation, want.fingerprint, want.attempt, want.effects),
+        *(clocks.lease, clocks.window, clocks.memory),
+    )
+
+
+def _result_args(result: StoredResult | None) -> tuple[Any, ...]:
+    """A body is marked with a plus sign, because an empty argument could not say that there is none."""
+    if result is None:
+        return ("", "", "")
+    return (b"" if result.body is None else b"+" + result.body, result.media_type, result.codec_version)
+
+
+_COUNTED = (b"made", b"kept")
+
+
+def _refusal(allowance: Allowance, answer: Any) -> Refusal | None:
+    if not answer:
+        return None
+    now, filling, kept, first = (None if value is None else int(value) for value in answer)
+    return quotas.judge(allowance, now or 0, filling, kept or 0, first) or quotas.room_again(allowance)
+
+
+def _is_one(answer: Any) -> bool:
+    return bool(answer == 1)
+
+
+def _reader(key: bytes) -> Callable[[Any], Record | None]:
+    return lambda answer: _record(key, answer) if answer else None
+
+
+def _record(key: bytes, answer: Sequence[Any]) -> Record:
+    values = dict(zip(_COLUMNS, answer, strict=False))
+    texts: dict[str, Any] = {name: values[name].decode() for name in _TEXTS}
+    numbers: dict[str, Any] = {name: int(values[name]) for name in _NUMBERS}
+    result = None
+    if values["media_type"] is not None:
+        result = StoredResult(values["result"], values["media_type"].decode(), int(values["codec_version"]))
+    return Record(
+        key=key,
+        fingerprint=values["fingerprint"],
+        state=state_of(values["state"].decode()),
+        result=result,
+        now=int(answer[-1]),
+        **texts,
+        **numbers,
+    )
+
+
+# ---------------------------------------------------------------- how the server is set up
+
+_SETTINGS = ("appendfsync", "save", "min-replicas-to-write", "maxmemory", "maxmemory-policy")
+_LAG = 10
+"""Seconds after which a replica that was not heard of is worth a warning."""
+
+Node = Mapping[str, str]
+
+
+def _findings(masters: Sequence[Node]) -> list[Finding]:
+    """What is to be said of the masters, each thing once."""
+    found = [finding for node in masters for look in _LOOKS for finding in look(node)]
+    return list(dict.fromkeys(found))
+
+
+def _role(node: Node) -> Iterator[Finding]:
+    if node.get("role", "master") != "master":
+        text = f"The server is a {node['role']}: claims must reach the master. Point store= at it, or use Sentinel."
+        yield Finding("refuse", "role", text)
+
+
+def _eviction(node: Node) -> Iterator[Finding]:
+    """Settled records have an expiry, so that even the volatile policies evict them."""
+    policy, bound = node.get("maxmemory_policy") or node.get("maxmemory-policy"), node.get("maxmemory")
+    if policy is None:
+        yield Finding("warn", "eviction", "The server does not tell its maxmemory-policy: make sure it is noeviction.")
+    elif policy != "noeviction" and bound not in (None, "0"):
+        text = (
+            f"maxmemory-policy is {policy} with maxmemory {bound}: records could be evicted, and their operations run "
+            "again. Set maxmemory-policy noeviction, or use a Redis of its own for retrysafe."
+        )
+        yield Finding("refuse", "eviction", text)
+    elif policy != "noeviction":
+        text = f"maxmemory-policy is {policy}: once maxmemory is set, records could be evicted. Set it to noeviction."
+        yield Finding("warn", "eviction", text)
+    else:
+        yield Finding("fact", "eviction", "noeviction: a full server refuses claims, and forgets none.")
+
+
+def _persistence(node: Node) -> Iterator[Finding]:
+    if node.get("aof_enabled") == "1":
+        yield _FSYNC.get(node.get("appendfsync", ""), _FSYNC_UNKNOWN)
+    elif "aof_enabled" in node:
+        saved = node.get("save")
+        text = "A crash forgets everything: there is neither AOF nor a snapshot."
+        if saved:
+            text = f"Snapshots only (save {saved}): a crash forgets all that was written since the last one."
+        elif saved is None:
+            text = "There is no AOF: a crash forgets at least what was written since the last snapshot."
+        yield Finding("warn", "persistence", text + " Set appendonly yes.")
+    else:
+        yield Finding("warn", "persistence", "The server does not tell how it persists what it acknowledges.")
+
+
+_FSYNC = {
+    "always": Finding("fact", "persistence", "AOF, appendfsync always: a crash loses nothing that was acknowledged."),
+    "everysec": Finding(
+        "fact", "persistence", "AOF, appendfsync everysec: a loss of power takes the last second or two."
+    ),
+    "no": Finding("warn", "persistence", "AOF, appendfsync no: a crash of the machine loses what was not synced yet."),
+}
+_FSYNC_UNKNOWN = Finding("warn", "persistence", "AOF is on, but the server does not tell its appendfsync.")
+
+
+def _replication(node: Node) -> Iterator[Finding]:
+    replicas = int(node.get("connected_slaves", "0"))
+    if not replicas:
+        return
+    kept = node.get("min-replicas-to-write", "0")
+    text = f"{replicas} replicas, asynchronous (min-replicas-to-write {kept}): a failover loses what they had not got."
+    yield Finding("fact", "replication", text)
+    for number in range(replicas):
+        replica = dict(part.split("=", 1) for part in node.get(f"slave{number}", "").split(",") if "=" in part)
+        lag = replica.get("lag", "0")
+        if replica.get("state", "online") != "online" or int(lag) > _LAG:
+            where = f"{replica.get('ip')}:{replica.get('port')}"
+            text = f"Replica {where} is {replica.get('state')}, last heard of {lag} s ago: a failover to it loses more."
+            yield Finding("warn", "replication", text)
+
+
+_LOOKS: tuple[Callable[[Node], Iterator[Finding]], ...] = (_role, _eviction, _persistence, _replication)

@@ -1,0 +1,1 @@
+"""One file per client library of SQL databases, imported only when its library is used."""

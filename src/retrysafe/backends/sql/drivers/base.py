@@ -1,0 +1,250 @@
+"""What the SQL executors share: parameter styles, the chain of a query, and what errors mean."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from retrysafe.backends.sql.drivers.pooler import PREPARED
+from retrysafe.errors import ConfigurationError, RetryTransaction, SchemaOutdated, StoreUnavailable
+from retrysafe.protocol.exception_groups import leaves
+from retrysafe.protocol.records import Finding
+from retrysafe.protocol.requests import Query, Rows
+
+_PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")
+RESTART_ALL = "40001"
+RESTART = frozenset({RESTART_ALL, "40P01"})
+_ABORTED = "25P02"
+_STORE_CLASSES = frozenset({"08", "25", "53", "54", "55", "57", "58", "XX"})
+"""Classes of SQLSTATE that speak of the server, the connection or its locks, not of anybody's data."""
+_NO_SCHEMA = frozenset({"42P01", "42703"})
+_NAME_UNKNOWN = frozenset({"26000", "42P05"})
+"""The session does not know a prepared statement, or knows another by its name: a pooler has changed the session."""
+LOCKED = "55P03"
+_PROTOCOL = "08P01"
+_SERVER_AWAY = frozenset({"25006", "53300", "57P01", "57P02", "57P03"})
+"""States of a server that is read-only, full, shut down or starting: no statement is to blame for them."""
+_LOST_CONNECTIONS = frozenset({"psycopg.OperationalError", "psycopg2.OperationalError"})
+"""What drivers raise without a SQLSTATE when there is no connection, or none any more."""
+NO_SAVEPOINT = "3B001"
+_MYSQL_STATES = {
+    **dict.fromkeys((1020, 1213, 3101), RESTART_ALL),
+    **dict.fromkeys((1205, 3572), LOCKED),
+    1305: NO_SAVEPOINT,
+    1146: "42P01",
+    1054: "42703",
+    **dict.fromkeys((1290, 1792, 1836, 3100), "25006"),  # read-only: a replica, or a primary that was demoted
+    **dict.fromkeys((1021, 1041, 1114), "53100"),
+    **dict.fromkeys((1040, 1203, 1226), "53300"),
+    **dict.fromkeys((1153, 1301, 2020), "54000"),  # larger than max_allowed_packet
+    **dict.fromkeys((1053, 1079, 1927), "57P01"),
+    **dict.fromkeys((1317, 1907, 1969, 3024), "57014"),
+    **dict.fromkeys((0, 1158, 1159, 1160, 1161, 1184, 1429, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 4031), "08S01"),
+    **dict.fromkeys((1042, 1043, 1044, 1045, 1047, 1049, 1129, 1130, 1698), "08004"),
+    **dict.fromkeys((1028, 1030, 1180, 1181, 1187, 1194), "XX000"),
+}
+"""Errors of MySQL and MariaDB, and of their drivers, as the SQLSTATE that means the same elsewhere."""
+_SQLITE_BUSY = 5
+MIGRATE = "Run:  retrysafe migrate --store URL"
+
+ABORTED = (
+    "An earlier error in the transaction has aborted it, so nothing in it can be committed: roll it back. "
+    "To go on after a statement that may fail, put a savepoint around it."
+)
+AUTOCOMMIT = (
+    "tx= is a connection in autocommit mode, so the claim and the work could not commit together. "
+    "Begin a transaction first, and pass the connection inside it."
+)
+
+ENGINE_AUTOCOMMIT = (
+    "store= is an engine in AUTOCOMMIT mode, so what is done in a transaction of the boundary's own would not be "
+    "rolled back with it. Nothing was run. Give an engine that begins transactions: create_engine(…) without "
+    "isolation_level='AUTOCOMMIT' and without autocommit in connect_args=, or this one with "
+    "engine.execution_options(isolation_level='READ COMMITTED')."
+)
+
+
+@lru_cache(maxsize=512)
+def positional(sql: str, style: str) -> tuple[str, tuple[str, ...]]:
+    """Render ``:name`` parameters in a positional style ("?", "%s" or "$"), with the names in order."""
+    names: list[str] = []
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[1]
+        if style == "$":
+            if name not in names:
+                names.append(name)
+            return f"${names.index(name) + 1}"
+        names.append(name)
+        return style
+
+    return _PARAMETER.sub(replace, sql.replace("%", "%%") if style == "%s" else sql), tuple(names)
+
+
+def arguments(query: Query, style: str) -> tuple[str, list[Any]]:
+    """Return the statement and its arguments for a positional style."""
+    sql, names = positional(query.sql, style)
+    return sql, [query.params[name] for name in names]
+
+
+def in_turn(query: Query, perform: Callable[[Query], Rows]) -> Rows:
+    """Perform a query, and what it names to follow as long as there is no row."""
+    while True:
+        try:
+            rows = perform(query)
+            following = query.written if query.written and rows.affected else query.otherwise
+        except Exception as error:  # noqa: BLE001 - only what the query names is an answer
+            rows, following = NO_ROWS, refused(query, error)
+        if rows.rows or following is None:
+            return rows
+        query = following
+
+
+async def ain_turn(query: Query, perform: Callable[[Query], Awaitable[Rows]]) -> Rows:
+    """`in_turn` for async executors."""
+    while True:
+        try:
+            rows = await perform(query)
+            following = query.written if query.written and rows.affected else query.otherwise
+        except Exception as error:  # noqa: BLE001 - only what the query names is an answer
+            rows, following = NO_ROWS, refused(query, error)
+        if rows.rows or following is None:
+            return rows
+        query = following
+
+
+NO_ROWS = Rows([], 0)
+
+
+def refused(query: Query, error: Exception) -> Query | None:
+    """What to perform instead after an error that is an answer; any other error is raised."""
+    state = sqlstate(error) if query.refusals else None
+    if state is None or state not in query.refusals:
+        raise error
+    return query.refusals[state]
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of a driver's error, also when SQLAlchemy or Django has wrapped it."""
+    for candidate in (error, _drivers(error), _drivers(error).__cause__):
+        state = _mysql_state(candidate) or _sqlite_state(candidate) or getattr(candidate, "sqlstate", None)
+        if isinstance(state, str):
+            return state
+    return None
+
+
+def _drivers(error: BaseException) -> BaseException:
+    """The driver's error inside the one that SQLAlchemy or Django made of it."""
+    wrapped = error.__cause__ if type(error).__module__ == "django.db.utils" else getattr(error, "orig", None)
+    return wrapped or error
+
+
+def _mysql_state(error: BaseException | None) -> str | None:
+    """The SQLSTATE by the number of a MySQL error, which says more than the one that its server sends."""
+    if not any(kind.__name__ == "MySQLError" for kind in type(error).__mro__):
+        return None
+    number = error.args[0] if error is not None and error.args else None
+    return _MYSQL_STATES.get(number, "HY000") if isinstance(number, int) else "08S01"
+
+
+def wants_restart(error: BaseException) -> bool:
+    """Whether the database asked for the whole transaction again: serialization failure or deadlock.
+
+    Of a group, one error is enough, for nothing of the transaction is left; but not if the work was interrupted too.
+    """
+    found = leaves(error)
+    asked = any(isinstance(leaf, RetryTransaction) or sqlstate(leaf) in RESTART for leaf in found)
+    return asked and all(isinstance(leaf, Exception) for leaf in found)
+
+
+def _sqlite_state(error: BaseException | None) -> str | None:
+    """The SQLSTATE of the one error of SQLite's that is an answer; it has no number of its own."""
+    unknown = type(error).__module__ == "sqlite3" and str(error).startswith("no such savepoint")
+    return NO_SAVEPOINT if unknown else None
+
+
+_USERS_OWN = frozenset(
+    {"IntegrityError", "DataError", "IntegrityConstraintViolationError", "TriggeredDataChangeViolationError"}
+)
+"""Class names, in every driver, of errors that the user's data caused: they surface at a flush or commit."""
+
+
+def fail(error: Exception, *, alone: bool = False) -> NoReturn:
+    """Raise the error of ours that a driver's error amounts to; what the user's data caused stays as it is.
+
+    ``alone``: the statement was in a transaction of its own, which can simply be put again.
+    """
+    mine = translated(error, alone=alone)
+    if mine is error:
+        raise error
+    raise mine from error
+
+
+def translated(error: Exception, *, alone: bool = False) -> Exception:
+    """What `fail` raises."""
+    if not _USERS_OWN.isdisjoint(kind.__name__ for kind in type(error).__mro__):
+        return error
+    state = sqlstate(error)
+    text = str(_drivers(error)).strip() or type(error).__name__
+    if "retrysafe_" in text and (state in _NO_SCHEMA or "no such" in text):
+        first = text.splitlines()[0]
+        return SchemaOutdated(f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=.")
+    if state in _NAME_UNKNOWN:
+        return StoreUnavailable(f"{text}. {PREPARED}")
+    if state is not None and not alone:
+        if state in RESTART:
+            return RetryTransaction(text)
+        if state == _ABORTED:
+            return ConfigurationError(ABORTED)
+        if state[:2] not in _STORE_CLASSES:
+            return error
+    return StoreUnavailable(text, unsent=_was_busy(error), transient=alone and state in RESTART)
+
+
+def unreplicated(source: str | None, text: str | None) -> Finding | None:
+    """What a notice of PostgreSQL means: a commit whose wait for a synchronous replica was ended, or nothing to us.
+
+    ``source`` is the function of the server that said it; the text may be in any language.
+    """
+    if source != "SyncRepWaitForLSN":
+        return None
+    return Finding(
+        "warn",
+        "synchronous_replication",
+        f"A commit is on this server, and perhaps on no replica: a failover may lose it. The server says: {text}",
+    )
+
+
+def unheard(finding: Finding) -> None:
+    """What a client does with what it hears while nobody uses it."""
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether a driver's error says that its server cannot be reached, is full, or takes no writes for now."""
+    state = sqlstate(error)
+    if state is not None:
+        return (state.startswith("08") and state != _PROTOCOL) or state in _SERVER_AWAY
+    names = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(_drivers(error)).__mro__}
+    return not _LOST_CONNECTIONS.isdisjoint(names)
+
+
+def _was_busy(error: Exception) -> bool:
+    """Whether SQLite refused because of another writer: then nothing was done, and we have waited already."""
+    code = getattr(_drivers(error), "sqlite_errorcode", 0)
+    return code & 0xFF == _SQLITE_BUSY
+
+
+def this_process() -> Callable[[], bool]:
+    """A test that is true until a fork: what a child inherits, it must not end."""
+    pid = os.getpid()
+    return lambda: os.getpid() == pid
+
+
+def url_options(options: Mapping[str, str], known: tuple[str, ...], url_kind: str) -> None:
+    """Refuse an option that a URL cannot have."""
+    for name in options:
+        if name not in known:
+            raise ConfigurationError(f"store=: a {url_kind} URL has no option {name!r}; it has {', '.join(known)}.")

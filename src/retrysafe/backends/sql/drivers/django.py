@@ -1,0 +1,431 @@
+"""Django: the aliases of DATABASES, and the atomic blocks of this thread.
+
+Leased requests go over connections of our own, made from the alias's settings, because the thread's
+connection may be in an atomic block of the user's. Transactions are atomic blocks on the thread's
+connection, so that the ORM works inside them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import django.db
+from django.core import mail
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import TransactionManagementError
+from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
+
+from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, this_process
+from retrysafe.backends.sql.drivers.encoding import refuse_encoding
+from retrysafe.backends.sql.drivers.own import ALL_LENT, CHECKOUT, MOST_CONNECTIONS
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.locks import Places
+from retrysafe.protocol.requests import Query, Rows
+
+_DEADLINES: dict[str, dict[str, Any]] = {
+    "postgresql": {
+        "connect_timeout": 10,
+        "tcp_user_timeout": 10_000,
+        "keepalives_idle": 10,
+        "keepalives_interval": 3,
+        "keepalives_count": 3,
+    },
+    "mysql": {"connect_timeout": 10, "read_timeout": 10, "write_timeout": 10},
+}
+"""Vendor → options of our own connections, under those that DATABASES gives: a silent server counts as gone."""
+
+_IMPATIENT: dict[str, dict[str, Any]] = {"sqlite": {"timeout": 0.15}}
+"""Vendor → options of the heartbeat's connections: a renewal is tried again long before the lease lapses."""
+
+MARKED = (
+    "An earlier error in the atomic block has marked it for rollback, so nothing in it can be committed. "
+    "Let the error leave the block; to go on after a statement that may fail, put transaction.atomic() around it."
+)
+ON_A_LOOP = (
+    "Django's connections are sync, and an event loop is running in this thread: put the whole guarded function "
+    "into asgiref.sync.sync_to_async, or use a boundary on a URL."
+)
+
+
+# ---------------------------------------------------------------- aliases
+
+
+def names(alias: str) -> bool:
+    """Whether DATABASES has this alias."""
+    try:
+        return alias in connections
+    except (ImproperlyConfigured, ImportError) as error:
+        raise ConfigurationError(
+            f"store={alias!r} looks like an alias of Django's DATABASES, but Django is not configured: "
+            f"set DJANGO_SETTINGS_MODULE first. (A file is sqlite:///its-path.) {error}"
+        ) from error
+
+
+def known() -> str:
+    """The aliases of DATABASES, to be shown."""
+    return ", ".join(repr(alias) for alias in connections)
+
+
+def vendor(alias: str) -> str:
+    """The kind of database behind an alias; opens no connection."""
+    try:
+        wrapper: Any = connections[alias]
+    except ImproperlyConfigured as error:
+        raise ConfigurationError(f"store={alias!r}: {error}") from error
+    if wrapper.vendor == "postgresql" and wrapper.Database.__name__ != "psycopg":
+        raise ConfigurationError(
+            f"store={alias!r}: Django uses psycopg2; retrysafe needs psycopg 3 (pip install psycopg)."
+        )
+    return str(wrapper.vendor)
+
+
+def address(alias: str) -> str:
+    """An alias as it is shown."""
+    return f"Django alias {alias!r}"
+
+
+def file_name(alias: str) -> str | None:
+    """The file of an alias, if its database is SQLite."""
+    connection = connections[alias]
+    return str(connection.settings_dict["NAME"]) if connection.vendor == "sqlite" else None
+
+
+def connection_of(tx: str | BaseDatabaseWrapper | ConnectionProxy) -> BaseDatabaseWrapper:
+    """The connection of this thread that ``tx=`` names or stands for."""
+    if isinstance(tx, BaseDatabaseWrapper):
+        return tx
+    alias = tx if isinstance(tx, str) else tx.alias
+    try:
+        return connections[alias]
+    except ConnectionDoesNotExist as error:
+        raise ConfigurationError(f"tx={alias!r} is no alias of Django's DATABASES, which has {known()}.") from error
+    except ImproperlyConfigured as error:
+        raise ConfigurationError(f"tx={alias!r} is an alias of Django's DATABASES at most: {error}") from error
+
+
+# ---------------------------------------------------------------- performing
+
+
+def perform(connection: BaseDatabaseWrapper, query: Query) -> Rows:
+    """Perform one statement."""
+    sql, args = arguments(query, "%s")
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            _prepare_if_direct(connection.connection)
+        cursor.execute(sql, args)
+        if cursor.description is None:
+            return Rows([], cursor.rowcount)
+        rows = [tuple(row) for row in cursor.fetchall()]
+    return Rows(rows, len(rows))
+
+
+def _prepare_if_direct(driver: Any) -> None:
+    """Django prepares nothing by name, unless OPTIONS says so (prepare_threshold and server_side_binding)."""
+    if driver.prepare_threshold is not None:
+        from retrysafe.backends.sql.drivers.psycopg import prepare_if_direct
+
+        prepare_if_direct(driver)
+
+
+@contextmanager
+def _translating(*, alone: bool = False) -> Iterator[None]:
+    """Raise the errors of ours that Django's amount to."""
+    try:
+        yield
+    except SynchronousOnlyOperation as error:
+        raise ConfigurationError(ON_A_LOOP) from error
+    except TransactionManagementError as error:
+        raise ConfigurationError(MARKED) from error
+    except django.db.Error as error:
+        fail(error, alone=alone)
+
+
+class InAtomic:
+    """An executor on a connection in an atomic block."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.handle: Any = connection
+        self.execute = self
+
+    def __call__(self, request: Query, /) -> Rows:
+        if request.writes and _was_ended(self.handle):
+            return Rows([], 0)  # the handler ended the transaction by SQL: the write must not commit alone
+        with _translating(), transaction.mark_for_rollback_on_error(using=self.handle.alias):
+            return in_turn(request, lambda query: perform(self.handle, query))
+
+
+def _was_ended(connection: Any) -> bool:
+    """Whether SQLite is in no transaction although Django believes so; PostgreSQL's records know their transaction."""
+    return connection.vendor == "sqlite" and not connection.connection.in_transaction
+
+
+def join(connection: BaseDatabaseWrapper, store: str) -> InAtomic:
+    """An executor on the caller's atomic block, which must be on the alias that the store has, if it is one."""
+    mine = address(connection.alias)
+    if store.startswith(address("")[:-1]) and store != mine:
+        raise ConfigurationError(f"tx= is on {mine}, but store= is {store}: they cannot commit together.")
+    try:
+        connection.validate_thread_sharing()
+    except django.db.Error as error:
+        raise ConfigurationError(f"tx= is a connection of another thread. Pass tx={connection.alias!r}.") from error
+    if not connection.in_atomic_block:
+        using = "" if connection.alias == django.db.DEFAULT_DB_ALIAS else repr(connection.alias)
+        raise ConfigurationError(
+            f"tx= is {mine}, which is in no atomic block of this thread: the claim and the work could not commit "
+            f"together. Use `with transaction.atomic({using}):` around the claim."
+        )
+    refuse_encoding(connection.connection)
+    return InAtomic(connection)
+
+
+# ---------------------------------------------------------------- the boundary's own transactions
+
+
+class _Undone(Exception):
+    """Leaves an atomic block so that it rolls back."""
+
+
+class OwnAtomic(InAtomic):
+    """An atomic block that we open and end, with a savepoint inside that Django knows of: it drops hooks with it."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        super().__init__(connection)
+        self._block: Any = None
+        self._savepoint: str | None = None
+        self._hooks: list[Any] = []
+
+    def __call__(self, request: Query, /) -> Rows:
+        if request.control is None:
+            return super().__call__(request)
+        with _translating():
+            match request.control:
+                case "begin":
+                    self._begin()
+                case "savepoint":
+                    self._savepoint = self.handle.savepoint()
+                    self.handle.savepoint_ids.append(self._savepoint)
+                case "rollback_to_savepoint":
+                    self._back_to_savepoint()
+                case "commit":
+                    self._commit()
+                case _:
+                    self.roll_back()
+        return Rows([], 0)
+
+    def _begin(self) -> None:
+        connection = self.handle
+        if connection.in_atomic_block and not _is_tests_own(connection):
+            raise ConfigurationError(
+                "A transactional claim was made inside an atomic block (or ATOMIC_REQUESTS) on "
+                f"{address(connection.alias)}, whose commit it could not wait for. Pass tx={connection.alias!r} "
+                "to join it, or make the claim outside it (@transaction.non_atomic_requests)."
+            )
+        if not connection.in_atomic_block and not connection.get_autocommit():
+            raise ConfigurationError(
+                f"{address(connection.alias)} has AUTOCOMMIT switched off, so Django's atomic blocks do not commit. "
+                "Switch it on, or manage the transaction yourself and pass tx=."
+            )
+        block: Any = transaction.atomic(using=connection.alias, durable=True)
+        block.__enter__()
+        self._block = block
+
+    def _back_to_savepoint(self) -> None:
+        savepoint = self._forget_savepoint()
+        self.handle.needs_rollback = False
+        self.handle.savepoint_rollback(savepoint)
+
+    def _forget_savepoint(self) -> str | None:
+        """Let go of it without a word to the database: it ends with the transaction."""
+        savepoint, self._savepoint = self._savepoint, None
+        if savepoint in self.handle.savepoint_ids:
+            self.handle.savepoint_ids.remove(savepoint)
+        return savepoint
+
+    def _leave(self, error: Exception | None = None) -> None:
+        self._forget_savepoint()
+        block, self._block = self._block, None
+        block.__exit__(None if error is None else type(error), error, None)
+
+    def _commit(self) -> None:
+        """Commit, and set aside the user's on_commit hooks: they must not run before all is recorded."""
+        connection = self.handle
+        if connection.needs_rollback:  # then Django would roll back without a word
+            raise ConfigurationError(MARKED)
+        self._hooks, connection.run_on_commit = connection.run_on_commit, []
+        self._leave()  # if its reply is lost, the record tells whether it came to pass, and so whether the hooks run
+        if connection.in_atomic_block:  # a test's, which is never committed
+            connection.run_on_commit, self._hooks = self._hooks, []
+
+    def after_commit(self) -> None:
+        """Run the user's on_commit hooks; their errors are the user's."""
+        hooks, self._hooks = self._hooks, []
+        if hooks:
+            self.handle.run_on_commit = hooks
+            self.handle.run_and_clear_commit_hooks()
+
+    def roll_back(self) -> None:
+        """Leave the block if it is still open, so that it rolls back."""
+        if self._block is not None:
+            self._leave(_Undone())
+
+
+# ---------------------------------------------------------------- Django's tests
+
+
+def _is_in_test(connection: Any) -> bool:
+    """Whether a Django TestCase holds a transaction around everything, which it rolls back in the end."""
+    return any(block._from_testcase for block in connection.atomic_blocks)
+
+
+def _is_tests_own(connection: Any) -> bool:
+    """Whether the innermost atomic block is a TestCase's, not the code's under test."""
+    return bool(connection.atomic_blocks) and connection.atomic_blocks[-1]._from_testcase
+
+
+def _is_test_run() -> bool:
+    """Whether Django's test environment is set up: its databases are dropped, so nothing may stay connected."""
+    return hasattr(mail, "outbox")
+
+
+# ---------------------------------------------------------------- the client
+
+
+class DjangoClient:
+    """Up to ten connections of our own per process, the one used last first; they live as long as CONN_MAX_AGE says.
+
+    In a TestCase, whose transaction no other connection can look into, and on a database in memory, requests go
+    over the thread's connection.
+    """
+
+    def __init__(self, alias: str, *, impatient: bool = False) -> None:
+        self._alias = alias
+        self._impatient = impatient
+        self._idle: deque[Any] = deque()
+        self._places = Places(MOST_CONNECTIONS)
+        self._closed = False
+
+    def __call__(self, request: Query, /) -> Rows:
+        with self._lent(request) as connection, _translating(alone=True):
+            return in_turn(request, lambda query: perform(connection, query))
+
+    @contextmanager
+    def transaction(self) -> Iterator[OwnAtomic]:
+        """Lend this thread's connection for one transaction."""
+        here = this_process()
+        opened = OwnAtomic(connections[self._alias])
+        try:
+            yield opened
+        finally:
+            if here():
+                with suppress(django.db.Error):
+                    opened.roll_back()
+
+    def close(self) -> None:
+        """Close our connections; one in use is closed when it comes back."""
+        self._closed = True
+        self._hang_up()
+
+    # ------------------------------------------------------------ lending
+
+    @contextmanager
+    def _lent(self, request: Query) -> Iterator[Any]:
+        threads: Any = connections[self._alias]
+        _refuse_waiting_for_itself(threads, request)
+        if _is_in_test(threads) or _is_in_memory(threads):
+            yield threads
+            return
+        here = this_process()
+        with self._places.taken(CHECKOUT, StoreUnavailable(ALL_LENT, unsent=True)):
+            connection = self._connected(threads)
+            try:
+                yield connection
+            finally:
+                if here():
+                    self._take_back(connection)
+
+    def _connected(self, like: Any) -> Any:
+        connection = self._idle_one(like) or self._made(like)
+        try:
+            connection.ensure_connection()
+        except SynchronousOnlyOperation as error:
+            raise ConfigurationError(ON_A_LOOP) from error
+        except ImproperlyConfigured as error:
+            raise ConfigurationError(str(error)) from error
+        except django.db.Error as error:
+            raise StoreUnavailable(str(error).strip(), unsent=True) from error
+        return connection
+
+    def _idle_one(self, like: Any) -> Any:
+        while self._idle:
+            with suppress(IndexError):
+                connection = self._idle.pop()
+                if _place(connection) == _place(like):
+                    return connection
+                _close(connection)  # a test run has moved the alias to another database
+        return None
+
+    def _made(self, like: Any) -> Any:
+        """A connection with the alias's settings as they are now, in autocommit mode, for one thread after another."""
+        settings = dict(like.settings_dict)
+        options = settings["OPTIONS"]
+        if not options.get("pool"):
+            options = {**_DEADLINES.get(like.vendor, {}), **options}
+        if self._impatient:
+            options = {**options, **_IMPATIENT.get(like.vendor, {})}
+        settings.update(AUTOCOMMIT=True, OPTIONS=options)
+        connection = type(like)(settings, self._alias)
+        connection.inc_thread_sharing()
+        return connection
+
+    def _take_back(self, connection: Any) -> None:
+        broken = connection.errors_occurred
+        with suppress(django.db.Error):
+            connection.close_if_unusable_or_obsolete()
+        if connection.connection is None:
+            if broken:
+                self._hang_up()  # the others were connected to the same server
+        elif self._closed or _is_test_run():
+            _close(connection)
+        else:
+            self._idle.append(connection)
+
+    def _hang_up(self) -> None:
+        with suppress(IndexError):
+            while True:
+                _close(self._idle.pop())
+
+
+def _close(connection: Any) -> None:
+    with suppress(django.db.Error):
+        connection.close()
+
+
+def _place(connection: Any) -> tuple[Any, ...]:
+    return tuple(connection.settings_dict[name] for name in ("NAME", "HOST", "PORT", "USER"))
+
+
+def _is_in_memory(connection: Any) -> bool:
+    if connection.vendor != "sqlite" or not connection.is_in_memory_db():
+        return False
+    if connection.settings_dict["NAME"] == ":memory:":
+        raise ConfigurationError(
+            f"{address(connection.alias)} is ':memory:', another database for every thread: give it a file, "
+            "or 'file:name?mode=memory&cache=shared' as Django's tests do."
+        )
+    return True
+
+
+def _refuse_waiting_for_itself(connection: Any, request: Query) -> None:
+    """SQLite has one writer: another connection would wait for the atomic block that waits for it."""
+    writes = request.writes or request.otherwise is not None
+    if writes and connection.vendor == "sqlite" and connection.in_atomic_block and not _is_tests_own(connection):
+        raise ConfigurationError(
+            "A leased record was to be written inside an atomic block (or ATOMIC_REQUESTS) on "
+            f"{address(connection.alias)}. SQLite has one writer, so it would wait for that block. Make the claim "
+            "outside it (@transaction.non_atomic_requests), or use effects='transactional' with tx=."
+        )

@@ -1,0 +1,344 @@
+"""SQLAlchemy 2: engines, connections and sessions, sync and async.
+
+Statements go through ``exec_driver_sql`` with positional parameters: ``text()`` would read casts as
+parameters. Async objects run the sync code with ``run_sync``, so there is one copy of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, exc
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from retrysafe.backends.sql.drivers.base import (
+    AUTOCOMMIT,
+    ENGINE_AUTOCOMMIT,
+    NO_SAVEPOINT,
+    arguments,
+    fail,
+    in_turn,
+    this_process,
+)
+from retrysafe.backends.sql.drivers.encoding import refuse_encoding
+from retrysafe.backends.sql.drivers.pooler import is_direct, question
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.protocol.requests import Copy, Query, Rows
+
+_STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}
+_Failures = (exc.DBAPIError, exc.TimeoutError, OSError)
+
+
+def perform(connection: Connection, query: Query) -> Rows:
+    """Perform one statement."""
+    if connection.dialect.name == "postgresql":
+        _leads_directly(connection)
+    sql, args = arguments(query, _STYLES[connection.dialect.paramstyle])
+    cursor = connection.exec_driver_sql(sql, tuple(args))
+    if not cursor.returns_rows:
+        return Rows([], cursor.rowcount)
+    rows = [tuple(row) for row in cursor.fetchall()]
+    return Rows(rows, len(rows))
+
+
+_DIRECT = "retrysafe_direct"
+
+
+def _leads_directly(connection: Connection) -> bool:
+    """Whether it is as good as PostgreSQL itself; a pooler may change the session between two messages to asyncpg's.
+
+    Behind a pooler it prepares nothing by name any more, or is refused.
+    """
+    known: dict[Any, Any] = connection.info  # kept as long as the driver's connection
+    if _DIRECT not in known:
+        known[_DIRECT] = _asked(connection, _dbapi(connection))
+    return bool(known[_DIRECT])
+
+
+def _asked(connection: Connection, driver: Any) -> bool:
+    if hasattr(driver, "get_server_pid"):
+        return is_direct(connection.exec_driver_sql(question(driver.get_server_pid())).one())
+    if getattr(driver, "prepare_threshold", None) is None:
+        return True  # it prepares nothing by name, wherever it leads
+    direct = is_direct(connection.exec_driver_sql(question(driver.info.backend_pid)).one())
+    if not direct:
+        driver.prepare_threshold = None
+    return direct
+
+
+def _alone(connection: Connection, request: Query) -> Rows:
+    """Perform a request that commits by itself, also where a listener of the engine has begun a transaction for it."""
+    rows = in_turn(request, lambda query: perform(connection, query))
+    if _is_open(_dbapi(connection)):
+        connection.commit()
+    return rows
+
+
+def _is_open(driver: Any) -> bool:
+    """Whether a driver's connection is in a transaction, as far as it can be told without asking the server."""
+    if hasattr(driver, "in_transaction"):
+        return bool(driver.in_transaction)  # sqlite3, aiosqlite
+    if hasattr(driver, "is_in_transaction"):
+        return bool(driver.is_in_transaction())  # asyncpg
+    if hasattr(driver, "get_autocommit"):  # an answer with rows says nothing of a transaction that it has begun
+        return not driver.get_autocommit() or _mysql_in_transaction(driver)
+    return bool(getattr(getattr(driver, "info", None), "transaction_status", True))  # psycopg; others do not tell
+
+
+def _mysql_in_transaction(driver: Any) -> bool:
+    if hasattr(driver, "get_transaction_status"):
+        return bool(driver.get_transaction_status())  # asyncmy
+    return bool((getattr(driver, "server_status", None) or 0) & _IN_TRANSACTION)  # PyMySQL
+
+
+_IN_TRANSACTION = 1
+"""MySQL's SERVER_STATUS_IN_TRANS."""
+
+
+class InTransaction:
+    """An executor on a connection or session; transaction control goes through its methods."""
+
+    def __init__(self, handle: Connection | Session) -> None:
+        self.handle = handle
+        self.execute = self
+        self._savepoint: Any = None
+
+    def __call__(self, request: Query | Copy, /) -> Rows:
+        if isinstance(request, Copy):
+            raise ConfigurationError("A SQLAlchemy engine cannot rotate partitions: give the store as a URL.")
+        try:
+            if request.control is not None:
+                return self._control(request)
+            self._end_savepoint_before(request)
+            connection = self._connection()
+            if request.writes and _ended(connection):
+                return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
+            return in_turn(request, lambda query: perform(connection, query))
+        except (exc.PendingRollbackError, exc.ResourceClosedError) as error:
+            raise StoreUnavailable(str(error)) from error
+        except _Failures as error:
+            fail(error)
+
+    def _end_savepoint_before(self, request: Query) -> None:
+        """A store's own savepoint takes ours along when it is released: SQLAlchemy must know that ours has ended."""
+        if NO_SAVEPOINT in request.refusals and self._savepoint is not None and self._savepoint.is_active:
+            self._savepoint.commit()
+
+    def _connection(self) -> Connection:
+        return self.handle if isinstance(self.handle, Connection) else self.handle.connection()
+
+    def _control(self, request: Query) -> Rows:
+        match request.control:
+            case "begin":
+                _begin(self._connection(), request.sql)
+                _refuse_autocommit(self._connection(), ENGINE_AUTOCOMMIT)
+            case "savepoint":
+                self._savepoint = self.handle.begin_nested()
+            case "rollback_to_savepoint":
+                if self._savepoint.is_active or isinstance(self.handle, Session):
+                    self._savepoint.rollback()
+            case "commit":
+                self.handle.commit()
+            case _:
+                self.handle.rollback()
+        return Rows([], 0)
+
+
+def _begin(connection: Connection, sql: str) -> None:
+    """SQLite must be told to begin for writing, unless a listener of the engine does so; others begin by themselves."""
+    _let_listeners_begin(connection)
+    if connection.dialect.name == "sqlite" and not _dbapi(connection).in_transaction:
+        connection.exec_driver_sql(sql)
+
+
+def _let_listeners_begin(connection: Connection) -> None:
+    """Begin for SQLAlchemy: its listeners may begin for the database, or put the connection into autocommit mode."""
+    if not connection.in_transaction():
+        connection.begin()
+
+
+def _ended(connection: Connection) -> bool:
+    return connection.dialect.name == "sqlite" and not _dbapi(connection).in_transaction
+
+
+def _dbapi(connection: Connection) -> Any:
+    """The driver's own connection, below SQLAlchemy's adapters."""
+    return connection.connection.driver_connection
+
+
+def declares_autocommit(engine: Engine | AsyncEngine) -> bool:
+    """Whether an engine says that its connections commit by themselves; opens none."""
+    level = engine.get_execution_options().get("isolation_level")
+    return (level or getattr(engine.dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT"
+
+
+def _refuse_autocommit(connection: Connection, said: str = AUTOCOMMIT) -> None:
+    driver = _dbapi(connection)
+    if connection.dialect.name == "sqlite":
+        autocommit = driver.isolation_level is None and not driver.in_transaction
+    else:
+        adapted = connection.connection.dbapi_connection
+        autocommit = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT" or (
+            driver.get_autocommit()
+            if hasattr(driver, "get_autocommit")
+            else getattr(adapted, "autocommit", False) is True
+        )
+    if autocommit:
+        raise ConfigurationError(said)
+
+
+class Joined:
+    """An executor on the caller's connection or session, which must be in a transaction or begin one."""
+
+    def __init__(self, handle: Connection | Session) -> None:
+        self._inner = InTransaction(handle)
+        self._started = False
+
+    def __call__(self, request: Query, /) -> Rows:
+        self._start()
+        return self._inner(request)
+
+    def flush(self) -> None:
+        """Send the changes of a session, whether or not it does so by itself; what the user's data causes is raised."""
+        session = self._inner.handle
+        if isinstance(session, Session) and not session._flushing:
+            self._start()
+            session.flush()
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        connection = self._inner._connection()
+        try:
+            _let_listeners_begin(connection)
+            _refuse_autocommit(connection)
+            refuse_encoding(_dbapi(connection))
+            _begin(connection, "BEGIN IMMEDIATE")
+        except _Failures as error:
+            fail(error)
+        self._started = True
+
+
+class AsyncJoined:
+    """The same for async connections and sessions."""
+
+    def __init__(self, handle: AsyncConnection | AsyncSession) -> None:
+        self._handle = handle
+        self._inner: Joined | None = None
+
+    async def __call__(self, request: Query, /) -> Rows:
+        return await self._handle.run_sync(lambda sync: self._on(sync)(request))
+
+    async def aflush(self) -> None:
+        """Send the changes of a session."""
+        await self._handle.run_sync(lambda sync: self._on(sync).flush())
+
+    def _on(self, sync: Any) -> Joined:
+        if self._inner is None:
+            self._inner = Joined(sync)
+        return self._inner
+
+
+class AsyncInTransaction:
+    """An executor on an async connection or session of ours."""
+
+    def __init__(self, handle: AsyncConnection | AsyncSession) -> None:
+        self.handle = handle
+        self.execute = self
+        self._inner: InTransaction | None = None
+
+    async def __call__(self, request: Query, /) -> Rows:
+        def on(sync: Any) -> Rows:
+            if self._inner is None:
+                self._inner = InTransaction(sync)
+            return self._inner(request)
+
+        return await self.handle.run_sync(on)
+
+
+class EngineClient:
+    """An engine of the user's; leased work in autocommit mode, transactions on its own terms.
+
+    With ``sessions``, a transaction is a session of that factory.
+    """
+
+    def __init__(self, engine: Engine, sessions: sessionmaker[Session] | None = None) -> None:
+        self._engine = engine
+        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._sessions = sessions
+
+    def __call__(self, request: Query, /) -> Rows:
+        try:
+            with self._autocommit.connect() as connection:
+                return _alone(connection, request)
+        except _Failures as error:
+            fail(error, alone=True)
+
+    @contextmanager
+    def transaction(self) -> Iterator[InTransaction]:
+        """Lend a connection or session for one transaction."""
+        try:
+            handle = self._engine.connect() if self._sessions is None else self._sessions()
+        except _Failures as error:
+            raise StoreUnavailable(str(error)) from error
+        here = this_process()
+        try:
+            yield InTransaction(handle)
+        finally:
+            if here():
+                handle.close()
+
+    def close(self) -> None:
+        """The engine is the user's to dispose of."""
+
+
+class AsyncEngineClient:
+    """The same for async engines."""
+
+    def __init__(self, engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession] | None = None) -> None:
+        self._engine = engine
+        self._sessions = sessions
+        self._leased: AsyncEngine | None = None
+
+    async def __call__(self, request: Query, /) -> Rows:
+        try:
+            if self._leased is None:
+                self._leased = await self._for_leased()
+            async with self._leased.connect() as connection:
+                return await connection.run_sync(_alone, request)
+        except _Failures as error:
+            fail(error, alone=True)
+
+    async def _for_leased(self) -> AsyncEngine:
+        """In autocommit mode, but with asyncpg behind a pooler: SQLAlchemy prepares and performs in two messages.
+
+        Only a transaction keeps both in one session.
+        """
+        if self._engine.dialect.driver == "asyncpg":
+            in_transactions = self._engine.execution_options(isolation_level="READ COMMITTED")
+            async with in_transactions.connect() as connection:
+                if not await connection.run_sync(_leads_directly):
+                    return in_transactions
+        return self._engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
+        """Lend a connection or session for one transaction."""
+        handle: AsyncConnection | AsyncSession
+        try:
+            handle = await self._engine.connect() if self._sessions is None else self._sessions()
+        except _Failures as error:
+            raise StoreUnavailable(str(error)) from error
+        try:
+            yield AsyncInTransaction(handle)
+        finally:
+            await handle.close()
+
+    async def aclose(self) -> None:
+        """The engine is the user's to dispose of."""
+
+    def abandon(self) -> None:
+        """So it is without a loop."""

@@ -1,0 +1,185 @@
+"""sqlite3, sync: a connection per concurrent use, and the caller's connection."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, fail, in_turn, this_process
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.locks import Places
+from retrysafe.protocol.requests import Query, Rows
+
+RENEWAL_BUSY = 0.15
+"""How long a renewal waits for another writer, in seconds: it is tried again long before the lease lapses."""
+
+
+class SqliteFile(NamedTuple):
+    """A database file and how to open it; ``busy`` is the longest wait for another writer, in seconds."""
+
+    path: str
+    synchronous: str = "FULL"
+    busy: float = 5.0
+
+    def connect(self) -> sqlite3.Connection:
+        """Open a connection that begins and ends its transactions by statement."""
+        try:
+            connection = sqlite3.connect(
+                self.path,
+                timeout=self.busy,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=64,
+            )
+            self._use_wal(connection)
+            connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"{self.path}: {error}") from error
+        return connection
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        """Switch to WAL. SQLite refuses at once, whatever its timeout, while others switch, recover or close."""
+        deadline = time.monotonic() + self.busy
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+            else:
+                return
+
+
+def perform(connection: sqlite3.Connection, query: Query) -> Rows:
+    """Perform one statement; every cursor is read to its end, or it would keep the write lock."""
+    cursor = connection.cursor()
+    try:
+        cursor.row_factory = None  # whatever factory the user's connection has
+        cursor.execute(query.sql, query.params)
+        rows = cursor.fetchall()
+        return Rows(rows, len(rows) if cursor.description else cursor.rowcount)
+    finally:
+        cursor.close()
+
+
+class InTransaction:
+    """An executor on a connection whose transaction is managed by statements."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.handle = connection
+        self.execute: Callable[[Query], Rows] = self
+
+    def __call__(self, request: Query, /) -> Rows:
+        if request.control == "rollback" and not self.handle.in_transaction:
+            return Rows([], 0)
+        if request.control != "begin" and request.writes and not self.handle.in_transaction:
+            return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
+        try:
+            return in_turn(request, lambda query: perform(self.handle, query))
+        except sqlite3.Error as error:
+            fail(error)
+
+
+class Joined:
+    """An executor on the caller's connection; its transaction is opened for writing if it is not open yet."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._inner = InTransaction(connection)
+        self._started = False
+
+    def __call__(self, request: Query, /) -> Rows:
+        if not self._started:
+            self._started = True
+            begin_if_idle(self._inner.handle)
+        return self._inner(request)
+
+
+def begin_if_idle(connection: sqlite3.Connection) -> None:
+    """Open the caller's transaction for writing; a deferred one could fail when it writes later."""
+    if connection.text_factory is not str:
+        raise ConfigurationError("tx= has a text_factory of its own: give a connection that returns text as str.")
+    if connection.in_transaction:
+        return
+    if connection.isolation_level is None and getattr(connection, "autocommit", -1) is not False:
+        raise ConfigurationError(AUTOCOMMIT)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        fail(error)
+
+
+class SqliteClient:
+    """Connections of our own, one per concurrent use; transactions of this process take turns."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._turn = Places(1)
+        self._closed = False
+
+    def __call__(self, request: Query, /) -> Rows:
+        with self._lent() as connection:
+            try:
+                return in_turn(request, lambda query: perform(connection, query))
+            except sqlite3.Error as error:
+                fail(error, alone=True)
+
+    @contextmanager
+    def transaction(self) -> Iterator[InTransaction]:
+        """Lend a connection for one transaction."""
+        busy = StoreUnavailable(f"{self._file.path}: another transaction of this process holds the file.")
+        with self._turn.taken(self._file.busy, busy), self._lent() as connection:
+            yield InTransaction(connection)
+
+    @contextmanager
+    def _lent(self) -> Iterator[sqlite3.Connection]:
+        here = this_process()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._file.connect()
+        try:
+            yield connection
+        finally:
+            if here():
+                put_back(connection, self._idle, closed=self._closed)
+
+    def close(self) -> None:
+        """Close the idle connections; one in use is closed when it comes back."""
+        self._closed = True
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+
+def put_back(connection: sqlite3.Connection, idle: deque[sqlite3.Connection], *, closed: bool) -> None:
+    """Return a connection to the idle ones, without an open transaction; close it if that fails."""
+    usable = False
+    try:
+        if connection.in_transaction:
+            connection.rollback()
+        usable = not closed
+    except sqlite3.Error:
+        pass
+    finally:
+        if usable:
+            idle.append(connection)
+        else:
+            connection.close()
+
+
+def reader(connection: sqlite3.Connection) -> Callable[[Query], Rows]:
+    """Perform single reading statements on a connection."""
+
+    def read(query: Query) -> Rows:
+        try:
+            return perform(connection, query)
+        except sqlite3.Error as error:
+            fail(error, alone=True)
+
+    return read

@@ -1,0 +1,252 @@
+"""The inbox in SQL: attempts at messages, dead letters, and which sequence was applied last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from retrysafe.backends.sql import SqlStore
+from retrysafe.backends.sql.dead_letter_filter import conditions
+from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, paged, values_of
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.ids import milliseconds_of
+from retrysafe.protocol.messages import Arrival, DeadLetter, DeadLetterFilter, InboxLetter, Place
+from retrysafe.protocol.redelivery_policy import Counts
+from retrysafe.protocol.requests import Rows
+
+ATTEMPTS, DEAD, SEQUENCES = "retrysafe_inbox_attempts", "retrysafe_inbox_dead", "retrysafe_inbox_sequences"
+LONGEST_ERROR = 4000
+"""Characters that are kept of an error."""
+LONGEST_NAME = 255
+"""Characters that are kept of a topic or media type: what MySQL has room for."""
+
+_LETTER = ("key_hash", "record_key", "boundary", "consumer", *ENVELOPE, "started", "finished", "error")
+_READ = (*_LETTER, "dead_at", "redrive")
+_KINDS = {"key_hash": "key", "record_key": "key", "payload": "payload", "started": "attempts", "finished": "attempts"}
+"""Parameters that a dialect spells in its own way, by the columns that they are for."""
+
+
+class SqlInbox:
+    """What to ask about messages that arrive, in the words of a store's dialect. Every method is pure."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    # ------------------------------------------------------------ attempts
+
+    def begun(self, arrival: Arrival) -> Ask[None]:
+        """Note that an attempt begins."""
+        return self._attempt(arrival, 1, 0, 1, 0, "")
+
+    def ended(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
+        """Note that an attempt has ended by an error; ``counted``: that it began is noted already."""
+        return self._attempt(arrival, 1, 1, 0 if counted else 1, 1, error[:LONGEST_ERROR])
+
+    def withdrawn(self, arrival: Arrival) -> Ask[None]:
+        """Note that an attempt which was to begin did not."""
+        sql = f"UPDATE {ATTEMPTS} SET started = started - 1 WHERE key_hash = {self._store.p('key')} AND started > 0"
+        return self._write(sql, {"key": arrival.identity})
+
+    def counts(self, arrival: Arrival) -> Ask[Counts]:
+        """The attempts so far, and whether it lies in the dead letters."""
+        here = f"key_hash = {self._store.p('key')}"
+        sql = (
+            f"SELECT coalesce(max(started), 0), coalesce(max(finished), 0), "
+            f"(SELECT count(*) FROM {DEAD} WHERE {here}), coalesce(max(t.now) - max(updated), 0) "
+            f"FROM {ATTEMPTS}, {self._store.clock} WHERE {here}"
+        )
+        return Ask(self._store.query(sql, {"key": arrival.identity}, writes=False), _counts)
+
+    def cleared(self, arrival: Arrival) -> Ask[None]:
+        """Forget the attempts at a message that is settled."""
+        return self._write(f"DELETE FROM {ATTEMPTS} WHERE key_hash = {self._store.p('key')}", {"key": arrival.identity})
+
+    def _attempt(self, arrival: Arrival, started: int, finished: int, more: int, ended: int, error: str) -> Ask[None]:
+        p = self._store.p
+        params = {
+            "key": arrival.identity,
+            "consumer": arrival.consumer,
+            "started": started,
+            "finished": finished,
+            "more": more,
+            "ended": ended,
+            "error": error,
+        }
+        changes = (
+            f"started = {ATTEMPTS}.started + {p('attempts', 'more')}, "
+            f"finished = {ATTEMPTS}.finished + {p('attempts', 'ended')}, updated = {self._store.NOW}"
+        )
+        if ended:
+            changes += f", error = {p('operation', 'error')}"
+        sql = (
+            f"INSERT INTO {ATTEMPTS} (key_hash, consumer, started, finished, error, updated) VALUES ({p('key')}, "
+            f"{p('operation', 'consumer')}, {p('attempts', 'started')}, {p('attempts', 'finished')}, "
+            f"{p('operation', 'error')}, {self._store.NOW}) {self._store.on_conflict('key_hash', changes)}"
+        )
+        return self._write(sql, params)
+
+    # ------------------------------------------------------------ dead letters
+
+    def bury(self, arrival: Arrival, counts: Counts, error: str) -> list[Ask[None]]:
+        """Keep a message as a dead letter, or keep why a dead letter died again; its attempts go with it."""
+        p = self._store.p
+        params = dict(zip(_LETTER, _letter_values(arrival, counts, error[:LONGEST_ERROR]), strict=True))
+        placed = ", ".join(
+            p(_KINDS.get(name, "operation") if name != "sequence" else "token", name) for name in _LETTER
+        )
+        sql = (
+            f"INSERT INTO {DEAD} ({', '.join(_LETTER)}, dead_at) VALUES ({placed}, {self._store.NOW}) "
+            + self._store.upsert("key_hash", ("started", "finished", "error", "dead_at"))
+        )
+        return [self._write(sql, params), self.cleared(arrival)]
+
+    def letters(
+        self,
+        chosen: DeadLetterFilter,
+        *,
+        boundary: str | None = None,
+        after: Place | None = None,
+        limit: int,
+        marked: bool = False,
+    ) -> Ask[list[InboxLetter]]:
+        """Dead letters, the oldest first, after a place; ``marked``: only those that are to be handled again."""
+        p = self._store.p
+        where, params = conditions(self._store, chosen)
+        params["limit"] = limit
+        if boundary is not None:
+            params["boundary"] = boundary
+            where += f" AND d.boundary = {p('boundary')}"
+        if after is not None:
+            params["dead_at"], params["key"] = after
+            died = p("token", "dead_at")
+            where += f" AND (d.dead_at > {died} OR (d.dead_at = {died} AND d.key_hash > {p('key')}))"
+        if marked:
+            where += " AND d.redrive IS NOT NULL"
+        params["span_bytes"] = PAGE_BYTES
+        source = f"{DEAD} AS d, {self._store.clock} WHERE 1 = 1{where}"
+        sql = paged(self._store, _READ, source, ["dead_at", "key_hash"])
+        return Ask(self._store.query(sql, params, writes=False), lambda answer: [_letter(row) for row in answer.rows])
+
+    def groups(self, chosen: DeadLetterFilter) -> Ask[dict[tuple[str, str, str], int]]:
+        """How many dead letters are chosen, by topic, type and error."""
+        where, params = conditions(self._store, chosen)
+        sql = (
+            f"SELECT d.topic, d.message_type, d.error, count(*) FROM {DEAD} AS d WHERE 1 = 1{where} "
+            "GROUP BY d.topic, d.message_type, d.error ORDER BY 4 DESC, 1, 2, 3"
+        )
+        found = self._store.query(sql, params, writes=False)
+        return Ask(found, lambda answer: {(row[0], row[1], row[2]): int(row[3]) for row in answer.rows})
+
+    def mark(self, identity: bytes) -> Ask[bool]:
+        """Ask that a dead letter be handled again; False when it is not there any more."""
+        sql = f"UPDATE {DEAD} SET redrive = {self._store.NOW} WHERE key_hash = {self._store.p('key')}"
+        return Ask(self._store.query(sql, {"key": identity}), _changed)
+
+    def take(self, identity: bytes) -> Ask[bool]:
+        """Begin to handle a marked dead letter: one consumer alone gets True, and a crash leaves it unmarked."""
+        sql = (
+            f"UPDATE {DEAD} SET redrive = NULL, started = started + 1 "
+            f"WHERE key_hash = {self._store.p('key')} AND redrive IS NOT NULL"
+        )
+        return Ask(self._store.query(sql, {"key": identity}), _changed)
+
+    def remove(self, identity: bytes) -> Ask[None]:
+        """Forget a dead letter."""
+        return self._write(f"DELETE FROM {DEAD} WHERE key_hash = {self._store.p('key')}", {"key": identity})
+
+    # ------------------------------------------------------------ sequences
+
+    def advance(self, key: bytes, sequence: int, *, strict: bool) -> Ask[bool]:
+        """Move an entity on to a sequence, if it is newer, or, strictly, the next one; False if it is not."""
+        p = self._store.p
+        fits = f"sequence = {p('token', 'sequence')} - 1" if strict else f"sequence < {p('token', 'sequence')}"
+        sql = (
+            f"UPDATE {SEQUENCES} SET sequence = {p('token', 'sequence')}, updated = {self._store.NOW} "
+            f"WHERE key_hash = {p('key')} AND {fits}"
+        )
+        return Ask(self._store.query(sql, {"key": key, "sequence": sequence}), _changed)
+
+    def introduce(self, key: bytes, boundary: str, consumer: str, entity: str, sequence: int) -> Ask[bool]:
+        """Note the first sequence of an entity; False when there is one already."""
+        p = self._store.p
+        params = {"key": key, "boundary": boundary, "consumer": consumer, "entity": entity, "sequence": sequence}
+        names = ("boundary", "consumer", "entity")
+        into, ignore = self._store.insert_ignoring("key_hash")
+        sql = (
+            f"{into} {SEQUENCES} (key_hash, {', '.join(names)}, sequence, updated) VALUES ({p('key')}, "
+            f"{', '.join(p('operation', name) for name in names)}, {p('token', 'sequence')}, {self._store.NOW}) "
+            f"{ignore}"
+        )
+        return Ask(self._store.query(sql, params), _changed)
+
+    def applied(self, key: bytes) -> Ask[int | None]:
+        """The last sequence of an entity as committed or written by us, whatever the transaction's snapshot."""
+        locked = " FOR UPDATE" if self._store.LOCKS_ROWS else ""
+        sql = f"SELECT s.sequence FROM {SEQUENCES} AS s WHERE s.key_hash = {self._store.p('key')}{locked}"
+        return Ask(self._store.query(sql, {"key": key}), lambda answer: int(answer.rows[0][0]) if answer.rows else None)
+
+    # ------------------------------------------------------------ looking after it
+
+    def tally(self) -> Ask[list[tuple[str, str, int, int, int]]]:
+        """Dead letters by boundary and consumer: how many, how many of them marked, and the age in µs of the oldest."""
+        sql = (
+            f"SELECT d.boundary, d.consumer, count(*), count(d.redrive), max(t.now - d.dead_at) "
+            f"FROM {DEAD} AS d, {self._store.clock} GROUP BY d.boundary, d.consumer ORDER BY 1, 2"
+        )
+        return Ask(self._store.query(sql, {}, writes=False), _tallies)
+
+    def forget(self, table: str, before: int) -> Ask[int]:
+        """Remove attempts or sequences that nobody has touched for so many microseconds."""
+        sql = f"DELETE FROM {table} WHERE updated < {self._store.NOW} - {self._store.p('token', 'before')}"
+        return Ask(self._store.query(sql, {"before": before}), lambda answer: answer.affected)
+
+    def _write(self, sql: str, params: Mapping[str, Any]) -> Ask[None]:
+        return Ask(self._store.query(sql, params), _nothing)
+
+
+def _letter_values(arrival: Arrival, counts: Counts, error: str) -> tuple[Any, ...]:
+    envelope = arrival.envelope
+    cut = envelope._replace(topic=envelope.topic[:LONGEST_NAME], media_type=envelope.media_type[:LONGEST_NAME])
+    return (
+        *(arrival.identity, arrival.record_key, arrival.boundary, arrival.consumer),
+        *values_of(cut),
+        *(counts.started, counts.finished, error),
+    )
+
+
+def _letter(row: Sequence[Any]) -> InboxLetter:
+    *values, now = row
+    fields = dict(zip(_READ, values, strict=True))
+    envelope = envelope_in(fields)
+    identity, record_key = bytes(fields["key_hash"]), bytes(fields["record_key"])
+    arrival = Arrival(identity, record_key, fields["boundary"], fields["consumer"], envelope)
+    died, written = int(fields["dead_at"]), milliseconds_of(envelope.id)
+    letter = DeadLetter(
+        number=0,
+        envelope=envelope,
+        started=int(fields["started"]),
+        finished=int(fields["finished"]),
+        error=fields["error"],
+        created=died if written is None else written * 1000,
+        dead_at=died,
+        now=int(now),
+        consumer=fields["consumer"],
+    )
+    return InboxLetter(arrival, letter, fields["redrive"] is not None)
+
+
+def _counts(answer: Rows) -> Counts:
+    started, finished, dead, age = answer.rows[0]
+    return Counts(int(started), int(finished), bool(dead), int(age) / 1e6)
+
+
+def _tallies(answer: Rows) -> list[tuple[str, str, int, int, int]]:
+    return [(boundary, consumer, int(a), int(b), int(c)) for boundary, consumer, a, b, c in answer.rows]
+
+
+def _changed(answer: Rows) -> bool:
+    return answer.affected == 1
+
+
+def _nothing(answer: Rows) -> None:
+    return None

@@ -1,0 +1,358 @@
+"""The outbox in SQL: messages written in the caller's transaction, and what a relay does about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from retrysafe.backends.sql import TABLE as RECORDS
+from retrysafe.backends.sql import SqlStore
+from retrysafe.backends.sql.envelopes import ENVELOPE, envelope_in, values_of
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.messages import Envelope, Look, Queued
+from retrysafe.protocol.ordering import bucket, lane
+from retrysafe.protocol.outbox_walk import NOTHING, Most, Passed, Released, Row, Span, Stretch
+from retrysafe.protocol.publish_policy import Death, Delay
+from retrysafe.protocol.records import Held
+from retrysafe.protocol.requests import Rows
+
+TABLE = "retrysafe_outbox"
+AT_ONCE = 200
+"""How many messages one statement writes: databases bound its parameters."""
+BY_BUCKET, BY_LANE = f"{TABLE}_bucket", f"{TABLE}_lane"
+"""The indexes of a bucket's messages, and of a lane's, in the order of their numbers."""
+FOREVER = 1 << 62
+"""Microseconds since the epoch that never come: until a person says so."""
+
+WRITTEN = ("bucket", "lane", *ENVELOPE)
+COLUMNS = ("id", *WRITTEN, "created")
+NOTED = ("id", "bucket", "lane", "started", "finished")
+
+
+class SqlOutbox:
+    """What to ask about messages, in the words of a store's dialect. Every method is pure."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self.locks_rows = store.LOCKS_ROWS
+        """Whether a row can be held for a transaction while others write; else one writer holds all."""
+
+    # ------------------------------------------------------------ writing
+
+    def add(self, envelopes: Sequence[Envelope]) -> list[Ask[None]]:
+        """Write messages, in this order."""
+        return [self._add(envelopes[start : start + AT_ONCE]) for start in range(0, len(envelopes), AT_ONCE)]
+
+    def _add(self, envelopes: Sequence[Envelope]) -> Ask[None]:
+        params: dict[str, Any] = {}
+        rows: list[str] = []
+        for i, envelope in enumerate(envelopes):
+            params |= {f"{name}{i}": value for name, value in zip(WRITTEN, _values(envelope), strict=True)}
+            placed = ", ".join(self._store.p(name, f"{name}{i}") for name in WRITTEN)
+            rows.append(f"({placed}, {self._store.NOW})")
+        return self._write(f"INSERT INTO {TABLE} ({', '.join(WRITTEN)}, created) VALUES {', '.join(rows)}", params)
+
+    def notify(self) -> Ask[None] | None:
+        """Tell relays of other processes that there is something; None where the database cannot."""
+        sql = self._store.NOTIFY
+        return None if sql is None else self._write(sql, {})
+
+    # ------------------------------------------------------------ taking
+
+    def look(self) -> Ask[Look]:
+        """The lowest number of all messages, and which transactions may still write a lower one."""
+        sql = f"SELECT min(o.id), {self._store.TRANSACTIONS} FROM {TABLE} AS o"
+        return Ask(self._store.query(sql, {}, writes=False), _look)
+
+    def waiting(self, low: int = 0, passed: Passed = NOTHING) -> Ask[list[int]]:
+        """The buckets that hold messages from ``low`` on; where a relay has ``passed`` over some, behind them.
+
+        Or lanes among those whose wait has ended; and all of them when topics were paused or resumed since.
+        """
+        p, start = self._store.p, self._store.p("token", "low")
+        params, ended = {"low": low}, ""
+        if passed.after:
+            params |= {"topics": passed.topics[0], "latest": passed.topics[1]}
+            cases = ""
+            for number, after in passed.after.items():
+                params |= {f"bucket{number}": number, f"after{number}": max(after + 1, low)}
+                cases += f" WHEN {p('bucket', f'bucket{number}')} THEN {p('token', f'after{number}')}"
+            start = f"(CASE b.bucket{cases} ELSE {start} END)"
+            ended = (
+                f" OR EXISTS (SELECT 1 FROM {TABLE}_attempts AS d, {self._store.clock} WHERE d.bucket = b.bucket "
+                f"AND d.not_before <= t.now AND d.id + 0 < {start}) "
+                f"OR NOT EXISTS (SELECT 1 FROM ({self._topics()}) AS s "
+                f"WHERE s.topics = {p('token', 'topics')} AND s.latest = {p('token', 'latest')})"
+            )
+        found, order = self._store.along(TABLE, {"bucket": "b.bucket"}, start, BY_BUCKET)
+        first = f"SELECT o.bucket FROM {found} ORDER BY {order} LIMIT 1"
+        sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE ({first}) = b.bucket{ended}"
+        return Ask(self._store.query(sql, params, writes=False), lambda answer: [int(row[0]) for row in answer.rows])
+
+    def prepared(self, silence: float) -> list[Ask[None]]:
+        """Let each statement of a transaction that has just begun see what was committed last, whatever the default.
+
+        And let it not be ended before nothing was asked in it for ``silence`` seconds, where `hold` cannot.
+        """
+        asks = [] if self._store.UNFROZEN is None else [self._write(self._store.UNFROZEN, {})]
+        if self._store.OUTLASTS is not None:
+            asks.append(self._write(self._store.OUTLASTS, {"seconds": ceil(silence)}))
+        return asks
+
+    def hold(self, number: int, silence: float) -> Ask[bool]:
+        """Hold a bucket to the end of the transaction, unless another one does.
+
+        Where the database can, it ends the transaction itself when nothing is asked in it for ``silence`` seconds:
+        sooner, it would undo what is being published; much later, nobody else has the bucket of a relay that is frozen.
+        """
+        more, locked = self._store.SILENCE, " FOR UPDATE SKIP LOCKED" if self.locks_rows else ""
+        params: dict[str, Any] = {"bucket": number, "silence": f"{silence * 1000:.0f}"} if more else {"bucket": number}
+        sql = f"SELECT b.bucket{more} FROM {TABLE}_buckets AS b WHERE b.bucket = {self._store.p('bucket')}{locked}"
+        return Ask(self._store.query(sql, params), _any)
+
+    def fence(self, held: Held) -> Ask[bool]:
+        """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""
+        locked = " FOR UPDATE" if self.locks_rows else ""
+        p = self._store.p
+        sql = (
+            f"SELECT 1 FROM {RECORDS} AS r WHERE r.key_hash = {p('key')} AND r.attempt = {p('attempt')} "
+            f"AND r.token = {p('token')} AND r.state = 'running'{locked}"
+        )
+        return Ask(self._store.query(sql, {"key": held.key, "attempt": held.attempt, "token": held.token}), _any)
+
+    def due(self, number: int, span: Span, most: Most) -> Ask[Stretch]:
+        """Rows of a bucket from ``span.start`` on, and of those that may leave the oldest, within these bounds.
+
+        None may that is behind one of its lane that waits, or is of a paused topic; none that has one of its lane
+        before it from ``span.low`` on, where reading does not begin there.
+        """
+        p = self._store.p
+        found = self._store.along(TABLE, {"bucket": p("bucket")}, p("token", "start"), BY_BUCKET)
+        unless, topics = self._unless(span)
+        params = {"bucket": number, "start": span.start, "span_rows": span.span_rows, **topics}
+        if span.start > span.low:
+            params["low"] = span.low
+            places = {"bucket": p("bucket"), "lane": "p.lane"}
+            before, order = self._store.along(TABLE, places, p("token", "low"), BY_LANE)
+            same = f"o.bucket = {p('bucket')} AND o.lane = p.lane"
+            head = f"SELECT CASE WHEN {same} THEN o.id END FROM {before} ORDER BY {order} LIMIT 1"
+            unless.append(f"coalesce(({head}), {p('token', 'start')}) < {p('token', 'start')}")
+        return self._stretch(found, f"p.bucket = {p('bucket')}", unless, params, most)
+
+    def lane(self, number: int, of: int, span: Span, most: Most) -> Ask[Stretch]:
+        """The same of one lane alone, up to ``span.end``."""
+        p = self._store.p
+        places = {"bucket": p("bucket"), "lane": p("token", "lane")}
+        found = self._store.along(TABLE, places, p("token", "start"), BY_LANE)
+        unless, topics = self._unless(span)
+        params = {"bucket": number, "lane": of, "start": span.start, "end": span.end, "span_rows": span.span_rows}
+        wanted = f"p.bucket = {p('bucket')} AND p.lane = {p('token', 'lane')} AND p.id <= {p('token', 'end')}"
+        return self._stretch(found, wanted, unless, {**params, **topics}, most)
+
+    def _unless(self, span: Span) -> tuple[list[str], dict[str, Any]]:
+        """Why a row may not leave, whatever is before it; and the parameters of that."""
+        unless = [self._blocked(), self._paused()]
+        if not span.shut:
+            return unless, {}
+        among, topics = self._store.among("operation", "shut", span.shut)
+        return [*unless, f"p.topic {among}"], topics
+
+    def _blocked(self) -> str:
+        return (
+            f"EXISTS (SELECT 1 FROM {TABLE}_attempts AS d WHERE d.bucket = {self._store.p('bucket')} "
+            "AND d.lane = p.lane AND d.id + 0 <= p.id AND d.not_before + 0 > t.now)"  # by the index of lanes, no other
+        )
+
+    def _paused(self) -> str:
+        return f"EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = p.topic)"
+
+    def _stretch(
+        self, found: tuple[str, str], wanted: str, unless: Sequence[str], params: Mapping[str, Any], most: Most
+    ) -> Ask[Stretch]:
+        """Judge rows that were found in their order, by what is small of them; then read those that are taken.
+
+        Each step works on the rows of the one before it, of which there are as many as are asked for: there is nothing
+        here that a database could plan otherwise.
+        """
+        p, size = self._store.p, self._store.BYTES
+        source, order = found
+        takes = f"j.free = 1 AND j.place <= {p('limit', 'of_lane')}"
+        columns = ", ".join(f"o.{name}" for name in COLUMNS)
+        sql = (
+            f"WITH page AS (SELECT o.id, o.bucket, o.lane, o.topic, o.created, "
+            f"{size}(o.payload) + {size}(o.headers) AS size FROM {source} "
+            f"ORDER BY {order} LIMIT {p('limit', 'span_rows')}), "
+            f"judged AS (SELECT p.id, p.lane, p.created, p.size, t.now AS read_at, "
+            f"CASE WHEN {' OR '.join(unless)} THEN 0 ELSE 1 END AS free FROM page AS p, {self._store.clock} "
+            f"WHERE {wanted}), "
+            "placed AS (SELECT r.*, sum(r.free) OVER (PARTITION BY r.lane ORDER BY r.id) AS place, "
+            "sum(r.free) OVER (PARTITION BY r.lane) AS together FROM judged AS r), "
+            f"summed AS (SELECT j.*, sum(CASE WHEN {takes} THEN 1 ELSE 0 END) OVER (ORDER BY j.id) AS taken, "
+            f"sum(CASE WHEN {takes} THEN j.size ELSE 0 END) OVER (ORDER BY j.id) AS upto FROM placed AS j) "
+            f"SELECT j.id, j.lane, j.created, j.free, j.together, j.read_at, {columns}, "
+            "coalesce(w.started, 0), coalesce(w.finished, 0), w.id "
+            f"FROM summed AS j LEFT JOIN {TABLE} AS o ON o.id = j.id AND {takes} AND j.taken <= {p('limit')} "
+            f"AND (j.upto <= {p('limit', 'span_bytes')} OR j.upto = j.size) "
+            f"LEFT JOIN {TABLE}_attempts AS w ON w.id = o.id ORDER BY j.id"
+        )
+        bounds = {"limit": most.messages, "of_lane": most.of_lane, "span_bytes": most.bytes}
+        return Ask(self._store.query(sql, {**params, **bounds}, writes=False), _stretch)
+
+    def _topics(self) -> str:
+        return f"SELECT count(*) AS topics, coalesce(max(q.paused_at), 0) AS latest FROM {TABLE}_paused AS q"
+
+    def released(self, number: int, upto: int, limit: int) -> Ask[Released]:
+        """Up to so many lanes whose message up to ``upto`` has waited long enough, and what is said of topics."""
+        p = self._store.p
+        lanes = (
+            f"SELECT d.lane FROM {TABLE}_attempts AS d, {self._store.clock} WHERE d.bucket = {p('bucket')} "
+            f"AND d.not_before <= t.now AND d.id + 0 <= {p('token', 'upto')} LIMIT {p('limit')}"
+        )
+        topics = self._topics()
+        sql = f"SELECT s.topics, s.latest, r.lane FROM ({topics}) AS s LEFT JOIN ({lanes}) AS r ON 1 = 1"
+        return Ask(
+            self._store.query(sql, {"bucket": number, "upto": upto, "limit": limit}, writes=False),
+            lambda answer: Released(
+                [int(row[2]) for row in answer.rows if row[2] is not None],
+                (int(answer.rows[0][0]), int(answer.rows[0][1])),
+            ),
+        )
+
+    # ------------------------------------------------------------ concluding
+
+    def begun(self, queue: Sequence[Queued]) -> list[Ask[None]]:
+        """Note that an attempt to publish each of these begins."""
+        return [self._begun(queue[start : start + AT_ONCE]) for start in range(0, len(queue), AT_ONCE)]
+
+    def _begun(self, queue: Sequence[Queued]) -> Ask[None]:
+        params: dict[str, Any] = {}
+        for i, queued in enumerate(queue):
+            params |= {f"{name}{i}": value for name, value in _noted(queued, queued.started + 1).items()}
+        rows = (f"{self._placed(str(i))}, {self._store.NOW}, ''" for i in range(len(queue)))
+        return self._write(self._upsert_attempts(rows), params)
+
+    def lived(self, queue: Sequence[Queued]) -> Ask[None]:
+        """Note that no relay has died of the attempts which began at these, whatever became of them."""
+        where, ids = self._ids(queue)
+        return self._write(f"UPDATE {TABLE}_attempts SET started = finished WHERE {where} AND started > finished", ids)
+
+    def withdraw(self, queue: Sequence[Queued]) -> list[Ask[None]]:
+        """Note that the attempts which were to begin did not."""
+        new = [queued for queued in queue if not queued.started]
+        asks = [self._trouble(one, one.started, one.finished, 0, "") for one in queue if one.started]
+        return [*asks, self._deleted(f"{TABLE}_attempts", new)] if new else asks
+
+    def leave(self, queue: Sequence[Queued], *, keep: bool) -> list[Ask[None]]:
+        """Remove what has left; ``keep``: to the table of what was published."""
+        if not queue:
+            return []
+        asks = []
+        if keep:
+            asks.append(self._copied("published", queue, {"published": self._store.NOW}))
+        asks.append(self._deleted(TABLE, queue))
+        noted = [queued for queued in queue if queued.noted]
+        return [*asks, self._deleted(f"{TABLE}_attempts", noted)] if noted else asks
+
+    def delay(self, delay: Delay) -> list[Ask[None]]:
+        """Let a message, and with it its lane, wait."""
+        queued = delay.queued
+        micros = None if delay.seconds is None else round(delay.seconds * 1e6)
+        if not delay.counted:
+            return [self._trouble(queued, queued.started, queued.finished, micros, delay.error)]
+        started = max(queued.started, queued.finished) + (0 if queued.started > queued.finished else 1)
+        return [self._trouble(queued, started, queued.finished + 1, micros, delay.error)]
+
+    def bury(self, death: Death) -> list[Ask[None]]:
+        """Move a message to the dead letters."""
+        queued = death.queued
+        p = self._store.p
+        more = {
+            "started": p("attempts", "started"),
+            "finished": p("attempts", "finished"),
+            "error": p("operation", "error"),
+            "dead_at": self._store.NOW,
+        }
+        counts = {"started": max(queued.started, queued.finished + 1), "finished": queued.finished + 1}
+        copied = self._copied("dead", [queued], more, counts | {"error": death.error})
+        return [copied, self._deleted(TABLE, [queued]), self._deleted(f"{TABLE}_attempts", [queued])]
+
+    def _trouble(self, queued: Queued, started: int, finished: int, micros: int | None, error: str) -> Ask[None]:
+        p = self._store.p
+        noted = _noted(queued, started) | {"finished": finished}
+        params = {**noted, "pause": FOREVER if micros is None else micros, "error": error}
+        until = p("token", "pause") if micros is None else f"{self._store.NOW} + {p('token', 'pause')}"
+        row = f"{self._placed()}, {until}, {p('operation', 'error')}"
+        return self._write(self._upsert_attempts([row]), params)
+
+    def _placed(self, suffix: str = "") -> str:
+        kinds = ("attempts" if name in ("started", "finished") else "token" for name in NOTED)
+        return ", ".join(self._store.p(kind, name + suffix) for kind, name in zip(kinds, NOTED, strict=True))
+
+    def _upsert_attempts(self, rows: Iterable[str]) -> str:
+        return (
+            f"INSERT INTO {TABLE}_attempts ({', '.join(NOTED)}, not_before, error) "
+            f"VALUES {', '.join(f'({row})' for row in rows)} "
+            + self._store.upsert("id", ("started", "finished", "not_before", "error"))
+        )
+
+    def _copied(
+        self, table: str, queue: Sequence[Queued], more: Mapping[str, str], params: Mapping[str, Any] | None = None
+    ) -> Ask[None]:
+        columns = ", ".join(COLUMNS)
+        where, ids = self._ids(queue)
+        sql = (
+            f"INSERT INTO {TABLE}_{table} ({columns}, {', '.join(more)}) "
+            f"SELECT {columns}, {', '.join(more.values())} FROM {TABLE} WHERE {where}"
+        )
+        return self._write(sql, ids | dict(params or {}))
+
+    def _deleted(self, table: str, queue: Sequence[Queued]) -> Ask[None]:
+        where, ids = self._ids(queue)
+        return self._write(f"DELETE FROM {table} WHERE {where}", ids)
+
+    def _ids(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
+        among, params = self._store.among("token", "id", [queued.id for queued in queue])
+        return f"id {among}", params
+
+    def _write(self, sql: str, params: Mapping[str, Any]) -> Ask[None]:
+        return Ask(self._store.query(sql, params), _nothing)
+
+
+def _values(envelope: Envelope) -> tuple[Any, ...]:
+    of = lane(envelope.topic, envelope.key, envelope.id)
+    return bucket(of), of, *values_of(envelope)
+
+
+def _noted(queued: Queued, started: int) -> dict[str, int]:
+    return dict(zip(NOTED, (queued.id, bucket(queued.lane), queued.lane, started, queued.finished), strict=True))
+
+
+def _stretch(answer: Rows) -> Stretch:
+    rows = [
+        Row(int(id_), int(of), int(created), int(free) == 1, int(number))
+        for id_, of, created, free, number, *_ in answer.rows
+    ]
+    queue = [_queued(row) for row in answer.rows if row[6] is not None]
+    return Stretch(rows, queue, int(answer.rows[0][5]) if answer.rows else 0)
+
+
+def _queued(row: Sequence[Any]) -> Queued:
+    fields: dict[str, Any] = dict(zip(COLUMNS, row[6:], strict=False))
+    started, finished, note = row[6 + len(COLUMNS) :]
+    envelope = envelope_in(fields)
+    place = int(fields["id"]), int(fields["lane"]), int(fields["created"])
+    return Queued(*place, int(started), int(finished), envelope, int(row[5]), note is not None)
+
+
+def _look(answer: Rows) -> Look:
+    oldest, ended, begun = answer.rows[0]
+    return Look(None if oldest is None else int(oldest), int(ended), int(begun))
+
+
+def _any(answer: Rows) -> bool:
+    return bool(answer.rows)
+
+
+def _nothing(answer: Rows) -> None:
+    return None

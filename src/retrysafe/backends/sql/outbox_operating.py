@@ -1,0 +1,250 @@
+"""What people and monitors ask of an outbox in SQL: what waits, who relays, dead letters, topics, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from retrysafe.backends.sql import SqlStore
+from retrysafe.backends.sql.dead_letter_filter import conditions
+from retrysafe.backends.sql.envelopes import PAGE_BYTES, envelope_in, paged
+from retrysafe.backends.sql.outbox import COLUMNS, FOREVER, TABLE, WRITTEN, SqlOutbox
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.messages import Backlog, DeadLetter, DeadLetterFilter, Envelope, RelaySeen
+from retrysafe.protocol.ordering import BUCKETS
+from retrysafe.protocol.publish_policy import MOST_COUNTED
+from retrysafe.protocol.requests import Rows
+
+_LETTER = (*COLUMNS, "started", "finished", "error", "dead_at", "parked")
+
+
+class OperableSqlOutbox(SqlOutbox):
+    """The outbox, and what is asked beside writing and relaying. Every method is pure."""
+
+    def __init__(self, store: SqlStore) -> None:
+        super().__init__(store)
+        dead = ", ".join(f"e.{name}" for name in COLUMNS)
+        waiting = ", ".join(f"o.{name}" for name in COLUMNS)
+        self._letters = (
+            f"(SELECT {dead}, e.started, e.finished, e.error, e.dead_at, 0 AS parked FROM {TABLE}_dead AS e UNION ALL "
+            f"SELECT {waiting}, w.started, w.finished, w.error, o.created AS dead_at, 1 AS parked "
+            f"FROM {TABLE} AS o JOIN {TABLE}_attempts AS w ON w.id = o.id WHERE w.not_before >= {FOREVER}) AS d"
+        )
+
+    # ------------------------------------------------------------ what waits, and who relays
+
+    def backlog(self) -> Ask[list[Backlog]]:
+        """What waits, by topic: of the oldest and the newest messages, half of `MOST_COUNTED` of each."""
+        ends = " UNION ".join(
+            f"SELECT {end}.* FROM (SELECT o.id, o.bucket, o.lane, o.topic, o.created FROM {TABLE} AS o "
+            f"ORDER BY o.id{order} LIMIT {MOST_COUNTED // 2}) AS {end}"
+            for end, order in (("oldest", ""), ("newest", " DESC"))
+        )
+        waiting = (
+            f"SELECT d.bucket, d.lane, d.id FROM {TABLE}_attempts AS d, {self._store.clock} "
+            f"WHERE d.not_before > t.now LIMIT {MOST_COUNTED}"
+        )
+        waits = f"SELECT w.bucket, w.lane, min(w.id) AS head FROM ({waiting}) AS w GROUP BY w.bucket, w.lane"
+        rows = (
+            "SELECT o.topic, o.created, CASE WHEN q.topic IS NULL THEN 0 ELSE 1 END AS paused, "
+            "CASE WHEN q.topic IS NULL AND b.head IS NULL THEN 1 ELSE 0 END AS due "
+            f"FROM ({ends}) AS o LEFT JOIN ({waits}) AS b ON b.bucket = o.bucket AND b.lane = o.lane "
+            f"AND b.head <= o.id LEFT JOIN {TABLE}_paused AS q ON q.topic = o.topic"
+        )
+        groups = f"SELECT r.topic, r.paused, r.due, count(*) AS number, min(r.created) AS oldest FROM ({rows}) AS r "
+        sql = (
+            f"SELECT g.topic, g.paused, g.due, g.number, g.oldest, t.now FROM ({groups} "
+            f"GROUP BY r.topic, r.paused, r.due) AS g, {self._store.clock} ORDER BY g.topic"
+        )
+        return Ask(self._store.query(sql, {}, writes=False), _backlog)
+
+    def relays(self) -> Ask[list[RelaySeen]]:
+        """The relays that have said they are there, and not that they go."""
+        columns = "r.name, r.hold, r.started_at, r.last_seen_at, t.now"
+        sql = f"SELECT {columns} FROM {TABLE}_relays AS r, {self._store.clock} ORDER BY r.name"
+        return Ask(self._store.query(sql, {}, writes=False), _relays)
+
+    def beat(self, name: str, hold: str) -> Ask[None]:
+        """Note that a relay is there."""
+        p, now = self._store.p, self._store.NOW
+        sql = (
+            f"INSERT INTO {TABLE}_relays (name, hold, started_at, last_seen_at) "
+            f"VALUES ({p('operation', 'name')}, {p('operation', 'hold')}, {now}, {now}) "
+        ) + self._store.upsert("name", ("last_seen_at",))
+        return self._write(sql, {"name": name, "hold": hold})
+
+    def bye(self, names: Sequence[str]) -> Ask[None]:
+        """Forget relays."""
+        params = {f"name{i}": name for i, name in enumerate(names)}
+        placed = ", ".join(self._store.p("operation", name) for name in params)
+        return self._write(f"DELETE FROM {TABLE}_relays WHERE name IN ({placed})", params)
+
+    def buckets(self) -> Ask[set[int]]:
+        """The buckets that relays can hold: all, unless somebody has emptied every table."""
+        sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b"
+        return Ask(self._store.query(sql, {}, writes=False), lambda answer: {int(row[0]) for row in answer.rows})
+
+    def restore(self, there: set[int]) -> Ask[None]:
+        """Make the buckets that are missing."""
+        missing = ", ".join(f"({number})" for number in range(BUCKETS) if number not in there)
+        sql = f"INSERT INTO {TABLE}_buckets (bucket) VALUES {missing} " + self._store.upsert("bucket", ("bucket",))
+        return self._write(sql, {})
+
+    def counts(self) -> Ask[tuple[int, int]]:
+        """How many messages are dead letters, and how many are kept that have left: up to `MOST_COUNTED` of each."""
+        dead, kept = (
+            f"(SELECT count(*) FROM (SELECT 1 FROM {TABLE}_{table} LIMIT {MOST_COUNTED}) AS r)"
+            for table in ("dead", "published")
+        )
+        sql = f"SELECT {dead}, {kept}"
+        return Ask(self._store.query(sql, {}, writes=False), lambda answer: _pair(answer.rows[0]))
+
+    # ------------------------------------------------------------ topics
+
+    def pause(self, topic: str) -> Ask[None]:
+        """Let nothing of a topic leave."""
+        p = self._store.p
+        sql = f"INSERT INTO {TABLE}_paused (topic, paused_at) VALUES ({p('operation', 'topic')}, {self._store.NOW}) "
+        return self._write(sql + self._store.upsert("topic", ("topic",)), {"topic": topic})
+
+    def resume(self, topic: str) -> Ask[bool]:
+        """Let a topic go on; False if it was not paused."""
+        sql = f"DELETE FROM {TABLE}_paused WHERE topic = {self._store.p('operation', 'topic')}"
+        return Ask(self._store.query(sql, {"topic": topic}), lambda answer: answer.affected > 0)
+
+    def paused(self) -> Ask[list[str]]:
+        """The topics of which nothing leaves."""
+        sql = f"SELECT q.topic FROM {TABLE}_paused AS q ORDER BY q.topic"
+        return Ask(self._store.query(sql, {}, writes=False), lambda answer: [row[0] for row in answer.rows])
+
+    # ------------------------------------------------------------ dead letters
+
+    def letters(self, chosen: DeadLetterFilter, after: int, limit: int) -> Ask[list[DeadLetter]]:
+        """Dead letters, and the heads of parked lanes, in the order of their numbers."""
+        where, params = conditions(self._store, chosen)
+        source = f"{self._letters}, {self._store.clock} WHERE d.id > {self._store.p('token', 'after')}{where}"
+        sql = paged(self._store, _LETTER, source, ["id"])
+        params |= {"after": after, "limit": limit, "span_bytes": PAGE_BYTES}
+        return Ask(self._store.query(sql, params, writes=False), _read_letters)
+
+    def count(self, chosen: DeadLetterFilter) -> Ask[dict[tuple[str, str, str], int]]:
+        """How many dead letters are chosen, by topic, type and error."""
+        where, params = conditions(self._store, chosen)
+        sql = (
+            f"SELECT d.topic, d.message_type, d.error, count(*) FROM {self._letters} WHERE 1 = 1{where} "
+            "GROUP BY d.topic, d.message_type, d.error ORDER BY 4 DESC, 1, 2, 3"
+        )
+        return Ask(self._store.query(sql, params, writes=False), _groups)
+
+    def claim_letters(self, numbers: Sequence[int]) -> Ask[list[int]]:
+        """Lock dead letters to the end of the transaction; those that another one redrives are not there any more."""
+        where, params = self._numbers(numbers)
+        locked = " FOR UPDATE" if self.locks_rows else ""
+        sql = f"SELECT id FROM {TABLE}_dead WHERE {where}{locked}"
+        return Ask(self._store.query(sql, params), lambda answer: [int(row[0]) for row in answer.rows])
+
+    def redrive(self, numbers: Sequence[int]) -> list[Ask[None]]:
+        """Put dead letters at the end of their lanes, under the ids that they have."""
+        where, params = self._numbers(numbers)
+        columns = ", ".join(WRITTEN)
+        copied = (
+            f"INSERT INTO {TABLE} ({columns}, created) SELECT {columns}, {self._store.NOW} FROM {TABLE}_dead "
+            f"WHERE {where} ORDER BY id"
+        )
+        return [self._write(copied, params), self._write(f"DELETE FROM {TABLE}_dead WHERE {where}", params)]
+
+    def unpark(self, numbers: Sequence[int]) -> Ask[int]:
+        """Let parked lanes go on with the message that they wait for."""
+        where, params = self._numbers(numbers)
+        none = "not_before = 0, started = 0, finished = 0"  # noted still: relays that have passed it over look there
+        sql = f"UPDATE {TABLE}_attempts SET {none} WHERE {where} AND not_before >= {FOREVER}"
+        return Ask(self._store.query(sql, params), lambda answer: answer.affected)
+
+    def _numbers(self, numbers: Sequence[int]) -> tuple[str, dict[str, Any]]:
+        params = {f"id{i}": number for i, number in enumerate(numbers)}
+        return f"id IN ({', '.join(self._store.p('token', name) for name in params)})", params
+
+
+class SqlPublished:
+    """Messages that left longer ago than ``age`` seconds and are kept, as a sweeper takes them."""
+
+    def __init__(self, store: SqlStore, age: float) -> None:
+        self._store, self._age = store, round(age * 1e6)
+
+    def sweep(self, limit: int) -> list[Ask[int]]:
+        """Remove up to so many."""
+        sql = f"DELETE FROM {TABLE}_published WHERE id IN (SELECT x.id FROM ({self._old()}) AS x)"
+        params = {"age": self._age, "limit": limit}
+        return [Ask(self._store.query(sql, params), lambda answer: answer.affected)]
+
+    def forgotten(self, limit: int) -> list[Ask[list[tuple[int, Envelope]]]]:
+        """Up to so many, to be archived, and up to `PAGE_BYTES` of them."""
+        source = f"{TABLE}_published AS d JOIN ({self._old()}) AS x ON x.id = d.id, {self._store.clock}"
+        sql = paged(self._store, COLUMNS, source, ["id"])
+        params = {"age": self._age, "limit": limit, "span_bytes": PAGE_BYTES}
+        return [Ask(self._store.query(sql, params, writes=False), _kept)]
+
+    def remove(self, seen: Sequence[tuple[int, Envelope]]) -> list[Ask[int]]:
+        """Remove what was archived."""
+        params = {f"id{i}": number for i, (number, _) in enumerate(seen)}
+        placed = ", ".join(self._store.p("token", name) for name in params)
+        sql = f"DELETE FROM {TABLE}_published WHERE id IN ({placed})"
+        return [Ask(self._store.query(sql, params), lambda answer: answer.affected)]
+
+    def _old(self) -> str:
+        p = self._store.p
+        skip = self._store.SKIP_LOCKED.replace(" OF r", " OF k")
+        return (
+            f"SELECT k.id FROM {TABLE}_published AS k, {self._store.clock} "
+            f"WHERE k.published <= t.now - {p('token', 'age')} ORDER BY k.published LIMIT {p('limit')}{skip}"
+        )
+
+
+def _backlog(answer: Rows) -> list[Backlog]:
+    found: dict[str, Backlog] = {}
+    for topic, paused, due, count, oldest, now in answer.rows:
+        one, number, age = found.get(topic, Backlog(topic, 0, 0.0, 0, 0.0, False)), int(count), _age(oldest, now)
+        one = one._replace(messages=one.messages + number, oldest=max(one.oldest, age), paused=bool(int(paused)))
+        found[topic] = one._replace(due=number, oldest_due=age) if int(due) else one
+    return list(found.values())
+
+
+def _age(instant: int | None, now: int) -> float:
+    return 0.0 if instant is None else max(0.0, (int(now) - int(instant)) / 1e6)
+
+
+def _relays(answer: Rows) -> list[RelaySeen]:
+    return [RelaySeen(name, hold, _age(since, now), _age(seen, now)) for name, hold, since, seen, now in answer.rows]
+
+
+def _pair(row: Sequence[Any]) -> tuple[int, int]:
+    return int(row[0]), int(row[1])
+
+
+def _groups(answer: Rows) -> dict[tuple[str, str, str], int]:
+    return {(topic, type_, error): int(count) for topic, type_, error, count in answer.rows}
+
+
+def _read_letters(answer: Rows) -> list[DeadLetter]:
+    found = []
+    for row in answer.rows:
+        fields: dict[str, Any] = dict(zip(_LETTER, row, strict=False))
+        found.append(
+            DeadLetter(
+                int(fields["id"]),
+                envelope_in(fields),
+                int(fields["started"]),
+                int(fields["finished"]),
+                fields["error"],
+                int(fields["created"]),
+                int(fields["dead_at"]),
+                int(row[-1]),
+                bool(int(fields["parked"])),
+            )
+        )
+    return found
+
+
+def _kept(answer: Rows) -> list[tuple[int, Envelope]]:
+    rows: list[dict[str, Any]] = [dict(zip(COLUMNS, row, strict=False)) for row in answer.rows]
+    return [(int(fields["id"]), envelope_in(fields)) for fields in rows]

@@ -1,0 +1,327 @@
+"""PostgreSQL: claims that never block, also inside the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, BinaryIO, ClassVar, TypeVar
+
+from retrysafe.backends.sql import TABLE, SqlStore, allowed, columns, gates, reading
+from retrysafe.backends.sql.gates import Gates
+from retrysafe.backends.sql.parameters import quota_params, want_params
+from retrysafe.backends.sql.statements import limited_by
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Allowance, Finding, Partition, Record, Refusal, Want
+from retrysafe.protocol.requests import Copy, Query, Rows
+from retrysafe.protocol.store import Capabilities
+from retrysafe.protocol.transitions import Transition
+
+R = TypeVar("R")
+
+_SAMPLE = 8 << 20
+"""How many bytes of a partition are looked at to judge how much of it is forgotten."""
+
+# Advisory locks are the database's, tables are a schema's: a key means another one in another schema.
+_LOCK = (
+    "pg_try_advisory_xact_lock(('x' || encode(substr(CAST(:key AS bytea), 1, 8), 'hex'))::bit(64)::bigint "
+    f"# CAST(CAST(to_regclass('{TABLE}') AS oid) AS bigint))"
+)
+_GATE = f"CASE WHEN txid_current() = ANY (CAST(:full AS bigint[])) THEN true ELSE {_LOCK} END"
+"""A transaction that has taken as many locks as it may goes on without: its claims wait at the unique key."""
+_NUMBER = "txid_current_if_assigned()"
+
+
+CHANNEL = "retrysafe_outbox"
+"""On which relays listen. Channels are the database's: relays of another schema only look once more than they must."""
+
+
+_UNFROZEN = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+
+class PostgresqlStore(SqlStore):
+    """Records in a PostgreSQL table (13 or later).
+
+    In a transaction, an advisory lock held to its end gates the claim, so that a duplicate of an
+    uncommitted claim is told at once instead of blocking. A transaction takes a thousand of them; its
+    later claims block, and are waited for, at the unique key. A leased claim commits at once and has no
+    gate: when its reply is lost, its repetition must find it, not a closed gate. The unique key
+    alone decides.
+    """
+
+    capabilities = Capabilities(
+        name="postgresql",
+        transactions=True,
+        waits_in_transaction=True,
+        clock="the database server",
+        durability="every commit with synchronous_commit=on and fsync=on, PostgreSQL's defaults",
+        failover="nothing with synchronous replication; the last commits of the old primary with asynchronous replicas",
+        cannot_survive=(
+            "a failover to an asynchronous replica that had not received a committed record: it runs again",
+            "fsync=off, or synchronous_commit=off, and a crash of the server: the last commits may be gone",
+            "a restored backup: records since then are gone, and what they guarded may run again",
+        ),
+        choose_when=(
+            "when your data is in PostgreSQL: record, business write and outbox row commit together, "
+            "and nothing else has to run"
+        ),
+        quotas="but for claims at the same moment, which do not see each other: as many may be let through too many",
+    )
+    NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
+    NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
+    CASTS: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("key", "fingerprint", "result", "quota", "payload"), "bytea"),
+        **dict.fromkeys(("boundary", "scope", "operation", "attempt", "effects", "media_type"), "text"),
+        **dict.fromkeys(
+            ("lease", "window", "memory", "token", "version", "limit", "period", "rate_before", "kept_before"), "bigint"
+        ),
+        **dict.fromkeys(("attempts", "codec_version"), "integer"),
+    }
+    STAMP = "pg_current_xact_id()"
+    GATE = f" AND {_GATE}"
+    SKIP_LOCKED = " FOR UPDATE OF r SKIP LOCKED"
+    WHEREABOUTS = (
+        "SELECT CAST(extract(epoch FROM pg_postmaster_start_time()) * 1000000 AS bigint), "
+        "(SELECT CAST(oid AS bigint) FROM pg_database WHERE datname = current_database()), "
+        f"CAST(CAST(to_regclass('{TABLE}') AS oid) AS bigint)"
+    )
+    HAS_SCHEMA = "SELECT CAST(to_regclass('retrysafe_schema') AS text)"
+    MIGRATION_LOCK = "SELECT pg_advisory_xact_lock(7303014801234711)"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gated_claim_sql = self._claim(gated=True)
+        self._claim_sql = self._claim(gated=False)
+        self._counted_claim_sql = {
+            (gated, limited): self._claim(gated=gated, room=room)
+            for limited, room in self._room_sql.items()
+            for gated in (False, True)
+        }
+        self._gated_take_sql = self._take_sql[True].replace(" RETURNING ", f" RETURNING {_NUMBER}, ", 1)
+        self._gated_read_sql = _numbered(self.read_sql)
+        self._gated_usage_sql = {limited: _numbered(sql) for limited, sql in self._usage_sql.items()}
+        self._gates = Gates()
+
+    def _claim(self, *, gated: bool, room: str = "") -> str:
+        """Insert if there is no record, and return the record there is, in one statement.
+
+        ``room``: insert only if that is true, under the holder of a quota.
+        """
+        lock, source, go = (_GATE, "gate", "gate.open") if gated else ("true", "gate", "true")
+        number = "(SELECT txid_current() FROM gate WHERE open), " if gated else ""
+        looked = ""
+        if room:  # looked for only behind an open gate: a key with a record needs none
+            looked = f"room AS MATERIALIZED (SELECT {room} AS free FROM t, gate WHERE gate.open), "
+            source, go = "room", "room.free"
+        insert = self._insert(f"t, {source}", f" WHERE {go}", counted=bool(room)).rsplit(" RETURNING ", 1)[0]
+        return (
+            f"WITH t AS MATERIALIZED (SELECT {self.NOW} AS now), "
+            f"old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r WHERE r.key_hash = {self.p('key')}), "
+            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), {looked}"
+            f"new AS ({insert} RETURNING {columns()}) "
+            f"SELECT {number}{columns('f.')}, t.now FROM t "
+            f"LEFT JOIN (SELECT * FROM new UNION ALL SELECT * FROM old) AS f ON true "
+            f"WHERE f.key_hash IS NOT NULL OR NOT coalesce((SELECT open FROM gate), true)"
+        )
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+        """The same, counting the locks of a transaction."""
+        ask = super().claim(want)
+        return self._counting(ask) if want.transactional else ask
+
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        """The same, counting the locks of a transaction."""
+        ask = super().take(want, seen)
+        if not want.transactional:
+            return ask
+        params = {**ask.request.params, "full": self._gates.full()}
+        return self._counting(Ask(Query(self._gated_take_sql, params), ask.parse))
+
+    def _counting(self, ask: Ask[R]) -> Ask[R]:
+        return Ask(ask.request, lambda answer: ask.parse(self._gates.counted(answer)))
+
+    def claim_query(self, want: Want) -> Query:
+        """One statement; no row means that a rival committed first, and a new statement will see it."""
+        params = want_params(want)
+        if not want.transactional:
+            return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))
+        gated = {**params, "full": self._gates.full()}
+        return Query(self._gated_claim_sql, gated, Query(self._gated_read_sql, params, writes=False))
+
+    def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
+        """The same; no row to the read either means that there was no room. A closed gate is judged first."""
+        limited, params = limited_by(allowance), want_params(want) | quota_params(allowance)
+        own = want.transactional
+        usage = Query((self._gated_usage_sql if own else self._usage_sql)[limited], params, writes=False)
+        read = Query(self._gated_read_sql if own else self.read_sql, params, usage, writes=False)
+        params = {**params, "full": self._gates.full()} if own else params
+        return Query(self._counted_claim_sql[own, limited], params, read)
+
+    def among(self, kind: str, name: str, values: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+        """One parameter for all: a statement that is the same for every number of them is prepared once."""
+        return f"= ANY (CAST(:{name}s AS {self.CASTS[kind]}[]))", {f"{name}s": list(values)}
+
+    def rows_of(self, keys: Sequence[bytes], fingerprints: Sequence[bytes]) -> tuple[str, dict[str, Any]]:
+        """The same for rows."""
+        rows = "SELECT w.k, w.f FROM unnest(CAST(:keys AS bytea[]), CAST(:prints AS bytea[])) AS w (k, f)"
+        return rows, {"keys": list(keys), "prints": list(fingerprints)}
+
+    def claim_many_sql(self, rows: str) -> str:
+        """The same behind the gates of the keys, so that up to as many as a transaction takes wait for no other."""
+        lock = _LOCK.replace("CAST(:key AS bytea)", "w.wanted_key")
+        lock = f"CASE WHEN row_number() OVER () > {gates.MOST_GATES} THEN true ELSE {lock} END"
+        there = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash = ANY (CAST(:keys AS bytea[]))"
+        before = (
+            f"WITH wanted (wanted_key, wanted_print) AS MATERIALIZED ({rows}), "
+            f"t AS MATERIALIZED (SELECT {self.NOW} AS now), old AS MATERIALIZED ({there}), "
+            f"gate AS MATERIALIZED (SELECT w.wanted_key, w.wanted_print, {lock} AS open FROM wanted AS w "
+            f"WHERE NOT EXISTS (SELECT 1 FROM old WHERE old.key_hash = w.wanted_key)) "
+        )
+        return self._insert_many(before, "gate, t WHERE gate.open")
+
+    def _sweep(self, clock: str) -> str:
+        locked = (
+            f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE {self.forgotten_now()} "
+            f"ORDER BY r.tombstone_until LIMIT {self.p('limit')}{self.SKIP_LOCKED}"
+        )
+        return self._delete(locked)
+
+    def remove_sql(self, count: int) -> str:
+        """Remove ``count`` records if they are forgotten and as they were seen; they are looked up one by one."""
+        rows = ", ".join(f"({self.p('key', f'key{i}')}, {self.p('version', f'version{i}')})" for i in range(count))
+        locked = (
+            f"SELECT found.part, found.place FROM (VALUES {rows}) AS seen (key, version), LATERAL ("
+            f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE r.key_hash = seen.key "
+            f"AND r.version = seen.version AND {self.forgotten_now()}{self.SKIP_LOCKED}) AS found"
+        )
+        return self._delete(locked)
+
+    def _delete(self, locked: str) -> str:
+        """Lock records, then delete them by their places in the table, which nobody can change meanwhile.
+
+        Never by key, by what a subquery without locks has found: a DELETE that had to wait for a claim looks at
+        the new version of the row, but not again at the subquery, and deletes it. By place it is also three times
+        as quick.
+        """
+        return (
+            f"WITH doomed AS MATERIALIZED ({locked}) DELETE FROM {TABLE} AS r "
+            f"WHERE r.ctid = ANY (ARRAY(SELECT place FROM doomed)) "
+            f"AND (r.tableoid, r.ctid) IN (SELECT part, place FROM doomed)"
+        )
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        """Refuse a standby, and text that is not UTF-8; tell how durable a commit is."""
+        names = (
+            *("fsync", "synchronous_commit", "synchronous_standby_names", "full_page_writes"),
+            *("server_encoding", "client_encoding"),
+        )
+        settings = ", ".join(f"current_setting('{name}')" for name in names)
+        sql = f"SELECT CAST(pg_is_in_recovery() AS text), {settings}"
+        return [Ask(Query(sql, {}, writes=False), _findings)]
+
+    # ------------------------------------------------------------ rotation
+
+    def partitions(self) -> Ask[list[Partition]]:
+        """The partitions of the table, by name."""
+        sql = (
+            "SELECT CAST(n.nspname AS text), CAST(c.relname AS text), pg_relation_size(c.oid) FROM pg_inherits AS i "
+            "JOIN pg_class AS c ON c.oid = i.inhrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+            f"WHERE i.inhparent = to_regclass('{TABLE}') ORDER BY 1, 2"
+        )
+        return Ask(Query(sql, {}, writes=False), lambda answer: [Partition(*row) for row in answer.rows])
+
+    def share(self, partition: Partition) -> Ask[float]:
+        """The share of forgotten records in some of the partition's pages, whatever its statistics say."""
+        percent = 100 if partition.size <= _SAMPLE else 100 * _SAMPLE / partition.size
+        sql = (
+            f"SELECT count(*) FILTER (WHERE {allowed(Transition.SWEEP)}), count(*) "
+            f"FROM {partition.quoted} AS r TABLESAMPLE SYSTEM ({percent:.6f}), {self.clock}"
+        )
+        return Ask(Query(sql, {}, writes=False), _share)
+
+    def enter(self, partition: Partition) -> list[Ask[None]]:
+        """Lock the partition, or fail soon: claims of its keys wait behind this lock while it is waited for.
+
+        READ COMMITTED whatever the default: a snapshot from before the lock would miss what was written since.
+        The other two bounds end the transaction, and so the lock, when we are stopped in the middle of it.
+        """
+        bounds = {"lock_timeout": "100ms", "statement_timeout": "5s", "idle_in_transaction_session_timeout": "5s"}
+        settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in bounds.items())
+        statements = (
+            _UNFROZEN,
+            f"SELECT {settings}",
+            f"LOCK TABLE {partition.quoted} IN ACCESS EXCLUSIVE MODE",
+        )
+        return [Ask(Query(sql, {}), reading.nothing) for sql in statements]
+
+    def count(self, partition: Partition) -> Ask[int]:
+        """How many records the partition holds."""
+        return Ask(Query(f"SELECT count(*) FROM {partition.quoted}", {}, writes=False), reading.first_value)
+
+    def unload(self, partition: Partition, spool: BinaryIO) -> Ask[int]:
+        """Copy what is not forgotten to the spool."""
+        chosen = f"SELECT r.* FROM {partition.quoted} AS r, {self.clock} WHERE NOT {allowed(Transition.SWEEP)}"
+        return Ask(Copy(partition, chosen, spool), reading.count)
+
+    def reload(self, partition: Partition, spool: BinaryIO) -> list[Ask[int]]:
+        """Truncate the partition and copy the spool back, frozen.
+
+        A transaction whose snapshot is older than this one sees the emptied table; it must see what was put back.
+        """
+        empty = Query(f"TRUNCATE {partition.quoted}", {})
+        return [Ask(empty, reading.count), Ask(Copy(partition, None, spool), reading.count)]
+
+    TRANSACTIONS = "txid_snapshot_xmin(txid_current_snapshot()), txid_current()"
+
+    UNFROZEN = _UNFROZEN
+
+    SILENCE = (
+        ", set_config('idle_in_transaction_session_timeout', CAST(:silence AS text), true), "
+        "CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL "  # from PostgreSQL 17 on
+        "THEN set_config('transaction_timeout', '0', true) END"
+    )
+
+    ISOLATION = "SELECT current_setting('transaction_isolation')"
+
+
+def _numbered(select: str) -> str:
+    return select.replace("SELECT ", f"SELECT {_NUMBER}, ", 1)
+
+
+def _share(answer: Rows) -> float:
+    forgotten, seen = answer.rows[0]
+    return int(forgotten) / int(seen) if seen else 0.0
+
+
+_SERVER_ENCODING = (
+    "The database has the encoding {}, in which not every character can be stored and read. Use one that is made with "
+    "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0."
+)
+_CLIENT_ENCODING = (
+    "Its connections have the client_encoding {}, in which not every character can be sent and read. Connect with "
+    "client_encoding=utf8, and look for PGCLIENTENCODING and ALTER ROLE … SET client_encoding."
+)
+
+
+def _findings(answer: Rows) -> list[Finding]:
+    values = (value.decode() if isinstance(value, bytes) else value for value in answer.rows[0])  # SQL_ASCII: bytes
+    standby, fsync, commit, standbys, pages, server, client = values
+    found = [
+        Finding("fact", "synchronous_commit", commit),
+        Finding("fact", "synchronous_standby_names", standbys or "none: a failover may lose the last commits"),
+    ]
+    if standby == "true":
+        found.append(
+            Finding("refuse", "in_recovery", "The server is a standby, where nothing can be claimed: use the primary.")
+        )
+    if server != "UTF8":
+        found.append(Finding("refuse", "server_encoding", _SERVER_ENCODING.format(server)))
+    elif client != "UTF8":
+        found.append(Finding("refuse", "client_encoding", _CLIENT_ENCODING.format(client)))
+    if fsync != "on" or pages != "on":
+        found.append(
+            Finding(
+                "warn", "fsync", f"fsync={fsync}, full_page_writes={pages}: a crash of the machine may lose records."
+            )
+        )
+    if commit == "off":
+        found.append(Finding("warn", "synchronous_commit", "off: a crash of the server may lose the last commits."))
+    return found

@@ -1,0 +1,87 @@
+"""How answers are read: rows become records, pages, tallies, or a word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retrysafe.backends.sql.table import COLUMNS
+from retrysafe.protocol import quotas
+from retrysafe.protocol.records import Allowance, Page, Record, Refusal, Standing, StoredResult, Tally
+from retrysafe.protocol.requests import Rows
+from retrysafe.protocol.transitions import state_of
+
+_USAGE = 4
+"""How many columns tell how a quota is used; a record has more."""
+
+
+def record(answer: Rows) -> Record | None:
+    """The record, if there is a row that holds one."""
+    if not answer.rows or answer.rows[0][0] is None:
+        return None
+    return _record_of(answer.rows[0])
+
+
+def record_or_usage(answer: Rows, allowance: Allowance) -> Record | Refusal | None:
+    """A record, or how the quota is used: if there is room by now, there was none a moment ago."""
+    if not answer.rows or len(answer.rows[0]) > _USAGE:
+        return record(answer)
+    now, filling, kept, forgotten = answer.rows[0]
+    used = (None if value is None else int(value) for value in (filling, forgotten))
+    return quotas.judge(allowance, int(now), next(used), int(kept), next(used)) or quotas.room_again(allowance)
+
+
+def records(answer: Rows) -> list[Record]:
+    """All records."""
+    return [_record_of(row) for row in answer.rows]
+
+
+def page(answer: Rows, limit: int) -> Page:
+    """A page, and where the next one begins."""
+    found = records(answer)
+    return Page(found, found[-1].key.hex() if len(found) == limit else None)
+
+
+def tallies(answer: Rows) -> list[Tally]:
+    """Counts by boundary and standing."""
+    return [
+        Tally(boundary, Standing(standing), int(count), int(oldest), int(now))
+        for boundary, standing, count, oldest, now in answer.rows
+    ]
+
+
+def _record_of(row: Any) -> Record:
+    *head, result, media_type, codec_version, now = row
+    stored = (
+        None
+        if media_type is None
+        else StoredResult(None if result is None else bytes(result), media_type, codec_version)
+    )
+    fields = dict(zip(COLUMNS, head, strict=False))
+    key, fingerprint = bytes(fields.pop("key_hash")), bytes(fields.pop("fingerprint"))
+    state = state_of(fields.pop("state"))
+    return Record(key=key, fingerprint=fingerprint, state=state, result=stored, now=int(now), **fields)
+
+
+def changed_one(answer: Rows) -> bool:
+    """Whether one row was changed."""
+    return answer.affected == 1
+
+
+def count(answer: Rows) -> int:
+    """How many rows were changed."""
+    return answer.affected
+
+
+def keys(answer: Rows) -> set[bytes]:
+    """The keys that were returned."""
+    return {bytes(row[0]) for row in answer.rows}
+
+
+def first_value(answer: Rows) -> Any:
+    """The first value of the first row, if there is one."""
+    return answer.rows[0][0] if answer.rows else None
+
+
+def nothing(answer: Rows) -> None:
+    """Nothing is read."""
+    return

@@ -1,0 +1,79 @@
+"""SQLite: writers are serial, so opening a transaction for writing is the lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from retrysafe.backends.files import file_of
+from retrysafe.backends.sql import SqlStore
+from retrysafe.backends.sql.marks import BATCH, in_its_transaction, mark_of, marked
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Allowance, Held, StoredResult, Want
+from retrysafe.protocol.requests import Query
+from retrysafe.protocol.store import Capabilities
+from retrysafe.protocol.transitions import Transition
+
+
+class SqliteStore(SqlStore):
+    """Records in a SQLite file. SQLite's clock has millisecond steps.
+
+    A savepoint made by a transactional claim shows, when it is settled, that the transaction is still the same one.
+    """
+
+    capabilities = Capabilities(
+        name="sqlite",
+        transactions=True,
+        waits_in_transaction=False,
+        clock="the machine that holds the file",
+        durability="every commit with synchronous=FULL, our default; NORMAL may lose the last commits at power loss",
+        failover="there is no replica: the file is lost with its disk",
+        cannot_survive=(
+            "the loss of the machine or its disk: every record goes with it",
+            "a network file system with broken locks: two machines may both win a claim",
+            "a host clock that is set: leases and windows end early or late, never two holders of one token",
+            "a restored backup: records since then are gone, and what they guarded may run again",
+        ),
+        choose_when="when one machine does the work, or you begin: nothing to install, transactions with your tables",
+        quotas="exactly: writers are serial",
+    )
+    NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
+    GREATEST = "max"
+    LOCKS_ROWS = False
+    BYTES = "length"
+    BEGIN = "BEGIN IMMEDIATE"
+    WHEREABOUTS = "PRAGMA database_list"
+    HAS_SCHEMA = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'retrysafe_schema'"
+
+    def whereabouts(self) -> Ask[object]:
+        """The file; None for a database in memory, which every connection has for itself."""
+        query = Query(self.WHEREABOUTS, {}, writes=False)
+        return Ask(query, lambda answer: file_of(next((path for _, name, path in answer.rows if name == "main"), None)))
+
+    def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
+        """The same, by the index's name."""
+        at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
+        return f"{table} AS o INDEXED BY {index} WHERE {at} AND o.id >= {start}", "o.id"
+
+    def claim_query(self, want: Want) -> Query:
+        """In a transaction: mark it first."""
+        claim = super().claim_query(want)
+        return marked(mark_of(want), claim) if want.transactional else claim
+
+    def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
+        """The same."""
+        claim = super().counted_claim_query(want, allowance)
+        return marked(mark_of(want), claim) if want.transactional else claim
+
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        """Settle the owner's record, if the transaction is the one that claimed it."""
+        settle = super().settle(held, event, result)
+        return in_its_transaction(mark_of(held), settle) if held.transactional else settle
+
+    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
+        """Mark the transaction, and insert first records."""
+        claim = super().claim_many(wants)
+        return Ask(marked(BATCH, claim.request), claim.parse)
+
+    def complete_many(self, held: Sequence[Held], result: StoredResult) -> Ask[int]:
+        """Complete the records of one attempt, if the transaction is the one that claimed them."""
+        return in_its_transaction(BATCH, super().complete_many(held, result))

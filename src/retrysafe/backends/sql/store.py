@@ -1,0 +1,230 @@
+"""What a SQL store is asked: statements with their parameters, and how their answers are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from retrysafe.backends.sql import reading
+from retrysafe.backends.sql.parameters import quota_params, result_params, seen_params, want_params
+from retrysafe.backends.sql.statements import LIMITED, SqlStatements, limited_by
+from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, any_of, columns
+from retrysafe.backends.sql.transactions import SqlTransactions
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import (
+    Allowance,
+    Clocks,
+    Filter,
+    Finding,
+    Held,
+    Page,
+    Record,
+    Refusal,
+    StoredResult,
+    Tally,
+    Want,
+)
+from retrysafe.protocol.requests import Query
+from retrysafe.protocol.store import Capabilities
+from retrysafe.protocol.transitions import RULES, Guard, Transition, kept_fingerprint, started_before
+
+AT_ONCE = 1000
+"""How many archived records one statement removes."""
+
+_UNREAD = ("result", "media_type", "codec_version")
+"""Columns that an operator's list leaves out."""
+
+_RESOLVING: tuple[Transition, ...] = tuple(
+    event for event, rule in RULES.items() if rule.guard is Guard.SEEN and event is not Transition.CLAIM
+)
+
+
+class SqlStore(SqlStatements, SqlTransactions):
+    """Records in a table of a database; what databases do differently is in the class variables and overridden."""
+
+    capabilities: ClassVar[Capabilities]
+    CLAIMS_MANY: ClassVar[bool] = True
+    """Whether keys can be claimed many at once without waiting for others."""
+    NOTIFY: ClassVar[str | None] = None
+    """A statement that tells who listens for it that the outbox was written to."""
+    LOCKS_ROWS: ClassVar[bool] = True
+    """Whether a row can be held for a transaction while others write; else one writer holds all."""
+
+    def __init__(self) -> None:
+        clock = self.clock = f"(SELECT {self.NOW} AS now) AS t"
+        self.read_sql = f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {clock} WHERE r.key_hash = {self.p('key')}"
+        self.insert_sql = self._insert(clock)
+        self._room_sql = {limited: self._room(limited) for limited in LIMITED}
+        self._usage_sql = {limited: self._usage(clock, limited) for limited in LIMITED}
+        self._counted_insert_sql = {
+            limited: self._insert(clock, f" WHERE {room}", counted=True) for limited, room in self._room_sql.items()
+        }
+        self._take_sql = {gated: self._take(clock, self.GATE if gated else "") for gated in (False, True)}
+        self._settle_sql = {
+            (event, own): self._settle(clock, event, own)
+            for event in (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE)
+            for own in (False, True)
+        }
+        self._resolve_sql: dict[Transition, str] = {event: self._resolve(clock, event) for event in _RESOLVING}
+        self._sweep_sql = self._sweep(clock)
+        self._forgotten_sql = self._forgotten(clock)
+        self._tally_sql = self._tally(clock)
+
+    # ------------------------------------------------------------ asks
+
+    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+        """Nothing: `claim` judges."""
+        return []
+
+    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+        """Insert a first record if its quota has room, or return the record that is there."""
+        allowance = want.quota
+        if allowance is None:
+            return Ask(self.claim_query(want), reading.record)
+        return Ask(self.counted_claim_query(want, allowance), lambda answer: reading.record_or_usage(answer, allowance))
+
+    def claim_query(self, want: Want) -> Query:
+        """Read first when leased, so that a replay writes nothing; write first inside a transaction."""
+        params = want_params(want)
+        read = self.query(self.read_sql, params, writes=False)
+        insert = self.query(self.insert_sql, params, read)
+        return insert if want.transactional else read._replace(otherwise=insert)
+
+    def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
+        """The same, inserting only while there is room: where there is no record then, there was none."""
+        limited, params = limited_by(allowance), want_params(want) | quota_params(allowance)
+        usage = self.query(self._usage_sql[limited], params, writes=False)
+        read = self.query(self.read_sql, params, usage, writes=False)
+        insert = self.query(self._counted_insert_sql[limited], params, read)
+        return insert if want.transactional else read._replace(otherwise=insert)
+
+    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+        """Claim a record that is as seen and claimable."""
+        params = want_params(want) | seen_params(seen)
+        params |= {"attempts": started_before(seen) + 1, "fingerprint": kept_fingerprint(want, seen)}
+        return Ask(self.query(self._take_sql[want.transactional], params), reading.record)
+
+    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        """Settle the owner's record."""
+        params = {
+            "key": held.key,
+            "attempt": held.attempt,
+            "token": held.token,
+            "window": held.clocks.window,
+            "memory": held.clocks.memory,
+            **result_params(result),
+        }
+        return Ask(self.query(self._settle_sql[event, held.transactional], params), reading.changed_one)
+
+    def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
+        """Settle a record that is as seen."""
+        params = {
+            "key": seen.key,
+            "window": clocks.window,
+            "memory": clocks.memory,
+            **seen_params(seen),
+            **result_params(result),
+        }
+        return Ask(self.query(self._resolve_sql[event], params), reading.changed_one)
+
+    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+        """Extend leases, all in one statement, sorted by key so that two batches cannot deadlock."""
+        params: dict[str, Any] = {}
+        for i, one in enumerate(sorted(held)):
+            params |= {
+                f"key{i}": one.key,
+                f"attempt{i}": one.attempt,
+                f"token{i}": one.token,
+                f"lease{i}": one.clocks.lease,
+                f"window{i}": one.clocks.window,
+                f"memory{i}": one.clocks.memory,
+            }
+        return [Ask(self.renew_query(len(held), params), reading.keys)] if held else []
+
+    def read(self, key: bytes) -> Ask[Record | None]:
+        """Return the record."""
+        return Ask(self.query(self.read_sql, {"key": key}, writes=False), reading.record)
+
+    def sweep(self, limit: int) -> list[Ask[int]]:
+        """Remove up to ``limit`` forgotten records."""
+        return [Ask(self.query(self._sweep_sql, {"limit": limit}), reading.count)]
+
+    # ------------------------------------------------------------ many at once
+
+    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
+        """Insert first records, in the order of their keys; those that are there stay as they are."""
+        ordered = sorted(wants)
+        rows, params = self.rows_of([want.key for want in ordered], [want.fingerprint for want in ordered])
+        found = self.query(self.claim_many_sql(rows), want_params(wants[0]) | params)
+        return Ask(found, lambda answer: {bytes(key): int(token) for key, token in answer.rows})
+
+    def read_many(self, keys: Sequence[bytes]) -> Ask[dict[bytes, Record]]:
+        """The records of keys."""
+        among, params = self.among("key", "key", keys)
+        sql = f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {self.clock} WHERE r.key_hash {among}"
+        found = self.query(sql, params, writes=False)
+        return Ask(found, lambda answer: {record.key: record for record in reading.records(answer)})
+
+    def complete_many(self, held: Sequence[Held], result: StoredResult) -> Ask[int]:
+        """Complete the records of one attempt."""
+        first, stamp = held[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""
+        among, params = self.among("key", "key", [one.key for one in held])
+        params |= {"attempt": first.attempt, "window": first.clocks.window, "memory": first.clocks.memory}
+        sql = self._update(
+            f"state = '{RULES[Transition.COMPLETE].target}', {self._result()}, {self._written()}",
+            self.clock,
+            f"r.key_hash {among} AND r.attempt = {self.p('attempt')} AND {allowed(Transition.COMPLETE)}{stamp}",
+        )
+        return Ask(self.query(sql, params | result_params(result)), reading.count)
+
+    # ------------------------------------------------------------ asks of an operator
+
+    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
+        """Return up to ``limit`` forgotten records, the longest forgotten first."""
+        return [Ask(self.query(self._forgotten_sql, {"limit": limit}, writes=False), reading.records)]
+
+    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
+        """Remove those that are still as seen and forgotten; databases bound the parameters of a statement."""
+        return [self._remove(seen[start : start + AT_ONCE]) for start in range(0, len(seen), AT_ONCE)]
+
+    def _remove(self, seen: Sequence[Record]) -> Ask[int]:
+        params: dict[str, Any] = {}
+        for i, record in enumerate(seen):
+            params |= {f"key{i}": record.key, f"version{i}": record.version}
+        return Ask(self.query(self.remove_sql(len(seen)), params), reading.count)
+
+    def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
+        """Return a page by the order of key hashes."""
+        params: dict[str, Any] = {"limit": limit}
+        conditions: list[str] = []
+        for name in ("boundary", "operation", "scope"):
+            value = getattr(wanted, name)
+            if value is not None:
+                params[name] = value
+                conditions.append(f"r.{name} = {self.p(name)}")
+        if cursor is not None:
+            params["key"] = bytes.fromhex(cursor)
+            conditions.append(f"r.key_hash > {self.p('key')}")
+        if wanted.standings:
+            conditions.append(any_of(wanted.standings))
+        read = ", ".join("NULL" if name in _UNREAD else f"r.{name}" for name in COLUMNS)
+        sql = (
+            f"SELECT {read}, t.now FROM {TABLE} AS r, {self.clock} WHERE {' AND '.join(conditions) or '1 = 1'} "
+            f"ORDER BY r.key_hash LIMIT {self.p('limit')}"
+        )
+        return Ask(self.query(sql, params, writes=False), lambda answer: reading.page(answer, limit))
+
+    def tally(self) -> list[Ask[list[Tally]]]:
+        """Count the records by boundary and standing, in one statement."""
+        return [Ask(self.query(self._tally_sql, {}, writes=False), reading.tallies)]
+
+    WHEREABOUTS: ClassVar[str]
+    """Answers with one row that no other database, or schema in it, gives at the same time."""
+
+    def whereabouts(self) -> Ask[object]:
+        """Which database this is; None for one that is like no other."""
+        return Ask(Query(self.WHEREABOUTS, {}, writes=False), lambda answer: tuple(answer.rows[0]))
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        """Look at no settings: a dialect overrides what is worth it."""
+        return []

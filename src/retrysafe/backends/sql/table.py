@@ -1,0 +1,61 @@
+"""The table of records, and what can be said of its rows in SQL: read off the transition table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from retrysafe.protocol.records import Standing
+from retrysafe.protocol.transitions import RULES, Transition
+
+TABLE = "retrysafe_records"
+COLUMNS = (
+    "key_hash",
+    "boundary",
+    "scope",
+    "operation",
+    "fingerprint",
+    "state",
+    "attempt",
+    "token",
+    "attempts",
+    "effects",
+    "lease_until",
+    "created",
+    "updated",
+    "expires",
+    "tombstone_until",
+    "version",
+    "result",
+    "media_type",
+    "codec_version",
+)
+
+KEPT = "(q.state IN ('running', 'unknown') OR q.tombstone_until > t.now)"
+"""The SQL condition for a record ``q`` not to be forgotten."""
+
+_SETTLED = "r.state IN ('completed', 'failed', 'released')"
+STANDING: dict[Standing, str] = {
+    Standing.RUNNING: "r.state = 'running' AND r.lease_until > t.now",
+    Standing.LAPSED: "r.state = 'running' AND r.lease_until <= t.now",
+    Standing.UNKNOWN: "r.state = 'unknown'",
+    Standing.COMPLETED: "r.state = 'completed' AND r.expires > t.now AND r.tombstone_until > t.now",
+    Standing.FAILED: "r.state = 'failed' AND r.expires > t.now AND r.tombstone_until > t.now",
+    Standing.RELEASED: "r.state = 'released' AND r.expires > t.now AND r.tombstone_until > t.now",
+    Standing.EXPIRED: f"{_SETTLED} AND r.expires <= t.now AND r.tombstone_until > t.now",
+    Standing.FORGOTTEN: f"{_SETTLED} AND r.tombstone_until <= t.now",
+}
+
+
+def allowed(event: Transition) -> str:
+    """The SQL condition for a record ``r`` at time ``t.now`` to take ``event``, from the table."""
+    return any_of(RULES[event].sources)
+
+
+def any_of(standings: Iterable[Standing]) -> str:
+    """The SQL condition for a record ``r`` to stand in one of these ways at time ``t.now``."""
+    return "(" + " OR ".join(f"({STANDING[standing]})" for standing in sorted(standings)) + ")"
+
+
+def columns(prefix: str = "") -> str:
+    """The columns of a record, in the order in which they are read."""
+    return ", ".join(prefix + column for column in COLUMNS)

@@ -1,0 +1,72 @@
+"""Transactions and the schema, as a database controls them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from retrysafe.backends.sql.reading import first_value, nothing
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.requests import Query
+
+
+class SqlTransactions:
+    """What opens and ends a transaction, and says how far the schema is."""
+
+    BEGIN: ClassVar[str] = "BEGIN"
+    TRANSACTIONS: ClassVar[str] = "0, 0"
+    """Below which number all transactions have ended, and one that is higher than those of all that have begun."""
+    UNFROZEN: ClassVar[str | None] = None
+    """The first statement of a transaction whose others each see what was committed last, where that is to be said."""
+    OUTLASTS: ClassVar[str | None] = None
+    """A statement by which the transaction is not ended before it was silent for so many ``:seconds``."""
+    SILENCE: ClassVar[str] = ""
+    """More columns of a SELECT, by which the transaction ends when nothing is asked in it for so many ``:silence``."""
+    ISOLATION: ClassVar[str | None] = None
+    """A query for the isolation level of the current transaction, where it decides what a waiter can see."""
+    HAS_SCHEMA: ClassVar[str]
+    """A query that gives a row with a value exactly when the schema's own table exists."""
+    MIGRATION_LOCK: ClassVar[str | None] = None
+    MIGRATION_UNLOCK: ClassVar[str | None] = None
+    """What gives that lock back, where the end of the transaction does not."""
+
+    def begin(self) -> Ask[None]:
+        """Open a transaction."""
+        return _control("begin", self.BEGIN)
+
+    def savepoint(self) -> Ask[None]:
+        """Mark a savepoint."""
+        return _control("savepoint", "SAVEPOINT retrysafe")
+
+    def rollback_to_savepoint(self) -> Ask[None]:
+        """Roll back to the savepoint."""
+        return _control("rollback_to_savepoint", "ROLLBACK TO SAVEPOINT retrysafe")
+
+    def commit(self) -> Ask[None]:
+        """Commit."""
+        return _control("commit", "COMMIT")
+
+    def rollback(self) -> Ask[None]:
+        """Roll back."""
+        return _control("rollback", "ROLLBACK")
+
+    def isolation(self) -> list[Ask[str]]:
+        """Ask for the isolation level; empty where a waiting duplicate always sees what was committed."""
+        return [] if self.ISOLATION is None else [Ask(Query(self.ISOLATION, {}, writes=False), first_value)]
+
+    def schema_version(self) -> list[Ask[int | None]]:
+        """Ask whether there is a schema, then for its version."""
+        exists = Query(self.HAS_SCHEMA, {}, writes=False)
+        version = Query("SELECT max(version) FROM retrysafe_schema", {}, writes=False)
+        return [Ask(exists, first_value), Ask(version, first_value)]
+
+    def migration_lock(self) -> Query | None:
+        """A statement that keeps two migrating processes apart, where begin does not."""
+        return None if self.MIGRATION_LOCK is None else Query(self.MIGRATION_LOCK, {})
+
+    def migration_unlock(self) -> Query | None:
+        """A statement that lets the next one migrate."""
+        return None if self.MIGRATION_UNLOCK is None else Query(self.MIGRATION_UNLOCK, {})
+
+
+def _control(name: str, sql: str) -> Ask[None]:
+    return Ask(Query(sql, {}, control=name), nothing)

@@ -1,0 +1,73 @@
+"""Waking duplicates that wait, when the attempt they wait for ends in this process, or a store tells of it."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from retrysafe.locks import ProcessLock
+from retrysafe.protocol.client import AsyncListener, Listener
+
+
+class Wakeups:
+    """Who waits for which key. A wake-up may be missed; whoever waits also polls."""
+
+    def __init__(self) -> None:
+        self._waiting: defaultdict[bytes, list[tuple[Callable[[], object], Listener | AsyncListener | None]]]
+        self._waiting = defaultdict(list)
+        self._lock = ProcessLock()
+
+    def wake(self, key: bytes) -> None:
+        """Wake everybody who waits for ``key``."""
+        if self._waiting:
+            with self._lock.mine:
+                waiting = self._waiting.pop(key, ())
+            for wake, _ in waiting:
+                wake()
+
+    def wait(self, key: bytes, seconds: float, listener: Listener | None = None) -> None:
+        """Wait until ``key`` is woken, at most ``seconds``; ``listener`` hears of it from the store."""
+        event = threading.Event()
+        with self._registered(key, event.set, listener):
+            event.wait(seconds)
+
+    async def await_(self, key: bytes, seconds: float, listener: AsyncListener | None = None) -> None:
+        """The same on an event loop."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+
+        def wake() -> None:
+            try:
+                loop.call_soon_threadsafe(event.set)
+            except RuntimeError:  # that loop has been closed: nobody waits there any more
+                return
+
+        with self._registered(key, wake, listener):
+            try:
+                async with asyncio.timeout(seconds):
+                    await event.wait()
+            except TimeoutError:
+                return
+
+    @contextmanager
+    def _registered(
+        self, key: bytes, wake: Callable[[], object], listener: Listener | AsyncListener | None
+    ) -> Iterator[None]:
+        with self._lock.mine:
+            self._waiting[key].append((wake, listener))
+        if listener is not None:
+            listener.listen(key)
+        try:
+            yield
+        finally:
+            with self._lock.mine:
+                left = [one for one in self._waiting.pop(key, ()) if one[0] is not wake]
+                if left:
+                    self._waiting[key] = left
+                others = any(one[1] is listener for one in left)
+            if listener is not None and not others:
+                listener.ignore(key)

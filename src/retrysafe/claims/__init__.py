@@ -1,0 +1,1 @@
+"""Claims: from asking for a key to the stored outcome."""

@@ -1,0 +1,177 @@
+"""Claims of many keys at once: one transaction of the boundary's own, for work that comes in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.driver import arestarting, arun, restarting, run
+from retrysafe.claims.cancellation import finish
+from retrysafe.claims.context import Place
+from retrysafe.claims.outcome import encode_result
+from retrysafe.claims.settings import Terms
+from retrysafe.errors import OutcomeUnknown
+from retrysafe.protocol.claiming_many import conclude_many, doubt_many, open_many
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.records import Held, Want
+
+
+class Claims:
+    """One attempt at several keys, for ``with`` and ``async with``: all that are fresh are completed, or none.
+
+    Inside the block, ``decisions`` tells of every key what is to be done: MINE, the work is yours; REPLAY, it was done;
+    anything else, claim it by itself. An exception rolls everything back, the claims included.
+    """
+
+    def __init__(self, terms: Terms, wants: Sequence[Want], operation: str) -> None:
+        attempt = wants[0].attempt
+        self.decisions: dict[bytes, Decision] = {}
+        self.result: Any = None
+        """What is stored as the result of each key."""
+        self.operation = operation
+        self._terms = terms
+        self._wants = [want._replace(attempt=attempt) for want in wants]
+        self._store: Any = terms.backend.store
+        self._held: list[Held] = []
+        self._place = Place(self)
+        self._lending: Any = None
+        self._opened: Any = None
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys of the records, in the order in which they were given."""
+        return [want.key for want in self._wants]
+
+    @property
+    def boundary(self) -> str:
+        """The name of the boundary."""
+        return self._terms.name
+
+    @property
+    def tx(self) -> Any:
+        """The transaction in which the work is done."""
+        return None if self._opened is None else self._opened.handle
+
+    # ------------------------------------------------------------ entering
+
+    def __enter__(self) -> Claims:
+        try:
+            restarting(self._enter)
+            self._place.enter()
+        except BaseException as error:
+            self._place.abandon()
+            self._give_back(error)
+            raise
+        return self
+
+    def _enter(self) -> None:
+        client = self._terms.backend.client()
+        self._terms.backend.check(client)
+        self._lending = client.transaction()
+        self._opened = self._lending.__enter__()
+        try:
+            self.decisions, self._held = run(open_many(self._store, self._wants), self._opened.execute)
+        except BaseException as error:
+            self._give_back(error)
+            raise
+
+    async def __aenter__(self) -> Claims:
+        _, cancelled = await finish(arestarting(self._aenter))
+        if cancelled is not None:
+            await finish(self._agive_back())
+            raise cancelled
+        self._place.enter()
+        return self
+
+    async def _aenter(self) -> None:
+        client = self._terms.backend.aclient()
+        await self._terms.backend.acheck(client)
+        self._lending = client.transaction()
+        self._opened = await self._lending.__aenter__()
+        try:
+            self.decisions, self._held = await arun(open_many(self._store, self._wants), self._opened.execute)
+        except BaseException:
+            await self._agive_back()
+            raise
+
+    # ------------------------------------------------------------ leaving
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        held, kept = self._held, False
+        try:
+            if not self._place.leave():
+                return
+            if error is None:
+                kept = run(conclude_many(self._store, held, self._stored()), self._opened.execute)
+            self._give_back()
+        except BaseException as raised:
+            self._place.abandon()
+            self._give_back(raised)
+            raise
+        if error is None and not kept:
+            run(doubt_many(self._store, held), self._terms.backend.client())
+        self._conclude(held, kept, error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._place.leave():
+            return
+        _, cancelled = await finish(self._aexit(error))
+        if cancelled is not None:
+            raise cancelled
+
+    async def _aexit(self, error: BaseException | None) -> None:
+        held, kept = self._held, False
+        try:
+            if error is None:
+                kept = await arun(conclude_many(self._store, held, self._stored()), self._opened.execute)
+        finally:
+            await self._agive_back()
+        if error is None and not kept:
+            await arun(doubt_many(self._store, held), self._terms.backend.aclient())
+        self._conclude(held, kept, error)
+
+    def _conclude(self, held: Sequence[Held], kept: bool, error: BaseException | None) -> None:
+        """Wake who waits, tell what happened, and raise what the caller must know."""
+        name, fields = ("completed", {}) if kept else ("rolled_back", {"error_type": type(error).__name__})
+        observed = self._terms.observers.is_enabled(name)
+        for one in held:
+            self._terms.backend.wakeups.wake(one.key)
+            if observed:
+                self._terms.observers.emit(name, self.boundary, self.operation, one.key, one.attempt, fields)
+        if error is None and not kept:
+            raise OutcomeUnknown("The handler ended the transaction of its batch by itself.")
+
+    # ------------------------------------------------------------ small things
+
+    def committed(self) -> None:
+        """See `Claim.committed`: a batch that fails is handled again one by one, each under a claim of its own."""
+
+    def not_executed(self) -> None:
+        """See `Claim.not_executed`."""
+
+    def _stored(self) -> Any:
+        return encode_result(self._terms.codec, self.result, None, self._terms.largest_result)
+
+    def _give_back(self, error: BaseException | None = None) -> None:
+        """End what was lent, if it is not ended; an error is thrown into it: nothing half used is lent again."""
+        if self._lending is not None:
+            self._lending.__exit__(None if error is None else type(error), error, None)
+        self._lending = self._opened = None
+
+    async def _agive_back(self) -> None:
+        lending, self._lending, self._opened = self._lending, None, None
+        await lending.__aexit__(None, None, None)
+
+    @property
+    def _backend(self) -> Backend:
+        return self._terms.backend
+
+    @property
+    def _held_key(self) -> bytes | None:
+        return None

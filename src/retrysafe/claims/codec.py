@@ -1,0 +1,361 @@
+"""Results as JSON: exact types by tags, classes only where the return annotation names them."""
+
+from __future__ import annotations
+
+import binascii
+import functools
+import json
+import math
+import operator
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, Flag
+from typing import Any
+from uuid import UUID
+
+from retrysafe.claims import pydantic_models
+from retrysafe.claims.differences import difference
+from retrysafe.errors import ResultNotEncodable
+from retrysafe.protocol.codec import Codec
+from retrysafe.protocol.records import StoredResult
+
+MEDIA_TYPE = "application/vnd.retrysafe+json"
+VERSION = 1
+_TAG = "$"
+_PLAIN = frozenset({str, int, bool, type(None)})
+_NESTED = frozenset({dict, list})
+_OBJECT = b'{"$":["object",'
+"""With what every object begins that a constructor or an enum rebuilds; in a string its quotes would be escaped."""
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def _decimal(value: Decimal) -> str:
+    if not value.is_finite():
+        raise ValueError(f"{value} is not a number")
+    return str(value)
+
+
+def _write_time(value: Any) -> Any:
+    """A datetime or time as ISO 8601; with its fold and its zone's name where ISO 8601 would not tell."""
+    zone = value.tzinfo
+    if not value.fold and (zone is None or type(zone) is timezone):
+        return value.isoformat()
+    if zone is not None and type(zone).__module__ == "zoneinfo" and zone.key is not None:
+        return [value.replace(tzinfo=None).isoformat(), value.fold, zone.key]
+    if zone is not None and zone.utcoffset(None) is None:
+        raise TypeError(f"the time zone {zone!r} could not be rebuilt: use zoneinfo.ZoneInfo, or convert to UTC")
+    return [value.isoformat(), value.fold, None]
+
+
+def _read_time(kind: Any, written: Any) -> Any:
+    if isinstance(written, str):
+        return kind.fromisoformat(written)
+    from zoneinfo import ZoneInfo
+
+    text, fold, zone = written
+    read = kind.fromisoformat(text).replace(fold=fold)
+    return read if zone is None else read.replace(tzinfo=ZoneInfo(zone))
+
+
+_TAGGED: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    datetime: ("datetime", _write_time, functools.partial(_read_time, datetime)),
+    date: ("date", date.isoformat, date.fromisoformat),
+    time: ("time", _write_time, functools.partial(_read_time, time)),
+    timedelta: ("timedelta", lambda d: [d.days, d.seconds, d.microseconds], lambda parts: timedelta(*parts)),
+    Decimal: ("decimal", _decimal, Decimal),
+    UUID: ("uuid", str, UUID),
+    bytes: ("bytes", lambda b: binascii.b2a_base64(b, newline=False).decode(), binascii.a2b_base64),
+}
+_READERS = {tag: read for tag, _, read in _TAGGED.values()}
+
+
+class JSONCodec:
+    """JSON with tags for datetime, date, time, timedelta, Decimal, UUID, bytes, tuple, set and odd dicts.
+
+    Dataclasses, enums and pydantic models are written as plain data and rebuilt from the return
+    annotation; a stored name is never imported, and nothing is ever unpickled. NaN and Infinity are
+    refused, as are objects that the annotation does not account for, and those that would not come back
+    as they are: what holds objects is decoded, and compared strictly, before it is stored.
+    """
+
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
+        """Encode ``value``; raises `ResultNotEncodable` naming the part that cannot be."""
+        try:
+            body = _to_json(_to_plain(value, annotation)).encode()
+            if _OBJECT in body:  # everything else is exact by construction
+                found = difference(value, _from_plain(json.loads(body), annotation))
+                if found is not None:
+                    raise TypeError(f"result{found}")
+        except Exception as error:  # the constructors and validators of a result may raise anything
+            raise ResultNotEncodable(f"The result is a {type(value).__qualname__}: {error}") from error
+        return StoredResult(body, MEDIA_TYPE, VERSION)
+
+    def decode(self, stored: StoredResult, annotation: Any) -> Any:
+        """Decode; raises `ResultNotEncodable` when this version cannot read the bytes."""
+        if stored.body is None:
+            raise ResultNotEncodable("The result was withheld when the operation completed.")
+        if (stored.media_type, stored.codec_version) != (MEDIA_TYPE, VERSION):
+            kind = f"{stored.media_type} version {stored.codec_version}"
+            raise ResultNotEncodable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")
+        try:
+            return _from_plain(json.loads(stored.body), annotation)
+        except Exception as error:  # as above
+            raise ResultNotEncodable(f"The stored result does not fit the return annotation: {error}") from error
+
+
+class CheckedCodec:
+    """A codec of the user's, whose every result is decoded and compared strictly before it is stored."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
+        """Encode; raises `ResultNotEncodable` unless the value would come back as it is."""
+        stored = self._codec.encode(value, annotation)
+        found = difference(value, self._codec.decode(stored, annotation))
+        if found is not None:
+            raise ResultNotEncodable(f"The codec does not give back what it was given: result{found}.")
+        return stored
+
+    def decode(self, stored: StoredResult, annotation: Any) -> Any:
+        """Decode; whatever goes wrong is `ResultNotEncodable`."""
+        try:
+            return self._codec.decode(stored, annotation)
+        except ResultNotEncodable:
+            raise
+        except Exception as error:
+            raise ResultNotEncodable(f"The codec failed: {error!r}") from error
+
+
+def _to_plain(value: Any, annotation: Any) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is float:
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is not JSON")
+        return value
+    if kind in _TAGGED:
+        tag, write, _ = _TAGGED[kind]
+        return {_TAG: [tag, write(value)]}
+    if kind is dict:
+        return _dict_to_plain(value, annotation)
+    if kind is list:
+        if _PLAIN.issuperset(map(type, value)):
+            return value
+        item = _argument(annotation, list, 0)
+        return [_to_plain(member, item) for member in value]
+    if kind is tuple:
+        return {_TAG: ["tuple", [_to_plain(member, _tuple_item(annotation, i)) for i, member in enumerate(value)]]}
+    if kind in (set, frozenset):
+        item = _argument(annotation, kind, 0)
+        return {_TAG: [kind.__name__, [_to_plain(member, item) for member in value]]}
+    return _object_to_plain(value, annotation)
+
+
+def _dict_to_plain(value: dict[Any, Any], annotation: Any) -> Any:
+    of_names = set(map(type, value))
+    if of_names <= {str} and _TAG not in value and _PLAIN.issuperset(map(type, value.values())):
+        return value
+    of_key, of_value = _argument(annotation, dict, 0), _argument(annotation, dict, 1)
+    if of_names <= {str} and _TAG not in value:
+        return {name: _to_plain(member, of_value) for name, member in value.items()}
+    pairs = [[_to_plain(name, of_key), _to_plain(member, of_value)] for name, member in value.items()]
+    return {_TAG: ["dict", pairs]}
+
+
+def _object_to_plain(value: Any, annotation: Any) -> Any:
+    kind: Any = type(value)
+    choices = _choices(annotation)
+    if kind not in choices:
+        raise TypeError(
+            f"{kind.__qualname__} objects are rebuilt only where the return annotation names exactly that class"
+        )
+    name = kind.__qualname__ if len(choices) == 1 else _name_among(choices, kind)
+    if isinstance(value, Enum):
+        return {_TAG: ["object", name, _member_names(value)]}
+    if _is_dataclass(kind):
+        hints = _hints(kind)
+        body = {field: _to_plain(getattr(value, field), hints.get(field)) for field in _fields(kind)}
+        return {_TAG: ["object", name, body]}
+    if hasattr(kind, "__pydantic_fields__"):
+        plain, by_name = pydantic_models.write(value)
+        return {_TAG: ["model" if by_name else "object", name, plain]}
+    raise TypeError(f"{kind.__qualname__} is neither a dataclass, an enum nor a pydantic model")
+
+
+def _name_among(choices: tuple[Any, ...], kind: Any) -> str:
+    """What tells a class from the others of its annotation: its name, or that and its module's."""
+    for name_of in (_name, _long_name):
+        if sum(1 for choice in set(choices) if name_of(choice) == name_of(kind)) == 1:
+            return name_of(kind)
+    raise TypeError(f"the return annotation names two classes {_long_name(kind)}")
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__qualname__", "")
+
+
+def _long_name(kind: Any) -> str:
+    return f"{getattr(kind, '__module__', '')}:{_name(kind)}"
+
+
+def _member_names(member: Enum) -> str | list[str]:
+    """The name of an enum's member, or the names of those that a flag is made of."""
+    named = type(member).__members__
+    if named.get(member.name or "") is member:
+        return member.name
+    if isinstance(member, Flag):
+        return [flag.name or "" for flag in member]
+    raise TypeError(f"{member!r} is no member of its class")
+
+
+def _from_plain(plain: Any, annotation: Any) -> Any:
+    if isinstance(plain, list):
+        if _NESTED.isdisjoint(map(type, plain)):
+            return plain
+        item = _argument(annotation, list, 0)
+        return [_from_plain(member, item) for member in plain]
+    if not isinstance(plain, dict):
+        return plain
+    if _TAG not in plain:
+        if _NESTED.isdisjoint(map(type, plain.values())):
+            return plain
+        of_value = _argument(annotation, dict, 1)
+        return {name: _from_plain(member, of_value) for name, member in plain.items()}
+    tag, *body = plain[_TAG]
+    if tag in _READERS:
+        return _READERS[tag](body[0])
+    if tag in ("object", "model"):
+        return _rebuild(body[0], body[1], annotation, by_name=tag == "model")
+    return _container(tag, body[0], annotation)
+
+
+def _container(tag: str, body: list[Any], annotation: Any) -> Any:
+    if tag == "dict":
+        of_key, of_value = _argument(annotation, dict, 0), _argument(annotation, dict, 1)
+        return {_from_plain(name, of_key): _from_plain(member, of_value) for name, member in body}
+    if tag == "tuple":
+        return tuple(_from_plain(member, _tuple_item(annotation, i)) for i, member in enumerate(body))
+    kind: type = {"set": set, "frozenset": frozenset}[tag]
+    item = _argument(annotation, kind, 0)
+    return kind(_from_plain(member, item) for member in body)
+
+
+def _rebuild(name: str, body: Any, annotation: Any, *, by_name: bool) -> Any:
+    """Rebuild an object of the class in the annotation that has this name; the name is only compared."""
+    fitting = {
+        kind for kind in _choices(annotation) if isinstance(kind, type) and name in (_name(kind), _long_name(kind))
+    }
+    if len(fitting) != 1:
+        named = "names two of" if fitting else "does not name"
+        raise TypeError(f"it is a {name}, which the annotation {annotation!r} {named}")
+    (kind,) = fitting
+    if issubclass(kind, Enum):
+        return kind[body] if isinstance(body, str) else _flag(kind, body)
+    if _is_dataclass(kind):
+        return _rebuild_dataclass(kind, body)
+    if not hasattr(kind, "__pydantic_fields__"):
+        raise TypeError(f"{name} is neither a dataclass, an enum nor a pydantic model")
+    return pydantic_models.read_whole(kind, body, by_name)
+
+
+def _flag(kind: Any, names: list[str]) -> Any:
+    return functools.reduce(operator.or_, (kind[name] for name in names), kind(0))
+
+
+def _rebuild_dataclass(kind: Any, body: dict[str, Any]) -> Any:
+    """Construct it, then set every field to what was stored: a ``__post_init__`` may have computed it once already."""
+    fields = _fields(kind)
+    unknown = [name for name in body if name not in fields]
+    if unknown:
+        raise TypeError(f"{kind.__qualname__} has no field {unknown[0]!r}: was it renamed or removed?")
+    hints = _hints(kind)
+    values = {name: _from_plain(member, hints.get(name)) for name, member in body.items()}
+    rebuilt = kind(**{name: value for name, value in values.items() if fields[name]})
+    for name, value in values.items():
+        now = getattr(rebuilt, name, None)
+        if now is not value and difference(value, now) is not None:
+            object.__setattr__(rebuilt, name, value)
+    return rebuilt
+
+
+def _is_dataclass(kind: Any) -> bool:
+    return hasattr(kind, "__dataclass_fields__")
+
+
+@functools.lru_cache(maxsize=1024)
+def _fields(kind: Any) -> dict[str, bool]:
+    """The fields of a dataclass, and whether its constructor takes them."""
+    import dataclasses
+
+    return {field.name: field.init for field in dataclasses.fields(kind)}
+
+
+@functools.lru_cache(maxsize=1024)
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the annotation alone; Annotated and type aliases are looked through."""
+    while True:
+        if typing.get_origin(annotation) is typing.Annotated:
+            annotation = typing.get_args(annotation)[0]
+        elif hasattr(annotation, "__value__"):
+            annotation = annotation.__value__
+        else:
+            break
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return tuple(choice for member in typing.get_args(annotation) for choice in _choices(member))
+    return (annotation,)
+
+
+_ABSTRACT: dict[type, tuple[Any, ...]] = {
+    list: (list, Sequence),
+    dict: (dict, Mapping),
+    set: (set,),
+    frozenset: (frozenset,),
+}
+
+
+def _argument(annotation: Any, kind: type, index: int) -> Any:
+    """The type argument of what is a ``kind`` in the annotation: of list[Order], Order; of several, their union."""
+    found: list[Any] = []
+    for choice in _choices(annotation):
+        origin = typing.get_origin(choice)
+        if origin in _ABSTRACT[kind] or (isinstance(origin, type) and issubclass(kind, origin)):
+            found += typing.get_args(choice)[index : index + 1]
+    return _any_of(found)
+
+
+def _tuple_item(annotation: Any, index: int) -> Any:
+    found: list[Any] = []
+    for choice in _choices(annotation):
+        if typing.get_origin(choice) is tuple:
+            arguments = typing.get_args(choice)
+            endless = len(arguments) == 2 and arguments[1] is Ellipsis
+            found += arguments[:1] if endless else arguments[index : index + 1]
+    return _any_of(found)
+
+
+def _any_of(annotations: list[Any]) -> Any:
+    if len(annotations) < 2:
+        return annotations[0] if annotations else None
+    return typing.Union[tuple(annotations)]  # noqa: UP007 - they are known at run time only
+
+
+def encode_failure(type_name: str, message: str, data: Any) -> StoredResult:
+    """Encode a failure that is kept as the answer."""
+    return JSONCodec().encode({"type": type_name, "message": message, "data": data}, None)
+
+
+def decode_failure(stored: StoredResult | None) -> tuple[str, str, Any]:
+    """Type name, message and data of a stored failure."""
+    if stored is None:
+        return "Failure", "the operation failed", None
+    failure = JSONCodec().decode(stored, None)
+    return failure["type"], failure["message"], failure["data"]

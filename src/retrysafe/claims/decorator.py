@@ -1,0 +1,329 @@
+"""The decorator: key and payload from the arguments, results to and from the codec."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from retrysafe.claims.claim import Claim
+from retrysafe.claims.outcome import stored_failure
+from retrysafe.claims.settings import Terms
+from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction
+from retrysafe.protocol import fingerprint
+from retrysafe.protocol.canonical import NotCanonical
+from retrysafe.protocol.records import Fingerprint
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Opener = Callable[..., Claim]
+Selector = str | Callable[..., Any]
+UNCHECKED = Fingerprint(fingerprint.UNCHECKED)
+_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+|\[\d+\])*")
+
+
+class Arguments:
+    """Binds the arguments of one function by name, without the cost of a signature object per call."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        import inspect
+
+        self.signature = inspect.signature(function)
+        parameters = self.signature.parameters.values()
+        self.names = tuple(parameter.name for parameter in parameters)
+        self._known = frozenset(self.names)
+        self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return name → value with defaults; raises TypeError as the call itself would."""
+        if self._plain and len(args) <= len(self.names):
+            bound = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
+            if len(bound) == len(self.names) and (not kwargs or self._fits(kwargs, self.names[: len(args)])):
+                return bound
+        full = self.signature.bind(*args, **kwargs)
+        full.apply_defaults()
+        return full.arguments
+
+    def _fits(self, kwargs: Mapping[str, Any], taken: tuple[str, ...]) -> bool:
+        return kwargs.keys() <= self._known and kwargs.keys().isdisjoint(taken)
+
+
+def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
+    """Turn a path such as "order.id" or a callable taking the same arguments into a function of the bound arguments."""
+    if callable(given):
+        import inspect
+
+        try:
+            taken = tuple(inspect.signature(given).parameters)
+        except ValueError as error:
+            raise ConfigurationError(f"{argument}= has no signature to call it by: wrap it in a lambda.") from error
+        unknown = [name for name in taken if name not in names]
+        if unknown:
+            raise ConfigurationError(f"{argument}= takes {unknown[0]!r}, which is not an argument of the function.")
+        return lambda bound: given(**{name: bound[name] for name in taken})
+    if not _PATH.fullmatch(given):
+        raise ConfigurationError(
+            f'{argument}={given!r} is not a path such as "order.id", "order.lines[0]" or "request.headers.key".'
+        )
+    first, *rest = re.findall(r"\w+", given)
+    if first not in names:
+        raise ConfigurationError(
+            f"{argument}={given!r}: the function has no argument {first!r}; it has {', '.join(names)}."
+        )
+    return lambda bound: _follow(bound[first], rest, given)
+
+
+def _follow(value: Any, steps: list[str], path: str) -> Any:
+    for step in steps:
+        try:
+            if isinstance(value, Mapping):
+                value = value[step]
+            elif step.isdigit():
+                value = value[int(step)]
+            else:
+                value = getattr(value, step)
+        except (KeyError, IndexError, AttributeError, TypeError) as error:
+            raise InvalidKey(f"The path {path!r} leads nowhere: {error!r}") from error
+    return value
+
+
+def fingerprint_of(payload: Any) -> Fingerprint:
+    """The fingerprint of a payload, of which None is one as any other."""
+    return _fingerprinted(fingerprint.of_payload, payload)
+
+
+def _fingerprinted(of: Callable[..., Fingerprint], *payload: Any) -> Fingerprint:
+    try:
+        return of(*payload)
+    except NotCanonical as error:
+        raise ConfigurationError(
+            f"{error}. Choose what counts as the payload with payload=, or switch the check off: with payload=None of "
+            "once(), without payload= of claim()."
+        ) from error
+
+
+class Guarded:
+    """What one decorated function needs at each call."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        open_claim: Opener,
+        function: Callable[..., Any],
+        key: Selector,
+        payload: Selector | Literal["arguments"] | None,
+        operation: str,
+        heir: Callable[[Guarded, type], str] | None = None,
+        *,
+        named: bool = True,
+    ) -> None:
+        self.named = named
+        self.terms = terms
+        self.function = function
+        self.operation = operation
+        self.key_by = key
+        self.payload_by = payload
+        self._open = open_claim
+        self._arguments = Arguments(function)
+        self._key = selector(key, "key", self._arguments.names)
+        if payload is not None and payload != "arguments":
+            self._select = selector(payload, "payload", self._arguments.names)
+        self._takes_tx = "tx" in self._arguments.names and terms.effects == "transactional"
+        self._not_payload = {name for name in self._arguments.names[:1] if name in ("self", "cls")}
+        if self._takes_tx:
+            self._not_payload.add("tx")
+        self._annotation: Any = _Unresolved
+        self._heir = heir if self._not_payload & {"self", "cls"} else None
+        self._heirs: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+
+    def claim(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Claim:
+        """The claim for one call."""
+        bound = self._arguments.bind(args, kwargs)
+        return self._open(
+            self._key(bound),
+            operation=self.operation if self._heir is None else self._operation_in(bound[self._arguments.names[0]]),
+            fingerprint=self._fingerprint(bound),
+            tx=bound.get("tx") if self._takes_tx else None,
+            annotation=self.annotation,
+        )
+
+    def _operation_in(self, owner: Any) -> str:
+        """The operation for the class, or the object, that a method is called on."""
+        kind = owner if isinstance(owner, type) else type(owner)
+        found = self._heirs.get(kind)
+        if found is None:
+            assert self._heir is not None
+            found = self._heirs[kind] = self._heir(self, kind)
+        return found
+
+    def _fingerprint(self, bound: dict[str, Any]) -> Fingerprint:
+        if self.payload_by is None:
+            return UNCHECKED
+        if self.payload_by != "arguments":
+            return fingerprint_of(self._select(bound))
+        counted = {name: value for name, value in bound.items() if name not in self._not_payload}
+        return _fingerprinted(fingerprint.of_fields, counted, self._arguments.defaults)
+
+    @property
+    def annotation(self) -> Any:
+        """The return annotation, resolved at the first call, when every name it uses exists."""
+        if self._annotation is _Unresolved:
+            self._annotation = _return_annotation(self.function)
+        return self._annotation
+
+
+def _return_annotation(function: Callable[..., Any]) -> Any:
+    """Resolve the return annotation alone, so that a parameter's may name what exists only for type checkers."""
+    import inspect
+
+    plain = inspect.unwrap(function)
+    written = getattr(plain, "__annotations__", {})
+    if "return" not in written:
+        return None
+
+    def bearer() -> None: ...
+
+    bearer.__annotations__ = {"return": written["return"]}
+    try:
+        hints = typing.get_type_hints(bearer, getattr(plain, "__globals__", None), include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"The return annotation of {plain.__qualname__} cannot be resolved ({error}), and stored results are "
+            "rebuilt from it: import what it names at run time, not for type checking only."
+        ) from error
+    return hints["return"]
+
+
+class _Unresolved:
+    """The annotation has not been looked at yet."""
+
+
+def wrap(guarded: Guarded) -> Callable[..., Any]:
+    """The guarded function, in the colour of the one it guards."""
+    import inspect
+
+    function = guarded.function
+    if is_generator_function(function):
+        raise ConfigurationError("once() guards functions and coroutines; a generator's values cannot be replayed.")
+    if is_coroutine_function(function):
+        return _wrap_async(guarded)
+    if inspect.iscoroutinefunction(inspect.unwrap(function)):
+        raise ConfigurationError(
+            "once() was given a sync wrapper around a coroutine function: put @once() next to the coroutine function, "
+            "below the other decorator."
+        )
+    return _wrap_sync(guarded)
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether it is a coroutine function, or an object that is called like one."""
+    import inspect
+
+    return any(map(inspect.iscoroutinefunction, _called(function)))
+
+
+def is_generator_function(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a generator, of either colour, and runs nothing."""
+    import inspect
+
+    called = _called(function)
+    return any(map(inspect.isgeneratorfunction, called)) or any(map(inspect.isasyncgenfunction, called))
+
+
+def _called(function: Callable[..., Any]) -> tuple[Any, Any]:
+    return function, getattr(type(function), "__call__", None)  # noqa: B004 - of a callable object, it tells the kind
+
+
+def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
+    function = guarded.function
+
+    @functools.wraps(function)
+    def once(*args: Any, **kwargs: Any) -> Any:
+        restarts = 0
+        while True:
+            claim = guarded.claim(args, kwargs)
+            try:
+                with claim:
+                    if not claim.replayed:
+                        claim.result = refuse_unfinished(claim, function(*args, **kwargs))
+                return _answer(claim)
+            except RetryTransaction:
+                pause = claim.restart_pause(restarts)
+                if pause is None:
+                    raise
+            restarts += 1
+            time.sleep(pause)
+
+    return once
+
+
+def refuse_unfinished(claim: Claim, value: Any, *, ran: bool = False) -> Any:
+    """A function that returns an awaitable or a generator has not done its work, and nobody here would.
+
+    Of what has not begun there is no effect, unless the function itself ``ran``. What may have begun, such as a task,
+    goes on: it counts as an effect that happened, so that the key does not become free beneath it.
+    """
+    import inspect
+
+    if not (hasattr(value, "__await__") or inspect.isgenerator(value) or inspect.isasyncgen(value)):
+        return value
+    if not _is_unstarted(value):
+        claim.committed()
+    elif not ran:
+        claim.not_executed()
+    raise ConfigurationError(
+        "The function returned an awaitable or a generator, whose work is not done: make it a coroutine function, and "
+        "await there what is to be done."
+    )
+
+
+def _is_unstarted(value: Any) -> bool:
+    import inspect
+
+    if inspect.isasyncgen(value):
+        return not value.ag_running
+    if inspect.iscoroutine(value):
+        unstarted = inspect.getcoroutinestate(value) == inspect.CORO_CREATED
+    else:
+        unstarted = inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CREATED
+    if unstarted:
+        value.close()
+    return unstarted
+
+
+def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
+    function = guarded.function
+
+    @functools.wraps(function)
+    async def once(*args: Any, **kwargs: Any) -> Any:
+        import asyncio
+
+        restarts = 0
+        while True:
+            claim = guarded.claim(args, kwargs)
+            try:
+                async with claim:
+                    if not claim.replayed:
+                        claim.result = refuse_unfinished(claim, await function(*args, **kwargs), ran=True)
+                return _answer(claim)
+            except RetryTransaction:
+                pause = claim.restart_pause(restarts)
+                if pause is None:
+                    raise
+            restarts += 1
+            await asyncio.sleep(pause)
+
+    return once
+
+
+def _answer(claim: Claim) -> Any:
+    """The result, or the failure that the handler declared, as every retry will get it."""
+    failure = claim._said.failure
+    if failure is not None:
+        raise claim._signed(stored_failure(failure, claim._terms.largest_result)) from failure
+    return claim.result

@@ -1,0 +1,368 @@
+"""Keeping leases alive while work runs: one pure schedule, a thread for sync code, a timer for async code.
+
+One heartbeat serves every lease of a process and store; it is started at the first lease and again
+after a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.driver import arun, run
+from retrysafe.claims.deferred import Deferred, LoopSettler, ThreadSettler
+from retrysafe.errors import StoreUnavailable
+from retrysafe.locks import ProcessLock
+from retrysafe.protocol.client import AsyncClient, Client
+from retrysafe.protocol.exception_groups import every
+from retrysafe.protocol.leasing import renewals
+from retrysafe.protocol.records import Held
+from retrysafe.protocol.renewal_schedule import PER_LEASE, RETRIES_PER_LEASE, Beats
+
+if TYPE_CHECKING:
+    import asyncio
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def clock() -> float:
+    """Seconds on a clock that never goes back and, where the system has one, runs on while it is suspended."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+class Lease:
+    """A lease as its holder knows it: until when it is certainly held, on this machine's own clock."""
+
+    def __init__(self, held: Held, claimed_at: float, tell: Callable[..., None]) -> None:
+        self.held = held
+        self.seconds = held.clocks.lease / 1e6
+        self.until = claimed_at + self.seconds
+        self.settling = False
+        """Whether the work is over and its outcome is being stored: a lease that ends now is no news."""
+        self._tell = tell
+        self.lost = False
+        """Whether it ended before the work did, and that has been told."""
+        self._task: asyncio.Task[Any] | None = None
+
+    def is_held(self) -> bool:
+        """Whether the lease is certainly still held."""
+        return not self.lost and clock() < self.until
+
+    def is_late(self) -> bool:
+        """Whether a renewal is due already, because the claim itself took long."""
+        return self.until - clock() < self.seconds * (1 - 1 / PER_LEASE)
+
+    def renewed(self, kept: set[Held], asked_at: float) -> None:
+        """Note the answer of a renewal that was asked for at ``asked_at``."""
+        seconds = round(clock() - asked_at, 6)
+        if self.held in kept:
+            self.until = asked_at + self.seconds
+        else:
+            self.lose()
+        self._tell("store_request", step="renew", seconds=seconds, answered=True)
+
+    def not_renewed(self, error: Exception, asked_at: float) -> None:
+        """Note that a renewal that was asked for at ``asked_at`` failed."""
+        answered = not isinstance(error, StoreUnavailable)
+        self._tell("store_request", step="renew", seconds=round(clock() - asked_at, 6), answered=answered)
+        self._tell("renewal_failed", error=str(error).partition("\n")[0])
+
+    def lose(self) -> None:
+        """The lease is gone: say so, and stop the task that works under it."""
+        if self.settling:
+            return
+        self.lost = True
+        self._tell("lease_lost")
+        if self._task is not None:
+            self._task.cancel("retrysafe: the lease was lost")
+
+    def watch_task(self) -> None:
+        """Stop the running task should the lease be lost."""
+        import asyncio
+
+        self._task = asyncio.current_task()
+
+    def stopped_task(self, error: BaseException | None) -> bool:
+        """Whether the work ended because we stopped it; that one cancellation is taken back, as a timeout does."""
+        self.settling = True
+        task, self._task = self._task, None
+        if not self.lost or task is None:
+            return False
+        import asyncio
+
+        return task.uncancel() == 0 and error is not None and every(error, asyncio.CancelledError)
+
+
+class _Schedule:
+    """What both heartbeats know: the leases, when they are due, and what a round of renewals means."""
+
+    def __init__(self) -> None:
+        self.beats = Beats()
+        self.leases: dict[Held, Lease] = {}
+
+    def add(self, lease: Lease) -> float:
+        self.leases[lease.held] = lease
+        return self.beats.add(lease.held, clock())
+
+    def drop(self, held: Held) -> None:
+        self.leases.pop(held, None)
+        self.beats.drop(held)
+
+    def answered(self, due: list[Held], kept: set[Held], failure: Exception | None, asked_at: float) -> None:
+        """A lease that was not kept is lost, unless some renewals failed: then its own may have been among them.
+
+        A failed renewal is tried again soon; the lease is lost, for us, when a third of it is left.
+        """
+        for lease in self._still_wanted(due):
+            if lease.held in kept or failure is None:
+                lease.renewed(kept, asked_at)
+                if lease.held not in kept:
+                    self.drop(lease.held)
+                continue
+            lease.not_renewed(failure, asked_at)
+            if lease.until - clock() <= lease.seconds / 3:
+                self._lose(lease)
+            else:
+                self.beats.retry(lease.held, clock())
+
+    def close(self) -> None:
+        """Nothing is renewed any more: whoever still works learns that its lease is lost."""
+        for lease in list(self.leases.values()):
+            self._lose(lease)
+
+    def _still_wanted(self, due: list[Held]) -> list[Lease]:
+        return [self.leases[held] for held in due if held in self.leases]
+
+    def _lose(self, lease: Lease) -> None:
+        self.drop(lease.held)
+        lease.lose()
+
+
+class ThreadHeartbeat:
+    """Renews in a daemon thread, through a client of its own."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._store = backend.store
+        self._connect = backend.pulse
+        self._schedule = _Schedule()
+        self._changed = threading.Condition()
+        self._wakes = float("inf")
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._settler = ThreadSettler(backend.pulse, lambda: clock())
+
+    def carry(self, outcome: Deferred) -> None:
+        """Go on settling what the store has not taken, until the lease ends."""
+        self._settler.add(outcome)
+
+    def add(self, lease: Lease) -> None:
+        """Keep ``lease`` alive until it is dropped or lost."""
+        with self._changed:
+            due = self._schedule.add(lease)
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="retrysafe-heartbeat", daemon=True)
+                thread.start()
+                self._thread = thread
+            elif due < self._wakes:
+                self._changed.notify()
+
+    def drop(self, lease: Lease) -> None:
+        """Let ``lease`` go."""
+        with self._changed:
+            self._schedule.drop(lease.held)
+
+    def close(self) -> None:
+        """End the thread and its connections, once what is deferred has been tried once more."""
+        self._settler.close()
+        with self._changed:
+            self._closed = True
+            self._schedule.close()
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        client: Client | None = None
+        while (due := self._next_due()) is not None:
+            asked_at = clock()
+            kept: set[Held] = set()
+            failure: Exception | None = None
+            for renewal in renewals(self._store, due):
+                try:
+                    client = client or self._connect()
+                    kept |= run(renewal, client, patience=_patience(due))
+                except Exception as error:  # noqa: BLE001 - one lease must not end by what happens to another
+                    failure = error
+            with self._changed:
+                self._schedule.answered(due, kept, failure, asked_at)
+        if client is not None:
+            client.close()
+
+    def _next_due(self) -> list[Held] | None:
+        """Wait until something is due; None when the heartbeat is closed."""
+        with self._changed:
+            while not self._closed:
+                due = self._schedule.beats.due(clock())
+                if due:
+                    return due
+                upcoming = self._schedule.beats.next_due()
+                self._wakes = float("inf") if upcoming is None else upcoming
+                self._changed.wait(None if upcoming is None else max(0.0, upcoming - clock()))
+        return None
+
+
+class LoopHeartbeat:
+    """Renews on an event loop, by a timer that runs only while something is held."""
+
+    def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = backend.store
+        self._connect = backend.apulse
+        self._loop = weakref.ref(loop)
+        self._client: AsyncClient | None = None
+        self._schedule = _Schedule()
+        self._timer: asyncio.Handle | None = None
+        self._due = 0.0
+        """When the timer fires, on `clock`. Not every loop's handle says so: uvloop's does not when that is at once."""
+        self._beating: asyncio.Task[None] | None = None
+        self._endings: set[asyncio.Task[None]] = set()
+        self._settler = LoopSettler(backend.apulse, lambda: clock())
+
+    def carry(self, outcome: Deferred) -> None:
+        """Go on settling what the store has not taken, until the lease ends."""
+        self._settler.add(outcome)
+
+    def add(self, lease: Lease) -> None:
+        """Keep ``lease`` alive until it is dropped or lost."""
+        due = self._schedule.add(lease)
+        if self._timer is None or due < self._due:
+            self._set_timer()
+
+    def drop(self, lease: Lease) -> None:
+        """Let ``lease`` go."""
+        self._schedule.drop(lease.held)
+
+    async def aclose(self) -> None:
+        """End the timer and its connections, once what is deferred has been tried once more."""
+        await self._settler.aclose()
+        self._schedule.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._beating is not None:
+            await self._beating
+        if self._client is not None:
+            await self._client.aclose()
+
+    def abandon(self) -> None:
+        """Let the connections go without the loop, which is closed."""
+        self._settler.abandon()
+        if self._client is not None:
+            self._client.abandon()
+
+    def _set_timer(self) -> None:
+        loop, upcoming = self._loop(), self._schedule.beats.next_due()
+        if loop is None or upcoming is None or self._beating is not None:
+            return
+        if self._timer is not None:
+            if self._due <= upcoming:
+                return
+            self._timer.cancel()
+        self._due = upcoming
+        self._timer = loop.call_later(max(0.0, upcoming - clock()), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        loop = self._loop()
+        due = self._schedule.beats.due(clock())
+        if due and loop is not None:
+            self._beating = loop.create_task(self._beat(due))
+        else:
+            self._set_timer()
+
+    async def _beat(self, due: list[Held]) -> None:
+        asked_at = clock()
+        kept: set[Held] = set()
+        failure: Exception | None = None
+        try:
+            kept, failure = await self._renewal(due)
+        except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
+            failure = error
+        finally:
+            self._schedule.answered(due, kept, failure, asked_at)
+            self._beating = None
+            self._set_timer()
+
+    async def _renewal(self, due: list[Held]) -> tuple[set[Held], Exception | None]:
+        """The leases that were kept, and why others may not have been; all are asked for at once."""
+        import asyncio
+
+        client = self._client = self._client or self._connect()
+        asked = [
+            asyncio.ensure_future(arun(program, client, patience=_patience(due)))
+            for program in renewals(self._store, due)
+        ]
+        done, late = await asyncio.wait(asked, timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
+        kept: set[Held] = set()
+        failure: Exception | None = None
+        for renewal in done:
+            try:
+                kept |= renewal.result()
+            except Exception as error:  # noqa: BLE001 - one lease must not end by what happens to another
+                failure = error
+        if late:
+            self._abandon(late, client)
+            failure = StoreUnavailable("the renewal got no answer")
+        return kept, failure
+
+    def _abandon(self, late: set[asyncio.Task[set[Held]]], client: AsyncClient) -> None:
+        """Leave renewals that hang, and their connections, to end in their own time: leases must not wait for them."""
+        import asyncio
+
+        self._client = None
+
+        async def end() -> None:
+            for renewal in late:
+                renewal.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+            with suppress(Exception):
+                await client.aclose()
+
+        ending = asyncio.get_running_loop().create_task(end())
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+
+
+def _patience(due: list[Held]) -> float:
+    """How long a renewal that the store refuses for the moment is put again at once: others must not wait for it."""
+    return min(held.clocks.lease for held in due) / 1e6 / RETRIES_PER_LEASE
+
+
+_starting = ProcessLock()
+
+
+def for_thread(backend: Backend) -> ThreadHeartbeat:
+    """The heartbeat of this process for sync code."""
+    pid = os.getpid()
+    found = backend.heartbeats.get(pid)
+    if found is None:
+        with _starting.mine:
+            found = backend.heartbeats.setdefault(pid, ThreadHeartbeat(backend))
+    assert isinstance(found, ThreadHeartbeat)
+    return found
+
+
+def for_loop(backend: Backend) -> LoopHeartbeat:
+    """The heartbeat of the running loop."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    found = backend.aheartbeats.get(loop)
+    if found is None:
+        found = backend.aheartbeats[loop] = LoopHeartbeat(backend, loop)
+    assert isinstance(found, LoopHeartbeat)
+    return found

@@ -1,0 +1,363 @@
+"""The three grounds on which a record can stand, and how its writes reach the store from each.
+
+A lease of the boundary's own, the boundary's own transaction, or the caller's transaction. Sync and
+async methods are twins: the programs are the same, only the driver differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Any, Protocol
+
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.cache import Nearby
+from retrysafe.backends.driver import arestarting, arun, restarting, run
+from retrysafe.backends.registry import join
+from retrysafe.errors import (
+    ConfigurationError,
+    LeaseLost,
+    OutcomeUnknown,
+    RetrysafeError,
+    SchemaOutdated,
+    StoreUnavailable,
+)
+from retrysafe.protocol.asks import Steps, ask
+from retrysafe.protocol.claiming import Outcome, Won, claim
+from retrysafe.protocol.client import AfterCommit, AsyncExecutor, Executor
+from retrysafe.protocol.outcomes import Ground as Kind
+from retrysafe.protocol.outcomes import Verdict
+from retrysafe.protocol.records import Held, Record, StoredResult, Want
+from retrysafe.protocol.settling import read, settle
+from retrysafe.protocol.transactions import conclude, open_claim
+from retrysafe.protocol.transitions import RULES, Transition
+
+
+class Settled(Enum):
+    """What became of an outcome that was to be recorded."""
+
+    RECORDED = "the store has it"
+    LOST = "the record belongs to another attempt"
+    UNANSWERED = "the store did not answer"
+    DOUBTED = "the handler had committed by itself before it failed: the outcome is unknown"
+    BROKEN = "the transaction could not be written to any more; it rolls back by itself"
+
+
+class Ground(Protocol):
+    """Where a record stands relative to the effect."""
+
+    kind: Kind
+    waits: bool
+    """Whether waiting for another attempt can help here."""
+
+    @property
+    def tx(self) -> Any:
+        """The transaction that the record shares, if any."""
+        ...
+
+    def executor(self) -> Executor:
+        """Performs requests beside the handler's work."""
+        ...
+
+    def aexecutor(self) -> AsyncExecutor:
+        """The same for async code."""
+        ...
+
+    def claim(self, want: Want) -> Outcome:
+        """Try to claim the key."""
+        ...
+
+    async def aclaim(self, want: Want) -> Outcome:
+        """The same for async code."""
+        ...
+
+    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+        """Record how the work ended; ``failing`` when an error of its own is on its way out."""
+        ...
+
+    def after(self) -> None:
+        """Do what waits for a commit, now that all is recorded; its errors are the user's."""
+        ...
+
+    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+        """The same for async code."""
+        ...
+
+    def abandon(self, error: BaseException) -> None:
+        """Roll back what is left of our own transaction, after an exception that may have been raised anywhere."""
+        ...
+
+
+class Leased:
+    """The record is written by itself; a lease says that its attempt is alive."""
+
+    waits = True
+    tx = None
+
+    def __init__(self, backend: Backend, kind: Kind) -> None:
+        self._backend = backend
+        self.kind = kind
+
+    def executor(self) -> Executor:
+        return self._backend.client()
+
+    def aexecutor(self) -> AsyncExecutor:
+        return self._backend.aclient()
+
+    def claim(self, want: Want) -> Outcome:
+        return _near_first(self._backend.near, want, self._claim)
+
+    def _claim(self, want: Want) -> Outcome:
+        client = self._backend.client()
+        self._backend.check(client)
+        return run(claim(self._backend.store, want), client)
+
+    async def aclaim(self, want: Want) -> Outcome:
+        return await _anear_first(self._backend.near, want, self._aclaim)
+
+    async def _aclaim(self, want: Want) -> Outcome:
+        client = self._backend.aclient()
+        await self._backend.acheck(client)
+        return await arun(claim(self._backend.store, want), client)
+
+    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+        try:
+            return _settled(run(_settling(self._backend, held, word, stored), self._backend.client()))
+        except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
+            return Settled.UNANSWERED
+
+    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+        try:
+            return _settled(await arun(_settling(self._backend, held, word, stored), self._backend.aclient()))
+        except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
+            return Settled.UNANSWERED
+
+    def after(self) -> None: ...
+
+    def abandon(self, error: BaseException) -> None: ...
+
+
+class Joined:
+    """The record is written in a transaction that was handed to us, which we never commit or roll back."""
+
+    kind = Kind.JOINED
+
+    def __init__(self, backend: Backend, tx: Any) -> None:
+        self._backend = backend
+        self._joining = join(backend, tx)
+        self.tx = tx if self._joining.tx is None else self._joining.tx
+        self.waits = backend.store.capabilities.waits_in_transaction
+
+    def executor(self) -> Executor:
+        if self._joining.execute is None:
+            raise ConfigurationError("tx= belongs to async code: use 'async with'.")
+        return self._joining.execute
+
+    def aexecutor(self) -> AsyncExecutor:
+        if self._joining.aexecute is None:
+            raise ConfigurationError(
+                "tx= belongs to sync code: use 'with', in a thread (asyncio.to_thread, sync_to_async)."
+            )
+        return self._joining.aexecute
+
+    def claim(self, want: Want) -> Outcome:
+        self._backend.check(self.executor(), self._joining.place)
+        return run(claim(self._backend.store, want), self.executor())
+
+    async def aclaim(self, want: Want) -> Outcome:
+        await self._backend.acheck(self.aexecutor(), self._joining.place)
+        return await arun(claim(self._backend.store, want), self.aexecutor())
+
+    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+        try:
+            return _settled(run(_settling(self._backend, held, word, stored), self.executor()))
+        except RetrysafeError:
+            if failing:
+                return Settled.BROKEN
+            raise
+
+    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+        try:
+            return _settled(await arun(_settling(self._backend, held, word, stored), self.aexecutor()))
+        except RetrysafeError:
+            if failing:
+                return Settled.BROKEN
+            raise
+
+    def after(self) -> None: ...
+
+    def abandon(self, error: BaseException) -> None: ...
+
+
+class Own:
+    """The record is written in a transaction that the boundary opens, lends to the handler, and ends."""
+
+    kind = Kind.OWN
+    waits = True
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._lending: Any = None
+        self._opened: Any = None
+        self._afterwards: AfterCommit | None = None
+
+    @property
+    def tx(self) -> Any:
+        return None if self._opened is None else self._opened.handle
+
+    def executor(self) -> Executor:
+        return self._backend.client()
+
+    def aexecutor(self) -> AsyncExecutor:
+        return self._backend.aclient()
+
+    def claim(self, want: Want) -> Outcome:
+        return _near_first(self._backend.near, want, lambda want: restarting(lambda: self._claim(want)))
+
+    def _claim(self, want: Want) -> Outcome:
+        client = self._backend.client()
+        self._backend.check(client)
+        self._lending = client.transaction()
+        self._opened = self._lending.__enter__()
+        try:
+            outcome = run(open_claim(_transactional(self._backend), want), self._opened.execute)
+        except BaseException as error:
+            self._give_back(error)
+            raise
+        if not isinstance(outcome, Won):
+            self._give_back()
+        return outcome
+
+    async def aclaim(self, want: Want) -> Outcome:
+        return await _anear_first(self._backend.near, want, lambda want: arestarting(lambda: self._aclaim(want)))
+
+    async def _aclaim(self, want: Want) -> Outcome:
+        client = self._backend.aclient()
+        await self._backend.acheck(client)
+        self._lending = client.transaction()
+        self._opened = await self._lending.__aenter__()
+        outcome: Outcome | None = None
+        try:
+            outcome = await arun(open_claim(_transactional(self._backend), want), self._opened.execute)
+            return outcome
+        finally:
+            if not isinstance(outcome, Won):
+                await self._agive_back()
+
+    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+        try:
+            try:
+                done = run(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
+            except BaseException as error:
+                self._give_back(error)
+                raise
+            self._give_back()
+        except RetrysafeError as failure:
+            if failing:
+                return Settled.BROKEN
+            if not isinstance(failure, StoreUnavailable):
+                raise
+            return _read_back(run(read(self._backend.store, held.key), self.executor()), held, word, failure)
+        if done and word.event is not None:
+            return Settled.RECORDED
+        self._afterwards = None
+        doubted = run(_doubting(self._backend, held), self.executor())
+        if not done:
+            raise _ended_by_handler(doubted=doubted)
+        return Settled.DOUBTED if doubted else Settled.RECORDED
+
+    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+        try:
+            try:
+                done = await arun(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
+            finally:
+                await self._agive_back()
+        except RetrysafeError as failure:
+            if failing:
+                return Settled.BROKEN
+            if not isinstance(failure, StoreUnavailable):
+                raise
+            return _read_back(await arun(read(self._backend.store, held.key), self.aexecutor()), held, word, failure)
+        if done and word.event is not None:
+            return Settled.RECORDED
+        doubted = await arun(_doubting(self._backend, held), self.aexecutor())
+        if not done:
+            raise _ended_by_handler(doubted=doubted)
+        return Settled.DOUBTED if doubted else Settled.RECORDED
+
+    def after(self) -> None:
+        afterwards, self._afterwards = self._afterwards, None
+        if afterwards is not None:
+            afterwards.after_commit()
+
+    def abandon(self, error: BaseException) -> None:
+        if hasattr(self._lending, "__exit__"):
+            self._give_back(error)
+
+    def _give_back(self, error: BaseException | None = None) -> None:
+        """End what was lent; an error is thrown into it, so that nothing is lent again that may be half used."""
+        if isinstance(self._opened, AfterCommit):
+            self._afterwards = self._opened
+        self._lending.__exit__(None if error is None else type(error), error, None)
+        self._lending = self._opened = None
+
+    async def _agive_back(self) -> None:
+        lending, self._lending, self._opened = self._lending, None, None
+        await lending.__aexit__(None, None, None)
+
+
+def _near_first(near: Nearby | None, want: Want, claim: Callable[[Want], Outcome]) -> Outcome:
+    """Answer from the cache, if there is one and it can; else claim, and keep the settled record that was met."""
+    if near is None:
+        return claim(want)
+    looked = near.look(want)
+    if looked[0] is not None:
+        return looked[0]
+    outcome = claim(want)
+    near.keep(outcome, looked)
+    return outcome
+
+
+async def _anear_first(near: Nearby | None, want: Want, claim: Callable[[Want], Awaitable[Outcome]]) -> Outcome:
+    if near is None:
+        return await claim(want)
+    looked = await near.alook(want)
+    if looked[0] is not None:
+        return looked[0]
+    outcome = await claim(want)
+    await near.akeep(outcome, looked)
+    return outcome
+
+
+def _transactional(backend: Backend) -> Any:
+    return backend.store
+
+
+def _settling(backend: Backend, held: Held, word: Verdict, stored: StoredResult | None) -> Steps[bool]:
+    assert word.event is not None, "only an own transaction can end without a word to the store"
+    return settle(backend.store, held, word.event, stored)
+
+
+def _settled(done: bool) -> Settled:
+    return Settled.RECORDED if done else Settled.LOST
+
+
+def _read_back(record: Record | None, held: Held, word: Verdict, failure: StoreUnavailable) -> Settled:
+    """After a commit without an answer: it happened if the record is there as we wanted it."""
+    mine = record is not None and (record.attempt, record.token) == (held.attempt, held.token)
+    if record is not None and mine and word.event is not None and record.state is RULES[word.event].target:
+        return Settled.RECORDED
+    raise StoreUnavailable(f"The transaction could not be ended: {failure.detail}") from failure
+
+
+def _doubting(backend: Backend, held: Held) -> Steps[bool]:
+    """Mark the record unknown if it is there: after a rollback, only a handler that committed can have left it."""
+    return (yield from ask(backend.store.settle(held._replace(transactional=False), Transition.DOUBT, None)))
+
+
+def _ended_by_handler(*, doubted: bool) -> RetrysafeError:
+    if doubted:
+        return OutcomeUnknown(
+            "The handler committed the boundary's transaction by itself, before its result could join it."
+        )
+    return LeaseLost("The handler ended the boundary's transaction by itself.")

@@ -1,0 +1,358 @@
+"""What retrysafe tells about its decisions: stable names, who is told, and an observer that logs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from retrysafe.protocol import keys
+from retrysafe.protocol.events import Event, Observer, Watch
+
+if TYPE_CHECKING:
+    import logging
+
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
+"""The levels of `logging`, which is imported only when something is logged."""
+
+
+class EventSpec(NamedTuple):
+    """What an event of one name is: its level in the log, what it means, the fields it carries.
+
+    ``alias`` is the name that the literature on idempotency keys uses for it.
+    """
+
+    level: int
+    text: str
+    fields: tuple[str, ...] = ()
+    alias: str = ""
+
+
+_RECEIVED, _PROCESSING, _RETURNED = "IdempotencyKeyReceived", "NewRequestProcessing", "CachedResponseReturned"
+
+EVENTS: dict[str, EventSpec] = {
+    "received": EventSpec(DEBUG, "a guarded operation was asked for", ("effects", "store"), _RECEIVED),
+    "passed": EventSpec(DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
+    "store_request": EventSpec(
+        DEBUG,
+        "the store was asked: for which step, how long that took, and whether it answered at all",
+        ("step", "seconds", "answered"),
+    ),
+    "started": EventSpec(DEBUG, "the key was claimed and the work begins", ("token", "attempts"), _PROCESSING),
+    "takeover": EventSpec(
+        WARNING, "the key was claimed from an attempt whose lease had lapsed", ("token", "attempts"), _PROCESSING
+    ),
+    "reclaimed": EventSpec(
+        INFO, "the key was used before; its window is over and it is new work", ("token", "attempts"), _PROCESSING
+    ),
+    "replayed": EventSpec(INFO, "the stored result was given instead of running again", (), _RETURNED),
+    "failure_replayed": EventSpec(
+        INFO, "the stored failure was given instead of running again", ("error_type",), _RETURNED
+    ),
+    "conflict": EventSpec(INFO, "another attempt is running; the caller was told so", ("retry_after",)),
+    "waiting": EventSpec(DEBUG, "another attempt is running; the caller waits", ("pause",)),
+    "frozen_snapshot": EventSpec(
+        WARNING,
+        "the isolation level hides from a waiting duplicate what it waits for: rerun its transaction",
+        ("isolation",),
+    ),
+    "store_warning": EventSpec(
+        WARNING,
+        "the server's settings weaken a promise (told once per process), or a commit did not get what they promise",
+        ("setting", "text"),
+    ),
+    "mismatch": EventSpec(WARNING, "the same key came with another payload and was refused", ("differing",)),
+    "expired_refused": EventSpec(INFO, "the key's window is over and the boundary refuses its reuse"),
+    "unreadable": EventSpec(
+        ERROR,
+        "the stored answer could not be decrypted; the caller was told so, and nothing was run again",
+        ("reason",),
+    ),
+    "quota_refused": EventSpec(
+        INFO, "the scope has used up its quota of new keys; the caller was told so", ("limit", "retry_after")
+    ),
+    "completed": EventSpec(INFO, "the work ended and its result is stored"),
+    "result_withheld": EventSpec(ERROR, "the work ended, but its result could not be encoded"),
+    "failed": EventSpec(INFO, "the work failed for good and the failure is stored", ("error_type",)),
+    "released": EventSpec(INFO, "the work failed and the key is free for a retry", ("error_type",)),
+    "rolled_back": EventSpec(INFO, "the work failed and its transaction was rolled back", ("error_type",)),
+    "unknown": EventSpec(WARNING, "the work ended in doubt and the key waits for a probe or a person", ("error_type",)),
+    "unknown_refused": EventSpec(WARNING, "the caller was told that an earlier outcome is unknown"),
+    "probed": EventSpec(INFO, "the probe answered", ("outcome",)),
+    "resolved": EventSpec(
+        WARNING,
+        "a person settled an unknown outcome (all fields but the first: by an operator)",
+        ("outcome", "reason", "actor", "before", "after"),
+    ),
+    "expired": EventSpec(
+        WARNING,
+        "an operator ended the window of a key: its next use runs again",
+        ("forgotten", "reason", "actor", "before", "after"),
+    ),
+    "swept": EventSpec(INFO, "a sweeper has removed what was forgotten", ("removed", "archived", "seconds")),
+    "sweep_failed": EventSpec(WARNING, "a sweeper could not go on; it tries again", ("error",)),
+    "relay_failed": EventSpec(WARNING, "a relay could not go on; it tries again", ("error",)),
+    "message_retry_scheduled": EventSpec(
+        INFO,
+        "a message was not settled and comes again: it failed, met a gap, or another consumer is handling it",
+        ("topic", "became", "pause", "error"),
+    ),
+    "message_stalled": EventSpec(
+        WARNING,
+        "what the handler needs for a message cannot be reached: it spends no attempt, and comes again",
+        ("topic", "pause", "error"),
+    ),
+    "batch_handled": EventSpec(
+        DEBUG,
+        "messages were handled in a batch: how many, and how many of them for the first time",
+        ("messages", "handled"),
+    ),
+    "dead_letter_handled": EventSpec(
+        INFO, "a dead letter was handled again: what became of it", ("topic", "became", "error")
+    ),
+    "consumer_failed": EventSpec(
+        WARNING, "a subscription could not ask its broker or its database; it tries again", ("error",)
+    ),
+    "retention_unknown": EventSpec(
+        WARNING,
+        "nobody can tell for how long the broker may hand out a message again: the window must be longer",
+        ("window",),
+    ),
+    "message_late": EventSpec(
+        WARNING,
+        "a message was handled that is older than the window: if it was handled before, that is forgotten",
+        ("topic",),
+    ),
+    "sequence_skipped": EventSpec(
+        WARNING,
+        "a person has let a consumer go on after a sequence that it did not apply",
+        ("entity", "sequence", "actor", "reason"),
+    ),
+    "relayed": EventSpec(
+        DEBUG,
+        "a relay has published messages: how many, and seconds since the oldest of them was written",
+        ("messages", "lag", "seconds"),
+    ),
+    "publish_delayed": EventSpec(
+        INFO, "a message was not taken; it is tried again, and its lane waits with it", ("topic", "attempts", "error")
+    ),
+    "destination_stalled": EventSpec(
+        ERROR,
+        "a queue, stream or endpoint takes nothing: its messages wait, spend no attempt, and one at a time is a probe",
+        ("destination", "error", "pause"),
+    ),
+    "destination_recovered": EventSpec(
+        INFO, "a queue, stream or endpoint that took nothing takes messages again", ("destination",)
+    ),
+    "parked": EventSpec(
+        ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")
+    ),
+    "dead_lettered": EventSpec(
+        ERROR,
+        "a relay or a consumer has given a message up: it is a dead letter of the side's",
+        ("side", "topic", "attempts", "error"),
+    ),
+    "backlog": EventSpec(
+        DEBUG,
+        "how an outbox stands: messages that wait, those that are due, seconds since the oldest were written, relays",
+        ("messages", "oldest", "due", "oldest_due", "dead", "relays"),
+    ),
+    "relay_lost": EventSpec(
+        WARNING,
+        "a relay is silent for a minute, and did not say that it goes: dead, frozen or cut off",
+        ("relay", "silent"),
+    ),
+    "backlog_uncounted": EventSpec(
+        WARNING, "a relay could not look how its outbox stands; messages go on leaving", ("error",)
+    ),
+    "backlog_stalled": EventSpec(
+        ERROR, "messages are due for too long: nobody relays them, or not fast enough", ("due", "oldest_due", "relays")
+    ),
+    "topic_paused": EventSpec(WARNING, "an operator has paused a topic: nothing of it leaves", ("topic", "actor")),
+    "topic_resumed": EventSpec(WARNING, "an operator lets a topic go on", ("topic", "actor")),
+    "redriven": EventSpec(
+        WARNING,
+        "an operator has dead letters of the outbox published again, or of the inbox handled again",
+        ("side", "messages", "actor", "reason"),
+    ),
+    "messages_trimmed": EventSpec(
+        ERROR,
+        "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
+        ("stream", "group", "messages"),
+    ),
+    "restarted": EventSpec(INFO, "the database wanted the whole transaction again", ("restarts",)),
+    "renewal_failed": EventSpec(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
+    "lease_lost": EventSpec(ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
+    "outside_commit": EventSpec(
+        WARNING,
+        "in a transactional request another session committed to the same database: not undone if the request fails",
+        ("when",),
+    ),
+    "request_sent": EventSpec(DEBUG, "the HTTP client sends a request: which attempt of it", ("number",)),
+    "request_ended": EventSpec(
+        DEBUG, "an attempt has ended, by a status or by an error", ("number", "outcome", "seconds")
+    ),
+    "request_retried": EventSpec(
+        INFO, "the request is sent again after a pause, with the same key", ("number", "outcome", "pause")
+    ),
+    "request_hedged": EventSpec(INFO, "no answer has come for long: a copy of the request is sent too", ("number",)),
+    "request_given_up": EventSpec(
+        WARNING,
+        "the request is not sent again, although it failed in a way that may pass: what stood in the way",
+        ("number", "outcome", "limit"),
+    ),
+    "request_unsettled": EventSpec(
+        ERROR, "the request has ended, but its journal could not note it: it may be resumed for nothing", ("error",)
+    ),
+    "upstream_failed": EventSpec(
+        WARNING,
+        "the service behind a gateway did not answer: how it failed, and whether the request may have been begun",
+        ("error", "sent"),
+    ),
+    "delivery_refused": EventSpec(
+        WARNING,
+        "a webhook was not taken: it could not be verified, or not be read; no key was used",
+        ("scheme", "refusal"),
+    ),
+    "unhandled": EventSpec(
+        WARNING, "a webhook's event has no handler: it was acknowledged and kept", ("scheme", "event_type")
+    ),
+    "delivery_retried": EventSpec(
+        DEBUG, "a webhook was not delivered yet, and is sent again", ("destination", "attempts", "status", "pause")
+    ),
+    "delivery_ended": EventSpec(
+        INFO, "a webhook was sent for the last time", ("destination", "outcome", "attempts", "status")
+    ),
+    "settle_deferred": EventSpec(
+        WARNING,
+        "the work ended and the store has not taken its outcome: it is put again until the lease ends",
+        ("ending",),
+    ),
+    "result_not_stored": EventSpec(
+        ERROR, "the work ended and its outcome could not be stored while the lease lasted: it lapses", ("ending",)
+    ),
+}
+"""Every event by its name."""
+
+NO_FIELDS: Mapping[str, Any] = {}
+
+
+def logger() -> logging.Logger:
+    """The logger "retrysafe", silent unless the application sets logging up."""
+    import logging
+
+    found = logging.getLogger("retrysafe")
+    if not found.handlers:
+        found.addHandler(logging.NullHandler())
+    return found
+
+
+class LoggingObserver:
+    """Logs every event to the logger "retrysafe", the key redacted to eight digits of its hash.
+
+    Each log record carries the event as ``record.retrysafe``, a dict; `retrysafe.observability.json_logs.JsonFormatter`
+    writes it.
+    """
+
+    def __init__(self, log: logging.Logger | None = None) -> None:
+        self._log = log or logger()
+
+    def is_enabled(self, name: str, /) -> bool:
+        """Whether the log takes the level of events of this name."""
+        return self._log.isEnabledFor(EVENTS[name].level)
+
+    def __call__(self, event: Event, /) -> None:
+        """Log it, if the log takes its level."""
+        meaning = EVENTS[event.name]
+        if self._log.isEnabledFor(meaning.level):
+            name, boundary, operation, key, attempt, fields = event
+            known = {"boundary": boundary, "operation": operation, "key": key, "attempt": attempt}
+            named = {field: value for field, value in known.items() if value or boundary} | dict(fields)
+            self._log.log(
+                meaning.level,
+                "%s %s",
+                name,
+                " ".join(f"{field}={_shown(value)}" for field, value in named.items()),
+                extra={"retrysafe": {**event._asdict(), "alias": meaning.alias}},
+            )
+
+
+def _shown(value: object) -> str:
+    """A value in a line of log: quoted where it could be taken for another field, never a second line."""
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if text.isprintable() and not any(mark in text for mark in ' "=\\'):
+        return text
+    text = text.replace("\\", "\\\\").replace('"', '\\"')
+    plain = "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)
+    return f'"{plain}"'
+
+
+class Observers:
+    """The observers of a boundary, or of one attempt, told one after the other; what one raises stops nobody."""
+
+    __slots__ = ("_each", "_watches", "_watching")
+
+    def __init__(self, observers: Iterable[Observer], watches: Iterable[Watch] = ()) -> None:
+        self._each: tuple[tuple[Observer, Callable[[str], bool] | None], ...] = tuple(
+            (observer, getattr(observer, "wants", None)) for observer in observers
+        )
+        self._watches = tuple(watches)
+        self._watching = any(hasattr(observer, "watch") for observer, _ in self._each)
+
+    def is_enabled(self, name: str) -> bool:
+        """Whether anybody wants events of this name."""
+        for _, wants in self._each:
+            try:
+                if wants is None or wants(name):
+                    return True
+            except Exception:  # noqa: BLE001 - as below
+                _failed(name)
+        return False
+
+    def emit(
+        self, name: str, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]
+    ) -> None:
+        """Tell those who want it; the event is made only for them."""
+        event: Event | None = None
+        for observer, wants in self._each:
+            try:
+                if wants is None or wants(name):
+                    if event is None:
+                        event = Event(name, boundary, operation, keys.redact(key), attempt, fields)
+                    observer(event)
+            except Exception:  # noqa: BLE001 - it is logged, and must stop nobody
+                _failed(name)
+
+    def begin(self, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]) -> Observers:
+        """Tell that an attempt begins; return who is told the rest: a watch stands for the observer that gave it."""
+        told = self
+        if self._watching:
+            received = Event("received", boundary, operation, keys.redact(key), attempt, fields)
+            watches: list[Watch] = []
+            told = Observers([_watched(observer, received, watches) for observer, _ in self._each], watches)
+        told.emit("received", boundary, operation, key, attempt, fields)
+        return told
+
+    def close(self, error: BaseException | None) -> None:
+        """The attempt is over, and left by ``error``."""
+        for watch in self._watches:
+            try:
+                watch.close(error)
+            except Exception:  # noqa: BLE001 - as above
+                _failed("the end of an attempt")
+
+
+def _failed(name: str) -> None:
+    logger().exception("An observer failed on %r.", name)
+
+
+def _watched(observer: Observer, received: Event, watches: list[Watch]) -> Observer:
+    watch = getattr(observer, "watch", None)
+    if watch is None:
+        return observer
+    try:
+        made: Watch = watch(received)
+    except Exception:  # noqa: BLE001 - as above
+        _failed("the beginning of an attempt")
+        return observer
+    watches.append(made)
+    return made

@@ -1,0 +1,149 @@
+"""How guarded work ended: what was said of it, what becomes of its record, and what is stored."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from retrysafe.claims.codec import JSONCodec, decode_failure, encode_failure
+from retrysafe.claims.settings import Terms
+from retrysafe.errors import OutcomeUnknown, ResultNotEncodable, RetrysafeError, StoredFailure
+from retrysafe.protocol.codec import Codec
+from retrysafe.protocol.exception_groups import every, leaves, unwrapped
+from retrysafe.protocol.outcomes import Answered, Ending, Ground, Verdict, ending_of_answer, ending_of_error, verdict
+from retrysafe.protocol.records import StoredResult
+from retrysafe.protocol.transitions import Transition
+
+
+class Said:
+    """What the handler, or a probe, said about the effect."""
+
+    __slots__ = ("answered", "committed", "failure", "not_executed")
+
+    def __init__(self) -> None:
+        self.committed = False
+        self.not_executed = False
+        self.failure: BaseException | None = None
+        self.answered: tuple[Answered, str] = (Answered.DONE, "")
+
+
+class End(NamedTuple):
+    """How the block ended, what that means, what to store, and why a result cannot be stored."""
+
+    ending: Ending
+    word: Verdict
+    stored: StoredResult | None
+    unencodable: ResultNotEncodable | None = None
+
+
+def end_of(said: Said, error: BaseException | None, ground: Ground, terms: Terms, result: Any, annotation: Any) -> End:
+    """Judge the end of a block that raised ``error``, or None and left ``result``."""
+    if said.failure is not None:
+        return End(Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure, terms.largest_result))
+    if error is not None:
+        ending = ending_of_error(
+            permanent=is_permanent(error, terms), committed=said.committed, not_executed=said.not_executed
+        )
+        word = verdict(ending, ground)
+        return End(
+            ending, word, None if word.event is Transition.RELEASE else encode_error(error, terms.largest_result)
+        )
+    answered, reason = said.answered
+    ending = ending_of_answer(answered, committed=said.committed, not_executed=said.not_executed)
+    word = verdict(ending, ground)
+    if word.event is not Transition.COMPLETE:
+        return End(ending, word, encode_failure("Failure", reason, None) if word.event is Transition.DOUBT else None)
+    try:
+        return End(ending, word, encode_result(terms.codec, result, annotation, terms.largest_result))
+    except ResultNotEncodable as error_of_ours:
+        return End(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), StoredResult(None, "", 0), error_of_ours)
+
+
+def answer_of(said: Said, terms: Terms, result: Any, annotation: Any) -> tuple[Transition, StoredResult | None] | None:
+    """What a probe's words make of an unknown record, and what they store; None when it could not tell."""
+    if said.failure is not None:
+        return Transition.RESOLVE_FAILED, encode_error(said.failure, terms.largest_result)
+    if said.committed:
+        try:
+            return Transition.RESOLVE_COMPLETED, encode_result(terms.codec, result, annotation, terms.largest_result)
+        except ResultNotEncodable as error:
+            raise OutcomeUnknown(f"What the probe found cannot be stored. {error.detail}") from error
+    return (Transition.RESOLVE_RELEASED, None) if said.not_executed else None
+
+
+def is_permanent(error: BaseException, terms: Terms) -> bool:
+    """Whether an error is of the ``permanent=`` types; of a group, whether all in it are, and none passes by itself."""
+    return every(error, terms.permanent) and not any(_is_passing(leaf, terms) for leaf in leaves(error))
+
+
+def _is_passing(error: BaseException, terms: Terms) -> bool:
+    """Whether an error may pass by itself, however broad ``permanent=`` is: a restart, or ours of an inner claim."""
+    ours = isinstance(error, RetrysafeError) and not isinstance(error, StoredFailure)
+    return terms.backend.restarts(error) or (ours and type(error) not in terms.permanent)
+
+
+def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | None) -> StoredResult:
+    """Encode a result; whatever goes wrong in a codec is `ResultNotEncodable`, so that the key is settled."""
+    try:
+        stored = codec.encode(result, annotation)
+    except ResultNotEncodable:
+        raise
+    except Exception as error:
+        raise ResultNotEncodable(f"The codec failed: {error!r}") from error
+    if not _fits(stored, largest):
+        size = len(stored.body or b"")
+        raise ResultNotEncodable(
+            f"The result takes {size} bytes, and this store keeps up to {largest}. Put it elsewhere, and return where"
+        )
+    return stored
+
+
+def encode_error(error: BaseException, largest: int | None) -> StoredResult:
+    """An error as a stored failure; what of it cannot be read, encoded or kept by the store is left out.
+
+    Of a group with one error, that is stored; of several, the data is a list of their types, messages and data.
+    """
+    kind, message, data = _described(unwrapped(error))
+    stored = encode_failure(kind, message, data)
+    if _fits(stored, largest):
+        return stored
+    shown = f"{message[:_SHORTENED]}… (shortened: the store keeps up to {largest} bytes)"
+    return encode_failure(kind, shown, None)
+
+
+def _described(error: BaseException) -> tuple[str, str, Any]:
+    if not isinstance(error, BaseExceptionGroup):
+        return type(error).__name__, _text(error), _data(error)
+    parts = [_described(leaf) for leaf in leaves(error)]
+    message = "; ".join(f"{kind}: {text}" for kind, text, _ in parts)
+    data = [{"type": kind, "message": text, "data": given} for kind, text, given in parts]
+    return type(error).__name__, f"{len(parts)} errors: {message}", data
+
+
+def _data(error: BaseException) -> Any:
+    """The ``data`` of an error, if it has such, and it can be read and encoded."""
+    try:
+        data = getattr(error, "data", None)
+        JSONCodec().encode(data, None)
+    except Exception:  # noqa: BLE001 - the failure itself must be kept, whatever its data does
+        return None
+    return data
+
+
+def stored_failure(error: BaseException, largest: int | None) -> StoredFailure:
+    """What the first caller of a declared failure gets: what every retry will get from the store."""
+    return StoredFailure(*decode_failure(encode_error(error, largest)))
+
+
+_SHORTENED = 1000
+"""How many characters are kept of the text of a failure that is too large for its store."""
+
+
+def _fits(stored: StoredResult, largest: int | None) -> bool:
+    return largest is None or len(stored.body or b"") <= largest
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error).encode("utf-8", "backslashreplace").decode()
+    except Exception:  # noqa: BLE001 - an error whose text raises still has a type
+        return "(its text could not be read)"

@@ -1,0 +1,170 @@
+"""The terms of a boundary, checked: what claims need to know of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from retrysafe.backends.backend import Backend
+from retrysafe.claims.encryption import OVERHEAD, Keyring
+from retrysafe.claims.observers import NO_FIELDS, Observers
+from retrysafe.errors import ConfigurationError, InvalidKey
+from retrysafe.locks import ProcessLock
+from retrysafe.protocol import durations, keys
+from retrysafe.protocol.codec import Codec
+from retrysafe.protocol.durations import micros
+from retrysafe.protocol.quotas import Quota
+from retrysafe.protocol.records import (
+    Clocks,
+    Concurrency,
+    Duration,
+    Effects,
+    Key,
+    Layered,
+    OnExpired,
+    OnMissing,
+    Reject,
+    Wait,
+)
+
+
+def reject() -> Reject:
+    """Tell a simultaneous duplicate at once that the first is in progress."""
+    return Reject()
+
+
+def wait(seconds: Duration, *, at_most: int = 1000) -> Wait:
+    """Let a simultaneous duplicate wait up to ``seconds`` (or a duration such as "5s") for the first one's result.
+
+    In each process ``at_most`` duplicates of a boundary wait at a time; any more are told at once that the first is in
+    progress. Sync code waits in its thread: choose fewer than the server has threads, so that others are served.
+
+    Raises `ConfigurationError` for a number that is not positive.
+    """
+    if at_most < 1:
+        raise ConfigurationError(f"wait(at_most={at_most!r}): expected how many duplicates may wait, 1 or more.")
+    return Wait(durations.seconds(seconds, "wait"), at_most)
+
+
+def layered(fast: Any, truth: Any, *, name: str, at_most: Duration = "1h") -> Layered:
+    """A store for ``store=``: results of settled keys are answered from ``fast``, every claim is decided by ``truth``.
+
+    ``fast`` is a Redis URL or client, ``truth`` anything else that ``store=`` takes. ``name`` is the truth's: the same
+    in every process that uses this truth, and never that of another database behind the same Redis, whose results
+    would be taken for this one's. Whatever happens to the fast one
+    (a flush, a failover, a partition) costs time only. A result is served from it until the window ends, and for
+    ``at_most`` after an operator has expired the key while the fast one could not be reached. Claims with ``tx=`` do
+    not ask it: they are in the database already.
+    """
+    if not keys.check_name(name, "name"):
+        raise ConfigurationError("layered(): name= is empty; name the truth, such as 'shop production'.")
+    return Layered(fast, truth, name, durations.micros(at_most, "at_most"))
+
+
+class Waiters:
+    """How many duplicates of a boundary wait in this process."""
+
+    def __init__(self) -> None:
+        self._lock = ProcessLock()
+        self._counts: dict[int, int] = {}
+
+    def join(self, at_most: int) -> bool:
+        """Count one more; False when there are as many already."""
+        with self._lock.mine:
+            count = self._counts.get(os.getpid(), 0)
+            if count >= at_most:
+                return False
+            self._counts[os.getpid()] = count + 1
+        return True
+
+    def leave(self) -> None:
+        """Count one less."""
+        with self._lock.mine:
+            self._counts[os.getpid()] -= 1
+
+
+class Terms(NamedTuple):
+    """What a boundary promises, and with what."""
+
+    name: str
+    backend: Backend
+    clocks: Clocks
+    concurrency: Concurrency
+    effects: Effects
+    scope: str | Callable[[], str] | None
+    probe: Callable[[Any], Any] | None
+    permanent: tuple[type[BaseException], ...]
+    on_expired: OnExpired
+    on_missing: OnMissing
+    codec: Codec
+    observers: Observers
+    secret: bytes | None
+    warned: list[bool]
+    waiters: Waiters
+    encryption: Keyring | None = None
+    quota: Quota | None = None
+
+    @property
+    def largest_result(self) -> int | None:
+        """How many bytes of an encoded result the store keeps, less what encrypting adds; None: any number."""
+        largest = self.backend.store.capabilities.largest_result
+        return largest if largest is None or self.encryption is None else largest - OVERHEAD
+
+    def chance(self) -> float:
+        """A random number in [0, 1), for jitter."""
+        import random
+
+        return random.random()
+
+    def first_wait(self) -> bool:
+        """Whether this is asked for the first time."""
+        if self.warned:
+            return False
+        self.warned.append(True)
+        return True
+
+    def key(self, key: Key | None) -> str | None:
+        """The key as text; None when it is missing and such calls pass."""
+        if key is None or key == "":
+            if self.on_missing == "pass":
+                return None
+            raise InvalidKey(f"The operation was called without a key, which boundary {self.name!r} requires.")
+        return keys.parse(key)
+
+    def scope_of(self, scope: str | None) -> str:
+        """The scope of a claim: its own, or the boundary's."""
+        found = scope if scope is not None else self.scope
+        text = found() if callable(found) else found
+        if text is None:
+            if self.scope is not None:
+                raise ConfigurationError(
+                    f"scope= of boundary {self.name!r} gave None: no tenant or principal is known."
+                )
+            return ""
+        return keys.check_name(text, "scope")
+
+    def emit(
+        self,
+        name: str,
+        operation: str,
+        record_key: bytes,
+        attempt: str,
+        fields: Mapping[str, Any] = NO_FIELDS,
+    ) -> None:
+        """Tell the observers of something that is not part of an attempt."""
+        self.observers.emit(name, self.name, operation, record_key, attempt, fields)
+
+
+def clocks_of(lease: Duration, window: Duration, memory: Duration | None) -> Clocks:
+    """The three clocks, checked against each other."""
+    clocks = Clocks(
+        lease=micros(lease, "lease"),
+        window=micros(window, "window"),
+        memory=micros(window if memory is None else memory, "memory"),
+    )
+    if clocks.memory < clocks.window:
+        raise ConfigurationError(
+            "memory= is shorter than window=: a key must be remembered at least as long as its result."
+        )
+    return clocks

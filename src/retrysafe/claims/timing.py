@@ -1,0 +1,80 @@
+"""How long the store takes to answer: told to observers that want to know, and measured only for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from retrysafe.claims.lease import clock
+from retrysafe.claims.modes import Ground, Settled
+from retrysafe.errors import StoreUnavailable
+from retrysafe.protocol.claiming import Outcome
+from retrysafe.protocol.client import AsyncExecutor, Executor
+from retrysafe.protocol.outcomes import Verdict
+from retrysafe.protocol.records import Held, StoredResult, Want
+
+
+class Timing:
+    """Tells how long a step took, and whether the store answered; for ``with``."""
+
+    def __init__(self, tell: Callable[..., None], step: str) -> None:
+        self.answered = True
+        self._tell = tell
+        self._step = step
+
+    def __enter__(self) -> Timing:
+        self._began = clock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        answered = self.answered and not isinstance(error, StoreUnavailable)
+        self._tell("store_request", step=self._step, seconds=round(clock() - self._began, 6), answered=answered)
+
+
+class Timed:
+    """A ground whose store is timed: from asking, with the wait for a connection and a commit, to the answer."""
+
+    def __init__(self, ground: Ground, tell: Callable[..., None]) -> None:
+        self.kind = ground.kind
+        self.waits = ground.waits
+        self._ground = ground
+        self._tell = tell
+
+    @property
+    def tx(self) -> Any:
+        return self._ground.tx
+
+    def executor(self) -> Executor:
+        return self._ground.executor()
+
+    def aexecutor(self) -> AsyncExecutor:
+        return self._ground.aexecutor()
+
+    def claim(self, want: Want) -> Outcome:
+        with Timing(self._tell, "claim"):
+            return self._ground.claim(want)
+
+    async def aclaim(self, want: Want) -> Outcome:
+        with Timing(self._tell, "claim"):
+            return await self._ground.aclaim(want)
+
+    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+        with Timing(self._tell, "settle") as timing:
+            settled = self._ground.settle(held, word, stored, failing=failing)
+            timing.answered = settled is not Settled.UNANSWERED
+        return settled
+
+    def after(self) -> None:
+        self._ground.after()
+
+    def abandon(self, error: BaseException) -> None:
+        self._ground.abandon(error)
+
+    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+        with Timing(self._tell, "settle") as timing:
+            settled = await self._ground.asettle(held, word, stored, failing=failing)
+            timing.answered = settled is not Settled.UNANSWERED
+        return settled

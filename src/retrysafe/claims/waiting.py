@@ -1,0 +1,76 @@
+"""What a duplicate does while another attempt is at its key: it waits with patience, or is told so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from retrysafe.claims import lease
+from retrysafe.claims.context import on_a_loop
+from retrysafe.claims.settings import Terms
+from retrysafe.errors import ConfigurationError, InProgress
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.backoff import Patience
+from retrysafe.protocol.records import Record, Reject
+from retrysafe.protocol.transactions import frozen_snapshot
+
+LONGEST_ADVICE = 30.0
+"""Seconds after which a refused duplicate is told to come again, however long the lease."""
+
+
+def refuse_on_a_loop(terms: Terms) -> None:
+    """Refuse a sync claim that may have to wait where an event loop runs."""
+    if not isinstance(terms.concurrency, Reject) and on_a_loop():
+        raise ConfigurationError(
+            "A sync claim with concurrency=wait(…) was made on a running event loop, which it would block: "
+            "use 'async with' or a coroutine, or concurrency=reject()."
+        )
+
+
+def checks_snapshot(terms: Terms) -> bool:
+    """Whether this is the first claim of its boundary that may wait in a transaction."""
+    waits = not isinstance(terms.concurrency, Reject) and terms.effects == "transactional"
+    return waits and terms.first_wait()
+
+
+def snapshot(terms: Terms) -> Steps[str | None]:
+    """The isolation level at which who waits in a transaction never sees what was committed, if that is the level."""
+    store: Any = terms.backend.store
+    return frozen_snapshot(store)
+
+
+class Waiting:
+    """The patience of one duplicate."""
+
+    def __init__(self, terms: Terms, tell: Callable[..., None]) -> None:
+        self._terms = terms
+        self._tell = tell
+        self._patience: Patience | None = None
+        self._counted = False
+
+    def pause(self, record: Record | None, *, helps: bool) -> float:
+        """Seconds until it looks again; raises `InProgress` when it waits no longer, or waiting does not help here."""
+        concurrency = self._terms.concurrency
+        lease_left = None if record is None else record.lease_left
+        pause: float | None = None
+        if not isinstance(concurrency, Reject) and helps and self._counts(concurrency.at_most):
+            now = lease.clock()
+            self._patience = (self._patience or Patience(now + concurrency.seconds)).polled()
+            pause = self._patience.next_pause(now, lease_left, self._terms.chance())
+        if pause is None:
+            retry_after = 1.0 if lease_left is None else max(1.0, min(lease_left, LONGEST_ADVICE))
+            self._tell("conflict", retry_after=retry_after)
+            raise InProgress(retry_after=retry_after)
+        self._tell("waiting", pause=pause)
+        return pause
+
+    def over(self) -> None:
+        """It waits no longer."""
+        if self._counted:
+            self._counted = False
+            self._terms.waiters.leave()
+
+    def _counts(self, at_most: int) -> bool:
+        """Whether it is one of those that may wait."""
+        self._counted = self._counted or self._terms.waiters.join(at_most)
+        return self._counted

@@ -1,1 +1,0 @@
-"""Decisions: pure functions and tables. Time, randomness and ids come in as arguments."""

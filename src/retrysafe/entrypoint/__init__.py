@@ -1,0 +1,1 @@
+"""What HTTP, webhooks and messages need of a boundary."""

@@ -1,0 +1,81 @@
+"""Brokers: who takes messages, and who hands them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from retrysafe.protocol.messages import Delivery, Envelope, PublishResult
+
+
+class Publisher(Protocol):
+    """Hands messages to a broker, or to whatever takes them."""
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        """Publish messages of different lanes, and say of each, in this order, how it was taken.
+
+        Returns when each was taken as safely as it was asked to. An exception means that nobody can tell of any.
+        """
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
+class AsyncPublisher(Protocol):
+    """The same on an event loop."""
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        """Publish messages of different lanes, and say of each, in this order, how it was taken."""
+        ...
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        ...
+
+
+class Routed(Protocol):
+    """What a publisher may have beside `publish`: where each message goes. Without it, that is the message's topic.
+
+    A relay leaves a destination alone that takes nothing, and goes on with the others; an async publisher that is
+    routed is called for each destination apart, and none of them waits for another.
+    """
+
+    by_topic: bool
+    """Whether all messages of one topic have one destination: the relay then reads no other of them meanwhile."""
+
+    def destination(self, envelope: Envelope, /) -> str:
+        """The queue, stream or endpoint that takes a message, by a name without secrets: events tell it."""
+        ...
+
+
+class Consumer(Protocol):
+    """Takes messages from a broker, and tells it what became of them. On an event loop.
+
+    What was received and not settled when the consumer goes, by a crash or by `aclose`, the broker hands out again.
+    """
+
+    @property
+    def redelivery_window(self) -> float | None:
+        """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
+        ...
+
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
+        """Up to so many messages, in the order of their partitions; waits so many seconds for the first one.
+
+        Raises what the client library raises when the broker cannot be reached; the next call connects again.
+        """
+        ...
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Tell the broker that these are settled. What cannot be told is delivered again, which is harmless."""
+        ...
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Let the broker hand it out again after about so many seconds, to this or another consumer."""
+        ...
+
+    async def aclose(self) -> None:
+        """Hang up; what is not settled is the broker's again."""
+        ...

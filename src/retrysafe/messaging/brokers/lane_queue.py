@@ -1,0 +1,117 @@
+"""What a consumer has received and not settled, and in which order it hands that out. Pure."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Collection, Hashable
+from typing import NamedTuple
+
+from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.ordering import lane
+
+
+class _Kept(NamedTuple):
+    place: int
+    lane: int
+    delivery: Delivery
+
+
+def _place(kept: _Kept) -> int:
+    return kept.place
+
+
+class Shelf:
+    """Deliveries in the order in which they came, each until it is settled. Instants are seconds of any one clock.
+
+    A delivery that is given back returns to its place, and its lane rests: what follows it in its lane stays behind
+    it, what is of other lanes passes by. So nothing is sent back to the broker, which would lose its order.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[_Kept] = []
+        self._out: dict[Hashable, _Kept] = {}
+        self._tags: set[Hashable] = set()
+        self._resting: dict[int, float] = {}
+        self._held: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        self._places = 0
+
+    def put(self, delivery: Delivery) -> None:
+        """Keep one that came after all others."""
+        self._places += 1
+        envelope = delivery.envelope
+        self._waiting.append(_Kept(self._places, lane(envelope.topic, envelope.key, envelope.id), delivery))
+        self._held[delivery.partition] += 1
+        self._bytes[delivery.partition] += len(envelope.payload)
+        self._tags.add(delivery.tag)
+
+    def has(self, tag: Hashable) -> bool:
+        """Whether a delivery with this tag is on the shelf, handed out or not."""
+        return tag in self._tags
+
+    def take(self, most: int, now: float, leaving: Collection[str] = ()) -> list[Delivery]:
+        """Hand out up to so many, whose lanes do not rest and whose partitions are not left."""
+        self._resting = {lane: until for lane, until in self._resting.items() if until > now}
+        taken: list[_Kept] = []
+        passed: list[_Kept] = []
+        for at, kept in enumerate(self._waiting):
+            if len(taken) == most:
+                passed += self._waiting[at:]
+                break
+            stays = kept.lane in self._resting or kept.delivery.partition in leaving
+            (passed if stays else taken).append(kept)
+        self._waiting = passed
+        self._out.update((kept.delivery.tag, kept) for kept in taken)
+        return [kept.delivery for kept in taken]
+
+    def settle(self, delivery: Delivery) -> bool:
+        """It is done with; False when it is not on the shelf, as after `forget`."""
+        kept = self._out.pop(delivery.tag, None)
+        if kept is not None:
+            self._release(kept)
+        return kept is not None
+
+    def give_back(self, delivery: Delivery, until: float) -> bool:
+        """Return it to its place; its lane rests until then. False when it is not on the shelf."""
+        kept = self._out.pop(delivery.tag, None)
+        if kept is None:
+            return False
+        insort(self._waiting, kept._replace(delivery=kept.delivery._replace(redelivered=True)), key=_place)
+        self._resting[kept.lane] = max(until, self._resting.get(kept.lane, until))
+        return True
+
+    def wakes(self) -> float | None:
+        """When the first lane that something waits for has rested enough; None: nothing waits for a lane."""
+        lanes = {kept.lane for kept in self._waiting}
+        return min((until for lane, until in self._resting.items() if lane in lanes), default=None)
+
+    def held(self, partition: str) -> int:
+        """How many of a partition are not settled."""
+        return self._held[partition]
+
+    def held_bytes(self, partition: str) -> int:
+        """How many bytes of payloads they have."""
+        return self._bytes[partition]
+
+    def out(self, partition: str) -> int:
+        """How many of a partition are handed out."""
+        return sum(kept.delivery.partition == partition for kept in self._out.values())
+
+    def forget(self, partition: str) -> None:
+        """Drop what is of a partition: the broker hands it out again, to whoever holds the partition then."""
+        self._waiting = [kept for kept in self._waiting if kept.delivery.partition != partition]
+        self._out = {tag: kept for tag, kept in self._out.items() if kept.delivery.partition != partition}
+        self._tags = {kept.delivery.tag for kept in (*self._waiting, *self._out.values())}
+        del self._held[partition]
+        del self._bytes[partition]
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._waiting, self._out, self._tags = [], {}, set()
+        self._held, self._bytes = Counter(), Counter()
+
+    def _release(self, kept: _Kept) -> None:
+        self._held[kept.delivery.partition] -= 1
+        self._bytes[kept.delivery.partition] -= len(kept.delivery.envelope.payload)
+        self._tags.discard(kept.delivery.tag)

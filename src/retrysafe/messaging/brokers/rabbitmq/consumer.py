@@ -1,0 +1,289 @@
+"""RabbitMQ: messages are settled one by one, and nothing is ever sent back to a queue, which would lose its order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, cast
+
+import aio_pika
+from aio_pika.abc import AbstractConnection
+from aio_pika.exceptions import AMQPError
+from aiormq import Channel as Wire
+from aiormq.abc import DeliveredMessage
+
+from retrysafe.claims.cancellation import is_cancelled
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.lane_queue import Shelf
+from retrysafe.messaging.brokers.outstanding import Outstanding
+from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
+from retrysafe.messaging.brokers.rabbitmq.single_flight import Uncut
+from retrysafe.messaging.brokers.rabbitmq.topology import queue_of
+from retrysafe.protocol.backoff import Backoff
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Delivery, Envelope
+from retrysafe.protocol.ordering import partitions_of
+from retrysafe.protocol.records import Duration
+
+_LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
+"""What is raised when a connection is lost; a closed channel raises a RuntimeError."""
+_LOOK = 1.0
+"""Seconds after which a wait looks whether the broker has cancelled a subscription, of which nobody is woken."""
+_MOST_UNCONFIRMED = 65535
+_AGAIN = Backoff(base=0.05, cap=1.0)
+"""How it is connected again when connections end as soon as they are there, as by a message that cannot be decoded."""
+_LASTING = 5.0
+"""Seconds after which a connection has not ended at once."""
+
+
+class Tag(NamedTuple):
+    """A delivery of one connection: a later connection knows nothing of it. Each queue numbers its own."""
+
+    connection: int
+    queue: str
+    number: int
+
+
+class RabbitMQConsumer:
+    """Takes messages from the queues of topics; declare them before, with
+    `retrysafe.messaging.brokers.rabbitmq.declare`.
+
+    A queue with a single active consumer is handed out in order, to one of all the consumers that wait for it. A
+    message that is given back stays with this consumer, unsettled: it and what follows it in its lane are handed out
+    when the time has come, other lanes go on. When the connection is lost, the broker hands out again what was not
+    settled, and the next `receive` connects anew; what was handed out before can then no longer be settled here.
+
+    Arguments:
+        url: of the broker, as in "amqp://user:password@host/".
+        topics: one or more.
+        partitions: over how many queues each topic is spread, as its publishers were told.
+        only_partitions: the numbers of the partitions to take part in; by default all.
+        group: the service whose queues are consumed, as `declare` was told: each group gets every message. By default
+            there is one queue for all, and each message reaches one consumer.
+        prefetch: how many messages of a queue are received and not settled. As many can wait for lanes that rest before
+            the queue comes to rest.
+        redelivery_window: for how long after it was published a message may be handed out again; by default nobody can
+            tell, since a queue keeps messages for as long as nobody takes them.
+        timeout: how long the broker may take to answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        topics: str | Iterable[str],
+        *,
+        partitions: int | None = None,
+        only_partitions: Iterable[int] | None = None,
+        group: str | None = None,
+        prefetch: int = 200,
+        redelivery_window: Duration | None = None,
+        timeout: Duration = "10s",
+    ) -> None:
+        if not 1 <= prefetch <= _MOST_UNCONFIRMED:
+            raise ConfigurationError(f"prefetch= is a number from 1 to {_MOST_UNCONFIRMED}.")
+        self._url, self._prefetch = url, prefetch
+        self._queues = [queue_of(place, group) for place in queues_of(topics, partitions, only_partitions)]
+        self._timeout = seconds_of(timeout, "timeout")
+        self._redelivery_window = (
+            None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
+        )
+        self._shelf = Shelf()
+        self._arrived = asyncio.Event()
+        self._connections = itertools.count()
+        self._connection: AbstractConnection | None = None
+        self._wires: dict[str, Wire] = {}
+        self._tags: dict[str, str] = {}
+        self._subscribing: set[asyncio.Task[None]] = set()
+        self._opening = Uncut(self._open)
+        self._generation = -1
+        self._opened, self._failures = -_LASTING, 0
+        self._outstanding: defaultdict[str, Outstanding] = defaultdict(Outstanding)
+
+    @property
+    def redelivery_window(self) -> float | None:
+        """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
+        return self._redelivery_window
+
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
+        """Up to so many messages, in the order of their queues; waits so many seconds for the first one.
+
+        Raises `aio_pika.exceptions.AMQPError`, `OSError`, `RuntimeError` (a channel that was closed meanwhile) or
+        `TimeoutError` when the broker cannot be reached, and when a queue does not exist; the next call connects again.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            if not self._is_open():
+                await self._opening()
+            now = loop.time()
+            self._arrived.clear()
+            if taken := self._shelf.take(limit, now):
+                return taken
+            if now >= deadline:
+                return []
+            wakes = self._shelf.wakes()
+            until = min(deadline, now + _LOOK, deadline if wakes is None else wakes)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._arrived.wait()
+                    await asyncio.sleep(0)  # what was read from the wire together is taken together
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Tell the broker that these are settled. What cannot be told is delivered again, which is harmless."""
+        ours = [delivery.tag for delivery in deliveries if self._shelf.settle(delivery)]
+        if not ours:
+            return
+        generation = self._generation
+        try:
+            async with asyncio.timeout(self._timeout):
+                *frames, last = self._acks(ours)
+                for wire, number, multiple in frames:
+                    await wire.basic_ack(number, multiple=multiple, wait=False)
+                wire, number, multiple = last
+                await wire.basic_ack(number, multiple=multiple)
+        except (*_LOST, asyncio.CancelledError) as error:  # of a frame's future, when a channel is closed
+            if generation == self._generation:  # else it is connected anew already, and this says nothing about that
+                await self._hang_up()
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+
+    def _acks(self, tags: Iterable[Tag]) -> Iterator[tuple[Wire, int, bool]]:
+        """The frames that settle these: a channel, a number, and whether it stands for all below it."""
+        settled: defaultdict[str, list[int]] = defaultdict(list)
+        for tag in tags:
+            settled[tag.queue].append(tag.number)
+        for queue, numbers in settled.items():
+            upto, others = self._outstanding[queue].settle(numbers)
+            yield from ((self._wires[queue], number, False) for number in others)
+            if upto is not None:
+                yield self._wires[queue], upto, True
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Hand it out again after so many seconds, and before what follows it in its lane."""
+        self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
+        self._arrived.set()
+
+    async def aclose(self) -> None:
+        """Hang up; what is not settled is the broker's again."""
+        await self._opening.aclose()
+        await self._hang_up()
+
+    # ------------------------------------------------------------ the connection
+
+    def _is_open(self) -> bool:
+        """Whether messages can come: a queue that was deleted takes its subscription with it, and tells only so."""
+        return (
+            bool(self._tags)
+            and not any(wire.is_closed for wire in self._wires.values())
+            and all(tag in self._wires[queue].consumers for queue, tag in self._tags.items())
+        )
+
+    async def _open(self) -> None:
+        await self._hang_up()
+        await self._rest()
+        self._generation = next(self._connections)
+        try:
+            async with asyncio.timeout(self._timeout):
+                self._connection = await aio_pika.connect(self._url)
+            await self._subscribe_to_all(self._connection)
+        except BaseException:
+            await self._hang_up()
+            raise
+
+    async def _rest(self) -> None:
+        """Wait before connecting again, if the last connection did not last."""
+        loop = asyncio.get_running_loop()
+        self._failures = self._failures + 1 if loop.time() - self._opened < _LASTING else 0
+        if self._failures > 1:
+            await asyncio.sleep(_AGAIN.delay(self._failures - 2, 0.5 + random.random() / 2))
+        self._opened = loop.time()
+
+    async def _subscribe_to_all(self, connection: AbstractConnection) -> None:
+        """Wait for the queues that answer; one that has no leader just now is consumed as soon as it has one."""
+        tasks = {
+            asyncio.create_task(self._subscribe(connection, queue), name=f"retrysafe-consume {queue}")
+            for queue in random.sample(self._queues, len(self._queues))
+        }
+        self._subscribing = tasks
+        done, _ = await asyncio.wait(tasks, timeout=self._timeout, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+        if not done:
+            raise TimeoutError(f"RabbitMQ has answered for none of {len(tasks)} queues in {self._timeout} seconds.")
+        for task in tasks - done:
+            task.add_done_callback(self._subscribed_late)
+
+    async def _subscribe(self, connection: AbstractConnection, queue: str) -> None:
+        """In a channel of its own: the broker answers what is asked in one channel in turn."""
+        channel = connection.channel()
+        await channel.initialize()
+        await channel.set_qos(self._prefetch)
+        channel.close_callbacks.add(self._wake)
+        wire = cast(Wire, await channel.get_underlay_channel())
+        self._wires[queue] = wire
+        answer = await wire.basic_consume(queue, partial(self._take_in, self._generation, queue))
+        if answer.consumer_tag is not None:
+            self._tags[queue] = answer.consumer_tag
+
+    def _subscribed_late(self, task: asyncio.Task[None]) -> None:
+        """A failure closes its channel, and so the next `receive` connects again; here it is only taken note of."""
+        if not task.cancelled():
+            task.exception()
+        self._wake()
+
+    async def _take_in(self, generation: int, queue: str, message: DeliveredMessage) -> None:
+        if generation == self._generation and message.delivery_tag is not None:
+            tag = Tag(generation, queue, message.delivery_tag)
+            self._outstanding[queue].arrive(tag.number)
+            self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
+            self._arrived.set()
+
+    def _wake(self, *_: object) -> None:
+        self._arrived.set()
+
+    async def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        self._generation = -1
+        self._wires, self._tags = {}, {}
+        self._shelf.clear()
+        self._outstanding.clear()
+        subscribing, self._subscribing = self._subscribing, set()
+        for task in subscribing:
+            task.cancel()
+        await asyncio.gather(*subscribing, return_exceptions=True)
+        if connection is not None:
+            with suppress(*_LOST):
+                async with asyncio.timeout(self._timeout):
+                    await connection.close()
+
+
+def queues_of(topics: str | Iterable[str], partitions: int | None, only_partitions: Iterable[int] | None) -> list[str]:
+    """The queues or streams of topics; of each only the partitions with these numbers."""
+    names = [topics] if isinstance(topics, str) else list(topics)
+    chosen = None if only_partitions is None else set(only_partitions)
+    if not names:
+        raise ConfigurationError("topics= is empty: name what is to be consumed.")
+    if chosen is not None and not (partitions is not None and chosen and chosen <= set(range(partitions))):
+        raise ConfigurationError("only_partitions= takes numbers of partitions, from 0 to partitions= less one.")
+    return [
+        place
+        for topic in names
+        for number, place in enumerate(partitions_of(topic, partitions))
+        if chosen is None or number in chosen
+    ]
+
+
+def _envelope(message: DeliveredMessage, queue: str) -> Envelope:
+    properties = message.header.properties
+    own = {
+        "id": properties.message_id,
+        "type": properties.message_type,
+        "source": properties.app_id,
+        "datacontenttype": properties.content_type,
+    }
+    return envelope_from(properties.headers or {}, own, message.body, queue)

@@ -1,0 +1,61 @@
+"""A message of AMQP 0-9-1 as an envelope, and the other way round: the attributes of a CloudEvent are in its headers.
+
+Read are the AMQP binding of CloudEvents
+(https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/amqp-protocol-binding.md), whose prefixes are
+"cloudEvents:" and "cloudEvents_", the RabbitMQ binding
+(https://github.com/knative-extensions/eventing-rabbitmq/blob/main/cloudevents-protocol-spec/spec.md), whose prefix is
+"ce-", and the structured mode of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from retrysafe.messaging.cloudevents import OWN, attributes, is_attribute, received
+from retrysafe.protocol.messages import Envelope
+
+Binding = Literal["amqp", "rabbitmq"]
+"""Which binding of CloudEvents the headers of a message are written in."""
+PREFIXES: dict[Binding, str] = {"amqp": "cloudEvents:", "rabbitmq": "ce-"}
+_READ = ("cloudEvents:", "cloudEvents_", "ce-")
+_OF_THE_BROKER = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+"""Headers that RabbitMQ adds to a message on its way."""
+
+
+def headers_of(envelope: Envelope, binding: Binding) -> dict[str, str]:
+    """The headers that carry the envelope; its media type is a property of the message.
+
+    A header of the envelope whose name no attribute may have travels under its own name: other implementations refuse
+    an event with such an attribute.
+    """
+    prefix = PREFIXES[binding]
+    told = attributes(envelope)
+    del told["datacontenttype"]
+    return {f"{prefix}{name}" if is_attribute(name) else name: value for name, value in told.items()}
+
+
+def envelope_from(
+    headers: Mapping[str, Any], properties: Mapping[str, str | None], body: bytes, queue: str
+) -> Envelope:
+    """The envelope of a message from a queue; ``properties`` are attributes that the message's own properties tell."""
+    given = {name: value for name, value in properties.items() if value}
+    for name, value in headers.items():
+        prefix = next((one for one in _READ if name.lower().startswith(one.lower())), None)
+        if prefix is not None:
+            given[name[len(prefix) :]] = _text(value)
+        elif isinstance(value, str | bytes) and name not in OWN and not name.startswith(_OF_THE_BROKER):
+            given.setdefault(name, _text(value))
+    return received(given, body, queue)
+
+
+def _text(value: Any) -> str:
+    """The value of an attribute, which AMQP may carry in a type of its own, in its canonical string form."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return str(value)

@@ -1,0 +1,245 @@
+"""RabbitMQ: persistent messages, confirmed by the broker, and refused when no queue takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import cast
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractConnection
+from aio_pika.exceptions import DeliveryError, PublishError
+from aiormq import Channel as Wire
+from aiormq import spec
+from aiormq.exceptions import (
+    ChannelAccessRefused,
+    ChannelLockedResource,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+)
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.rabbitmq.confirms import Parcel, confirmed, packed
+from retrysafe.messaging.brokers.rabbitmq.envelope import PREFIXES, Binding, headers_of
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.ordering import partition, partitions_of
+from retrysafe.protocol.records import Duration
+
+_ACKED = PublishResult(PublishStatus.ACKED)
+_UNCONFIRMED = PublishResult(PublishStatus.STALLED, "the broker did not confirm it in time")
+_CLOSED = PublishResult(
+    PublishStatus.UNKNOWN, "the broker closed the channel: a message of those under way cannot be taken"
+)
+_CLOSED_BY_IT = PublishResult(
+    PublishStatus.REJECTED, "the broker closed the channel for this message: it may be too large"
+)
+_REFUSED = (ChannelNotFoundEntity, ChannelAccessRefused, ChannelLockedResource)
+"""What an exchange answers that is missing, or not for us."""
+_BLOCKED = 0.1
+"""Seconds for which a connection that the broker has blocked is waited for."""
+_MOST = 64
+"""Channels that are kept, for as many queues; more only while they are in use."""
+
+
+class RabbitMQPublisher:
+    """Publishes to an exchange, each message with its topic as routing key, and waits for the broker's confirms.
+
+    A confirm means that the queues have the message; give them the type "quorum" for it to be on a majority of nodes.
+    Declare queues before. A queue that is missing, full, without its majority, or that does not confirm in time keeps
+    its own messages waiting, which spend no attempt; messages to other queues go on, on channels of their own. What the
+    broker refuses for the message itself, as for its size, is given up.
+
+    Arguments:
+        url: of the broker, as in "amqp://user:password@host/".
+        exchange: its name; by default the exchange that routes to the queue named like the topic.
+        partitions: over how many queues a topic is spread, named "TOPIC.0" and so on: all messages of one key go to one
+            of them. By default one queue, named like the topic. Their number is not to be changed while messages
+            are under way, and consumers must be told the same.
+        timeout: how long confirms are waited for; a message without one is sent again, under the same id.
+        binding: of CloudEvents, in which headers are written: "amqp" ("cloudEvents:id"), or "rabbitmq" ("ce-id") for
+            consumers that read only that one. Our consumers read both, and structured mode.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        exchange: str = "",
+        partitions: int | None = None,
+        timeout: Duration = "10s",
+        binding: Binding = "amqp",
+    ) -> None:
+        partitions_of("", partitions)  # refuses a wrong number
+        if binding not in PREFIXES:
+            raise ConfigurationError(f'binding= is "amqp" or "rabbitmq", not {binding!r}.')
+        self._binding: Binding = binding
+        self._url, self._exchange, self._partitions = url, exchange, partitions
+        self._timeout = seconds_of(timeout, "timeout")
+        self.by_topic = partitions is None
+        self._connection: AbstractConnection | None = None
+        self._wires: OrderedDict[str, Wire] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._opening = asyncio.Lock()
+
+    def destination(self, envelope: Envelope, /) -> str:
+        """The queue that takes a message, or the routing key it is published with."""
+        return partition(envelope.topic, envelope.key, envelope.id, self._partitions)
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        """Publish them at once, and wait for every confirm."""
+        apart: dict[str, list[int]] = {}
+        for at, envelope in enumerate(envelopes):
+            apart.setdefault(self.destination(envelope), []).append(at)
+        published: dict[int, PublishResult] = {}
+        waves = [self._published(place, [envelopes[at] for at in places]) for place, places in apart.items()]
+        for places, said in zip(apart.values(), await asyncio.gather(*waves), strict=True):
+            published.update(zip(places, said, strict=True))
+        return [published[at] for at in range(len(envelopes))]
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        await self._hang_up()
+
+    async def _published(self, place: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
+        """Publish messages to one place; those that were with one which closed the channel again, one by one."""
+        said = await self._confirmed(place, envelopes)
+        if len(said) == 1:
+            return [_CLOSED_BY_IT if one is _CLOSED else one for one in said]
+        return [
+            (await self._published(place, [envelope]))[0] if one is _CLOSED else one
+            for envelope, one in zip(envelopes, said, strict=True)
+        ]
+
+    async def _confirmed(self, place: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
+        wire = await self._wire(place)
+        if isinstance(wire, PublishResult):
+            return [wire] * len(envelopes)
+        packs = [self._packed(wire, place, envelope) for envelope in envelopes]
+        errors = iter(await confirmed(wire, [pack for pack in packs if isinstance(pack, Parcel)], self._timeout))
+        said = [pack if isinstance(pack, PublishResult) else _judged(next(errors)) for pack in packs]
+        if self._wires.get(place) is wire:
+            if any(one.status is PublishStatus.UNKNOWN and one is not _CLOSED for one in said):
+                await self._hang_up()  # the connection is lost, and may not know it
+            elif wire.is_closed or _UNCONFIRMED in said:
+                self._drop(place)
+        return said
+
+    def _packed(self, wire: Wire, place: str, envelope: Envelope) -> Parcel | PublishResult:
+        try:
+            command = spec.Basic.Publish(exchange=self._exchange, routing_key=place, mandatory=True)
+            return packed(wire, command, _properties(envelope, self._binding), envelope.payload)
+        except (ValueError, TypeError, struct.error) as error:
+            return PublishResult(PublishStatus.RETRYABLE, _said(error))
+
+    # ------------------------------------------------------------ the connection, and a channel for each place
+
+    async def _wire(self, place: str) -> Wire | PublishResult:
+        """The channel of a place; or why there is none, in which case nothing has been published."""
+        try:
+            async with self._opening:  # publish may be called while it is under way
+                connection = await self._connected()
+        except Exception as error:  # noqa: BLE001 - aio-pika's have no common base
+            return PublishResult(PublishStatus.UNAVAILABLE, _said(error))
+        try:
+            async with asyncio.timeout(self._timeout):
+                wire = self._open(place) or await self._opened(connection, place)
+        except _REFUSED as error:
+            return PublishResult(PublishStatus.STALLED, _said(error))
+        except Exception as error:  # noqa: BLE001 - a connection that opens no channel is of no use
+            if self._connection is connection:
+                await self._hang_up()
+            return PublishResult(PublishStatus.UNAVAILABLE, _said(error))
+        try:
+            async with asyncio.timeout(_BLOCKED):
+                await wire.connection.ready()
+        except TimeoutError:
+            return PublishResult(
+                PublishStatus.UNAVAILABLE, "the broker is out of memory or disk, and blocks publishers"
+            )
+        self._wires.move_to_end(place)
+        return wire
+
+    async def _connected(self) -> AbstractConnection:
+        if self._connection is None or self._connection.is_closed:
+            await self._hang_up()
+            async with asyncio.timeout(self._timeout):
+                self._connection = await aio_pika.connect(self._url)
+        return self._connection
+
+    async def _opened(self, connection: AbstractConnection, place: str) -> Wire:
+        channel: AbstractChannel = await connection.channel(publisher_confirms=True, on_return_raises=True)
+        if self._exchange:
+            await channel.get_exchange(self._exchange)  # raises what publishing would end the channel with
+        wire = cast(Wire, await channel.get_underlay_channel())
+        if (first := self._open(place)) is not None:  # by another call
+            self._close(wire)
+            return first
+        self._wires[place] = wire
+        idle = [name for name, one in self._wires.items() if name != place and not one.confirmations]
+        for name in idle[: max(0, len(self._wires) - _MOST)]:
+            self._drop(name)
+        return wire
+
+    def _open(self, place: str) -> Wire | None:
+        wire = self._wires.get(place)
+        return None if wire is None or wire.is_closed else wire
+
+    def _drop(self, place: str) -> None:
+        self._close(self._wires.pop(place))
+
+    def _close(self, wire: Wire) -> None:
+        """Close a channel without waiting for it."""
+        closing = asyncio.create_task(self._closed(wire))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _closed(self, wire: Wire) -> None:
+        with suppress(Exception):
+            async with asyncio.timeout(self._timeout):
+                await wire.close()
+
+    async def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        self._wires.clear()
+        for closing in self._closing:
+            closing.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        if connection is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(self._timeout):
+                    await connection.close()
+
+
+def _judged(error: BaseException | None) -> PublishResult:
+    """What an error says, in words that are the same for every message: they are grouped by them."""
+    if error is None:
+        return _ACKED
+    if isinstance(error, PublishError):
+        return PublishResult(
+            PublishStatus.STALLED, f"no queue takes {cast(spec.Basic.Return, error.frame).routing_key!r}"
+        )
+    if isinstance(error, DeliveryError):
+        return PublishResult(PublishStatus.STALLED, "refused (basic.nack): a queue is full, or has lost its majority")
+    if isinstance(error, ChannelPreconditionFailed):
+        return _CLOSED
+    if isinstance(error, _REFUSED):
+        return PublishResult(PublishStatus.STALLED, _said(error))
+    return _UNCONFIRMED if isinstance(error, TimeoutError) else PublishResult(PublishStatus.UNKNOWN, _said(error))
+
+
+def _properties(envelope: Envelope, binding: Binding) -> spec.Basic.Properties:
+    return spec.Basic.Properties(
+        message_id=envelope.id,
+        message_type=envelope.type,
+        content_type=envelope.media_type,
+        delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        headers={**headers_of(envelope, binding)},
+    )
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,371 @@
+"""Redis Streams: each stream has one consumer of a group at a time, which takes first what the one before left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import redis
+import redis.asyncio
+
+from retrysafe.claims.observers import LoggingObserver, Observers
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.lane_queue import Shelf
+from retrysafe.messaging.brokers.rabbitmq.single_flight import Uncut
+from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
+from retrysafe.messaging.brokers.redis_streams.leases import Holdings
+from retrysafe.messaging.brokers.redis_streams.publisher import stream_of
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.events import Observer
+from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.ordering import partitions_of
+from retrysafe.protocol.records import Duration
+
+_LOOK = 1.0
+"""Seconds a wait for new entries lasts at most: shorter than the time limit of a client."""
+_BRIEF = 0.05
+"""Seconds for which a wait for new entries lasts while another stream waits for room, which any ack may make."""
+_BEGINNING = "0-0"
+_NAME = "retrysafe.consumer"
+_MEMBER = "retrysafe"
+"""The consumer in the group: always one, since a stream has one owner at a time."""
+
+_READ = """
+local owner = redis.call('GET', KEYS[2])
+if owner and tonumber(owner) > tonumber(ARGV[1]) then return {'fenced'} end
+if owner ~= ARGV[1] then redis.call('SET', KEYS[2], ARGV[1]) end
+local function fact(facts, name)
+    for at = 1, #facts, 2 do if facts[at] == name then return facts[at + 1] end end
+end
+local function group()
+    local groups = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('XINFO', 'GROUPS', KEYS[1]) or {}
+    for _, facts in ipairs(groups) do if fact(facts, 'name') == ARGV[2] then return facts end end
+    redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[2], '0', 'MKSTREAM')
+    return {'last-delivered-id', '0-0'}
+end
+local entries, room, bytes = {}, tonumber(ARGV[4]), tonumber(ARGV[7])
+local function keep(found)
+    for _, entry in ipairs(found) do
+        for _, value in ipairs(entry[2]) do bytes = bytes - #value end
+        entries[#entries + 1] = entry
+    end
+    room = room - #found
+end
+local read = fact(group(), 'last-delivered-id')
+if ARGV[5] ~= '' then
+    local cursor, lost = ARGV[5], {}
+    repeat
+        local left = redis.call('XAUTOCLAIM', KEYS[1], ARGV[2], ARGV[3], 0, cursor, 'COUNT', math.min(room, 10))
+        cursor = left[1]
+        keep(left[2])
+        for _, id in ipairs(left[3] or {}) do lost[#lost + 1] = id end
+    until cursor == '0-0' or room <= 0 or bytes <= 0
+    return {'left', cursor, entries, lost, read}
+end
+if read ~= ARGV[6] then return {'missed'} end
+repeat
+    local count = math.min(room, 10)
+    local new = redis.call('XREADGROUP', 'GROUP', ARGV[2], ARGV[3], 'COUNT', count, 'STREAMS', KEYS[1], '>')
+    if new then keep(new[1][2]) end
+until not new or #new[1][2] < count or room <= 0 or bytes <= 0
+if #entries > 0 then return {'new', entries} end
+return {'none', fact(redis.call('XINFO', 'STREAM', KEYS[1]), 'last-generated-id')}
+"""
+"""Reads a stream for its owner. KEYS: stream, owner; ARGV: token, group, member, count, cursor of what was left, read,
+and bytes.
+
+Ten entries at a time, until there are so many or so many bytes of them: nobody can tell beforehand how large they are.
+
+Who has lost the stream and does not know it yet is refused by the owner's higher token: it would take entries that the
+owner then never sees. Nor are entries passed by that were read before and whose answer was lost, here or in a client
+that asks again by itself: the group has then read further than the owner knows. A group that is not there, or went with
+its stream, is made, from the first entry on.
+"""
+
+_TRIM_EVERY = 60.0
+"""Seconds between two trimmings of a stream."""
+_TRIM = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+local function parts(id) return tonumber(id:match('^%d+')), tonumber(id:match('%d+$')) end
+local function before(one, other)
+    local ms, number = parts(one)
+    local other_ms, other_number = parts(other)
+    return ms < other_ms or ms == other_ms and number < other_number
+end
+local now = redis.call('TIME')
+local least = string.format('%.0f-0', math.max(0, now[1] * 1000 + math.floor(now[2] / 1000) - ARGV[1]))
+local groups = redis.call('XINFO', 'GROUPS', KEYS[1])
+if #groups == 0 then return 0 end
+for _, facts in ipairs(groups) do
+    local group = {}
+    for at = 1, #facts, 2 do group[facts[at]] = facts[at + 1] end
+    local waits = group['last-delivered-id']
+    if group['pending'] > 0 then waits = redis.call('XPENDING', KEYS[1], group['name'])[2] end
+    if before(waits, least) then least = waits end
+end
+return redis.call('XTRIM', KEYS[1], 'MINID', '~', least, 'LIMIT', 10000)
+"""
+"""Removes entries that are old enough and that every group of the stream has settled. ARGV: milliseconds to keep them.
+
+Redis frees whole blocks of some 100 entries, and here at most 10,000 entries at a time, so that nobody waits for it.
+"""
+
+
+class _Entry(NamedTuple):
+    """What a delivery is settled by."""
+
+    stream: str
+    id: bytes
+
+
+class _Stream:
+    """How far a stream has been read by its owner."""
+
+    def __init__(self) -> None:
+        self.cursor = _BEGINNING
+        """In what was left unsettled; empty when all of it was read."""
+        self.read = b""
+        """The last entry that the group has read, as far as its owner knows."""
+        self.end = b"0-0"
+        """The last entry of the stream when there was nothing new."""
+
+    def again(self) -> None:
+        """Look through all that is unsettled."""
+        self.cursor = _BEGINNING
+
+
+class RedisStreamsConsumer:
+    """Takes messages from the streams of topics, for a group, which is made when it is not there.
+
+    A stream has one consumer of the group at a time, which holds a lease on it; consumers share the streams evenly. Who
+    gets a stream takes first what was left unsettled, from the oldest on. A message that is given back stays with this
+    consumer: it and what follows it in its lane are handed out when the time has come, other lanes go on.
+
+    Needs Redis 7.0 or later, one server or a failover set; no cluster.
+
+    Arguments:
+        client: of redis.asyncio, without ``decode_responses``. `aclose` closes it.
+        topics: one or more.
+        group: the consumers that together take each message once, such as "inventory".
+        partitions: over how many streams each topic is spread, as its publishers were told.
+        prefix: of the streams' names, as its publishers were told.
+        prefetch: how many messages of a stream are received and not settled. As many can wait for lanes that rest
+            before the stream comes to rest.
+        prefetch_bytes: how many bytes of them; ten messages more may be read, as their sizes are known afterwards.
+        lease: for how long a stream stays with a consumer that is dead or cut off.
+        leases: the store of the leases, as ``Boundary(store=…)`` takes it; by default the server of the client.
+        delete: remove an entry when it is settled; only where no other group reads the stream. By default entries stay
+            for ``keep``.
+        keep: how long after it was published an entry is removed, once every group of its stream has settled it. What a
+            group has not settled stays. A group that is made later misses what was removed before; None: entries stay
+            until publishers trim the stream by their ``length``.
+        redelivery_window: for how long after it was published a message may be handed out again; by default nobody can
+            tell, since a stream keeps its entries.
+        observers: told when messages were lost because a stream was trimmed; by default a `LoggingObserver`.
+    """
+
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        partitions: int | None = None,
+        prefix: str = "",
+        prefetch: int = 200,
+        prefetch_bytes: int = 16 << 20,
+        lease: Duration = "15s",
+        leases: Any = None,
+        delete: bool = False,
+        keep: Duration | None = "1d",
+        redelivery_window: Duration | None = None,
+        observers: Iterable[Observer] | None = None,
+    ) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if client.get_encoder().decode_responses:  # type: ignore[no-untyped-call]
+            raise ConfigurationError("client= has decode_responses=True, and payloads are bytes: make one without.")
+        if not names or not group or min(prefetch, prefetch_bytes) < 1:
+            raise ConfigurationError(
+                "topics= and group= must not be empty, and prefetch= and prefetch_bytes= are numbers from 1."
+            )
+        places = [place for topic in names for place in partitions_of(topic, partitions)]
+        self._streams = {stream_of(prefix, place): place for place in places}
+        self._client, self._group, self._prefetch, self._delete = client, group, prefetch, delete
+        self._bytes = prefetch_bytes
+        self._keep = None if keep is None else round(seconds_of(keep, "keep") * 1000)
+        self._trimmed: dict[str, float] = {}
+        self._redelivery_window = (
+            None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
+        )
+        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
+        self._holdings = Holdings(client, list(self._streams), group, client if leases is None else leases, lease)
+        self._read: defaultdict[str, _Stream] = defaultdict(_Stream)
+        self._shelf = Shelf()
+        self._filling, self._more = Uncut(self._fill), False
+        self._owed: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._moved = asyncio.Event()
+
+    @property
+    def redelivery_window(self) -> float | None:
+        """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
+        return self._redelivery_window
+
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
+        """Up to so many messages, in the order of their streams; waits so many seconds for the first one.
+
+        Raises `redis.RedisError` when the server cannot be reached, and `StoreUnavailable` when the store of the leases
+        cannot; the next call connects again.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            self._forget(self._holdings.lost())
+            if taken := self._shelf.take(limit, loop.time(), self._holdings.leaving):
+                return taken
+            self._moved.clear()
+            await self._filling()
+            if not self._more:
+                now = loop.time()
+                if now >= deadline:
+                    return []
+                wakes = self._shelf.wakes()
+                await self._rest(min(deadline, now + _LOOK, deadline if wakes is None else wakes) - now)
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Tell the broker that these are settled; what cannot be told now is told before more is read.
+
+        What belongs to a stream that this consumer has lost meanwhile is settled too, whoever holds it.
+        """
+        for delivery in deliveries:
+            self._shelf.settle(delivery)
+            self._owed[delivery.partition].append(delivery.tag.id)
+        self._moved.set()
+        try:
+            await self._settle_owed()
+        except redis.RedisError:
+            return
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Hand it out again after so many seconds, and before what follows it in its lane."""
+        self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
+        self._moved.set()
+
+    async def aclose(self) -> None:
+        """Hang up; what is not settled is taken by whoever gets the streams."""
+        await self._filling.aclose()
+        await self._holdings.aclose()
+        await self._client.aclose()
+
+    # ------------------------------------------------------------ streams
+
+    def _forget(self, streams: Iterable[str]) -> None:
+        """What was not settled of streams that are gone is their next owner's."""
+        for stream in streams:
+            self._shelf.forget(stream)
+            self._read.pop(stream, None)
+
+    async def _fill(self) -> None:
+        """Take and leave streams, and read what there is room for."""
+        gone = [stream for stream in self._holdings.leaving if not self._shelf.out(stream)] + self._holdings.lost()
+        self._forget(gone)
+        await self._holdings.leave(gone)
+        await self._holdings.share()
+        await self._settle_owed()
+        self._more = await self._read_on()  # which makes the group, if it is not there
+        await self._trim()
+
+    async def _read_on(self) -> bool:
+        """Whether there may be more to hand out than before."""
+        pipeline = self._client.pipeline(transaction=False)
+        asked: list[str] = []
+        for stream, token in self._holdings.tokens().items():
+            if self._has_room(stream):
+                room, space = self._prefetch - self._shelf.held(stream), self._bytes - self._shelf.held_bytes(stream)
+                asked.append(stream)
+                keys = (stream, f"{stream}:owner:{self._group}")
+                state = self._read[stream]
+                pipeline.eval(_READ, 2, *keys, str(token), self._group, _MEMBER, room, state.cursor, state.read, space)
+        answers: list[Any] = await pipeline.execute(raise_on_error=False) if asked else []
+        taken = [self._took(stream, answer) for stream, answer in zip(asked, answers, strict=True)]
+        for failure in answers:
+            if isinstance(failure, Exception):
+                raise failure
+        return any(taken)
+
+    def _has_room(self, stream: str) -> bool:
+        return self._shelf.held(stream) < self._prefetch and self._shelf.held_bytes(stream) < self._bytes
+
+    def _took(self, stream: str, answer: Any) -> bool:
+        """Keep what an answer has; whether to look again at once."""
+        state = self._read[stream]
+        match answer:
+            case [b"left", cursor, entries, lost, read]:
+                state.cursor, state.read = "" if cursor == _BEGINNING.encode() else cursor.decode(), read
+                self._put(stream, entries, again=True)
+                self._tell_lost(stream, len(lost))
+            case [b"new", entries]:
+                state.read = entries[-1][0]
+                self._put(stream, entries, again=False)
+            case [b"missed"]:
+                state.again()
+            case [b"none", end]:
+                state.end = end
+                return False
+            case [b"fenced"]:
+                self._shelf.forget(stream)
+                self._holdings.drop(stream)
+        return True
+
+    def _tell_lost(self, stream: str, messages: int) -> None:
+        if messages:
+            fields = {"stream": stream, "group": self._group, "messages": messages}
+            self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
+
+    def _put(self, stream: str, entries: Sequence[Any], *, again: bool) -> None:
+        for number, flat in entries:
+            entry = _Entry(stream, number)
+            if not (again and self._shelf.has(entry)):
+                fields = dict(zip(flat[::2], flat[1::2], strict=True))
+                self._shelf.put(Delivery(envelope_in(fields, self._streams[stream]), entry, stream, again))
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait until something new may be there, or room for it."""
+        held = self._holdings.tokens()
+        waiting = [stream for stream in held if self._has_room(stream)]
+        if not waiting or seconds < 0.001:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), max(0.0, seconds))
+            return
+        if any(self._shelf.out(stream) for stream in held if stream not in waiting):
+            seconds = min(seconds, _BRIEF)
+        await self._client.xread({stream: self._read[stream].end for stream in waiting}, 1, max(1, int(seconds * 1000)))
+
+    async def _trim(self) -> None:
+        """Remove what every group has settled from the streams that are held, each now and then."""
+        now = asyncio.get_running_loop().time()
+        due = [one for one in self._holdings.tokens() if now >= self._trimmed.get(one, -_TRIM_EVERY) + _TRIM_EVERY]
+        if self._keep is None or not due:
+            return
+        pipeline = self._client.pipeline(transaction=False)
+        for stream in due:
+            pipeline.eval(_TRIM, 1, stream, str(self._keep))
+        await pipeline.execute()
+        self._trimmed = {stream: self._trimmed.get(stream, now) for stream in self._holdings.tokens()}
+        self._trimmed.update(dict.fromkeys(due, now))
+
+    async def _settle_owed(self) -> None:
+        owed = {stream: list(tags) for stream, tags in self._owed.items() if tags}
+        if not owed:
+            return
+        pipeline = self._client.pipeline(transaction=False)
+        for stream, tags in owed.items():
+            pipeline.xack(stream, self._group, *tags)
+            if self._delete:
+                pipeline.xdel(stream, *tags)
+        await pipeline.execute()
+        for stream, tags in owed.items():
+            told = set(tags)
+            self._owed[stream] = [tag for tag in self._owed[stream] if tag not in told]

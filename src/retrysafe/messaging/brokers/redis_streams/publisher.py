@@ -1,0 +1,233 @@
+"""Redis Streams: a stream for each topic. A script keeps a message from being added twice while it remembers it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+)
+
+from retrysafe.messaging.brokers.redis_streams.entries import PAYLOAD
+from retrysafe.messaging.cloudevents import attributes
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.ordering import partition, partitions_of
+from retrysafe.protocol.records import Duration
+
+_ACKED, _DUPLICATE = PublishResult(PublishStatus.ACKED), PublishResult(PublishStatus.DUPLICATE)
+_AT_ONCE, _BYTES_AT_ONCE = 100, 1 << 20
+"""How many messages, and bytes of payloads, one call of the script adds at most: the server does nothing else then."""
+_SCRIPT = """
+local answers = {}
+local function add(at)
+    local entry = cjson.decode(ARGV[2 * at - 2])
+    entry[#entry + 1] = ARGV[2 * at - 1]
+    return redis.pcall('XADD', KEYS[1], unpack(entry))
+end
+for at = 2, #KEYS do
+    local said = redis.pcall('SET', KEYS[at], '', 'NX', 'PX', ARGV[1])
+    if type(said) == 'table' and not said.err then
+        local came, answer = pcall(add, at)
+        said = came and answer or {err = tostring(answer)}
+        if type(said) == 'table' then redis.call('DEL', KEYS[at]) end
+    end
+    answers[at - 1] = type(said) == 'table' and said.err or said and 1 or 0
+end
+return answers
+"""
+"""Redis before 8.6 has no idempotent XADD. The mark and the entry are in one script, so both are there or neither.
+
+KEYS: the stream, then the marks of the messages. ARGV: how long they are remembered, and of each message, as JSON,
+which costs the client half as much as an argument each, what XADD takes before the payload; and the payload. Answers
+for each message 1, 0 when it is remembered, or the error that kept it out: its mark must not stay, or it would be taken
+for added when it comes again.
+"""
+
+
+def stream_of(prefix: str, partition: str) -> str:
+    """The name of the stream of a topic or partition."""
+    return f"{prefix}{{{partition}}}"
+
+
+class _Commands:
+    """What is asked of Redis for a message. Pure."""
+
+    def __init__(self, prefix: str, partitions: int | None, remember: Duration, length: int | None) -> None:
+        partitions_of("", partitions)  # refuses a wrong number
+        self._prefix, self._partitions = prefix, partitions
+        self._place = ("*",) if length is None else ("MAXLEN", "~", str(length), "*")
+        self._remembered = round(seconds_of(remember, "remember") * 1000)
+
+    def calls(self, envelopes: Sequence[Envelope]) -> list[_Call]:
+        """Calls of the script, each for messages of one stream in their order."""
+        found: list[_Call] = []
+        filling: dict[str, _Call] = {}
+        for place, envelope in enumerate(envelopes):
+            stream = stream_of(self._prefix, partition(envelope.topic, envelope.key, envelope.id, self._partitions))
+            call = filling.get(stream)
+            if call is None or call.is_full(len(envelope.payload)):
+                call = filling[stream] = _Call(stream, self._place)
+                found.append(call)
+            call.add(place, envelope)
+        return found
+
+    def arguments(self, call: _Call) -> tuple[Any, ...]:
+        """Keys and arguments of the script; all keys are in the slot of the stream."""
+        return 1 + len(call.marks), call.stream, *call.marks, self._remembered, *call.messages
+
+
+class _Call:
+    """One call of the script, by the places of its messages."""
+
+    def __init__(self, stream: str, place: tuple[str, ...]) -> None:
+        self.stream = stream
+        self._place = place
+        self.places: list[int] = []
+        self.marks: list[str] = []
+        self.messages: list[str | bytes] = []
+        self._bytes = 0
+
+    def is_full(self, more: int) -> bool:
+        return len(self.places) >= _AT_ONCE or self._bytes + more > _BYTES_AT_ONCE
+
+    def add(self, place: int, envelope: Envelope) -> None:
+        fields = [part for pair in attributes(envelope).items() for part in pair]
+        entry = json.dumps([*self._place, *fields, PAYLOAD], ensure_ascii=False)
+        self.places.append(place)
+        self.marks.append(f"{self.stream}:seen:{envelope.source}:{envelope.id}")
+        self.messages += (entry, envelope.payload)
+        self._bytes += len(envelope.payload)
+
+
+def _judged(calls: Sequence[_Call], answers: Sequence[Any]) -> list[PublishResult]:
+    found: dict[int, PublishResult] = {}
+    for call, answer in zip(calls, answers, strict=True):
+        said = [answer] * len(call.places) if isinstance(answer, Exception) else answer
+        found.update(zip(call.places, map(_one, said), strict=True))
+    return [found[place] for place in range(len(found))]
+
+
+_LOST = (redis.ConnectionError, redis.TimeoutError)
+_UNABLE = (
+    *("OOM", "MISCONF", "READONLY", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN", "LOADING", "BUSY", "UNBLOCKED"),
+    *("TRYAGAIN", "NOAUTH", "WRONGPASS"),
+)
+"""What a server says first that takes nothing from anybody: it is full, cannot save, or is not the one that writes."""
+_UNABLE_ERRORS = (AuthenticationError, BusyLoadingError, OutOfMemoryError, ReadOnlyError, ClusterDownError)
+_MISPLACED = ("WRONGTYPE", "NOPERM", "MOVED", "ASK")
+"""What it says of a stream that takes nothing: something else has its name, or we may not write it."""
+
+
+def _one(answer: Any) -> PublishResult:
+    if isinstance(answer, int):
+        return _ACKED if answer == 1 else _DUPLICATE
+    said = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+    if isinstance(answer, _LOST) and not isinstance(answer, _UNABLE_ERRORS):
+        return PublishResult(PublishStatus.UNKNOWN, said)
+    word = said.lstrip("-")
+    if isinstance(answer, _UNABLE_ERRORS) or word.startswith(_UNABLE):
+        return PublishResult(PublishStatus.UNAVAILABLE, said)
+    if isinstance(answer, NoPermissionError) or word.startswith(_MISPLACED):
+        return PublishResult(PublishStatus.STALLED, said)
+    return PublishResult(PublishStatus.RETRYABLE, said)
+
+
+class RedisStreamsPublisher:
+    """Adds messages to the streams named ``prefix`` and topic, in one pipeline.
+
+    Arguments:
+        client: of redis-py; how safe an entry is when it is acknowledged is what its server is set to.
+        prefix: of the streams' names.
+        partitions: over how many streams a topic is spread, named "TOPIC.0" and so on: all messages of one key go to
+            one of them. By default one stream, named like the topic. Their number is not to be changed while messages
+            are under way, and consumers must be told the same.
+        remember: for how long a message that comes again is recognised; after that only the inbox of a consumer
+            recognises it.
+        length: about how many entries a stream keeps; by default all. What a consumer has not settled by then is lost.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        prefix: str = "",
+        partitions: int | None = None,
+        remember: Duration = "1h",
+        length: int | None = None,
+    ) -> None:
+        self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        """Publish them in one round trip."""
+        pipeline = self._client.pipeline(transaction=False)
+        calls = self._commands.calls(envelopes)
+        for call in calls:
+            pipeline.eval(_SCRIPT, *self._commands.arguments(call))
+        try:
+            return _judged(calls, pipeline.execute(raise_on_error=False))
+        except redis.RedisError as error:
+            if isinstance(error, _LOST) and not self._is_there():
+                return [PublishResult(PublishStatus.UNAVAILABLE, str(error))] * len(envelopes)
+            return [_one(error)] * len(envelopes)
+
+    def _is_there(self) -> bool:
+        """Whether it was the connection that was lost, or the server."""
+        try:
+            self._client.ping()
+        except redis.RedisError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Hang up."""
+        self._client.close()
+
+
+class AsyncRedisStreamsPublisher:
+    """The same for async code."""
+
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        *,
+        prefix: str = "",
+        partitions: int | None = None,
+        remember: Duration = "1h",
+        length: int | None = None,
+    ) -> None:
+        self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        """Publish them in one round trip."""
+        pipeline = self._client.pipeline(transaction=False)
+        calls = self._commands.calls(envelopes)
+        for call in calls:
+            pipeline.eval(_SCRIPT, *self._commands.arguments(call))
+        try:
+            return _judged(calls, await pipeline.execute(raise_on_error=False))
+        except redis.RedisError as error:
+            if isinstance(error, _LOST) and not await self._is_there():
+                return [PublishResult(PublishStatus.UNAVAILABLE, str(error))] * len(envelopes)
+            return [_one(error)] * len(envelopes)
+
+    async def _is_there(self) -> bool:
+        """Whether it was the connection that was lost, or the server."""
+        try:
+            await self._client.ping()
+        except redis.RedisError:
+            return False
+        return True
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        await self._client.aclose()

@@ -1,1 +1,0 @@
-"""Consumers: what messages are taken from."""

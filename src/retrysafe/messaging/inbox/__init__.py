@@ -1,0 +1,1 @@
+"""The inbox: a message is handled once."""

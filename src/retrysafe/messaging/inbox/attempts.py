@@ -1,0 +1,281 @@
+"""One message on its way through its handler: its claim, its work, and how what happened is judged."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from retrysafe.boundary import Boundary
+from retrysafe.claims.claim import Claim
+from retrysafe.claims.decorator import refuse_unfinished
+from retrysafe.entrypoint.handling import CODEC, Function
+from retrysafe.errors import (
+    ConfigurationError,
+    InProgress,
+    InvalidKey,
+    KeyExpired,
+    KeyReused,
+    LeaseLost,
+    OutcomeUnknown,
+    QuotaExceeded,
+    RetrysafeError,
+    RetryTransaction,
+    StoredFailure,
+)
+from retrysafe.messaging.errors import MessageDead, MessageUnreadable, SequenceGap
+from retrysafe.messaging.inbox.message import InboxMessage, data_of
+from retrysafe.messaging.inbox.procedures import End
+from retrysafe.messaging.inbox.stalls import Stalls
+from retrysafe.messaging.inbox.unavailable import is_unavailable
+from retrysafe.protocol import keys
+from retrysafe.protocol.exception_groups import every, leaves, unwrapped
+from retrysafe.protocol.fingerprint import UNCHECKED, of_parts
+from retrysafe.protocol.ids import milliseconds_of
+from retrysafe.protocol.legible import legible
+from retrysafe.protocol.messages import Arrival, Envelope
+from retrysafe.protocol.redelivery_policy import KILLS, SUSPECT, Counts, MessageOutcome, Trials, crash_pause, is_suspect
+
+HANDLED: dict[str, Any] = {"handled": True}
+"""The stored result of a message that a handler has handled."""
+SHORTEST_PAUSE = 0.1
+
+
+class Settings(NamedTuple):
+    """What all messages of a handler have in common."""
+
+    boundary: Boundary
+    consumer: str
+    function: Function
+    trials: Trials
+    digest: bool
+    unavailable: tuple[type[Exception], ...]
+    """What the function raises, beside what always counts, when something it needs cannot be reached."""
+    stalls: Stalls
+    together: bool = False
+    """Whether the function takes a list of messages."""
+
+
+class Identity(NamedTuple):
+    """What a message is recognised by: the key of its claim, None for one without an id, and its fingerprint."""
+
+    key: str | None
+    fingerprint: bytes
+
+
+def identify(setting: Settings, envelope: Envelope) -> Identity:
+    """The identity of a message: its source and id, and a digest of what must not differ under them."""
+    key = key_of(envelope.source, envelope.id) if envelope.id else None
+    return Identity(key, _digest(envelope) if setting.digest else UNCHECKED)
+
+
+def _digest(envelope: Envelope) -> bytes:
+    key = b"" if envelope.key is None else b"=" + envelope.key.encode()
+    return of_parts({"type": envelope.type.encode(), "key": key, "payload": envelope.payload})
+
+
+def key_of(source: str, message_id: str) -> str:
+    """The idempotency key of a message; sources and ids of two messages never run together."""
+    return keys.key_of(f"{len(source)}:{source}{message_id}")
+
+
+def arrival_of(setting: Settings, envelope: Envelope, identity: Identity) -> Arrival:
+    """The message as the inbox knows it; one without an id by its content."""
+    key = identity.key or keys.hash_of(b"\0".join((envelope.topic.encode(), envelope.payload)))
+    record_key = setting.boundary.lookup(key, operation=setting.consumer)
+    return Arrival(record_key, record_key, setting.boundary.name, setting.consumer, envelope)
+
+
+class Attempt:
+    """One delivery of one message. ``alone``: whether nothing else is handled meanwhile, as far as its owner minds."""
+
+    def __init__(self, setting: Settings, envelope: Envelope, *, late: bool = False, alone: bool = True) -> None:
+        envelope = _legible(envelope)
+        self.identity = identify(setting, envelope)
+        self.arrival = arrival_of(setting, envelope, self.identity)
+        self.raised: BaseException | None = None
+        """What the handler raised: the claim's errors are judged, the handler's are its own."""
+        self.failure: BaseException | None = None
+        """What the handler declared its failure to be, for good."""
+        self.counted = False
+        """Whether it is noted that the attempt begins."""
+        self.late = late or is_late(envelope, setting.boundary.window)
+        self._setting = setting
+        self._envelope = envelope
+        self._alone = alone
+        self._doomed = False
+
+    # ------------------------------------------------------------ the claim and the work
+
+    def claim(self) -> Claim:
+        """The claim of the message; raises `InvalidKey` for one without an id, unless its boundary lets such pass."""
+        key, print_ = self.identity
+        return self._setting.boundary.open(key, operation=self._setting.consumer, fingerprint=print_, codec=CODEC)
+
+    def work(self, claim: Claim) -> None:
+        """Let a plain function handle the message."""
+        if self._given_up(claim):
+            return
+        if self._setting.function.is_async:
+            claim.not_executed()
+            raise ConfigurationError(f"The handler {self._setting.consumer!r} is a coroutine function: use ahandle().")
+        try:
+            refuse_unfinished(claim, self._setting.function.call(self._given(claim)))
+        except BaseException as error:
+            self.raised = error
+            raise
+        finally:
+            self.failure = claim._said.failure
+        claim.result = HANDLED
+
+    async def awork(self, claim: Claim) -> None:
+        """The same for a coroutine function."""
+        if self._given_up(claim):
+            return
+        try:
+            refuse_unfinished(claim, await self._setting.function.acall(self._given(claim)), ran=True)
+        except BaseException as error:
+            self.raised = error
+            raise
+        finally:
+            self.failure = claim._said.failure
+        claim.result = HANDLED
+
+    def _given_up(self, claim: Claim) -> bool:
+        """Give up, instead of trying it, a message of which every consumer dies: in its claim, when nobody has it."""
+        if self._doomed:
+            failure = MessageDead(KILLS)
+            self.failure = failure
+            claim.fail(failure)
+        return self._doomed
+
+    def _given(self, claim: Claim) -> Any:
+        """The message as its handler takes it, which has not run if that fails."""
+        try:
+            received = self.received(claim.tx, claim)
+        except BaseException:
+            claim.not_executed()
+            raise
+        return [received] if self._setting.together else received
+
+    def received(self, tx: Any, claim: Claim | None = None) -> InboxMessage[Any]:
+        """The message for its handler; raises `MessageUnreadable`, and what ``parse=`` raises."""
+        return InboxMessage(self._envelope, data_of(self._envelope, self._setting.function.parse), tx, claim, self.late)
+
+    # ------------------------------------------------------------ how it is judged
+
+    def before(self, counts: Counts) -> End | None:
+        """What became of it already, or when it is to come again; None: it is tried, or given up, in its claim."""
+        if counts.dead:
+            return End(MessageOutcome.DEAD, "It is in the dead letters.", before=True)
+        wait = crash_pause(counts, self._setting.trials)
+        if wait:
+            return End(MessageOutcome.BUSY, "Others have begun it.", again=pause(wait))
+        if wait is None and is_suspect(counts) and not self._alone:
+            return End(MessageOutcome.SUSPECT, SUSPECT, again=0.0)
+        self._doomed, self.counted = wait is not None, wait is None
+        return None
+
+    def after(self, claim: Claim) -> End:
+        """What became of it when the claim was left without an error."""
+        if claim.replayed:
+            return End(MessageOutcome.DUPLICATE)
+        if self.failure is not None:
+            return End(MessageOutcome.DEAD, KILLS if self._doomed else error_text(self.failure))
+        return End(MessageOutcome.HANDLED if self.identity.key else MessageOutcome.PASSED)
+
+    def failed(self, error: Exception) -> End:
+        """What an error means; raises it again if it is none of the message's."""
+        if error is not self.raised and not (isinstance(error, RetryTransaction) and self.raised is not None):
+            return self._refused(error)
+        text = error_text(error)
+        gap = leaves(error)[0]
+        if isinstance(gap, SequenceGap) and every(error, SequenceGap):
+            return End(MessageOutcome.GAP, text, gap=self._place(gap.entity, gap.missing))
+        if self.failure is not None or self._is_permanent(error):
+            return End(MessageOutcome.DEAD, text)
+        if is_unavailable(error, self._setting.unavailable):
+            rest = self._setting.stalls.pause(self.arrival.identity, random.random())
+            return End(MessageOutcome.STALLED, text, again=rest)
+        return End(MessageOutcome.FAILED, text)
+
+    def _refused(self, error: Exception) -> End:
+        """What an error of the claim's means."""
+        if isinstance(error, InProgress | QuotaExceeded):
+            return End(MessageOutcome.BUSY, again=pause(error.retry_after))
+        if isinstance(error, LeaseLost):
+            return End(MessageOutcome.BUSY, error.detail, again=pause(1.0))
+        if isinstance(error, KeyReused):
+            self._set_apart()
+            return End(MessageOutcome.DEAD, error_text(error))
+        if isinstance(error, StoredFailure):
+            return End(MessageOutcome.DEAD, error_text(error), before=True)
+        if isinstance(error, OutcomeUnknown | KeyExpired | InvalidKey):
+            return End(MessageOutcome.DEAD, error_text(error))
+        if isinstance(error, RetrysafeError) and not isinstance(error, RetryTransaction):
+            raise error
+        return End(MessageOutcome.FAILED, error_text(error))
+
+    def _is_permanent(self, error: Exception) -> bool:
+        permanent = self._setting.boundary.is_permanent
+        return permanent(error) or all(isinstance(leaf, MessageUnreadable) or permanent(leaf) for leaf in leaves(error))
+
+    def _set_apart(self) -> None:
+        """A second payload under a used id is a dead letter of its own; the first one keeps its own."""
+        other = keys.hash_of(self.arrival.record_key + self.identity.fingerprint)
+        apart = self._setting.boundary.lookup(other, operation=self._setting.consumer)
+        self.arrival = self.arrival._replace(identity=apart)
+
+    def settle(self, error: str) -> Callable[[Claim], None]:
+        """The work that settles the key of a message that was given up."""
+
+        def fail(claim: Claim) -> None:
+            claim.fail(MessageDead(error))
+
+        return fail
+
+    @property
+    def place(self) -> bytes | None:
+        """What the message's own place in the sequence of its key is known by; None if it has none."""
+        return self._place(self._envelope.key, self._envelope.sequence)
+
+    def _place(self, entity: str | None, sequence: int | None) -> bytes | None:
+        if entity is None or sequence is None:
+            return None
+        return self._setting.boundary.lookup(key_of(entity, str(sequence)), operation=f"{self._setting.consumer} place")
+
+    @property
+    def has_record(self) -> bool:
+        """Whether the message is the one that its record is of."""
+        return self.identity.key is not None and self.arrival.identity == self.arrival.record_key
+
+
+def is_late(envelope: Envelope, window: float) -> bool:
+    """Whether a message was written longer ago than so many seconds, as far as its id tells."""
+    written = milliseconds_of(envelope.id)
+    return written is not None and time.time() - written / 1000 > window
+
+
+def pause(seconds: float) -> float:
+    """Seconds, and up to a quarter more by chance, so that those who were told so do not come back together."""
+    return max(SHORTEST_PAUSE, seconds) * (1 + random.random() / 4)
+
+
+def error_text(error: BaseException) -> str:
+    """An error in one line: its type, and its text if that can be read; of a group, those of its errors."""
+    error = unwrapped(error)
+    if isinstance(error, BaseExceptionGroup):
+        return f"{type(error).__name__}: {'; '.join(map(error_text, leaves(error)))}"
+    text = "(its text could not be read)"
+    with suppress(Exception):
+        text = error.detail if isinstance(error, RetrysafeError) and error.detail else str(error)
+    return legible(f"{type(error).__name__}: {text.partition(chr(10))[0]}")
+
+
+def _legible(envelope: Envelope) -> Envelope:
+    """The message with attributes that can be kept: one that cannot would never become a dead letter."""
+    texts = ((name, text) for name, text in zip(envelope._fields, envelope, strict=True) if isinstance(text, str))
+    changed: dict[str, Any] = {name: kept for name, text in texts if (kept := legible(text)) != text}
+    return envelope._replace(**changed) if changed else envelope

@@ -1,0 +1,210 @@
+"""A consumer's handler: messages are handled once each, tried again within bounds, and kept when they are given up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from retrysafe.claims.cancellation import finish
+from retrysafe.entrypoint.handling import arun_claimed, in_thread, run_claimed
+from retrysafe.errors import RetrysafeError
+from retrysafe.messaging.inbox import procedures
+from retrysafe.messaging.inbox.attempts import Attempt, Settings
+from retrysafe.messaging.inbox.dead_letters import Letters
+from retrysafe.messaging.inbox.procedures import End
+from retrysafe.messaging.inbox.redrive import aredrive, redrive
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.messages import Delivery, Envelope
+from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Handler(Generic[P, R]):
+    """A function that handles the messages of one consumer; called itself, it is the plain function.
+
+    Made by `Inbox.handler`. A message is handled inside its claim, as the boundary's ``effects`` promise it: with
+    ``effects="transactional"``, what the handler writes in ``message.tx`` commits together with the record that it was
+    handled, or not at all.
+
+    Attributes:
+        consumer: the consumer's name.
+    """
+
+    def __init__(self, setting: Settings, letters: Letters) -> None:
+        self.consumer = setting.consumer
+        self.setting = setting
+        self.letters = letters
+        self.__wrapped__: Callable[P, R] = setting.function.function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the plain function: no claim, no record."""
+        return self.__wrapped__(*args, **kwargs)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it is a coroutine function."""
+        return self.setting.function.is_async
+
+    # ------------------------------------------------------------ one message
+
+    def handle(self, envelope: Envelope, *, redelivered: bool = True, alone: bool = True) -> HandleResult:
+        """Handle one message, and return what became of it; its ack is due when ``settled``, else it comes again.
+
+        ``redelivered``: False only if the broker says that it hands the message out for the first time. Then the
+        attempt is noted when it fails, not before it begins, which saves two statements; that it killed its consumer
+        shows when it is redelivered. ``alone``: False to be told of a `MessageOutcome.SUSPECT`, which is then not
+        tried: one that may kill its consumer, with which what is handled beside it would be suspected too.
+
+        Errors of the handler are counted, not raised; those that say that something it needs cannot be reached are not
+        even counted. Raises `StoreUnavailable` when the database does not answer: then nobody can tell, and the message
+        has to come again; `ConfigurationError` and `SchemaOutdated` for what no message is to blame for.
+        """
+        attempt = Attempt(self.setting, envelope, alone=alone)
+        end = self._begin(attempt) if redelivered else None
+        if end is None:
+            try:
+                end = attempt.after(run_claimed(attempt.claim, attempt.work))
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+                end = self._judged(attempt, error)
+            except BaseException:
+                self._withdraw(attempt)
+                raise
+        return self._conclude(attempt, end)
+
+    async def ahandle(self, envelope: Envelope, *, redelivered: bool = True, alone: bool = True) -> HandleResult:
+        """`handle` on an event loop. A plain function runs in a thread, with its claim, and to its end."""
+        if not self.is_async:
+            return await in_thread(lambda: self.handle(envelope, redelivered=redelivered, alone=alone))
+        attempt = Attempt(self.setting, envelope, alone=alone)
+        end = await self._abegin(attempt) if redelivered else None
+        if end is None:
+            try:
+                end = attempt.after(await arun_claimed(attempt.claim, self.setting.boundary, attempt.awork))
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+                end = await self._ajudged(attempt, error)
+            except BaseException:
+                await self._awithdraw(attempt)
+                raise
+        return await self._aconclude(attempt, end)
+
+    # ------------------------------------------------------------ for a subscription
+
+    portion = 1
+    """How many messages it handles together."""
+
+    async def ahandle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[HandleResult]:
+        """Handle deliveries in this order, and return what became of each."""
+        return [await self.ahandle(one.envelope, redelivered=one.redelivered, alone=alone) for one in deliveries]
+
+    async def ahandle_marked(self, limit: int = 100) -> list[HandleResult]:
+        """Handle up to so many dead letters that are to be handled again, and return what became of them."""
+        if not self.is_async:
+            return await in_thread(lambda: self.handle_marked(limit))
+        return await aredrive(self.setting, self.letters, limit)
+
+    def handle_marked(self, limit: int = 100) -> list[HandleResult]:
+        """`ahandle_marked` for a plain function. A dead letter is tried once; one that fails stays where it is."""
+        return redrive(self.setting, self.letters, limit)
+
+    def emit(self, name: str, **fields: Any) -> None:
+        """Tell the observers of what concerns no message."""
+        self.setting.boundary.emit(name, self.consumer, **fields)
+
+    # ------------------------------------------------------------ before
+
+    def _begin(self, attempt: Attempt) -> End | None:
+        return self.letters.run(procedures.begin(self.letters.inbox, attempt))
+
+    async def _abegin(self, attempt: Attempt) -> End | None:
+        return await self.letters.arun(procedures.begin(self.letters.inbox, attempt))
+
+    # ------------------------------------------------------------ after
+
+    def _judged(self, attempt: Attempt, error: Exception) -> End:
+        try:
+            return attempt.failed(error)
+        except RetrysafeError:
+            self._withdraw(attempt)
+            raise
+
+    async def _ajudged(self, attempt: Attempt, error: Exception) -> End:
+        try:
+            return attempt.failed(error)
+        except RetrysafeError:
+            await self._awithdraw(attempt)
+            raise
+
+    def _conclude(self, attempt: Attempt, end: End) -> HandleResult:
+        handled = HandleResult(end.became)
+        if attempt.counted or end.became not in _DONE:
+            handled = self.letters.run(self._concluding(attempt, end))
+        if handled.became is MessageOutcome.DEAD and attempt.has_record:
+            with suppress(RetrysafeError):  # it has failed before, or another delivery of it is being handled
+                run_claimed(attempt.claim, attempt.settle(handled.error))
+        return self._told(attempt, handled)
+
+    async def _aconclude(self, attempt: Attempt, end: End) -> HandleResult:
+        handled = HandleResult(end.became)
+        if attempt.counted or end.became not in _DONE:
+            handled = await self.letters.arun(self._concluding(attempt, end))
+        if handled.became is MessageOutcome.DEAD and attempt.has_record:
+            settle = attempt.settle(handled.error)
+
+            async def fail(claim: Any) -> None:
+                settle(claim)
+
+            with suppress(RetrysafeError):
+                await arun_claimed(attempt.claim, self.setting.boundary, fail)
+        return self._told(attempt, handled)
+
+    def _concluding(self, attempt: Attempt, end: End) -> Steps[HandleResult]:
+        trials = self.setting.trials
+        return procedures.conclude(
+            self.letters.inbox,
+            attempt.arrival,
+            end,
+            trials,
+            random.random(),
+            counted=attempt.counted,
+            place=attempt.place,
+        )
+
+    def _withdraw(self, attempt: Attempt) -> None:
+        """What is given up on the way, such as by Ctrl-C, is no attempt that came to no end."""
+        if attempt.counted:
+            with suppress(RetrysafeError):
+                self.letters.run(self._withdrawing(attempt))
+
+    async def _awithdraw(self, attempt: Attempt) -> None:
+        if attempt.counted:
+            with suppress(RetrysafeError):
+                await finish(self.letters.arun(self._withdrawing(attempt)))
+
+    def _withdrawing(self, attempt: Attempt) -> Steps[HandleResult]:
+        return self._concluding(attempt, End(MessageOutcome.BEHIND))
+
+    def _told(self, attempt: Attempt, handled: HandleResult) -> HandleResult:
+        """Tell the observers what the claim has not told them."""
+        became, again, error = handled
+        if became is not MessageOutcome.STALLED:
+            self.setting.stalls.ended(attempt.arrival.identity)
+        if attempt.late and became is MessageOutcome.HANDLED:
+            self._tell("message_late", attempt)
+        if became is MessageOutcome.DEAD:
+            self._tell("dead_lettered", attempt, side="inbox", error=error)
+        elif became is MessageOutcome.STALLED:
+            self._tell("message_stalled", attempt, pause=again, error=error)
+        elif again is not None and became is not MessageOutcome.SUSPECT:
+            self._tell("message_retry_scheduled", attempt, became=became.value, pause=again, error=error)
+        return handled
+
+    def _tell(self, name: str, attempt: Attempt, **fields: Any) -> None:
+        arrival = attempt.arrival
+        self.setting.boundary.emit(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
+
+
+_DONE = (MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.PASSED)

@@ -1,0 +1,253 @@
+"""The inbox: messages that arrive at least once, applied once each by every consumer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
+
+from retrysafe.backends import registry
+from retrysafe.backends.driver import arun, run
+from retrysafe.boundary import Boundary, exception_types
+from retrysafe.claims.context import enclosing
+from retrysafe.entrypoint.handling import function_of
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.errors import SequenceGap
+from retrysafe.messaging.inbox import procedures
+from retrysafe.messaging.inbox.attempts import Settings
+from retrysafe.messaging.inbox.batches import BatchHandler
+from retrysafe.messaging.inbox.dead_letters import Letters
+from retrysafe.messaging.inbox.handler import Handler
+from retrysafe.messaging.inbox.stalls import Stalls
+from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.backoff import Backoff
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.keys import LONGEST, check_name, key_of
+from retrysafe.protocol.legible import legible
+from retrysafe.protocol.records import Duration
+from retrysafe.protocol.redelivery_policy import Trials
+
+P = ParamSpec("P")
+R = TypeVar("R")
+MOST = 1000
+"""How many messages may share a transaction: a statement names each of them."""
+_BEYOND = 10**18
+
+
+class Inbox:
+    """Applies each message once: its id, its business write and its ack in the right order.
+
+    Arguments:
+        boundary: where messages are handled once. With ``effects="transactional"`` the handler's writes commit with the
+            record of the message; with "keyed" and "external" they do not, and a message whose consumer died may be
+            handled twice ("keyed": under the same derived keys), or waits for a person ("external"). Its window is at
+            least as long as the broker may hand a message out again.
+        dead_letter_store: the database for attempts and dead letters; by default the boundary's store, which is one for
+            that.
+
+    Raises `ConfigurationError` for a boundary whose store cannot keep them, without ``letters``.
+    """
+
+    def __init__(self, boundary: Boundary, *, dead_letter_store: Any = None) -> None:
+        self.boundary = boundary
+        self._letters = Letters(boundary.backend if dead_letter_store is None else registry.connect(dead_letter_store))
+        self._consumers: set[str] = set()
+
+    # ------------------------------------------------------------ handlers
+
+    def handler(self, consumer: str, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Decorate the function, sync or async, that handles this consumer's messages.
+
+        It takes one `InboxMessage` message. What it returns is not used; what it raises rolls its transaction back, and
+        the message comes again. ``consumer`` is its name: with a message's source and id it is the key, so that two
+        consumers each handle every message. See `Options` for the others.
+
+        Raises `ConfigurationError` for a second handler of the name, in any inbox of the process with keys of the same
+        boundary, and for generator functions.
+        """
+        name = self._taken(consumer)
+
+        def decorate(function: Callable[P, R]) -> Handler[P, R]:
+            self.boundary.take_operation(name, function)
+            made: Handler[P, R] = Handler(self._settings(name, function, options), self._letters)
+            functools.update_wrapper(made, function)
+            return made
+
+        return decorate
+
+    def batch_handler(
+        self, consumer: str, *, max_batch: int = 100, **options: Unpack[Options]
+    ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
+        """`handler` for messages that are handled one after the other in one transaction, up to ``most`` of them.
+
+        It needs ``effects="transactional"``: a transaction that fails is rolled back and handled again without the
+        message at fault, so everything else that a handler does may be done again. On MySQL and MariaDB, and with a
+        quota or encrypted results, each message has a transaction of its own.
+        """
+        return self._batched(consumer, max_batch, options, together=False)
+
+    def set_handler(
+        self, consumer: str, *, max_batch: int = 500, **options: Unpack[Options]
+    ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
+        """`batch_handler` for a function that takes the list of all fresh messages of a transaction.
+
+        One that fails is split in halves, until the message at fault is alone.
+        """
+        return self._batched(consumer, max_batch, options, together=True)
+
+    def _batched(
+        self, consumer: str, most: int, options: Options, *, together: bool
+    ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
+        if self.boundary.effects != "transactional":
+            raise ConfigurationError(
+                f"A batch that fails is handled again, and boundary {self.boundary.name!r} has "
+                f'effects="{self.boundary.effects}": what was done could not be undone. It needs "transactional".'
+            )
+        if not 1 <= most <= MOST:
+            raise ConfigurationError(f"most= is a number from 1 to {MOST}.")
+        name = self._taken(consumer)
+
+        def decorate(function: Callable[P, R]) -> BatchHandler[P, R]:
+            self.boundary.take_operation(name, function)
+            setting = self._settings(name, function, options)._replace(together=together)
+            made: BatchHandler[P, R] = BatchHandler(setting, self._letters, most)
+            functools.update_wrapper(made, function)
+            return made
+
+        return decorate
+
+    def _settings(self, consumer: str, function: Callable[..., Any], options: Options) -> Settings:
+        unknown = options.keys() - Options.__annotations__.keys()
+        if unknown:
+            raise ConfigurationError(
+                f"A handler has no option {min(unknown)!r}; it has {', '.join(Options.__annotations__)}."
+            )
+        max_attempts, max_crashes, max_gaps = (
+            options.get("max_attempts", 5),
+            options.get("max_crashes", 3),
+            options.get("max_gaps", 10),
+        )
+        if min(max_attempts, max_crashes, max_gaps) < 1:
+            raise ConfigurationError("max_attempts=, max_crashes= and max_gaps= are numbers from 1.")
+        shortest = seconds_of(options.get("backoff_base", "500ms"), "backoff_base")
+        backoff = Backoff(shortest, seconds_of(options.get("backoff_max", "60s"), "backoff_max"))
+        wanted = function_of(function, options.get("parse"))
+        trials = Trials(max_attempts, max_crashes, max_gaps, backoff, Trials().grace + self.boundary.patience)
+        unavailable = exception_types(options.get("unavailable", ()), "unavailable")
+        return Settings(self.boundary, consumer, wanted, trials, options.get("digest", True), unavailable, Stalls())
+
+    # ------------------------------------------------------------ sequences
+
+    def apply_if_newer(
+        self, tx: Any, entity: str, sequence: int, *, strict: bool = False, first: int = 1, consumer: str | None = None
+    ) -> bool:
+        """Note in ``tx`` that this sequence of an entity is applied; False when it, or a newer one, was applied before.
+
+        The latest wins: what is older is to be skipped. With ``strict``, sequences are applied one after the other,
+        beginning with ``first``; raises `SequenceGap` when one before it has not been: let that leave the handler.
+        ``consumer`` is by default the one whose handler runs: each one keeps sequences of its own.
+        """
+        steps = self._advancing(entity, sequence, strict, first, consumer)
+        joining = registry.join(self.boundary.backend, tx)
+        if joining.execute is None:
+            raise ConfigurationError("tx= belongs to async code: await aapply_if_newer().")
+        self.boundary.backend.check(joining.execute, joining.place)
+        return _applied(entity, sequence, run(steps, joining.execute), first if strict else None)
+
+    async def aapply_if_newer(
+        self, tx: Any, entity: str, sequence: int, *, strict: bool = False, first: int = 1, consumer: str | None = None
+    ) -> bool:
+        """`apply_if_newer` in a transaction of async code."""
+        steps = self._advancing(entity, sequence, strict, first, consumer)
+        joining = registry.join(self.boundary.backend, tx)
+        if joining.aexecute is None:
+            raise ConfigurationError("tx= belongs to sync code: use apply_if_newer().")
+        await self.boundary.backend.acheck(joining.aexecute, joining.place)
+        return _applied(entity, sequence, await arun(steps, joining.aexecute), first if strict else None)
+
+    def skip(self, consumer: str, entity: str, sequence: int, *, actor: str = "", reason: str = "") -> bool:
+        """Go on after this sequence of an entity, although it was not applied; False when it, or a newer one, was.
+
+        For a consumer with strict sequences, after what it cannot apply. What waits in the dead letters for it is
+        handled when it is redriven. Observers are told: ``sequence_skipped``.
+        """
+        steps = self._advancing(entity, sequence, strict=False, first=1, consumer=consumer)
+        moved, _ = Letters(self.boundary.backend).run(steps)
+        return moved and self._skipped(consumer, entity, sequence, actor, reason)
+
+    async def askip(self, consumer: str, entity: str, sequence: int, *, actor: str = "", reason: str = "") -> bool:
+        """`skip` on an event loop."""
+        steps = self._advancing(entity, sequence, strict=False, first=1, consumer=consumer)
+        moved, _ = await Letters(self.boundary.backend).arun(steps)
+        return moved and self._skipped(consumer, entity, sequence, actor, reason)
+
+    def _skipped(self, consumer: str, entity: str, sequence: int, actor: str, reason: str) -> bool:
+        told = {"entity": legible(entity), "sequence": sequence, "actor": actor, "reason": reason}
+        self.boundary.emit("sequence_skipped", consumer, **told)
+        return True
+
+    def _advancing(
+        self, entity: str, sequence: int, strict: bool, first: int, consumer: str | None
+    ) -> Steps[tuple[bool, int | None]]:
+        around = enclosing()
+        name = consumer or (None if around is None else around.operation)
+        if name is None:
+            raise ConfigurationError(
+                "apply_if_newer() outside a handler needs consumer=: each keeps its own sequences."
+            )
+        given: Any = sequence
+        if isinstance(given, bool) or not isinstance(given, int) or abs(given) >= _BEYOND:
+            raise ConfigurationError(
+                f"sequence= is {given!r}, and must be a whole number of up to 18 digits: a message whose writer "
+                "gave it none cannot be put in order."
+            )
+        inbox = Letters(self.boundary.backend).inbox
+        key = self.boundary.lookup(key_of(entity), operation=f"{name} sequence")
+        names = (self.boundary.name, name, legible(entity[:LONGEST]))
+        return procedures.advance(inbox, key, names, sequence, first=first if strict else None)
+
+    # ------------------------------------------------------------ small things
+
+    def _taken(self, consumer: str) -> str:
+        if not check_name(consumer, "consumer"):
+            raise ConfigurationError("consumer= is empty: name who handles the messages.")
+        if consumer in self._consumers:
+            raise ConfigurationError(
+                f"There is a handler {consumer!r} already: a message would be handled by one alone."
+            )
+        self._consumers.add(consumer)
+        return consumer
+
+
+class Options(TypedDict, total=False):
+    """How long a handler's messages are tried, and how it takes them.
+
+    max_attempts: how many attempts may end by an error before the message is moved to the dead letters; by default 5.
+    max_crashes: how many may end with their process; by default 3.
+    max_gaps: how many may meet a `SequenceGap`; by default 10.
+    backoff_base, backoff_max: bounds of the wait before a message is tried again: of the first one, doubled with each,
+        and of the last; by default "500ms" and "60s". The wait is a random time between half of them and all.
+    unavailable: exception types that say that something the handler needs cannot be reached, beside those that always
+        do: `StoreUnavailable`, `BrokerUnavailable`, `ConnectionError`, and what drivers of PostgreSQL and MySQL raise
+        for a lost connection. They spend no attempt: the message, and its lane, wait up to 30 seconds each time.
+    parse: makes of the payload what the handler finds as ``message.data``, such as a model's ``model_validate``.
+    digest: whether another payload, type or key under a used id is refused (it goes to the dead letters), as is the
+        default; without, it is taken for a duplicate.
+    """
+
+    max_attempts: int
+    max_crashes: int
+    max_gaps: int
+    backoff_base: Duration
+    backoff_max: Duration
+    unavailable: type[Exception] | Iterable[type[Exception]]
+    parse: Callable[[Any], Any] | None
+    digest: bool
+
+
+def _applied(entity: str, sequence: int, found: tuple[bool, int | None], first: int | None) -> bool:
+    moved, last = found
+    if first is not None and not moved and (last is None or sequence > last):
+        missing = first if last is None else last + 1
+        raise SequenceGap(f"{missing} of {entity!r} has not been applied.", last=last, entity=entity, missing=missing)
+    return moved

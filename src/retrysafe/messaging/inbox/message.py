@@ -1,0 +1,63 @@
+"""A message as its handler finds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, NoReturn, TypeVar
+
+from retrysafe.claims.claim import Claim
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.errors import MessageUnreadable
+from retrysafe.protocol.messages import Envelope
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class InboxMessage(Generic[T_co]):
+    """One message in its handler.
+
+    Attributes:
+        envelope: the message as it came: its id, topic, key, type, source, sequence, headers and payload.
+        data: the payload, parsed from JSON where that is its media type, else its bytes; or what ``parse=`` of the
+            handler made of that.
+        tx: the transaction of a transactional boundary, in which the handler works. See `Claim.tx`.
+        claim: the claim around the handler; in a batch there is none of the message's own.
+        late: whether it was written longer ago than the boundary's window, or redriven after it: should it have been
+            handled before then, nobody knows any more.
+    """
+
+    envelope: Envelope
+    data: T_co = field(repr=False)
+    tx: Any = field(default=None, repr=False, compare=False)
+    _claim: Claim | None = field(default=None, repr=False, compare=False)
+    late: bool = False
+
+    @property
+    def claim(self) -> Claim:
+        """The claim around the handler."""
+        if self._claim is None:
+            raise ConfigurationError("message.claim does not exist in a batch, whose messages are claimed together.")
+        return self._claim
+
+
+def data_of(envelope: Envelope, parse: Callable[[Any], Any] | None) -> Any:
+    """The payload as the handler takes it; raises `MessageUnreadable` for JSON that is none."""
+    found: Any = envelope.payload
+    kind = envelope.media_type.partition(";")[0].strip().lower()
+    if kind == "application/json" or kind.endswith("+json"):
+        try:
+            found = _JSON.decode(found.decode(json.detect_encoding(found), "surrogatepass"))
+        except (ValueError, RecursionError) as error:
+            raise MessageUnreadable(f"Its payload should be {kind}: {error}") from error
+    return found if parse is None else parse(found)
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number)
+"""Made once: ``json.loads`` with this option makes one for each payload."""

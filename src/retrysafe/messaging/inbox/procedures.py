@@ -1,0 +1,162 @@
+"""Messages that arrive: attempts noted, what became of them concluded, dead letters handled again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from retrysafe.protocol.asks import Ask, Steps, ask
+from retrysafe.protocol.message_stores import InboxStore
+from retrysafe.protocol.messages import Arrival, InboxLetter
+from retrysafe.protocol.records import State
+from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, Trials, after_failure
+from retrysafe.protocol.resolving import expire
+from retrysafe.protocol.store import Store
+
+
+class End(NamedTuple):
+    """How an attempt at a message ended, before it is noted.
+
+    ``again``: seconds after which it has to come again without its attempt being counted. ``before``: it is dead since
+    another delivery of it. ``gap``: the place in a sequence that has to be filled before it.
+    """
+
+    became: MessageOutcome
+    error: str = ""
+    again: float | None = None
+    before: bool = False
+    gap: bytes | None = None
+
+
+class Judging(Protocol):
+    """An attempt at a message."""
+
+    arrival: Arrival
+    counted: bool
+    """Whether it is to be noted that it begins, as `before` has judged."""
+
+    def before(self, counts: Counts) -> End | None:
+        """What became of the message already; None: it is to be tried."""
+        ...
+
+
+UNCOUNTED = (MessageOutcome.BUSY, MessageOutcome.STALLED, MessageOutcome.BEHIND, MessageOutcome.SUSPECT)
+"""No attempt was made, or none that the message could have ended otherwise."""
+ENDED = (MessageOutcome.FAILED, MessageOutcome.GAP)
+"""An attempt has ended by an error."""
+
+
+def begin(inbox: InboxStore, attempt: Judging) -> Steps[End | None]:
+    """Look whether a message is to be tried, and note that an attempt begins if it is."""
+    counts = yield from ask(inbox.counts(attempt.arrival))
+    end = attempt.before(counts)
+    if attempt.counted:
+        yield from ask(inbox.begun(attempt.arrival))
+    return end
+
+
+def conclude(
+    inbox: InboxStore,
+    arrival: Arrival,
+    end: End,
+    trials: Trials,
+    chance: float,
+    *,
+    counted: bool,
+    place: bytes | None = None,
+) -> Steps[HandleResult]:
+    """Note what became of a message; ``counted``: that an attempt began is noted already.
+
+    ``place``: that of the message in a sequence. When it is given up, or what it waits for does not come, the place is
+    noted as one that stays empty: what follows is then not tried until nothing is left of its attempts.
+    """
+    if end.became in ENDED:
+        yield from ask(inbox.ended(arrival, end.error, counted=counted))
+        counts = yield from ask(inbox.counts(arrival))
+        pause = after_failure(counts, trials, chance, gap=end.became is MessageOutcome.GAP)
+        if pause is None or (end.gap is not None and (yield from _stays_empty(inbox, arrival, end.gap))):
+            yield from _note_empty(inbox, arrival, end.gap, end.error)
+            yield from _note_empty(inbox, arrival, place, end.error)
+            return (yield from bury(inbox, arrival, counts, end.error))
+        return HandleResult(end.became, pause, end.error)
+    if end.became is MessageOutcome.DEAD:
+        counts = yield from ask(inbox.counts(arrival))
+        if end.before and counts.dead:
+            if counted:
+                yield from ask(inbox.cleared(arrival))
+            return HandleResult(MessageOutcome.DEAD, None, end.error)
+        counts = counts._replace(started=max(counts.started, 1), finished=max(counts.finished, 1))
+        yield from _note_empty(inbox, arrival, place, end.error)
+        return (yield from bury(inbox, arrival, counts, end.error))
+    if counted:
+        yield from ask(inbox.withdrawn(arrival) if end.became in UNCOUNTED else inbox.cleared(arrival))
+    return HandleResult(end.became, end.again, end.error)
+
+
+def _note_empty(inbox: InboxStore, arrival: Arrival, place: bytes | None, error: str) -> Steps[None]:
+    if place is not None:
+        yield from ask(inbox.ended(arrival._replace(identity=place), error, counted=False))
+
+
+def _stays_empty(inbox: InboxStore, arrival: Arrival, place: bytes) -> Steps[bool]:
+    counts = yield from ask(inbox.counts(arrival._replace(identity=place)))
+    return counts.finished > 0
+
+
+def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[HandleResult]:
+    """Move a message to the dead letters. Each step may be repeated after a crash between them."""
+    for request in inbox.bury(arrival, counts, error):
+        yield from ask(request)
+    return HandleResult(MessageOutcome.DEAD, None, error)
+
+
+def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: End) -> Steps[HandleResult]:
+    """Note what became of a dead letter that was handled again: it is gone, marked once more, or dead as before."""
+    arrival = letter.arrival
+    if end.became in UNCOUNTED:
+        yield from ask(inbox.mark(arrival.identity))
+        return HandleResult(end.became, end.again, end.error)
+    if end.became in ENDED or end.became is MessageOutcome.DEAD:
+        return (
+            yield from bury(inbox, arrival, Counts(letter.letter.started + 1, letter.letter.finished + 1), end.error)
+        )
+    yield from ask(inbox.remove(arrival.identity))
+    return HandleResult(end.became)
+
+
+def reopen(store: Store, key: bytes) -> Steps[None]:
+    """Let the key of a message that failed for good be claimed once more; any other record stays as it is."""
+    record = yield from ask(store.read(key))
+    if record is not None and record.state is State.FAILED:
+        yield from expire(store, record, forget=True)
+
+
+ROUNDS = 3
+"""How often a sequence that another transaction changes at the same moment is looked at again."""
+
+
+def advance(
+    inbox: InboxStore, key: bytes, names: tuple[str, str, str], sequence: int, *, first: int | None
+) -> Steps[tuple[bool, int | None]]:
+    """Move an entity on to a sequence; whether it was moved, and, if not, the last one that was applied.
+
+    ``first``: strictly one after the other, beginning with that one; None: to whatever is newer. ``names`` are those of
+    the boundary, the consumer and the entity.
+    """
+    last: int | None = None
+    for _ in range(ROUNDS):
+        if (yield from ask(inbox.advance(key, sequence, strict=first is not None))):
+            return True, sequence
+        if first in (None, sequence) and (yield from ask(inbox.introduce(key, *names, sequence))):
+            return True, sequence
+        last = yield from ask(inbox.applied(key))
+        if last is None or sequence <= last or (first is not None and sequence != last + 1):
+            break
+    return False, last
+
+
+def forget(asks: list[Ask[int]]) -> Steps[int]:
+    """Remove what nobody needs any more; how many rows that were."""
+    removed = 0
+    for request in asks:
+        removed += yield from ask(request)
+    return removed

@@ -1,0 +1,29 @@
+"""Messages whose handler cannot do its work for now: how soon each of them is tried again. Pure."""
+
+from __future__ import annotations
+
+from retrysafe.protocol.backoff import Backoff
+
+RECOVERY = Backoff(base=0.5, cap=30.0)
+"""Half of the pause is certain, so that what is down is not stormed."""
+REMEMBERED = 10_000
+"""How many messages are remembered at most; one that is forgotten begins with the shortest pause again."""
+
+
+class Stalls:
+    """How often in a row each message was stalled. Kept in memory: a restarted process begins anew."""
+
+    def __init__(self) -> None:
+        self._times: dict[bytes, int] = {}
+
+    def pause(self, message: bytes, chance: float) -> float:
+        """Seconds until a message that was stalled once more is tried again; ``chance`` is random in [0, 1)."""
+        times = self._times.get(message, 0)
+        if len(self._times) >= REMEMBERED:
+            self._times.clear()
+        self._times[message] = times + 1
+        return RECOVERY.delay(times, 0.5 + chance / 2)
+
+    def ended(self, message: bytes) -> None:
+        """Something else became of a message."""
+        self._times.pop(message, None)

@@ -1,0 +1,92 @@
+"""Who writes into an outbox tells the relays of other processes, through PostgreSQL and beside the transaction.
+
+A NOTIFY in the transaction that writes would be exact, and would make its commit wait for every other one that notifies
+too: PostgreSQL holds one lock of the whole server from before such a commit is written until it is. So ours is a small
+transaction of its own, one for any number of messages within a moment. It may come before the commit: relays that hear
+it look again at once, and then a little less often each time, so that they meet the commit soon after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from contextlib import suppress
+from weakref import WeakKeyDictionary
+
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.driver import arun, run
+from retrysafe.errors import ConfigurationError
+from retrysafe.locks import ProcessLock
+from retrysafe.protocol.asks import Ask, ask
+
+PAUSE = 0.02
+"""Seconds between two notifications of one process: those who want one meanwhile share the next."""
+
+
+class Coalesced:
+    """One who tells, for as long as somebody wants to be told of; everybody else has only to say so."""
+
+    def __init__(self) -> None:
+        self._lock = ProcessLock()
+        self._wanted: set[int] = set()
+        self._telling: set[int] = set()
+
+    def want(self) -> bool:
+        """Want it; whether who asks has to begin with it."""
+        with self._lock.mine:
+            self._wanted.add(os.getpid())
+            begins = os.getpid() not in self._telling
+            self._telling.add(os.getpid())
+            return begins
+
+    def again(self) -> bool:
+        """Whether who tells has to do it once more; else he is free to go."""
+        with self._lock.mine:
+            wanted = os.getpid() in self._wanted
+            self._wanted.discard(os.getpid())
+            if not wanted:
+                self._telling.discard(os.getpid())
+            return wanted
+
+
+class Notifier:
+    """Tells, in a thread or a task that lives only while there is something to tell; a failure is not told.
+
+    Raises `ConfigurationError` where the database cannot notify.
+    """
+
+    def __init__(self, backend: Backend, request: Ask[None] | None) -> None:
+        if request is None:
+            raise ConfigurationError(f"notify=True: a {backend.kind} store cannot notify, PostgreSQL can.")
+        self._backend, self._request = backend, request
+        self._threads = Coalesced()
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Coalesced, set[asyncio.Task[None]]]]
+        self._loops = WeakKeyDictionary()
+
+    def tell(self) -> None:
+        """Tell soon, from a thread."""
+        if self._threads.want():
+            threading.Thread(target=self._tell, name="retrysafe-notify", daemon=True).start()
+
+    def _tell(self) -> None:
+        while self._threads.again():
+            with suppress(Exception):  # relays look by themselves too
+                run(ask(self._request), self._backend.client())
+            time.sleep(PAUSE)
+
+    def atell(self) -> None:
+        """Tell soon, from the running loop."""
+        loop = asyncio.get_running_loop()
+        coalesced, tasks = self._loops.setdefault(loop, (Coalesced(), set()))
+        if coalesced.want():
+            task = loop.create_task(self._atell(coalesced), name="retrysafe-notify")
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def _atell(self, coalesced: Coalesced) -> None:
+        while coalesced.again():
+            with suppress(Exception):
+                await arun(ask(self._request), self._backend.aclient())
+            await asyncio.sleep(PAUSE)

@@ -1,1 +1,0 @@
-"""Publishers: a module for each kind of broker, imported when it is chosen."""

@@ -1,0 +1,1 @@
+"""The relay: it publishes what is in an outbox."""

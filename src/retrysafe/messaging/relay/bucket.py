@@ -1,0 +1,342 @@
+"""One bucket at a time: what is due is published, wave by wave, and what became of it written down. Twins.
+
+A bucket is held by a transaction that stays open while its messages are published, or, for slow brokers and for SQLite,
+by a lease with a fencing token. Either way a message leaves at least once: what was published and could not be written
+down is published again, under its id.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from retrysafe.backends.driver import arestarting, arun, restarting, run
+from retrysafe.boundary import Boundary
+from retrysafe.claims.cancellation import finish
+from retrysafe.claims.claim import Claim
+from retrysafe.errors import InProgress, LeaseLost, RetrysafeError, StoreUnavailable
+from retrysafe.messaging.relay.dispatch import Dispatch
+from retrysafe.messaging.relay.low_water import LowWater
+from retrysafe.messaging.relay.procedures import as_noted, begin_fenced, conclude, conclude_fenced, due, each, take
+from retrysafe.protocol.asks import Steps, ask
+from retrysafe.protocol.client import AsyncClient, AsyncExecutor, Client, Executor
+from retrysafe.protocol.message_stores import OutboxStore
+from retrysafe.protocol.messages import PublishResult, Queued
+from retrysafe.protocol.outbox_walk import Most, Walks
+from retrysafe.protocol.outcomes import Answered
+from retrysafe.protocol.publish_policy import Death, Rules, Verdict, crashed, judge, nothing_yet, waves
+from retrysafe.protocol.store import TransactionalStore
+
+if TYPE_CHECKING:
+    import asyncio
+
+R = TypeVar("R")
+
+
+class Setting(NamedTuple):
+    """What all buckets of a relay have in common."""
+
+    store: TransactionalStore
+    outbox: OutboxStore
+    leases: Boundary | None
+    """Where buckets are leased; None: they are held by transactions."""
+    rules: Rules
+    batch: Most
+    keep: bool
+    low: LowWater
+    walks: Walks
+    patience: float
+    """Seconds that one call of the publisher may take."""
+    dispatch: Dispatch
+    probation: Probation
+    turn: asyncio.Lock | None = None
+    """Whose turn it is to use two connections at once: a pool may have no more than one for each bucket."""
+
+    @property
+    def silence(self) -> float:
+        """Seconds for which nothing may be asked in a transaction: longer than the publisher is waited for."""
+        return self.patience + GRACE
+
+    def took(self, queue: Sequence[Queued]) -> None:
+        """These were read, and are to leave."""
+        self.low.took(queue)
+        self.walks.took(queue)
+
+
+class Probation:
+    """Of which buckets a relay notes the attempts that it makes in a transaction, beside that transaction.
+
+    A process that dies of a message takes the transaction with it: the note is all that is left of the attempt. It
+    costs a statement, so it is made for the first batch of each bucket alone, and for what is suspected. Whatever kills
+    a relay later is in the first batch of the process that follows, or in a later one, for which the first has left.
+    """
+
+    def __init__(self) -> None:
+        self._over: set[int] = set()
+
+    def notes(self, number: int, queue: Sequence[Queued] = ()) -> bool:
+        """Whether the attempts at these messages of a bucket are noted."""
+        return number not in self._over or suspected(queue)
+
+    def outlived(self, number: int) -> None:
+        """The relay has come to the end of a batch of the bucket."""
+        self._over.add(number)
+
+
+GRACE = 15.0
+"""Seconds between the end of a relay's patience and that of its server's."""
+
+
+class Flow:
+    """What of a queue is under way together, and which lanes have stopped."""
+
+    def __init__(self, queue: Sequence[Queued], rules: Rules) -> None:
+        self._queue, self._rules = queue, rules
+        self._stopped: set[int] = set()
+
+    def __iter__(self) -> Iterator[list[Queued]]:
+        for wave in waves(self._queue):
+            going = [queued for queued in wave if queued.lane not in self._stopped]
+            if going:
+                yield going
+
+    def judge(self, wave: Sequence[Queued], published: Sequence[PublishResult]) -> Verdict:
+        """What follows; a lane whose message waits stops here, and every lane when the broker is away."""
+        verdict = judge(wave, published, self._rules, [random.random() for _ in wave])
+        for halted in wave if verdict.away else [*(delay.queued for delay in verdict.delayed), *verdict.stalled]:
+            self._stopped.add(halted.lane)
+            verdict.withdrawn.extend(one for one in self._queue if one.lane == halted.lane and one.id > halted.id)
+        return verdict
+
+
+def sifted(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], Verdict]:
+    """What of it is tried now, and what is given up because relays die of it.
+
+    After an attempt that came to no end, messages are tried one at a time, until it is known which one it was.
+    """
+    killers = [queued for queued in due if crashed(queued, rules)]
+    verdict = nothing_yet()
+    verdict.dead.extend(Death(queued, KILLS) for queued in killers)
+    left = [queued for queued in due if queued not in killers]
+    return left[:1] if suspected(left) else left, verdict
+
+
+def suspected(queue: Sequence[Queued]) -> bool:
+    """Whether an attempt at one of these has come to no end."""
+    return any(queued.started > queued.finished for queued in queue)
+
+
+KILLS = "Every attempt to publish it ended with the end of its relay."
+
+
+class Sum:
+    """What became of the messages of a run."""
+
+    def __init__(self) -> None:
+        self.left = self.delayed = self.dead = 0
+        self.away = ""
+        """What was said of a broker that takes nothing from anybody."""
+        self.verdicts: list[Verdict] = []
+        """What is written down and not told yet."""
+
+    def include(self, other: Sum) -> None:
+        """Add what became of others."""
+        self.left, self.delayed, self.dead = (
+            self.left + other.left,
+            self.delayed + other.delayed,
+            self.dead + other.dead,
+        )
+
+    def add(self, verdict: Verdict) -> None:
+        """Count a wave."""
+        self.verdicts.append(verdict)
+        self.away = self.away or "".join(verdict.away[:1])
+        self.left += len(verdict.gone)
+        self.delayed += len(verdict.delayed) + len(verdict.stalled)
+        self.dead += len(verdict.dead)
+
+
+# ---------------------------------------------------------------- held by a transaction
+
+
+def _take(setting: Setting, number: int) -> Steps[list[Queued] | None]:
+    walk = setting.walks.of(number)
+    reading = setting.low.mark, walk, setting.silence, setting.dispatch.shut()
+    return take(setting.store, setting.outbox, number, setting.batch, *reading)
+
+
+def drain(setting: Setting, client: Client, number: int) -> Sum:
+    """Publish a batch of a bucket; return what became of it: nothing, where another relay holds the bucket."""
+    if setting.leases is not None:
+        return _drain_leased(setting, setting.leases, client, number)
+    noted: list[Queued] = []
+    try:
+        with client.transaction() as opened:
+            return _drain_held(setting, client, opened.execute, number, noted)
+    except Exception:
+        if noted:
+            with suppress(RetrysafeError):
+                run(ask(setting.outbox.lived(noted)), client)
+        raise
+
+
+def _drain_held(setting: Setting, client: Client, execute: Executor, number: int, noted: list[Queued]) -> Sum:
+    total = Sum()
+    found = run(_take(setting, number), execute)
+    if not found:
+        return total
+    setting.took(found)
+    queue, killers = sifted(found, setting.rules)
+    if killers.dead:
+        run(conclude(setting.outbox, killers, keep=setting.keep), execute)
+        total.add(killers)
+    if setting.probation.notes(number, queue):
+        noted += as_noted(queue)
+        with suppress(StoreUnavailable):  # a pool that has no other connection; the transaction tells of a server
+            restarting(lambda: run(each(setting.outbox.begun(queue)), client))
+    flow = Flow(noted or queue, setting.rules)
+    for wave in flow:
+        verdict = flow.judge(wave, setting.dispatch.publish(wave))
+        run(conclude(setting.outbox, verdict, keep=setting.keep, noted=bool(noted)), execute)
+        total.add(verdict)
+    run(ask(setting.store.commit()), execute)
+    setting.probation.outlived(number)
+    return total
+
+
+async def adrain(setting: Setting, client: AsyncClient, number: int) -> Sum:
+    """The same for async code."""
+    if setting.leases is not None:
+        return await _adrain_leased(setting, setting.leases, client, number)
+    from asyncio import CancelledError
+
+    noted: list[Queued] = []
+    try:
+        async with AsyncExitStack() as turn:
+            if setting.turn is not None and setting.probation.notes(number):
+                await turn.enter_async_context(setting.turn)
+            async with client.transaction() as opened:
+                return await _adrain_held(setting, client, opened.execute, number, noted, turn)
+    except (Exception, CancelledError):
+        if noted:
+            with suppress(RetrysafeError):
+                await finish(arun(ask(setting.outbox.lived(noted)), client))
+        raise
+
+
+async def _adrain_held(
+    setting: Setting,
+    client: AsyncClient,
+    execute: AsyncExecutor,
+    number: int,
+    noted: list[Queued],
+    turn: AsyncExitStack,
+) -> Sum:
+    total = Sum()
+    found = await arun(_take(setting, number), execute)
+    if not found:
+        return total
+    setting.took(found)
+    queue, killers = sifted(found, setting.rules)
+    if killers.dead:
+        await arun(conclude(setting.outbox, killers, keep=setting.keep), execute)
+        total.add(killers)
+    if setting.probation.notes(number, queue):
+        noted += as_noted(queue)
+        with suppress(StoreUnavailable):
+            await arestarting(lambda: arun(each(setting.outbox.begun(queue)), client))
+    await turn.aclose()
+    flow = Flow(noted or queue, setting.rules)
+    for wave in flow:
+        verdict = flow.judge(wave, await setting.dispatch.apublish(wave))
+        await arun(conclude(setting.outbox, verdict, keep=setting.keep, noted=bool(noted)), execute)
+        total.add(verdict)
+    await arun(ask(setting.store.commit()), execute)
+    setting.probation.outlived(number)
+    return total
+
+
+# ---------------------------------------------------------------- held by a lease
+
+
+def _due(setting: Setting, number: int) -> Steps[list[Queued]]:
+    return due(
+        setting.outbox, number, setting.batch, setting.low.mark, setting.walks.of(number), setting.dispatch.shut()
+    )
+
+
+def _drain_leased(setting: Setting, leases: Boundary, client: Client, number: int) -> Sum:
+    total = Sum()
+    with suppress(InProgress), leases.claim(f"bucket {number}") as claim:
+        claim.answered(Answered.UNEXECUTED, None)  # the bucket is free again, however this ends
+        found = run(_due(setting, number), client)
+        setting.took(found)
+        queue, killers = sifted(found, setting.rules)
+        if killers.dead:
+            _conclude(setting, client, claim, killers, total)
+        if queue:
+            queue = _fenced(client, partial(begin_fenced, setting.store, setting.outbox, claim._required_hold(), queue))
+        flow = Flow(queue, setting.rules)
+        for wave in flow:
+            claim.ensure_held()
+            _conclude(setting, client, claim, flow.judge(wave, setting.dispatch.publish(wave)), total)
+    return total
+
+
+def _conclude(setting: Setting, client: Client, claim: Claim, verdict: Verdict, total: Sum) -> None:
+    held = claim._required_hold()
+    steps = partial(conclude_fenced, setting.store, setting.outbox, held, verdict, keep=setting.keep)
+    _fenced(client, steps)
+    total.add(verdict)
+
+
+def _fenced(client: Client, steps: Callable[[], Steps[R | None]]) -> R:
+    def transact() -> R | None:
+        with client.transaction() as opened:
+            return run(steps(), opened.execute)
+
+    ours = restarting(transact)
+    if not ours:
+        raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
+    return ours
+
+
+async def _adrain_leased(setting: Setting, leases: Boundary, client: AsyncClient, number: int) -> Sum:
+    total = Sum()
+    with suppress(InProgress):
+        async with leases.claim(f"bucket {number}") as claim:
+            claim.answered(Answered.UNEXECUTED, None)
+            found = await arun(_due(setting, number), client)
+            setting.took(found)
+            queue, killers = sifted(found, setting.rules)
+            if killers.dead:
+                await _aconclude(setting, client, claim, killers, total)
+            if queue:
+                held = claim._required_hold()
+                queue = await _afenced(client, partial(begin_fenced, setting.store, setting.outbox, held, queue))
+            flow = Flow(queue, setting.rules)
+            for wave in flow:
+                claim.ensure_held()
+                await _aconclude(setting, client, claim, flow.judge(wave, await setting.dispatch.apublish(wave)), total)
+    return total
+
+
+async def _aconclude(setting: Setting, client: AsyncClient, claim: Claim, verdict: Verdict, total: Sum) -> None:
+    held = claim._required_hold()
+    steps = partial(conclude_fenced, setting.store, setting.outbox, held, verdict, keep=setting.keep)
+    await _afenced(client, steps)
+    total.add(verdict)
+
+
+async def _afenced(client: AsyncClient, steps: Callable[[], Steps[R | None]]) -> R:
+    async def transact() -> R | None:
+        async with client.transaction() as opened:
+            return await arun(steps(), opened.execute)
+
+    ours = await arestarting(transact)
+    if not ours:
+        raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
+    return ours

@@ -1,0 +1,342 @@
+"""Handing messages to a publisher, destination by destination: one that takes nothing keeps no other waiting.
+
+A destination is the queue, stream or endpoint that a message goes to (`retrysafe.messaging.brokers.base.Routed`), else
+its topic. Each has a circuit breaker. What it did not take, and what is withheld while its breaker is open, spends no
+attempt and is not overtaken by later messages of its key.
+
+Nobody can tell of an unknown outcome whether the message is to blame or the destination. So the messages of a call that
+ended so are suspects: each is published alone from then on, and spends an attempt when that ends so again although the
+destination has taken another message since it last failed.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from retrysafe.messaging.relay.circuit_breaker import Breaker
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued
+from retrysafe.protocol.publish_policy import answered, bounded_pause
+
+if TYPE_CHECKING:
+    import asyncio
+
+PROBING = 0.1
+"""Seconds for which they wait for a probe, which may hang as the message before it did."""
+SHORTEST = 0.05
+PATIENCE = 2.0
+"""Seconds for which the other messages of a bucket wait for one destination's answers."""
+SUSPECTS = 8
+"""How many suspects of a wave are published, one after the other, before the bucket goes on."""
+MOST_SHUT = 500
+"""How many topics a look at a bucket leaves out, at most; what is read of others is withheld."""
+_REMEMBERED = 10_000
+_TAKEN = (PublishStatus.ACKED, PublishStatus.DUPLICATE)
+_ANSWERS = (*_TAKEN, PublishStatus.RETRYABLE, PublishStatus.REJECTED)
+_UNDER_WAY = "the destination has not answered yet"
+
+_Name: TypeAlias = "tuple[int, str, str]"
+
+
+class Call(NamedTuple):
+    """Messages of one destination that are published together."""
+
+    to: Destination
+    wave: list[Queued]
+
+
+class Destination:
+    """What a relay knows of one place to which messages go."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.topics: set[str] = set()
+        self.breaker = Breaker()
+        self.proven = False
+        """Whether it has taken a message since it last failed, or since one was blamed for a failure."""
+        self.overdue = 0
+        """Calls under way that are not waited for any more."""
+        self.error = ""
+
+    def admits(self, now: float) -> bool:
+        """Whether a message may be published."""
+        return not self.overdue and self.breaker.admits(now)
+
+    def is_shut(self, now: float) -> bool:
+        """Whether none may be."""
+        return bool(self.overdue) or self.breaker.is_shut(now)
+
+
+class Dispatch:
+    """What one relay publishes, and what it knows of the destinations."""
+
+    def __init__(
+        self,
+        publisher: Any,
+        tell: Callable[..., None],
+        *,
+        timeout: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.publisher = publisher
+        self._tell, self._clock, self._patience, self._timeout = tell, clock, patience, timeout
+        self._route: Callable[[Envelope], str] | None = getattr(publisher, "destination", None)
+        self._by_topic = bool(getattr(publisher, "by_topic", True))
+        self._destinations: dict[str, Destination] = {}
+        self._suspects: set[_Name] = set()
+        self._under_way: set[_Name] = set()
+        self._answers: dict[_Name, PublishResult] = {}
+        self._tasks: set[asyncio.Task[dict[_Name, PublishResult]]] = set()
+        self._ended = False
+        """Whether a call that was left under way has ended."""
+
+    # ------------------------------------------------------------ for the relay
+
+    def shut(self) -> tuple[str, ...]:
+        """The topics of which nothing is to be read now."""
+        if not self._by_topic:
+            return ()
+        now = self._clock()
+        topics = {topic for one in self._destinations.values() if one.is_shut(now) for topic in one.topics}
+        return tuple(sorted(topics)[:MOST_SHUT])
+
+    def reset(self) -> None:
+        """Begin a run: destinations are tried afresh."""
+        self._destinations.clear()
+
+    async def settled(self) -> bool:
+        """Wait until a call that was left under way has ended; False when none has since the last time."""
+        import asyncio
+
+        if self._tasks and not self._ended:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended, self._ended = self._ended, False
+        return ended
+
+    async def aclose(self) -> None:
+        """Give up what is under way: it is published again, under its ids."""
+        import asyncio
+
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------ publishing
+
+    def publish(self, wave: Sequence[Queued]) -> list[PublishResult]:
+        """Publish what may be, and say of each message of the wave how it was taken."""
+        calls, suspects, known = self._plan(wave)
+        together = [queued for call in calls for queued in call.wave]
+        if together:
+            said = iter(published_by(self.publisher, together))
+            for call in calls:
+                answers = [next(said) for _ in call.wave]
+                known |= self._judged(call, answers, alone=len(together) == 1)
+        for call in suspects:
+            if self._goes_on(call):
+                known |= self._judged(call, published_by(self.publisher, call.wave), alone=True)
+        return self._completed(wave, known)
+
+    async def apublish(self, wave: Sequence[Queued]) -> list[PublishResult]:
+        """The same for async code. A destination that does not answer in time keeps the others waiting no longer."""
+        calls, suspects, known = self._plan(wave)
+        if self._route is None:
+            together = [queued for call in calls for queued in call.wave]
+            said = iter(await apublished_by(self.publisher, together, self._timeout) if together else ())
+            for call in calls:
+                answers = [next(said) for _ in call.wave]
+                known |= self._judged(call, answers, alone=len(together) == 1)
+        else:
+            known |= await self._apart(calls)
+        for call in suspects:
+            if self._goes_on(call):
+                known |= await self._apart([call])
+        return self._completed(wave, known)
+
+    async def _apart(self, calls: Sequence[Call]) -> dict[_Name, PublishResult]:
+        """Publish to each destination in a call of its own, and wait for the answers as long as patience lasts."""
+        import asyncio
+
+        if not calls:
+            return {}
+        tasks = {asyncio.create_task(self._called(call)): call for call in calls}
+        proven = any(not call.to.breaker.failures for call in calls)
+        try:
+            await asyncio.wait(tasks, timeout=self._patience if proven else PROBING)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        known: dict[_Name, PublishResult] = {}
+        for task, call in tasks.items():
+            known |= task.result() if task.done() else self._left(task, call)
+        return known
+
+    async def _called(self, call: Call) -> dict[_Name, PublishResult]:
+        return self._judged(
+            call, await apublished_by(self.publisher, call.wave, self._timeout), alone=len(call.wave) == 1
+        )
+
+    def _left(self, task: asyncio.Task[dict[_Name, PublishResult]], call: Call) -> dict[_Name, PublishResult]:
+        """Leave a call under way; its answers are found when its messages come up again."""
+        names = {_name(queued) for queued in call.wave}
+        self._under_way |= names
+        self._tasks.add(task)
+        call.to.overdue += 1
+        self._failed(call.to, _UNDER_WAY, 0.0)
+
+        def ended(task: asyncio.Task[dict[_Name, PublishResult]]) -> None:
+            self._tasks.discard(task)
+            self._ended = True
+            self._under_way -= names
+            call.to.overdue -= 1
+            if not task.cancelled():
+                if len(self._answers) > _REMEMBERED:  # never asked for again: other relays have published them
+                    self._answers.clear()
+                self._answers |= task.result()
+
+        task.add_done_callback(ended)
+        return {name: self._withheld(call.to) for name in names}
+
+    # ------------------------------------------------------------ what is tried
+
+    def _plan(self, wave: Sequence[Queued]) -> tuple[list[Call], list[Call], dict[_Name, PublishResult]]:
+        """What is published together, suspects, and what is known of the others."""
+        now = self._clock()
+        calls: dict[str, Call] = {}
+        suspects: list[Call] = []
+        known: dict[_Name, PublishResult] = {}
+        for queued in wave:
+            name, to = _name(queued), self._destination(queued.envelope)
+            suspected = name in self._suspects
+            if name in self._answers:
+                known[name] = self._answers.pop(name)
+            elif name in self._under_way or (suspected and len(suspects) >= SUSPECTS) or not to.admits(now):
+                known[name] = self._withheld(to)
+            elif suspected:
+                suspects.append(Call(to, [queued]))
+            else:
+                calls.setdefault(to.name, Call(to, [])).wave.append(queued)
+        return list(calls.values()), suspects, known
+
+    def _goes_on(self, call: Call) -> bool:
+        """Whether a suspect is still to be published, after what the calls before it have shown."""
+        return not (call.to.overdue or (call.to.breaker.is_shut(self._clock()) and not call.to.breaker.probing))
+
+    def _destination(self, envelope: Envelope) -> Destination:
+        name = envelope.topic
+        if self._route is not None:
+            try:
+                name = self._route(envelope)
+            except Exception:  # noqa: BLE001 - of the user's function: publishing says what is wrong
+                name = envelope.topic
+        to = self._destinations.get(name)
+        if to is None:
+            if len(self._destinations) >= _REMEMBERED:
+                self._destinations = {n: one for n, one in self._destinations.items() if one.is_shut(self._clock())}
+            to = self._destinations[name] = Destination(name)
+        if self._by_topic:
+            to.topics.add(envelope.topic)
+        return to
+
+    # ------------------------------------------------------------ what follows
+
+    def _judged(self, call: Call, said: Sequence[PublishResult], *, alone: bool) -> dict[_Name, PublishResult]:
+        """What is said of the messages of a call, and what that says of their destination.
+
+        ``alone``: whether nothing else was published with the message.
+        """
+        unknown = [one.error for one in said if one.status is PublishStatus.UNKNOWN]
+        taken = any(one.status in _TAKEN for one in said)
+        blamed = len(unknown) == 1 and (taken or (alone and call.to.proven))
+        self._learn(call.to, said, unknown, blamed=blamed, taken=taken)
+        return {
+            _name(queued): self._final(call.to, queued, one, blamed=blamed)
+            for queued, one in zip(call.wave, said, strict=True)
+        }
+
+    def _learn(
+        self, to: Destination, said: Sequence[PublishResult], unknown: Sequence[str], *, blamed: bool, taken: bool
+    ) -> None:
+        """What the receptions of a call say of its destination."""
+        stalled = [one for one in said if one.status is PublishStatus.STALLED]
+        to.proven = (to.proven or taken) and not unknown
+        if stalled:
+            self._failed(to, stalled[0].error, max(bounded_pause(one.pause) for one in stalled))
+        elif any(one.status in _ANSWERS for one in said):
+            if to.breaker.answered():
+                self._tell("destination_recovered", destination=to.name)
+        elif unknown and not blamed:
+            self._failed(to, unknown[0], 0.0)
+        else:
+            to.breaker.undecided()
+
+    def _failed(self, to: Destination, error: str, pause: float) -> None:
+        to.proven = False
+        to.error = error
+        rest = to.breaker.failed(self._clock(), random.random(), pause)
+        self._tell("destination_stalled", destination=to.name, error=error, pause=round(rest, 3))
+
+    def _final(self, to: Destination, queued: Queued, said: PublishResult, *, blamed: bool) -> PublishResult:
+        name = _name(queued)
+        if said.status is PublishStatus.UNKNOWN:
+            if blamed:
+                return said._replace(status=PublishStatus.RETRYABLE)
+            if len(self._suspects) >= _REMEMBERED:
+                self._suspects.clear()
+            self._suspects.add(name)
+            return said
+        if said.status in _ANSWERS:
+            self._suspects.discard(name)
+        return self._withheld(to, said.error) if said.status is PublishStatus.STALLED else said
+
+    def _withheld(self, to: Destination, error: str = "") -> PublishResult:
+        """A message whose destination takes nothing: not read before it does again, or not before the next probe."""
+        error = error or to.error or _UNDER_WAY
+        if self._by_topic:
+            return PublishResult(PublishStatus.STALLED, error)
+        return PublishResult(PublishStatus.POSTPONED, error, max(SHORTEST, to.breaker.pause(self._clock())))
+
+    def _completed(self, wave: Sequence[Queued], known: dict[_Name, PublishResult]) -> list[PublishResult]:
+        return [known.get(_name(queued)) or self._withheld(self._destination(queued.envelope)) for queued in wave]
+
+
+def _name(queued: Queued) -> _Name:
+    return queued.id, queued.envelope.source, queued.envelope.id
+
+
+def published_by(publisher: Any, wave: Sequence[Queued]) -> Sequence[PublishResult]:
+    """Publish; a publisher that fails takes no relay with it."""
+    try:
+        return _receptions(wave, publisher.publish(_envelopes(wave)))
+    except Exception as error:  # noqa: BLE001 - whatever a publisher raises, nobody can tell what it did
+        return _doubtful(wave, error)
+
+
+async def apublished_by(publisher: Any, wave: Sequence[Queued], within: float) -> Sequence[PublishResult]:
+    """The same for async code; what is not told within ``within`` seconds, nobody can tell."""
+    import asyncio
+
+    try:
+        async with asyncio.timeout(within):
+            return _receptions(wave, await publisher.publish(_envelopes(wave)))
+    except Exception as error:  # noqa: BLE001 - as above
+        return _doubtful(wave, error)
+
+
+def _envelopes(wave: Sequence[Queued]) -> list[Envelope]:
+    return [queued.envelope for queued in wave]
+
+
+def _doubtful(wave: Sequence[Queued], error: Exception) -> list[PublishResult]:
+    """How a wave was taken whose publisher failed: nobody can tell."""
+    return [PublishResult(PublishStatus.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
+
+
+def _receptions(wave: Sequence[Queued], said: Sequence[PublishResult]) -> Sequence[PublishResult]:
+    """What a publisher said, as what it should be; raises what comes of it where it is something else."""
+    return [PublishResult(PublishStatus(one), str(error), float(pause)) for one, error, pause in answered(wave, said)]

@@ -1,0 +1,97 @@
+"""For people who look after an outbox: how it stands, topics paused and resumed, dead letters seen and redriven."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, cast
+
+from retrysafe.messaging.error_kinds import by_kind
+from retrysafe.messaging.operators import PAGE, Operating
+from retrysafe.messaging.outbox import outbox_of
+from retrysafe.messaging.relay.procedures import Standing, redrive, standing
+from retrysafe.messaging.relay.reporting import Reporter
+from retrysafe.protocol.asks import ask
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.events import Observer
+from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter
+from retrysafe.protocol.records import Duration
+from retrysafe.protocol.store import TransactionalStore
+
+ANY = DeadLetterFilter()
+
+
+class OutboxOperator(Operating):
+    """Looks after the outboxes of a database, by hand or from a monitor.
+
+    Arguments:
+        store: what ``Outbox(store=…)`` was given; a URL of an async driver will do.
+        actor: who makes the changes; by default the user and the machine.
+        observers: told of every change, and by `report` of how the outbox stands; by default a `LoggingObserver`.
+    """
+
+    def __init__(self, store: Any, *, actor: str | None = None, observers: Iterable[Observer] | None = None) -> None:
+        super().__init__(store, actor=actor, observers=observers)
+        self._outbox, sql = outbox_of(self._backend)
+        self._store = cast("TransactionalStore", sql)
+        self._reporter = Reporter(self._observers)
+
+    # ------------------------------------------------------------ looking
+
+    def status(self) -> Standing:
+        """How the outbox stands: what waits by topic, relays, dead letters. Counts up to 100,000 rows of each."""
+        return self._do(standing(self._outbox))
+
+    def report(self, stalled_after: Duration = "1m") -> Standing:
+        """`standing`, told to the observers as relays tell it: for monitors that run where no relay does."""
+        found = self.status()
+        self._reporter.stands(found, seconds_of(stalled_after, "stalled_after"))
+        return found
+
+    def dead(self, chosen: DeadLetterFilter = ANY) -> Iterator[DeadLetter]:
+        """The dead letters that are chosen, and the heads of parked lanes, oldest number first; a page in memory."""
+        after = 0
+        while page := self._do(ask(self._outbox.letters(chosen, after, PAGE))):
+            yield from page
+            after = page[-1].number
+
+    def count(self, chosen: DeadLetterFilter = ANY) -> dict[tuple[str, str, str], int]:
+        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``."""
+        counts = self._do(ask(self._outbox.count(chosen)))
+        return by_kind(counts)
+
+    # ------------------------------------------------------------ changing
+
+    def pause(self, topic: str) -> None:
+        """Let nothing of a topic leave until `resume`; what a relay has taken already may still do."""
+        self._do(ask(self._outbox.pause(topic)))
+        self._reporter.operated("topic_paused", topic=topic, actor=self.actor)
+
+    def resume(self, topic: str) -> bool:
+        """Let a topic go on; False if it was not paused."""
+        done = self._do(ask(self._outbox.resume(topic)))
+        if done:
+            self._reporter.operated("topic_resumed", topic=topic, actor=self.actor)
+        return done
+
+    def redrive(self, chosen: DeadLetterFilter = ANY, *, limit: int | None = None, reason: str = "") -> int:
+        """Let dead letters leave again, up to ``limit`` of them; returns how many.
+
+        A dead letter goes to the end of its lane, under its old id: whatever of its key left meanwhile was before it. A
+        parked lane goes on where it is. Each has all its attempts again. What dies again meanwhile is left alone.
+        """
+        done, began = 0, None
+        letters = map(_without_payload, self.dead(chosen))
+        while page := list(islice(letters, PAGE if limit is None else min(PAGE, limit - done))):
+            began = page[0].now if began is None else began
+            done += self._do(
+                redrive(self._store, self._outbox, [one for one in page if one.dead_at <= began]), own=True
+            )
+        if done:
+            self._reporter.operated("redriven", side="outbox", messages=done, actor=self.actor, reason=reason)
+        return done
+
+
+def _without_payload(letter: DeadLetter) -> DeadLetter:
+    """What is held of a letter while others are looked up: its number, not its bytes."""
+    return letter._replace(envelope=letter.envelope._replace(payload=b"", headers={}))

@@ -1,0 +1,242 @@
+"""Messages on their way: written, taken in their order, and removed, delayed or buried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.asks import Ask, Steps, ask
+from retrysafe.protocol.message_stores import OperableOutbox, OutboxStore
+from retrysafe.protocol.messages import Backlog, DeadLetter, Queued, RelaySeen
+from retrysafe.protocol.ordering import BUCKETS
+from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, Span, Walk
+from retrysafe.protocol.publish_policy import MOST_COUNTED, Verdict
+from retrysafe.protocol.records import Held
+from retrysafe.protocol.store import TransactionalStore
+
+
+def each(asks: Iterable[Ask[None]]) -> Steps[None]:
+    """Put one ask after the other."""
+    for request in asks:
+        yield from ask(request)
+
+
+def due(
+    outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk, shut: tuple[str, ...] = ()
+) -> Steps[list[Queued]]:
+    """The messages of a bucket that may leave next: of lanes that were passed over, and of what follows.
+
+    None of the topics ``shut``, whose destinations take nothing now.
+    """
+    walk.knows(shut)
+    queue = (yield from _passed_over(outbox, number, most, low, walk)) if walk.after else []
+    room = most.beside(queue)
+    start, following = max(low, walk.after + 1 if walk.after else 0), True
+    for page in range(PAGES):
+        span = Span(start, walk.rows(most) if page == 0 else most.messages + MORE, low, shut=shut)
+        stretch = yield from ask(outbox.due(number, span, most.beside(queue)))
+        ended = len(stretch.rows) < span.span_rows
+        queue += stretch.queue
+        if page == 0:
+            walk.idle = len(stretch.rows) - len(stretch.queue)
+        following = following and walk.saw(stretch, most, ended=ended)
+        left = most.beside(queue)
+        if ended or 2 * left.messages <= room.messages or left.bytes == 0:
+            break
+        start = stretch.rows[-1].id + 1
+    else:
+        walk.further = following
+    return queue
+
+
+def _passed_over(outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk) -> Steps[list[Queued]]:
+    """What may leave of the lanes that were passed over; half a batch, so that what follows goes on too."""
+    released = yield from ask(outbox.released(number, walk.after, LANES))
+    if not walk.goes_on(released):
+        return []
+    queue: list[Queued] = []
+    half = most.halved()
+    for of in walk.turn():
+        span = Span(low, most.of_lane, low, walk.after, walk.shut)
+        stretch = yield from ask(outbox.lane(number, of, span, half.beside(queue)))
+        if not stretch.rows or not stretch.rows[0].free:
+            walk.lanes.pop(of)
+        queue += stretch.queue
+        if len(queue) >= half.messages or half.beside(queue).bytes == 0:
+            break
+    return queue
+
+
+def take(
+    store: TransactionalStore,
+    outbox: OutboxStore,
+    number: int,
+    most: Most,
+    low: int,
+    walk: Walk,
+    silence: float,
+    shut: tuple[str, ...] = (),
+) -> Steps[list[Queued] | None]:
+    """Begin a transaction that holds a bucket, and return what of it is due; None, and no transaction, if another does.
+
+    It ends when nothing is asked in it for ``silence`` seconds, where the database can do that.
+
+    What is due is read after the bucket is held: an earlier look would show what its last holder has published since.
+    """
+    yield from ask(store.begin())
+    yield from each(outbox.prepared(silence))
+    if not (yield from ask(outbox.hold(number, silence))):
+        yield from ask(store.rollback())
+        return None
+    return (yield from due(outbox, number, most, low, walk, shut))
+
+
+def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool, noted: bool = False) -> Steps[None]:
+    """Write down, in the open transaction, what became of a wave; ``noted``: it was, that these attempts begin."""
+    yield from each(outbox.leave(verdict.gone, keep=keep))
+    for delay in verdict.delayed:
+        yield from each(outbox.delay(delay))
+    for death in verdict.dead:
+        yield from each(outbox.bury(death))
+    if noted:
+        yield from each(outbox.withdraw(verdict.withdrawn))
+
+
+def begin_fenced(
+    store: TransactionalStore, outbox: OutboxStore, held: Held, queue: Sequence[Queued]
+) -> Steps[list[Queued] | None]:
+    """Write down, in a transaction of its own, that attempts to publish begin; return the queue as it then is.
+
+    None if the lease is not ours any more.
+
+    Without the fence, a relay that was stalled would write what it has read long ago over what others have since: the
+    pause of a lane, the place where it is parked, its attempts.
+    """
+    yield from ask(store.begin())
+    if not (yield from ask(outbox.fence(held))):
+        yield from ask(store.rollback())
+        return None
+    yield from each(outbox.begun(queue))
+    yield from ask(store.commit())
+    return as_noted(queue)
+
+
+def as_noted(queue: Sequence[Queued]) -> list[Queued]:
+    """The queue as it is when it is written down that attempts begin."""
+    return [queued._replace(noted=True) for queued in queue]
+
+
+def conclude_fenced(
+    store: TransactionalStore, outbox: OutboxStore, held: Held, verdict: Verdict, *, keep: bool
+) -> Steps[bool]:
+    """Write down what became of a wave in a transaction of its own, if the lease is still ours; False if it is not."""
+    yield from ask(store.begin())
+    if not (yield from ask(outbox.fence(held))):
+        yield from ask(store.rollback())
+        return False
+    yield from conclude(outbox, verdict, keep=keep, noted=True)
+    yield from ask(store.commit())
+    return True
+
+
+GONE = 60.0
+"""Seconds after which a relay that says nothing is taken for gone."""
+
+
+class Standing(NamedTuple):
+    """How an outbox stands: what waits by topic, which relays are there, dead letters, what is kept.
+
+    Where more than `MOST_COUNTED` messages wait, the figures are of the oldest and the newest of them; no more dead
+    letters and kept messages than that are counted.
+    """
+
+    backlog: list[Backlog]
+    relays: list[RelaySeen]
+    paused: list[str]
+    dead: int
+    kept: int
+
+    @property
+    def messages(self) -> int:
+        """How many messages wait."""
+        return sum(one.messages for one in self.backlog)
+
+    @property
+    def capped(self) -> bool:
+        """Whether more may wait than was counted."""
+        return self.messages >= MOST_COUNTED
+
+    @property
+    def due(self) -> int:
+        """How many of them wait for nothing but a relay."""
+        return sum(one.due for one in self.backlog)
+
+    @property
+    def oldest(self) -> float:
+        """Seconds since the oldest message that has not left was written."""
+        return max((one.oldest for one in self.backlog), default=0.0)
+
+    @property
+    def oldest_due(self) -> float:
+        """The same of those that are due."""
+        return max((one.oldest_due for one in self.backlog), default=0.0)
+
+    @property
+    def alive(self) -> int:
+        """How many relays are there."""
+        return sum(relay.silent < GONE for relay in self.relays)
+
+
+def standing(outbox: OperableOutbox) -> Steps[Standing]:
+    """Look at an outbox."""
+    backlog = yield from ask(outbox.backlog())
+    relays = yield from ask(outbox.relays())
+    paused = yield from ask(outbox.paused())
+    dead, kept = yield from ask(outbox.counts())
+    return Standing(backlog, relays, paused, dead, kept)
+
+
+def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[bool, list[RelaySeen]]]:
+    """Say that a relay is there; whether it is the one who tells how things stand, and those that it has forgotten.
+
+    A bucket that is missing would never be relayed: emptying all tables, as tests do, takes them with it.
+    """
+    yield from ask(outbox.beat(name, hold))
+    there = yield from ask(outbox.buckets())
+    if len(there) < BUCKETS:
+        yield from ask(outbox.restore(there))
+    relays = yield from ask(outbox.relays())
+    _require_alike(name, relays)
+    gone = [relay for relay in relays if relay.silent >= GONE]
+    if gone:
+        yield from ask(outbox.bye([relay.name for relay in gone]))
+    first = min((relay.name for relay in relays if relay.silent < GONE), default=name)
+    return name == first, gone
+
+
+def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:
+    """Relays that hold buckets in different ways do not see each other's hold: who was there first goes on alone."""
+    own = next((relay for relay in relays if relay.name == name), None)
+    if own is None:
+        return
+    for other in relays:
+        there = other.hold != own.hold and other.silent < GONE
+        if there and (-other.running, other.name) < (-own.running, own.name):
+            raise ConfigurationError(
+                f"Relay {other.name} holds buckets by hold={other.hold!r}, this one by hold={own.hold!r}: both would "
+                "publish the same messages. This one publishes nothing since it saw that. Give them the same hold=, "
+                f"or end the other one first; one that died is forgotten after {GONE:.0f} seconds."
+            )
+
+
+def redrive(store: TransactionalStore, outbox: OperableOutbox, letters: Sequence[DeadLetter]) -> Steps[int]:
+    """Let dead letters leave again, in one transaction; how many of them did nobody else redrive."""
+    yield from ask(store.begin())
+    parked = [letter.number for letter in letters if letter.parked]
+    ours = yield from ask(outbox.claim_letters([letter.number for letter in letters]))
+    if ours:
+        yield from each(outbox.redrive(ours))
+    unparked = (yield from ask(outbox.unpark(parked))) if parked else 0
+    yield from ask(store.commit())
+    return len(ours) + unparked

@@ -1,0 +1,388 @@
+"""The relay: publishes what outboxes hold, in order, at least once, beside any number of other relays."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from retrysafe.backends import registry
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.driver import arun, run
+from retrysafe.boundary import Boundary
+from retrysafe.claims.observers import LoggingObserver, Observers
+from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.messaging.brokers.base import AsyncPublisher, Publisher
+from retrysafe.messaging.errors import BrokerUnavailable
+from retrysafe.messaging.outbox import outbox_of
+from retrysafe.messaging.relay.bucket import Probation, Setting, Sum, adrain, drain
+from retrysafe.messaging.relay.dispatch import Dispatch
+from retrysafe.messaging.relay.listener import address, alistening, arefuse_pooler, listening, refuse_pooler
+from retrysafe.messaging.relay.low_water import LowWater
+from retrysafe.messaging.relay.poll_schedule import Polls
+from retrysafe.messaging.relay.presence import Attendance
+from retrysafe.messaging.relay.reporting import Reporter
+from retrysafe.messaging.wakeups import woken
+from retrysafe.protocol.asks import Steps, ask
+from retrysafe.protocol.backoff import Backoff
+from retrysafe.protocol.client import AsyncClient, Client
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.events import Observer
+from retrysafe.protocol.outbox_walk import Walks, most
+from retrysafe.protocol.publish_policy import OnDead, Rules
+from retrysafe.protocol.records import Duration
+from retrysafe.protocol.store import TransactionalStore
+from retrysafe.stop_signal import Bell
+
+if TYPE_CHECKING:
+    import asyncio
+
+Holding = Literal["transaction", "lease"]
+MOST = 500
+MOST_AT_ONCE = 9
+"""Buckets under way together: each has a connection, of which we keep ten."""
+_NAME = "retrysafe.relay"
+
+
+class Relayed(NamedTuple):
+    """What a run has done: messages that left, that wait for another attempt, and that were given up."""
+
+    published: int
+    delayed: int
+    dead: int
+
+
+class Relay:
+    """Publishes what is in the outboxes of a database, and removes it when the broker has it.
+
+    Any number of relays may work on one database: a bucket of messages has one at a time. Messages of one topic and
+    key leave in the order in which they were written, the next one when the one before has left. A message leaves at
+    least once: a relay that dies after publishing leaves it to be published again, under the same id, which an inbox
+    recognises.
+
+    Use it as a context manager (``with`` or ``async with``) around the life of an application, call `run_forever` or
+    `arun_forever` in a process of its own, or `run_once` and `arun_once` from a job. Outboxes of the same ``store`` and
+    process wake it. The publisher is yours to close.
+
+    Arguments:
+        store: what ``Outbox(store=…)`` was given.
+        publisher: a `Publisher` for `run_once` and threads, an `AsyncPublisher` for event loops.
+        hold: how a bucket is held while its messages are published: by an open "transaction" (PostgreSQL, MySQL), or by
+            a "lease" with a fencing token, for slow brokers; SQLite, which has one writer, has leases only.
+        lease: how long a bucket whose relay has died stays held, with leases; they are renewed while a relay lives.
+        batch: how many messages of a bucket are taken at once.
+        batch_bytes: how many bytes of payloads and headers, at most; one message is taken however large it is.
+        concurrency: how many buckets an `AsyncPublisher` works on together.
+        keep_published: move what has left to ``retrysafe_outbox_published`` instead of removing it.
+        max_attempts: how often the broker may refuse a message before it is moved to the dead letters.
+        max_crashes: how often a message may be under way when its relay dies before it is taken for the cause, and
+            moved there too. After a first time it is tried alone. With transactions, the first death of a relay that
+            has published from the bucket before is not counted.
+        backoff_base, backoff_max: bounds of the wait before a refused message is tried again: of the first one, doubled
+            with each, and of the last. The wait is a random time below them.
+        on_dead: what then becomes of its lane: "skip" goes on with the next message, "park" waits for a person.
+        publish_timeout: how long one call of the publisher may take: longer than its own time-outs. An `AsyncPublisher`
+            is not waited for any longer, and what it had then is tried again. A transaction that holds a bucket stays
+            open for 15 s more, whatever the server's setting; PostgreSQL and MariaDB then end it, so that others have
+            the buckets of a relay that is frozen or cut off.
+        stalled_after: how long a message may be due before "backlog_stalled" is told.
+        listen: the URL of the PostgreSQL server, to hear on a connection of its own when an ``Outbox(notify=True)`` of
+            another process has written: not through a pooler that lends connections by transaction. Needs psycopg.
+        observers: told of what happens; by default a `LoggingObserver`.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        publisher: Publisher | AsyncPublisher,
+        *,
+        hold: Holding | None = None,
+        lease: Duration = "30s",
+        batch: int = 200,
+        batch_bytes: int = 4 << 20,
+        concurrency: int = 4,
+        keep_published: bool = False,
+        max_attempts: int = 10,
+        max_crashes: int = 3,
+        backoff_base: Duration = "500ms",
+        backoff_max: Duration = "5m",
+        on_dead: Literal["skip", "park"] = "skip",
+        publish_timeout: Duration = "1m",
+        stalled_after: Duration = "1m",
+        listen: str | None = None,
+        observers: Iterable[Observer] | None = None,
+    ) -> None:
+        if (
+            not 1 <= batch <= MOST
+            or min(max_attempts, max_crashes, batch_bytes) < 1
+            or not 1 <= concurrency <= MOST_AT_ONCE
+        ):
+            raise ConfigurationError(
+                f"batch= is a number from 1 to {MOST}, concurrency= one from 1 to {MOST_AT_ONCE}, batch_bytes=, "
+                "max_attempts= and max_crashes= numbers from 1."
+            )
+        self._backend = registry.connect(store)
+        self._listen = address(listen)
+        self._publisher: Any = publisher
+        self._at_once = concurrency
+        outbox, sql = outbox_of(self._backend)
+        hold = hold or ("transaction" if outbox.locks_rows else "lease")
+        if hold == "transaction" and not outbox.locks_rows:
+            raise ConfigurationError(
+                'hold="transaction" would keep every writer of a SQLite file waiting for the broker: use "lease".'
+            )
+        observing = (LoggingObserver(),) if observers is None else tuple(observers)
+        self._leases = store if hold == "lease" else None
+        self._lease = seconds_of(lease, "lease")
+        backoff = Backoff(seconds_of(backoff_base, "backoff_base"), seconds_of(backoff_max, "backoff_max"))
+        rules = Rules(max_attempts=max_attempts, max_crashes=max_crashes, backoff=backoff, on_dead=OnDead(on_dead))
+        self._low = LowWater(outbox)
+        self._walks = Walks(time.monotonic)
+        bounds = most(batch, batch_bytes)
+        self._reporter = Reporter(Observers(observing))
+        timeout = seconds_of(publish_timeout, "publish_timeout")
+        self._dispatch = Dispatch(publisher, self._reporter.emit, timeout=timeout)
+        self._setting = Setting(
+            *(cast("TransactionalStore", sql), outbox, None, rules, bounds, keep_published, self._low, self._walks),
+            *(timeout, self._dispatch, Probation()),
+        )
+        self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(stalled_after, "stalled_after"))
+        self._polls = Polls()
+        self._bell = Bell()
+        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """The database that it works on."""
+        return self._backend
+
+    # ------------------------------------------------------------ one run
+
+    def run_once(self) -> Relayed:
+        """Publish until nothing more is due.
+
+        Raises `StoreUnavailable` if the store fails, and `BrokerUnavailable` if the publisher says that its broker is
+        not there: what had left until then has left.
+        """
+        with self._working(self._opened()) as (setting, client):
+            self._backend.check(client)
+            total = Sum()
+            while self._round(setting, client, total) or self._anew():
+                pass
+        return Relayed(total.left, total.delayed, total.dead)
+
+    async def arun_once(self) -> Relayed:
+        """The same for async code."""
+        async with self._aworking(await self._aopened()) as (setting, client):
+            await self._backend.acheck(client)
+            total = Sum()
+            while await self._around(setting, client, total) or await self._dispatch.settled() or self._anew():
+                pass
+        return Relayed(total.left, total.delayed, total.dead)
+
+    def _round(self, setting: Setting, client: Client, total: Sum) -> bool:
+        """Go once over the buckets; whether anything left."""
+        before = total.left
+        self._attend(client)
+        for number in _shuffled(run(self._waiting(setting), client)):
+            if self._bell.rung:
+                return False
+            began = time.monotonic()
+            self._tell(drain(setting, client, number), began, total)
+            self._attend(client)
+        return total.left > before or self._walks.further
+
+    def _waiting(self, setting: Setting) -> Steps[list[int]]:
+        """The buckets in which there may be something new."""
+        return ask(setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.shut())))
+
+    def _anew(self) -> bool:
+        """Read everything from its beginning; whether that is something new."""
+        return any([self._low.reset(), self._walks.restart()])
+
+    async def _around(self, setting: Setting, client: AsyncClient, total: Sum) -> bool:
+        """The same for async code, several buckets at a time: one that is slow keeps the others from nothing."""
+        import asyncio
+
+        before = total.left
+        await self._aattend(client)
+        numbers = iter(_shuffled(await arun(self._waiting(setting), client)))
+
+        async def work() -> None:
+            for number in numbers:
+                if self._bell.rung:
+                    return
+                began = time.monotonic()
+                self._tell(await adrain(setting, client, number), began, total)
+                await self._aattend(client)
+
+        for ended in await asyncio.gather(*(work() for _ in range(self._at_once)), return_exceptions=True):
+            if ended is not None:
+                raise ended
+        return (total.left > before or self._walks.further) and not self._bell.rung
+
+    def _tell(self, done: Sum, began: float, total: Sum) -> None:
+        for verdict in done.verdicts:
+            self._reporter.concluded(verdict, time.monotonic() - began)
+        total.include(done)
+        if done.away:
+            raise BrokerUnavailable(done.away)
+
+    # ------------------------------------------------------------ being seen
+
+    def _attend(self, client: Client) -> None:
+        if self._attendance.is_due():
+            run(self._attendance.steps(), client)
+        if self._low.is_due():
+            run(self._low.steps(), client)
+
+    async def _aattend(self, client: AsyncClient) -> None:
+        if self._attendance.is_due():
+            await arun(self._attendance.steps(), client)
+        if self._low.is_due():
+            await arun(self._low.steps(), client)
+
+    # ------------------------------------------------------------ connections
+
+    def _opened(self) -> Client:
+        if iscoroutinefunction(self._publisher.publish):
+            raise ConfigurationError(
+                "publisher= is for async code: relay with arun_once, arun_forever or async with, or give the "
+                "publisher's sync twin, if it has one."
+            )
+        refuse_pooler(self._listen)
+        return self._backend.another()
+
+    async def _aopened(self) -> AsyncClient:
+        if not iscoroutinefunction(self._publisher.publish):
+            raise ConfigurationError(
+                "publisher= is for sync code: relay with run_once, run_forever or with, or give the publisher's async "
+                "twin. Nothing was published."
+            )
+        await arefuse_pooler(self._listen)
+        return self._backend.aanother()
+
+    @contextmanager
+    def _working(self, client: Client) -> Iterator[tuple[Setting, Client]]:
+        """Connections, and leases where they are wanted, for as long as a run lasts."""
+        leases = self._leasing()
+        self._anew()
+        self._dispatch.reset()
+        try:
+            with woken(self._backend, self._bell), listening(self._listen, self._bell.nudge):
+                yield self._setting._replace(leases=leases), client
+            with suppress(RetrysafeError):
+                run(self._attendance.farewell(), client)
+        finally:
+            client.close()
+            if leases is not None:
+                leases.close()
+
+    @asynccontextmanager
+    async def _aworking(self, client: AsyncClient) -> AsyncIterator[tuple[Setting, AsyncClient]]:
+        import asyncio
+
+        leases = self._leasing()
+        self._anew()
+        self._dispatch.reset()
+        try:
+            with woken(self._backend, self._bell):
+                async with alistening(self._listen, self._bell.nudge):
+                    yield self._setting._replace(leases=leases, turn=asyncio.Lock()), client
+            with suppress(RetrysafeError):
+                await arun(self._attendance.farewell(), client)
+        finally:
+            await self._dispatch.aclose()
+            await client.aclose()
+            if leases is not None:
+                await leases.aclose()
+
+    def _leasing(self) -> Boundary | None:
+        """Boundaries tell nobody: their claims are ours."""
+        return None if self._leases is None else Boundary(_NAME, store=self._leases, lease=self._lease, observers=())
+
+    # ------------------------------------------------------------ for ever
+
+    def run_forever(self) -> None:
+        """Publish in this thread until `stop` is called; a store that fails is tried again."""
+        self._forever(self._opened())
+
+    def _forever(self, client: Client) -> None:
+        with self._working(client) as (setting, client):
+            while not self._bell.rung:
+                try:
+                    self._backend.check(client)
+                    rest = self._rest(found=self._round(setting, client, Sum()))
+                except Exception as error:  # noqa: BLE001 - a relay must not end by what happens to one batch
+                    rest = self._failed(error)
+                self._woken(nudged=self._bell.wait(rest))
+
+    async def arun_forever(self) -> None:
+        """The same for async code."""
+        await self._aforever(await self._aopened())
+
+    async def _aforever(self, client: AsyncClient) -> None:
+        async with self._aworking(client) as (setting, client):
+            while not self._bell.rung:
+                try:
+                    await self._backend.acheck(client)
+                    rest = self._rest(found=await self._around(setting, client, Sum()))
+                except Exception as error:  # noqa: BLE001 - the same
+                    rest = self._failed(error)
+                self._woken(nudged=await self._bell.await_for(rest))
+
+    def stop(self) -> None:
+        """Let what runs end after its current batch; signal handlers may call it too."""
+        self._bell.ring()
+
+    def _rest(self, *, found: bool) -> float:
+        self._polls, rest = self._polls.found() if found else self._polls.empty(random.random())
+        return rest
+
+    def _failed(self, error: Exception) -> float:
+        self._anew()
+        self._reporter.failed(error)
+        self._polls, rest = self._polls.failed(random.random())
+        return rest
+
+    def _woken(self, *, nudged: bool) -> None:
+        if nudged:
+            self._polls = self._polls.nudged()
+
+    # ------------------------------------------------------------ beside an application
+
+    def __enter__(self) -> Relay:
+        self._bell = Bell()
+        arguments = (self._opened(),)  # what cannot work at all is raised here, not in the thread
+        self._thread = threading.Thread(target=self._forever, args=arguments, name="retrysafe-relay", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+        self._bell = Bell()  # run_once is not to be ended by a stop that was obeyed
+
+    async def __aenter__(self) -> Relay:
+        import asyncio
+
+        self._bell = Bell(asyncio.get_running_loop())
+        self._task = asyncio.create_task(self._aforever(await self._aopened()), name="retrysafe-relay")
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.stop()
+        if self._task is not None:
+            await self._task
+        self._bell = Bell()
+
+
+def _shuffled(buckets: list[int]) -> list[int]:
+    """In an order by chance, so that relays do not follow each other from bucket to bucket."""
+    return random.sample(buckets, len(buckets))

@@ -1,0 +1,98 @@
+"""Received messages in their lanes: each lane serial, in the order of the broker. No I/O."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.ordering import lane as lane_of
+from retrysafe.protocol.redelivery_policy import HandleResult
+
+
+class Portion(NamedTuple):
+    """What is handled together: deliveries, and the lane of each."""
+
+    deliveries: list[Delivery]
+    lanes: list[int]
+
+
+class Concluded(NamedTuple):
+    """What became of a lane: what of it is settled, and after how many seconds its head has to come again.
+
+    ``keeps_order``: what follows in the lane must wait for it.
+    """
+
+    settled: list[Delivery]
+    again: float | None
+    keeps_order: bool
+
+
+class Lanes:
+    """What is in memory, by lanes. A lane is ready, being handled, or waiting; its owner tracks which."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.count = 0
+        self._lanes: dict[int, deque[Delivery]] = {}
+
+    def add(self, delivery: Delivery) -> int | None:
+        """Queue a delivery; its lane, if that is ready by it."""
+        envelope = delivery.envelope
+        of = lane_of(envelope.topic, envelope.key, envelope.id)
+        queue = self._lanes.get(of)
+        self.count += 1
+        if queue is not None:
+            queue.append(delivery)
+            return None
+        self._lanes[of] = deque((delivery,))
+        return of
+
+    def take(self, first: int, more: Iterable[int], most: int) -> Portion:
+        """Up to so many deliveries from the heads of ready lanes, each lane in its order."""
+        portion = Portion([], [])
+        self._take(first, portion, most)
+        if len(portion.deliveries) < most:
+            for lane in more:
+                self._take(lane, portion, most)
+                if len(portion.deliveries) >= most:
+                    break
+        return portion
+
+    def _take(self, lane: int, portion: Portion, most: int) -> None:
+        queue = self._lanes[lane]
+        for position in range(min(len(queue), most - len(portion.deliveries))):
+            portion.deliveries.append(queue[position])
+            portion.lanes.append(lane)
+
+    def conclude(self, portion: Portion, handled: Sequence[HandleResult]) -> Iterator[tuple[int, Concluded]]:
+        """Take out what is settled; what became of each lane. A lane stops at the first that has to come again."""
+        stopped: dict[int, float] = {}
+        settled: dict[int, list[Delivery]] = {lane: [] for lane in portion.lanes}
+        for delivery, lane, one in zip(portion.deliveries, portion.lanes, handled, strict=True):
+            if lane in stopped:
+                continue
+            if one.again is None:
+                settled[lane].append(delivery)
+                self._lanes[lane].popleft()
+                self.count -= 1
+            else:
+                stopped[lane] = one.again
+        for lane, done in settled.items():
+            head = self._lanes[lane][0] if self._lanes[lane] else None
+            keyed = head is not None and head.envelope.key is not None
+            yield lane, Concluded(done, stopped.get(lane), keyed)
+
+    def goes_on(self, lane: int) -> bool:
+        """Whether there is more in the lane; an empty one is forgotten."""
+        if self._lanes.get(lane):
+            return True
+        self._lanes.pop(lane, None)
+        return False
+
+    def drop(self, lane: int) -> list[Delivery]:
+        """Everything in a lane, which is forgotten."""
+        dropped = list(self._lanes.pop(lane, ()))
+        self.count -= len(dropped)
+        return dropped

@@ -1,0 +1,1 @@
+"""A subscription: messages of a broker, handled by an inbox."""

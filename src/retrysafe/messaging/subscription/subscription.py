@@ -1,0 +1,147 @@
+"""A subscription: messages received, handled lane by lane, and acked when their effect is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.messaging.inbox.handler import Handler
+from retrysafe.messaging.relay.poll_schedule import Polls
+from retrysafe.messaging.subscription.redelivery import check_retention
+from retrysafe.messaging.subscription.working import LOOK, Run
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.records import Duration
+from retrysafe.protocol.redelivery_policy import MessageOutcome
+from retrysafe.stop_signal import Bell
+
+
+class Subscription:
+    """Receives messages from a broker, lets a handler handle them, and acks them: on an event loop, or in a thread.
+
+    Messages of one topic and key are handled one after the other, in the order in which the broker hands them out; up
+    to ``lanes`` of different keys at once. One that fails is tried again after a pause; its own lane waits for it, and
+    no other. Messages without a key wait for nobody: they are given back to the broker instead. One that may have
+    killed a consumer is tried while nothing else is, for which the others wait a few seconds at most.
+
+    The ack follows the commit: a consumer that dies between the two is handed the message again, and the inbox knows
+    it. Messages that nobody has settled are the broker's again when the subscription ends.
+
+    Arguments:
+        consumer: where messages come from; the subscription hangs up for it when it ends.
+        handler: what `Inbox.handler` or `Inbox.batch_handler` made.
+        lanes: how many messages, or batches, are handled at once; by default 16, and 2 for batches. Plain functions run
+            in the threads of the loop's default executor, whose number (CPUs + 4, if none was set) bounds them too.
+        in_flight: how many received messages are in memory at most; a lane that fails for long may fill that.
+        redrive: how often it looks for dead letters that are to be handled again.
+
+    Raises `ConfigurationError` when the boundary's window is shorter than the broker redelivers: a message could be
+    handled twice.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        handler: Handler[..., Any],
+        *,
+        lanes: int | None = None,
+        in_flight: int = 1000,
+        redrive: Duration = "5s",
+    ) -> None:
+        self._consumer = consumer
+        self._handler = handler
+        self._workers = lanes if lanes is not None else (16 if handler.portion == 1 else 2)
+        if self._workers < 1 or in_flight < 1:
+            raise ConfigurationError("lanes= and in_flight= are numbers from 1.")
+        self._in_flight = in_flight
+        self._redrive = seconds_of(redrive, "redrive")
+        self._bell = Bell()
+        self._task: asyncio.Task[None] | None = None
+        check_retention(consumer, handler)
+
+    # ------------------------------------------------------------ running
+
+    async def arun_forever(self) -> None:
+        """Handle messages until `stop` is called; a broker or database that fails is tried again.
+
+        Raises `ConfigurationError` when the handler cannot be run as its boundary is set up: no message ever could.
+        """
+        run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
+        try:
+            await run.work(self._workers, self._receive(run), self._redrives(run))
+        finally:
+            await self._consumer.aclose()
+
+    def run_forever(self) -> None:
+        """The same in this thread, on an event loop of its own."""
+        asyncio.run(self.arun_forever())
+
+    async def arun_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
+        """Handle what there is, until nothing comes for ``wait`` seconds, and return what became of it.
+
+        What has to come again is given back to the broker. Raises what the broker's client or the database raises.
+        """
+        run = Run(self._consumer, self._handler, self._in_flight, Bell(), forever=False)
+        await run.work(self._workers, self._drain(run, wait))
+        return run.tally
+
+    def run_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
+        """The same in this thread; hangs up at the end."""
+
+        async def once() -> Counter[MessageOutcome]:
+            try:
+                return await self.arun_once(wait)
+            finally:
+                await self._consumer.aclose()
+
+        return asyncio.run(once())
+
+    def stop(self) -> None:
+        """Let it end when what is being handled has been acked; threads and signal handlers may call it too."""
+        self._bell.ring()
+
+    async def __aenter__(self) -> Subscription:
+        self._bell = Bell(asyncio.get_running_loop())
+        self._task = asyncio.create_task(self.arun_forever(), name=f"retrysafe-{self._handler.consumer}")
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.stop()
+        if self._task is not None:
+            await self._task
+
+    # ------------------------------------------------------------ receiving
+
+    async def _receive(self, run: Run) -> None:
+        polls = Polls()
+        while not self._bell.rung:
+            room = await run.room()
+            try:
+                if room:
+                    run.add(await self._consumer.receive(room, LOOK))
+                polls, _ = polls.found()
+            except Exception as error:  # noqa: BLE001 - whatever the broker's client raises, it is tried again
+                run.failed(error)
+                polls, rest = polls.failed(random.random())
+                await self._bell.await_for(rest)
+
+    async def _drain(self, run: Run, wait: float) -> None:
+        while True:
+            room = await run.room()
+            deliveries = await self._consumer.receive(room, wait) if room else ()
+            run.add(deliveries)
+            if room and not deliveries:
+                return
+
+    async def _redrives(self, run: Run) -> None:
+        while not self._bell.rung:
+            try:
+                await self._handler.ahandle_marked()
+            except ConfigurationError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a database that fails, in whatever way, is asked again
+                run.failed(error)
+            await asyncio.sleep(self._redrive)

@@ -1,0 +1,178 @@
+"""What a subscription has in memory, and the tasks that work it off: lane by lane, acked when it is settled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import partial
+from typing import Any
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.messaging.inbox.attempts import pause
+from retrysafe.messaging.inbox.handler import Handler
+from retrysafe.messaging.relay.waves import Lanes, Portion
+from retrysafe.messaging.subscription.exclusive import Solitude
+from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
+from retrysafe.stop_signal import Bell
+
+LOOK = 0.5
+"""Seconds for which a subscription waits for messages before it looks whether it is to stop."""
+
+
+class Run:
+    """One run of a subscription: what is in memory, and the tasks that work it off."""
+
+    def __init__(
+        self, consumer: Consumer, handler: Handler[..., Any], in_flight: int, bell: Bell, *, forever: bool
+    ) -> None:
+        self.tally: Counter[MessageOutcome] = Counter()
+        self._consumer = consumer
+        self._handler = handler
+        self._bell = bell
+        self._forever = forever
+        self._lanes = Lanes(in_flight)
+        self._solitude = Solitude()
+        self._ready: asyncio.Queue[int | None] = asyncio.Queue()
+        self._settled: list[Delivery] = []
+        self._acking = asyncio.Event()
+        self._room = asyncio.Event()
+        self._ending = self._handled_all = False
+
+    async def work(self, workers: int, receiving: Any, redriving: Any = None) -> None:
+        """Receive and handle until the receiving has ended; then let what is being handled end, and ack it."""
+        handling = [asyncio.create_task(self._worker()) for _ in range(workers)]
+        acking = asyncio.create_task(self._acker())
+        beside = [] if redriving is None else [asyncio.create_task(redriving)]
+        try:
+            await _first_failure(asyncio.ensure_future(receiving), (*handling, acking, *beside))
+            await self._wait_for_end(handling, acking)
+        finally:
+            for task in (*handling, acking, *beside):
+                task.cancel()
+            await asyncio.gather(*handling, acking, *beside, return_exceptions=True)
+
+    async def _wait_for_end(self, handling: list[asyncio.Task[None]], acking: asyncio.Task[None]) -> None:
+        self._ending = self._forever
+        if not self._forever:
+            while self._lanes.count and not any(task.done() for task in handling):
+                await self.room(full=self._lanes.count)
+            self._ending = True
+        for _ in handling:
+            self._ready.put_nowait(None)
+        await asyncio.gather(*handling)
+        self._handled_all = True
+        self._acking.set()
+        await acking
+
+    # ------------------------------------------------------------ in memory
+
+    def add(self, deliveries: Any) -> None:
+        """Queue what was received in its lanes."""
+        for delivery in deliveries:
+            ready = self._lanes.add(delivery)
+            if ready is not None:
+                self._ready.put_nowait(ready)
+
+    async def room(self, full: int | None = None) -> int:
+        """For how many more there is room; waits a while if there is none."""
+        if self._lanes.count >= (self._lanes.most if full is None else full):
+            self._room.clear()
+            try:
+                await asyncio.wait_for(self._room.wait(), LOOK)
+            except TimeoutError:
+                return 0
+        return max(0, self._lanes.most - self._lanes.count)
+
+    def failed(self, error: Exception) -> None:
+        """Tell that the broker or the database could not be asked."""
+        self._handler.emit("consumer_failed", error=f"{type(error).__name__}: {error}".partition("\n")[0])
+
+    # ------------------------------------------------------------ handling
+
+    async def _worker(self) -> None:
+        while (lane := await self._ready.get()) is not None:
+            if self._ending or self._bell.rung:
+                continue
+            portion = self._lanes.take(lane, self._more(), self._handler.portion)
+            handled = await self._handled(portion)
+            await self._conclude(portion, handled)
+
+    def _more(self) -> Any:
+        """Other lanes that are ready, for a batch."""
+        while not self._ready.empty():
+            lane = self._ready.get_nowait()
+            if lane is None:
+                self._ready.put_nowait(None)
+                return
+            yield lane
+
+    async def _handled(self, portion: Portion) -> list[HandleResult]:
+        deliveries = portion.deliveries
+        try:
+            handled = await self._solitude.together(partial(self._handler.ahandle_many, deliveries, alone=False))
+            for place, one in enumerate(handled):
+                if one.became is MessageOutcome.SUSPECT:
+                    suspect = partial(self._handler.ahandle, deliveries[place].envelope)
+                    handled[place] = await self._solitude.alone(suspect)
+            return handled
+        except Exception as error:  # what is no message's fault: a database that does not answer, a wrong schema
+            if not self._forever:
+                raise
+            self.failed(error)
+            if isinstance(error, ConfigurationError):
+                raise
+            return [HandleResult(MessageOutcome.BUSY, pause(1.0), str(error))] * len(deliveries)
+
+    async def _conclude(self, portion: Portion, handled: list[HandleResult]) -> None:
+        """Ack what is settled; let a lane wait whose message has to come again."""
+        self.tally.update(one.became for one in handled)
+        for lane, concluded in self._lanes.conclude(portion, handled):
+            self._settled += concluded.settled
+            if concluded.again is None:
+                self._next(lane)
+            elif self._forever and concluded.keeps_order:
+                asyncio.get_running_loop().call_later(concluded.again, self._next, lane)
+            else:
+                for delivery in self._lanes.drop(lane):
+                    await self._give_back(delivery, concluded.again)
+        self._acking.set()
+        self._room.set()
+
+    def _next(self, lane: int) -> None:
+        if self._lanes.goes_on(lane):
+            self._ready.put_nowait(lane)
+
+    async def _give_back(self, delivery: Delivery, delay: float) -> None:
+        try:
+            await self._consumer.give_back(delivery, delay)
+        except Exception as error:  # noqa: BLE001 - what cannot be given back comes back by itself
+            self.failed(error)
+
+    async def _acker(self) -> None:
+        """Ack what is settled, together with what was settled meanwhile."""
+        while True:
+            await self._acking.wait()
+            self._acking.clear()
+            settled, self._settled = self._settled, []
+            try:
+                if settled:
+                    await self._consumer.ack(settled)
+            except Exception as error:  # noqa: BLE001 - what cannot be acked is delivered again, and known
+                self.failed(error)
+            if self._handled_all and not self._settled:
+                return
+
+
+async def _first_failure(receiving: asyncio.Future[None], others: tuple[asyncio.Task[None], ...]) -> None:
+    """Wait for the receiving to end; an error of a worker's ends it too."""
+    try:
+        while not receiving.done():
+            await asyncio.wait((receiving, *others), return_when=asyncio.FIRST_COMPLETED)
+            for task in others:
+                if task.done():
+                    task.result()
+        receiving.result()
+    finally:
+        receiving.cancel()

@@ -1,0 +1,1 @@
+"""Events as logs, metrics and spans."""

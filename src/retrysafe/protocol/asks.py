@@ -1,0 +1,39 @@
+"""What a program asks: one request, and how its answer is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Generic, TypeVar
+
+from retrysafe.errors import StoreUnavailable
+
+R = TypeVar("R")
+
+
+class Ask(Generic[R]):
+    """One request, and how to read its answer."""
+
+    __slots__ = ("parse", "request")
+
+    def __init__(self, request: Any, parse: Callable[[Any], R]) -> None:
+        self.request = request
+        self.parse = parse
+
+
+Steps = Generator[Ask[Any], Any, R]
+"""A program: it yields asks, is sent their parsed answers, and returns an outcome."""
+
+
+def ask(request: Ask[R], *, again: bool = False) -> Generator[Ask[Any], Any, R]:
+    """Put one ask; with ``again`` put it once more if the store did not answer
+    what it was sent.
+
+    Only asks that recognise their own lost reply, by attempt id, may be put again.
+    """
+    try:
+        answer: R = yield request
+    except StoreUnavailable as error:
+        if not again or error.unsent:
+            raise
+        answer = yield request
+    return answer

@@ -1,0 +1,52 @@
+"""What an attempt does about the record it found in its way."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from retrysafe.protocol.fingerprint import agree
+from retrysafe.protocol.records import OnExpired, Record, Standing, Want
+
+
+class Decision(StrEnum):
+    """What to do next for a claim, given the record that is there."""
+
+    MINE = "the record is this attempt's own: an earlier reply was lost"
+    TAKE = "claim the record, provided that it is still as seen"
+    SUSPECT = "its attempt died with the effect in doubt: mark it unknown"
+    REUSED = "refuse: the same key came with another payload"
+    REPLAY = "answer with the stored result"
+    REPLAY_FAILURE = "answer with the stored failure"
+    BUSY = "another attempt is running"
+    DOUBT = "the outcome is unknown"
+    EXPIRED = "refuse: the key was used before its window ended"
+    REFUSED = "refuse: the key is new, and the quota of its scope has no room"
+
+
+_BY_STANDING: dict[Standing, Decision] = {
+    Standing.RUNNING: Decision.BUSY,
+    Standing.COMPLETED: Decision.REPLAY,
+    Standing.FAILED: Decision.REPLAY_FAILURE,
+    Standing.UNKNOWN: Decision.DOUBT,
+    Standing.RELEASED: Decision.TAKE,
+    Standing.FORGOTTEN: Decision.TAKE,
+}
+_LAPSED = {"keyed": Decision.TAKE, "external": Decision.SUSPECT, "transactional": Decision.SUSPECT}
+"""A transactional record that is visible while running was committed by the handler: doubt, not absence."""
+_EXPIRED: dict[OnExpired, Decision] = {"new": Decision.TAKE, "refuse": Decision.EXPIRED}
+
+
+def decide(record: Record, want: Want) -> Decision:
+    """Return what the attempt behind ``want`` does about ``record``."""
+    standing = record.standing
+    if record.attempt == want.attempt and standing in (Standing.RUNNING, Standing.LAPSED):
+        return Decision.MINE
+    if standing is Standing.FORGOTTEN:
+        return Decision.TAKE
+    if standing is Standing.EXPIRED:
+        return _EXPIRED[want.on_expired]
+    if not agree(record.fingerprint, want.payload):
+        return Decision.REUSED
+    if standing is Standing.LAPSED:
+        return _LAPSED[record.effects]
+    return _BY_STANDING[standing]

@@ -1,0 +1,230 @@
+"""Fingerprints: a version and one full SHA-256 per named part, so a mismatch can say which part differed.
+
+The parts of a payload are its fields, and the fields of its fields: "method", "body.amount". Names are kept
+as they are, so only what looks like the name of a field counts as one (not the keys of a table by e-mail
+address), and there are at most `MOST_PARTS`; a value that has other names, or too many, is one part.
+
+Version 2 also marks the parts that were at their default, and counts models by their own fields. It is written only
+where that makes a difference: what is written as version 1 can be compared by releases up to 0.1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from retrysafe.protocol import canonical
+from retrysafe.protocol.canonical import NO_DEFAULT, Member, Members, NotCanonical
+from retrysafe.protocol.records import Fingerprint
+
+PLAIN, MARKED = 1, 2
+"""The versions."""
+UNCHECKED = b""
+"""The fingerprint of a claim without a payload: the check is off."""
+MOST_PARTS = 64
+WHOLE = "payload"
+"""The name of the one part of a payload without named fields."""
+_LONGEST_NAME = 64
+
+
+_AT_DEFAULT = 0x8000
+"""The mark, in the length of a part's name."""
+
+
+class Part(NamedTuple):
+    """The digest of a part, and whether it was at its default: then a payload without it is the same one."""
+
+    digest: bytes
+    at_default: bool = False
+
+
+Parts = dict[str, Part]
+
+
+def of_payload(value: Any) -> Fingerprint:
+    """Return the fingerprint of a payload; raise `NotCanonical` naming the part that has no canonical form."""
+
+    def parts(members: Members) -> Parts:
+        fields = _fields(value, members)
+        return {WHOLE: _whole(value, members)} if fields is None else _split(fields, members)
+
+    return _fingerprint(parts)
+
+
+def of_fields(fields: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})) -> Fingerprint:
+    """Return the fingerprint of a payload that has fields, such as the arguments of a call, some with ``defaults``."""
+    given = [Member(name, value, defaults.get(name, NO_DEFAULT)) for name, value in fields.items()]
+    return _fingerprint(lambda members: _split(given, members))
+
+
+def _fingerprint(parts: Callable[[Members], Parts]) -> Fingerprint:
+    models = 0
+
+    def members(value: Any) -> list[Member] | None:
+        nonlocal models
+        models += canonical.is_model(value)
+        return canonical.members_of(value)
+
+    found = parts(members)
+    if models:
+        return Fingerprint(_written(found, MARKED), lambda: _written(parts(canonical.dumped_members_of), MARKED))
+    return Fingerprint(_written(found, MARKED if any(part.at_default for part in found.values()) else PLAIN))
+
+
+def _split(fields: list[Member], members: Members) -> Parts:
+    """How it is split depends on the payload alone, so that equal payloads have equal fingerprints.
+
+    A name without a dot stands for a value that was not split and a name with one for a field, so that unequal ones
+    differ.
+    """
+    split: list[tuple[Member, bool]] = []
+    for one in fields:
+        left_out = _is_default(one, members)
+        inner = _fields(one.value, members)
+        split += (
+            [(one, left_out)]
+            if not inner
+            else [
+                (field._replace(name=f"{one.name}.{field.name}"), left_out or _is_default(field, members))
+                for field in inner
+            ]
+        )
+    chosen = split if len(split) <= MOST_PARTS else [(one, _is_default(one, members)) for one in fields]
+    if len(chosen) > MOST_PARTS:
+        return {WHOLE: _whole({one.name: one.value for one in fields}, members)}
+    return dict(_parts_of(chosen, members))
+
+
+def _parts_of(chosen: Iterable[tuple[Member, bool]], members: Members) -> Iterator[tuple[str, Part]]:
+    for one, left_out in chosen:
+        try:
+            body = _canonical(one.name, one.value, members)
+        except NotCanonical:
+            if one.value is not one.default:
+                raise
+        else:
+            yield one.name, Part(hashlib.sha256(body).digest(), left_out)
+
+
+def _is_default(one: Member, members: Members) -> bool:
+    if one.value is one.default or one.default is NO_DEFAULT or type(one.value) is not type(one.default):
+        return one.value is one.default
+    try:
+        return canonical.of_value(one.value, members) == canonical.of_value(one.default, members)
+    except NotCanonical:
+        return False
+
+
+def _fields(value: Any, members: Members) -> list[Member] | None:
+    """The fields of a mapping, dataclass or model, or None when it has none, or names that are no field names."""
+    try:
+        found = members(value)
+    except (ValueError, RecursionError):
+        return None  # its canonical form will say why
+    if found is None or not all(_is_field_name(one.name) for one in found):
+        return None
+    return [one._replace(name=str.__str__(one.name)) for one in found]
+
+
+def _is_field_name(name: object) -> bool:
+    if not isinstance(name, str) or isinstance(name, Enum):
+        return False
+    return len(name) <= _LONGEST_NAME and name.replace("-", "_").isidentifier()
+
+
+def _whole(value: Any, members: Members) -> Part:
+    """Never equal to the canonical form of a field that happens to be called like the whole."""
+    return Part(hashlib.sha256(b"*" + _canonical(WHOLE, value, members)).digest())
+
+
+def _canonical(name: str, value: Any, members: Members) -> bytes:
+    try:
+        return canonical.of_value(value, members)
+    except NotCanonical as error:
+        raise NotCanonical(f"{name!r} cannot be fingerprinted: {error}") from error
+
+
+def of_parts(parts: Mapping[str, bytes]) -> bytes:
+    """Return the fingerprint of named parts that are bytes already, none of them at a default."""
+    return _written({name: Part(hashlib.sha256(body).digest()) for name, body in parts.items()}, PLAIN)
+
+
+def _written(parts: Parts, version: int) -> bytes:
+    """The version, then for each part, by name: the length of the name with its mark, the name, the digest."""
+    out = bytearray((version,))
+    for name, part in sorted(parts.items()):
+        out += _prefixed(name, part.at_default and version == MARKED)
+        out += part.digest
+    return bytes(out)
+
+
+@lru_cache(maxsize=256)
+def _prefixed(name: str, marked: bool) -> bytes:
+    encoded = name.encode()
+    return (len(encoded) | (_AT_DEFAULT if marked else 0)).to_bytes(2, "big") + encoded
+
+
+def agree(stored: bytes, given: Fingerprint) -> bool:
+    """Whether a stored fingerprint is that of the payload given; an empty one means that the check is off."""
+    if stored == given.stored or not stored or not given.stored or _are_one(stored, given.stored):
+        return True
+    return given.older is not None and _are_one(stored, beside(stored, given))
+
+
+def beside(stored: bytes, given: Fingerprint) -> bytes:
+    """The given payload, counted in the way in which the ``stored`` one was."""
+    return given.older() if given.older is not None and stored[:1] == bytes((PLAIN,)) else given.stored
+
+
+def _are_one(one: bytes, other: bytes) -> bool:
+    """Whether what both have is equal, and what only one has was at its default there.
+
+    What only one has is on one side: payloads that each have something of their own are two.
+    """
+    if {one[0], other[0]} - {PLAIN, MARKED}:
+        return False
+    left, right = _parts(one), _parts(other)
+    comparable = left.keys() <= right.keys() or right.keys() <= left.keys()
+    return comparable and not _unequal(left, right)
+
+
+def _unequal(left: Parts, right: Parts) -> list[str]:
+    def differs(name: str) -> bool:
+        if name in left and name in right:
+            return left[name].digest != right[name].digest
+        return not (left.get(name) or right[name]).at_default
+
+    return sorted(name for name in left.keys() | right.keys() if differs(name))
+
+
+def differing(one: bytes, other: bytes) -> tuple[str, ...]:
+    """Name the parts in which two fingerprints differ, sorted.
+
+    Of a version that is not ours the parts cannot be read: then every part of the other is named.
+    """
+    left, right = _parts(one), _parts(other)
+    return tuple(_unequal(left, right) or sorted(left.keys() ^ right.keys()))
+
+
+def names(fingerprint: bytes) -> tuple[str, ...]:
+    """The names of a fingerprint's parts, sorted; none of a version that is not ours."""
+    return tuple(sorted(_parts(fingerprint)))
+
+
+def _parts(fingerprint: bytes) -> Parts:
+    parts: Parts = {}
+    if fingerprint[:1] not in (bytes((PLAIN,)), bytes((MARKED,))):
+        return parts
+    at = 1
+    while at < len(fingerprint):
+        head = int.from_bytes(fingerprint[at : at + 2], "big")
+        length = head & ~_AT_DEFAULT
+        name = fingerprint[at + 2 : at + 2 + length].decode()
+        at += 2 + length
+        parts[name] = Part(fingerprint[at : at + 32], bool(head & _AT_DEFAULT))
+        at += 32
+    return parts

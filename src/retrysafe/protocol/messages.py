@@ -1,0 +1,185 @@
+"""Messages: as they leave, wait, arrive and are given up; and what brokers made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from retrysafe.protocol.records import Micros
+
+
+class Envelope(NamedTuple):
+    """A message as it leaves: its bytes, and the attributes that CloudEvents 1.0 gives it.
+
+    ``id`` is the same on every attempt to publish it; consumers recognise it by ``source`` and ``id``. ``key`` is the
+    ``subject``: messages of one topic and key keep their order. ``type`` names what happened, with its major version.
+    ``sequence`` counts the changes of what ``key`` names. ``headers`` has the trace context of its writer.
+    """
+
+    id: str
+    topic: str
+    key: str | None
+    type: str
+    source: str
+    sequence: int | None
+    headers: Mapping[str, str]
+    payload: bytes
+    media_type: str
+
+
+class Queued(NamedTuple):
+    """A message as it lies in an outbox: its place in the order, its lane, and the attempts to publish it.
+
+    ``started`` counts the attempts that were begun, ``finished`` those that came to an end: what is missing died.
+    ``noted``: the store keeps a note of them. ``now`` is the store's time when it was read.
+    """
+
+    id: int
+    lane: int
+    created: Micros
+    started: int
+    finished: int
+    envelope: Envelope
+    now: Micros = 0
+    noted: bool = True
+
+
+class DeadLetter(NamedTuple):
+    """A message that was given up: its number, its attempts, what was said of the last one.
+
+    ``parked``: it is still at the head of its lane, which waits with it. ``consumer`` is who could not handle it;
+    empty for one that could not be published.
+    """
+
+    number: int
+    envelope: Envelope
+    started: int
+    finished: int
+    error: str
+    created: Micros
+    dead_at: Micros
+    now: Micros
+    parked: bool = False
+    consumer: str = ""
+
+
+class DeadLetterFilter(NamedTuple):
+    """Which dead letters are meant; None and the empty tuple mean any. ``error`` is a part of what was said."""
+
+    ids: tuple[str, ...] = ()
+    topic: str | None = None
+    key: str | None = None
+    type: str | None = None
+    error: str | None = None
+    consumer: str | None = None
+
+
+class Look(NamedTuple):
+    """A look at all messages: the lowest number, or None, and which transactions have ended and begun.
+
+    All transactions with numbers below ``ended`` have ended; all that had drawn the number of a message, and hold the
+    lock of its key, have numbers below ``begun``. Both are 0 where a database does not tell.
+    """
+
+    oldest: int | None
+    ended: int
+    begun: int
+
+
+class Backlog(NamedTuple):
+    """What waits in an outbox, of one topic: all of it, and of that what is due, as is nothing that is delayed.
+
+    Ages are seconds on the store's clock since the oldest was written.
+    """
+
+    topic: str
+    messages: int
+    oldest: float
+    due: int
+    oldest_due: float
+    paused: bool
+
+
+class RelaySeen(NamedTuple):
+    """A relay that has said it is there: how it holds buckets, for how long it runs, and seconds since it said so."""
+
+    name: str
+    hold: str
+    running: float
+    silent: float
+
+
+class PublishStatus(StrEnum):
+    """How a broker took a message.
+
+    Acked: it has it, as safely as it was asked to. Duplicate: it had it. Retryable: it refused this message; tried
+    again, and an attempt is spent. Rejected: it will never take this message. Unknown: nobody can tell, so it is sent
+    again under the same id; an attempt is spent only when it was published alone to a destination that takes others.
+
+    No attempt is spent, and nothing overtakes the message, when it is not the message's fault. Postponed: it was not
+    tried, or an attempt is still under way. Stalled: its destination takes nothing now (a queue that is full or
+    missing, lost its majority, does not confirm; an endpoint that answers 503); the relay leaves the destination
+    alone, lets one message at a time through as a probe, and goes on with all others. Unavailable: the broker as a
+    whole cannot be reached or takes nothing from anybody, and the relay rests.
+    """
+
+    ACKED = "acked"
+    DUPLICATE = "duplicate"
+    RETRYABLE = "retryable"
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"
+    POSTPONED = "postponed"
+    STALLED = "stalled"
+    UNAVAILABLE = "unavailable"
+
+
+class PublishResult(NamedTuple):
+    """How a broker took a message, what it said, and for how many seconds it wants to be left alone, at least."""
+
+    status: PublishStatus
+    error: str = ""
+    pause: float = 0.0
+
+
+class Delivery(NamedTuple):
+    """A message as a broker hands it out, once or again; ``tag`` is what its consumer settles it by.
+
+    ``partition`` is the queue or stream it came from, within which the broker keeps the order. ``redelivered``: the
+    broker says that it has, or may have, handed it out before; what it says is a hint, not a count.
+    """
+
+    envelope: Envelope
+    tag: Any
+    partition: str
+    redelivered: bool = False
+
+
+class Arrival(NamedTuple):
+    """A message as a consumer knows it: by its identity in the inbox, and by the key of its record.
+
+    The two are one, but for a second payload under a used id, which is a dead letter of its own.
+    """
+
+    identity: bytes
+    record_key: bytes
+    boundary: str
+    consumer: str
+    envelope: Envelope
+
+
+class InboxLetter(NamedTuple):
+    """A message that a consumer has given up; ``marked``: it is to be handled again."""
+
+    arrival: Arrival
+    letter: DeadLetter
+    marked: bool
+
+    @property
+    def place(self) -> Place:
+        """Where it stands among the others."""
+        return self.letter.dead_at, self.arrival.identity
+
+
+Place = tuple[Micros, bytes]
+"""Where a consumer's dead letter stands: when it died, and its identity."""

@@ -1,0 +1,102 @@
+"""Bringing a schema up to date, and finding out whether it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
+from retrysafe.protocol.asks import Ask, Steps, ask
+from retrysafe.protocol.requests import Query, Rows
+from retrysafe.protocol.store import RotatingStore, TransactionalStore
+
+
+class Migration(NamedTuple):
+    """One versioned step of a schema."""
+
+    version: int
+    name: str
+    statements: tuple[str, ...]
+
+
+@runtime_checkable
+class CreatedStore(Protocol):
+    """A store that knows by itself how it is created, without SQL."""
+
+    def create(self) -> Steps[list[Migration]]:
+        """Create what is missing; return what was done."""
+        ...
+
+
+def schema_version(store: TransactionalStore) -> Steps[int]:
+    """Return the schema's version, 0 when there is none."""
+    version: int | None = None
+    for request in store.schema_version():
+        version = yield from ask(request)
+        if version is None:
+            return 0
+    return version or 0
+
+
+def require(store: TransactionalStore, needed: int, migrate_with: str) -> Steps[None]:
+    """Raise `SchemaOutdated`, naming the command that helps, unless the schema is new enough."""
+    version = yield from schema_version(store)
+    if version < needed:
+        old = f"schema version {version}, this retrysafe needs {needed}"
+        found = old if version else "no retrysafe tables"
+        raise SchemaOutdated(f"The store has {found}. Run:  {migrate_with}")
+
+
+def check_partitions(store: RotatingStore, wanted: int) -> Steps[None]:
+    """Refuse to change how the records of an existing table are spread."""
+    found = len((yield from ask(store.partitions())))
+    if found != wanted:
+        has = f"has {found} partitions" if found else "is one plain table"
+        raise ConfigurationError(
+            f"retrysafe_records {has} already, and --partitions only creates it. To convert it, see "
+            '"Partitions" in the guide to sweeping.'
+        )
+
+
+def migrate(
+    store: TransactionalStore, migrations: Sequence[Migration], lock: Query | None, unlock: Query | None = None
+) -> Steps[list[Migration]]:
+    """Apply the migrations that are missing, all in one transaction where the database can; return them.
+
+    ``lock`` keeps two migrating processes apart where opening a transaction does not; ``unlock`` gives it
+    back where the end of the transaction does not.
+    """
+    yield from ask(store.begin())
+    if lock is not None:
+        yield from ask(Ask(lock, _locked))
+    try:
+        missing = yield from _apply(store, migrations)
+    except Exception:
+        if unlock is not None:
+            yield from ask(Ask(unlock, _ignore))
+        raise
+    yield from ask(store.commit())
+    if unlock is not None:
+        yield from ask(Ask(unlock, _ignore))
+    return missing
+
+
+def _apply(store: TransactionalStore, migrations: Sequence[Migration]) -> Steps[list[Migration]]:
+    version = yield from schema_version(store)
+    missing = [migration for migration in migrations if migration.version > version]
+    for migration in missing:
+        for statement in migration.statements:
+            yield from ask(Ask(Query(statement, {}), _ignore))
+        record = Query("INSERT INTO retrysafe_schema (version, name) VALUES (:version, :name)", migration._asdict())
+        yield from ask(Ask(record, _ignore))
+    return missing
+
+
+def _locked(answer: Rows) -> None:
+    """A lock that is a function's answer says 0 when somebody else kept it too long."""
+    if answer.rows and answer.rows[0][0] == 0:
+        raise StoreUnavailable("Another process is migrating, and has not ended in time. Nothing was changed.")
+
+
+def _ignore(answer: object) -> None:
+    return None

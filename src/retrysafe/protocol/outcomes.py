@@ -1,0 +1,107 @@
+"""What becomes of a record and its transaction when the guarded work ends, as one table.
+
+The rows are the ways in which work can end, the columns the ground on which its record stands.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from retrysafe.protocol.transitions import Transition
+
+
+class Ground(StrEnum):
+    """Where a record stands relative to the effect."""
+
+    OWN = "the boundary's own transaction"
+    JOINED = "the caller's transaction"
+    KEYED = "a lease, and downstream calls carry derived keys"
+    EXTERNAL = "a lease, and the effect cannot be recognised twice"
+
+
+class Ending(StrEnum):
+    """How guarded work ended."""
+
+    RETURNED = "it returned a result that can be stored"
+    UNENCODABLE = "it returned a result that cannot be stored"
+    DECLARED = "the handler declared a permanent failure with claim.fail()"
+    PERMANENT = "it raised one of the permanent= types"
+    TRANSIENT = "it raised anything else, or was cancelled"
+    NOT_EXECUTED = "it raised, and had said that no effect happened"
+    COMMITTED = "it raised, and had said that an effect happened"
+    REFUSED = "it answered with a refusal that is stored, such as an HTTP 4xx"
+
+
+class Answered(StrEnum):
+    """What an entry point says of an answer that the work gave instead of returning a value or raising."""
+
+    DONE = "the answer is the result"
+    REFUSED = "the work was refused, and the answer is to be stored"
+    FAILED = "the work failed, as if it had raised"
+    UNEXECUTED = "the work was not begun, and a retry may fare better"
+    ELSEWHERE = "the work was not begun, and is to be asked for elsewhere, as another request with the same key"
+
+
+class Transaction(StrEnum):
+    """What becomes of the boundary's own transaction."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    SAVEPOINT = "roll back to the savepoint, then commit"
+
+
+class Verdict(NamedTuple):
+    """The event to record, if any, and the fate of an own transaction."""
+
+    event: Transition | None
+    transaction: Transaction = Transaction.COMMIT
+
+
+_ROLLED_BACK = Verdict(None, Transaction.ROLLBACK)
+_COMPLETE, _FAIL, _DOUBT, _RELEASE = map(
+    Verdict, (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE)
+)
+_COMPLETE_ALONE = Verdict(Transition.COMPLETE, Transaction.SAVEPOINT)
+_FAIL_ALONE = Verdict(Transition.FAIL, Transaction.SAVEPOINT)
+_DOUBT_ALONE = Verdict(Transition.DOUBT, Transaction.SAVEPOINT)
+
+OUTCOMES: dict[Ending, tuple[Verdict, Verdict, Verdict, Verdict]] = {
+    #                     OWN           JOINED     KEYED      EXTERNAL
+    Ending.RETURNED: (_COMPLETE, _COMPLETE, _COMPLETE, _COMPLETE),
+    Ending.UNENCODABLE: (_ROLLED_BACK, _DOUBT, _COMPLETE, _COMPLETE),
+    Ending.DECLARED: (_FAIL_ALONE, _FAIL, _FAIL, _FAIL),
+    Ending.PERMANENT: (_FAIL_ALONE, _DOUBT, _FAIL, _FAIL),
+    Ending.TRANSIENT: (_ROLLED_BACK, _DOUBT, _RELEASE, _DOUBT),
+    Ending.NOT_EXECUTED: (_ROLLED_BACK, _RELEASE, _RELEASE, _RELEASE),
+    Ending.COMMITTED: (_DOUBT_ALONE, _DOUBT, _DOUBT, _DOUBT),
+    Ending.REFUSED: (_COMPLETE_ALONE, _COMPLETE, _COMPLETE, _COMPLETE),
+}
+_COLUMN = {ground: column for column, ground in enumerate(Ground)}
+
+
+def verdict(ending: Ending, ground: Ground) -> Verdict:
+    """Return what becomes of the record and its transaction."""
+    return OUTCOMES[ending][_COLUMN[ground]]
+
+
+def ending_of_error(*, permanent: bool, committed: bool, not_executed: bool) -> Ending:
+    """How work that raised has ended; what the handler said outranks the type of the exception."""
+    if committed:
+        return Ending.COMMITTED
+    if permanent:
+        return Ending.PERMANENT
+    return Ending.NOT_EXECUTED if not_executed else Ending.TRANSIENT
+
+
+def ending_of_answer(answered: Answered, *, committed: bool, not_executed: bool) -> Ending:
+    """How work that answered has ended; what the handler said of the effect outranks a failure, not a result."""
+    match answered:
+        case Answered.DONE:
+            return Ending.RETURNED
+        case Answered.REFUSED:
+            return Ending.NOT_EXECUTED if not_executed and not committed else Ending.REFUSED
+        case Answered.FAILED:
+            return ending_of_error(permanent=False, committed=committed, not_executed=not_executed)
+        case Answered.UNEXECUTED | Answered.ELSEWHERE:
+            return Ending.COMMITTED if committed else Ending.NOT_EXECUTED

@@ -1,0 +1,153 @@
+"""What a relay decides: in which order messages leave, and what follows from how the broker took each of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from retrysafe.protocol.backoff import Backoff
+from retrysafe.protocol.legible import legible
+from retrysafe.protocol.messages import PublishResult, PublishStatus, Queued
+
+
+class OnDead(StrEnum):
+    """What becomes of a lane whose message is given up."""
+
+    SKIP = "skip"
+    PARK = "park"
+
+
+class Rules(NamedTuple):
+    """How long a relay tries: attempts that came to an end, those that were begun, and the pauses between them."""
+
+    max_attempts: int = 10
+    max_crashes: int = 3
+    backoff: Backoff = Backoff(base=0.5, cap=300.0)
+    on_dead: OnDead = OnDead.SKIP
+
+
+class Delay(NamedTuple):
+    """A message that is tried again, and with it its lane, after so many seconds; None: when a person says so.
+
+    ``counted``: an attempt has been made for nothing.
+    """
+
+    queued: Queued
+    seconds: float | None
+    error: str
+    counted: bool = True
+
+
+class Death(NamedTuple):
+    """A message that is given up, and why."""
+
+    queued: Queued
+    error: str
+
+
+class Verdict(NamedTuple):
+    """What follows from the receptions of a wave."""
+
+    gone: list[Queued]
+    delayed: list[Delay]
+    dead: list[Death]
+    stalled: list[Queued]
+    """What its destination did not take, as it takes nothing now."""
+    withdrawn: list[Queued]
+    """That, and what was to follow a message that waits: no attempt was made."""
+    away: list[str]
+    """What the publisher said of a broker that takes nothing from anybody."""
+
+
+def nothing_yet() -> Verdict:
+    """A verdict on nothing."""
+    return Verdict([], [], [], [], [], [])
+
+
+def waves(queue: Iterable[Queued]) -> list[list[Queued]]:
+    """Messages that may be under way together: no two of one lane, each lane in its order.
+
+    A message follows the one before it in its lane only when that one has left: it cannot overtake it, however the
+    broker takes them.
+    """
+    found: list[list[Queued]] = []
+    depth: dict[int, int] = {}
+    for queued in queue:
+        at = depth.get(queued.lane, 0)
+        depth[queued.lane] = at + 1
+        if at == len(found):
+            found.append([])
+        found[at].append(queued)
+    return found
+
+
+MOST_COUNTED = 100_000
+"""Rows of an outbox that are counted, at most: a look must cost the same however much waits."""
+
+MOST_SAID = 2000
+"""Characters of an error that are kept."""
+
+
+def told(error: str) -> str:
+    """What was said, as every database takes it: without NUL and halves of characters, and not without end."""
+    return legible(error[:MOST_SAID])
+
+
+def answered(wave: Sequence[Queued], published: Sequence[PublishResult]) -> Sequence[PublishResult]:
+    """The receptions of a wave; a publisher that says too many or too few has said nothing of any."""
+    if len(published) == len(wave):
+        return published
+    error = f"The publisher was given {len(wave)} messages and said what became of {len(published)}."
+    return [PublishResult(PublishStatus.UNKNOWN, error)] * len(wave)
+
+
+LONGEST_PAUSE = 30 * 86400.0
+"""Seconds for which a publisher can have a message wait, at most: what it says may be a stranger's word."""
+
+
+def bounded_pause(pause: float) -> float:
+    """The seconds for which a publisher wants a message or a destination left alone, as far as that is obeyed."""
+    return min(max(pause, 0.0), LONGEST_PAUSE) if pause == pause else 0.0
+
+
+def judge(
+    wave: Sequence[Queued], published: Sequence[PublishResult], rules: Rules, chances: Iterable[float]
+) -> Verdict:
+    """What follows for each message of a wave from how the broker took it; ``chances`` are random in [0, 1)."""
+    verdict = nothing_yet()
+    for queued, (reception, said, pause), chance in zip(wave, published, chances, strict=False):
+        error = told(said)
+        if reception in (PublishStatus.ACKED, PublishStatus.DUPLICATE):
+            verdict.gone.append(queued)
+            continue
+        if reception is PublishStatus.UNAVAILABLE:
+            verdict.withdrawn.append(queued)
+            verdict.away.append(error)
+            continue
+        if reception is PublishStatus.STALLED:
+            verdict.stalled.append(queued)
+            verdict.withdrawn.append(queued)
+            continue
+        if reception is PublishStatus.POSTPONED:
+            verdict.delayed.append(Delay(queued, bounded_pause(pause), error, counted=False))
+            continue
+        spent = reception is PublishStatus.RETRYABLE and queued.finished + 1 >= rules.max_attempts
+        if reception is PublishStatus.REJECTED or spent:
+            _give_up(verdict, queued, error, rules)
+            continue
+        rest = max(bounded_pause(pause), rules.backoff.delay(queued.finished, chance))
+        verdict.delayed.append(Delay(queued, rest, error, counted=reception is not PublishStatus.UNKNOWN))
+    return verdict
+
+
+def crashed(queued: Queued, rules: Rules) -> bool:
+    """Whether this message was begun so often without an end that it seems to take its relay down with it."""
+    return queued.started - queued.finished >= rules.max_crashes
+
+
+def _give_up(verdict: Verdict, queued: Queued, error: str, rules: Rules) -> None:
+    if rules.on_dead is OnDead.PARK:
+        verdict.delayed.append(Delay(queued, None, error))
+    else:
+        verdict.dead.append(Death(queued, error))

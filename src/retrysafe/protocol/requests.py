@@ -1,0 +1,112 @@
+"""The request languages, shared by the stores that write them and the executors that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, BinaryIO, NamedTuple
+
+from retrysafe.protocol.records import Micros, Partition, Record
+
+
+class Query(NamedTuple):
+    """One SQL statement with ``:name`` parameters.
+
+    ``otherwise`` is performed, as a new statement, when this one gives no row. ``writes`` tells an
+    executor with separate lanes which one to use; ``control`` names transaction control, which
+    session objects perform by method rather than by text. ``refusals`` holds errors that are answers,
+    by SQLSTATE: a lock that another has, a savepoint that is gone; each with the statement to perform
+    instead, or None for an answer without rows. ``written`` reads what this statement has changed, if it
+    has changed anything, where the server does not return it.
+    """
+
+    sql: str
+    params: Mapping[str, Any]
+    otherwise: Query | None = None
+    writes: bool = True
+    control: str | None = None
+    refusals: Mapping[str, Query | None] = MappingProxyType({})
+    written: Query | None = None
+
+
+class Copy(NamedTuple):
+    """Rows in bulk, in PostgreSQL's binary format: ``chosen`` ones to the spool, or, if None, the spool to the table.
+
+    Rows that are put into a table which the same transaction has emptied are frozen: no snapshot misses them.
+    """
+
+    partition: Partition
+    chosen: str | None
+    spool: BinaryIO
+
+    @property
+    def sql(self) -> str:
+        """The statement, for libraries that are given one."""
+        if self.chosen is not None:
+            return f"COPY ({self.chosen}) TO STDOUT (FORMAT binary)"
+        return f"COPY {self.partition.quoted} FROM STDIN (FORMAT binary, FREEZE)"
+
+
+class Rows(NamedTuple):
+    """The answer to a Query: all rows, or for a statement without rows how many it changed."""
+
+    rows: list[tuple[Any, ...]]
+    affected: int
+
+
+class Script(NamedTuple):
+    """One Redis script by name, with the keys and arguments of this call."""
+
+    name: str
+    source: str
+    keys: tuple[bytes, ...]
+    args: tuple[Any, ...]
+
+
+class Scan(NamedTuple):
+    """One page of the Redis keys that match ``pattern``, and a script that is run for each of them.
+
+    ``lasting``: only for keys that would never expire by themselves.
+    """
+
+    pattern: bytes
+    cursor: str | None
+    size: int
+    script: Script
+    lasting: bool = False
+
+
+class Scanned(NamedTuple):
+    """The answer to a Scan: keys with what the script said of them, and where to go on (None: the end)."""
+
+    found: list[tuple[bytes, Any]]
+    cursor: str | None
+
+
+class Settings(NamedTuple):
+    """What every Redis master tells of itself, and these of its configuration; what it refuses to tell is missing.
+
+    The answer is one mapping of names to texts for each master.
+    """
+
+    names: tuple[str, ...]
+
+
+class Call(NamedTuple):
+    """One DynamoDB call. Error codes that are ``expected`` are answers; ``waits``: it names a waiter of the library."""
+
+    operation: str
+    arguments: Mapping[str, Any]
+    expected: frozenset[str] = frozenset()
+    waits: bool = False
+
+
+class Answer(NamedTuple):
+    """The answer to a Call: an error code that was expected, or None, and the response with it."""
+
+    refused: str | None
+    response: Mapping[str, Any]
+
+
+Step = Callable[[dict[bytes, Record], Micros], Any]
+"""A request to the memory store: a step over its records at a time."""

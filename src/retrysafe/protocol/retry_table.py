@@ -1,0 +1,97 @@
+"""What a retry meets: found by taking a record through the transition table and asking for the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from retrysafe.protocol import transitions
+from retrysafe.protocol.decisions import Decision, decide
+from retrysafe.protocol.outcomes import Ending, Ground, verdict
+from retrysafe.protocol.records import Clocks, Effects, Held, OnExpired, Record, Standing, StoredResult, Want
+from retrysafe.protocol.transitions import RULES, Transition
+
+ANSWERS: dict[Decision, str] = {
+    Decision.TAKE: "runs the work",
+    Decision.REPLAY: "gets the stored result",
+    Decision.REPLAY_FAILURE: "gets the stored failure (StoredFailure)",
+    Decision.BUSY: "is told that an attempt is running (InProgress)",
+    Decision.DOUBT: "is refused until somebody settles the key (OutcomeUnknown)",
+    Decision.REUSED: "is refused (KeyReused)",
+    Decision.EXPIRED: "is refused (KeyExpired)",
+}
+"""What each decision means for the caller, where the boundary does not say otherwise."""
+WITHHELD = "is told that the result could not be stored (ResultNotEncodable)"
+
+EFFECTS: dict[Ground, Effects] = {
+    Ground.OWN: "transactional",
+    Ground.JOINED: "transactional",
+    Ground.KEYED: "keyed",
+    Ground.EXTERNAL: "external",
+}
+_CLOCKS = Clocks(lease=10, window=20, memory=30)
+_PAYLOAD, _OTHER = b"a payload", b"another payload"
+
+
+class Prospect(NamedTuple):
+    """A situation, the record that it leaves if any, and what the next caller with this key gets."""
+
+    situation: str
+    standing: Standing
+    decision: Decision
+    withheld: bool = False
+
+
+def retry(record: Record, on_expired: OnExpired = "new") -> Decision:
+    """What a retry with the same payload meets now; an attempt that died in doubt is marked unknown on the way."""
+    decision = decide(record, _want(record.effects, record.fingerprint, on_expired))
+    return Decision.DOUBT if decision is Decision.SUSPECT else decision
+
+
+def prospects(ground: Ground, on_expired: OnExpired) -> Iterator[Prospect]:
+    """What a retry meets after every way in which work can end or be met on this ground."""
+    want = _want(EFFECTS[ground], _PAYLOAD, on_expired)
+    running = transitions.first_claim(want._replace(attempt="first"), now=0)
+    held = Held(running.key, running.attempt, running.token, _CLOCKS, want.transactional)
+    done = transitions.settle(running, held, Transition.COMPLETE, StoredResult(b"", "", 0), now=1)
+
+    def prospect(situation: str, record: Record | None, fingerprint: bytes = _PAYLOAD) -> Prospect:
+        if record is None:
+            return Prospect(situation, Standing.ABSENT, Decision.TAKE)
+        if decide(record, _want(record.effects, fingerprint, on_expired)) is Decision.SUSPECT:
+            record = transitions.resolve(record, record, Transition.SUSPECT, None, _CLOCKS, record.now)
+        met = decide(record, _want(record.effects, fingerprint, on_expired))
+        withheld = record.result is not None and record.result.body is None
+        return Prospect(situation, record.standing, met, withheld)
+
+    for ending in Ending:
+        event = verdict(ending, ground).event
+        stored = StoredResult(None if ending is Ending.UNENCODABLE else b"", "", 0)
+        yield prospect(ending.value, None if event is None else transitions.settle(running, held, event, stored, now=1))
+    in_transaction = want.transactional
+    yield prospect("its process died", None if in_transaction else _at(running, 10))
+    yield prospect("it is still running", running)
+    yield prospect("it is paused for longer than its lease", running if in_transaction else _at(running, 10))
+    yield prospect("the window is over", _at(done, done.expires))
+    yield prospect("the memory is over", _at(done, done.tombstone_until))
+    yield prospect("the same key comes with another payload", _at(done, 2), _OTHER)
+
+
+def possible(record: Record) -> tuple[Transition, ...]:
+    """What a person may do about a record now: resolve it, or expire it."""
+    events = (Transition.RESOLVE_COMPLETED, Transition.RESOLVE_FAILED, Transition.RESOLVE_RELEASED, Transition.EXPIRE)
+    standing = Standing.UNKNOWN if in_doubt(record) else record.standing
+    return tuple(event for event in events if standing in RULES[event].sources)
+
+
+def in_doubt(record: Record) -> bool:
+    """Whether nobody knows the outcome: it is unknown, or its attempt died and may have had its effect."""
+    return record.standing in (Standing.UNKNOWN, Standing.LAPSED) and retry(record) is Decision.DOUBT
+
+
+def _at(record: Record, now: int) -> Record:
+    return record._replace(now=now)
+
+
+def _want(effects: Effects, fingerprint: bytes, on_expired: OnExpired) -> Want:
+    return Want(b"", "", "", "", fingerprint, "", effects, _CLOCKS, on_expired)

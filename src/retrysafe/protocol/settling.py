@@ -1,0 +1,60 @@
+"""Ending an attempt: complete, fail, doubt or release, and settling what ended in doubt."""
+
+from __future__ import annotations
+
+from retrysafe.errors import StoreUnavailable
+from retrysafe.protocol.asks import Steps, ask
+from retrysafe.protocol.records import Clocks, Held, Record, Standing, StoredResult
+from retrysafe.protocol.store import Store
+from retrysafe.protocol.transitions import RULES, Transition
+
+
+def settle(store: Store, held: Held, event: Transition, result: StoredResult | None = None) -> Steps[bool]:
+    """Let the owner settle its record; False when the record is no longer its own.
+
+    A lost reply is read back: a record that is already where it should be, by this attempt and
+    token and with this result, was settled by us.
+    """
+    if (yield from ask(store.settle(held, event, result), again=not held.transactional)):
+        return True
+    record = yield from ask(store.read(held.key))
+    return (
+        record is not None
+        and (record.attempt, record.token) == (held.attempt, held.token)
+        and record.state is RULES[event].target
+        and record.result == result
+    )
+
+
+def resolve(store: Store, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Steps[bool]:
+    """Settle an unknown record that is still as seen; False when it has changed meanwhile.
+
+    A lost reply is read back: the record as it would be by this, one version on, was settled by this.
+    """
+    if seen.standing is not Standing.UNKNOWN:
+        return False
+    request = store.resolve(seen, event, result, clocks)
+    try:
+        return (yield from ask(request))
+    except StoreUnavailable as error:
+        if error.unsent:
+            raise
+        if (yield from ask(request)):
+            return True
+    record = yield from ask(store.read(seen.key))
+    return (
+        record is not None
+        and (record.attempt, record.version) == (seen.attempt, seen.version + 1)
+        and record.state is RULES[event].target
+        and record.result == result
+    )
+
+
+def suspect(store: Store, seen: Record, clocks: Clocks) -> Steps[bool]:
+    """Mark an attempt whose lease has lapsed as in doubt; False when the record has changed meanwhile."""
+    return (yield from ask(store.resolve(seen, Transition.SUSPECT, None, clocks)))
+
+
+def read(store: Store, key: bytes) -> Steps[Record | None]:
+    """Return the record of a key."""
+    return (yield from ask(store.read(key), again=True))

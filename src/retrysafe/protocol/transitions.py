@@ -1,0 +1,215 @@
+"""The state machine as data: which event takes a record from where to where, and under whose guard.
+
+Stores build their conditions from this table, the memory store executes it, and the diagram in the
+documentation is drawn from it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from retrysafe.errors import ConfigurationError, IllegalTransition, ResultUnreadable
+from retrysafe.protocol.records import Clocks, Held, Micros, Outcome, Record, Standing, State, StoredResult, Want
+
+
+class Transition(StrEnum):
+    """Everything that can happen to a record."""
+
+    CLAIM = "claim"
+    RENEW = "renew"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    DOUBT = "doubt"
+    RELEASE = "release"
+    SUSPECT = "suspect"
+    RESOLVE_COMPLETED = "resolve completed"
+    RESOLVE_FAILED = "resolve failed"
+    RESOLVE_RELEASED = "resolve released"
+    EXPIRE = "expire"
+    SWEEP = "sweep"
+
+
+class Guard(StrEnum):
+    """What a write is conditional on, beside the standing of the record."""
+
+    VACANT = "no record is there"
+    SEEN = "the record is unchanged since it was seen: same attempt and version"
+    OWNER = "the record is this attempt's: same attempt and fencing token"
+    CLOCK = "the store's clock alone"
+
+
+class Rule(NamedTuple):
+    """One event: from which standings it leads to which state, under which guard."""
+
+    sources: frozenset[Standing]
+    target: State | None
+    guard: Guard
+
+
+def _rule(target: State | None, guard: Guard, *sources: Standing) -> Rule:
+    return Rule(frozenset(sources), target, guard)
+
+
+_CLAIMABLE = (Standing.RELEASED, Standing.LAPSED, Standing.EXPIRED, Standing.FORGOTTEN)
+_UNSETTLED = (Standing.RUNNING, Standing.LAPSED, Standing.UNKNOWN)
+_RUNNING = (Standing.RUNNING, Standing.LAPSED)
+_REMEMBERED = (Standing.COMPLETED, Standing.FAILED, Standing.RELEASED, Standing.EXPIRED)
+
+VACANT_CLAIM = _rule(State.RUNNING, Guard.VACANT, Standing.ABSENT)
+"""The one rule for a key without a record; every other claim names the record it saw."""
+
+RULES: dict[Transition, Rule] = {
+    Transition.CLAIM: _rule(State.RUNNING, Guard.SEEN, *_CLAIMABLE),
+    Transition.RENEW: _rule(State.RUNNING, Guard.OWNER, Standing.RUNNING),
+    Transition.COMPLETE: _rule(State.COMPLETED, Guard.OWNER, *_UNSETTLED),
+    Transition.FAIL: _rule(State.FAILED, Guard.OWNER, *_UNSETTLED),
+    Transition.DOUBT: _rule(State.UNKNOWN, Guard.OWNER, *_RUNNING),
+    Transition.RELEASE: _rule(State.RELEASED, Guard.OWNER, *_RUNNING),
+    Transition.SUSPECT: _rule(State.UNKNOWN, Guard.SEEN, Standing.LAPSED),
+    Transition.RESOLVE_COMPLETED: _rule(State.COMPLETED, Guard.SEEN, Standing.UNKNOWN),
+    Transition.RESOLVE_FAILED: _rule(State.FAILED, Guard.SEEN, Standing.UNKNOWN),
+    Transition.RESOLVE_RELEASED: _rule(State.RELEASED, Guard.SEEN, Standing.UNKNOWN),
+    Transition.EXPIRE: _rule(State.RELEASED, Guard.SEEN, *_REMEMBERED),
+    Transition.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN),
+}
+
+
+RESOLUTIONS: dict[Outcome, Transition] = {
+    "completed": Transition.RESOLVE_COMPLETED,
+    "failed": Transition.RESOLVE_FAILED,
+    "released": Transition.RESOLVE_RELEASED,
+}
+
+
+def resolution(outcome: Outcome) -> Transition:
+    """The event by which a person settles an unknown record as ``outcome``."""
+    if outcome not in RESOLUTIONS:
+        raise ConfigurationError(f"outcome={outcome!r}: expected one of {', '.join(RESOLUTIONS)}.")
+    return RESOLUTIONS[outcome]
+
+
+def state_of(stored: str) -> State:
+    """The state that a record was written in; raise `ResultUnreadable` for one that is not of this version."""
+    try:
+        return State(stored)
+    except ValueError:
+        raise ResultUnreadable(f"Its record is {stored!r}, which only a newer retrysafe understands.") from None
+
+
+def check(event: Transition, standing: Standing) -> Rule:
+    """Return the rule for ``event`` at ``standing``; raise `IllegalTransition` if there is none."""
+    rule = VACANT_CLAIM if event is Transition.CLAIM and standing is Standing.ABSENT else RULES[event]
+    if standing not in rule.sources:
+        raise IllegalTransition(f"{event.value!r} is not possible for a key that is {standing.value}.")
+    return rule
+
+
+def next_token(previous: int, now: Micros) -> int:
+    """The fencing token of a new claim: above every token before, even if the record was swept."""
+    return max(previous + 1, now)
+
+
+def first_claim(want: Want, now: Micros) -> Record:
+    """The record of the first attempt for a key.
+
+    Its version starts at its token, so that no version comes again after a sweep.
+    """
+    check(Transition.CLAIM, Standing.ABSENT)
+    clocks, token = want.clocks, next_token(0, now)
+    return Record(
+        key=want.key,
+        boundary=want.boundary,
+        scope=want.scope,
+        operation=want.operation,
+        fingerprint=want.fingerprint,
+        state=State.RUNNING,
+        attempt=want.attempt,
+        token=token,
+        attempts=1,
+        effects=want.effects,
+        lease_until=now + clocks.lease + clocks.margin,
+        created=now,
+        updated=now,
+        expires=now + clocks.window,
+        tombstone_until=now + clocks.memory,
+        version=token,
+        result=None,
+        now=now,
+    )
+
+
+def started_before(seen: Record) -> int:
+    """How many attempts of the same intent were started before a claim on ``seen``."""
+    fresh = seen.standing in (Standing.EXPIRED, Standing.FORGOTTEN)
+    return 0 if fresh else seen.attempts
+
+
+def kept_fingerprint(want: Want, seen: Record) -> bytes:
+    """The fingerprint after a claim on ``seen``: a claim without a payload does not erase the one that is there."""
+    fresh = seen.standing in (Standing.EXPIRED, Standing.FORGOTTEN)
+    return want.fingerprint if fresh else want.fingerprint or seen.fingerprint
+
+
+def claim_again(record: Record, want: Want, seen: Record, now: Micros) -> Record:
+    """The record after a new attempt has claimed a key that had a record."""
+    check(Transition.CLAIM, record.standing_at(now))
+    _match_seen(record, seen)
+    return first_claim(want, now)._replace(
+        fingerprint=kept_fingerprint(want, seen),
+        token=next_token(record.token, now),
+        attempts=started_before(seen) + 1,
+        created=record.created,
+        version=record.version + 1,
+    )
+
+
+def settle(record: Record, held: Held, event: Transition, result: StoredResult | None, now: Micros) -> Record:
+    """The record after its own attempt completed, failed, doubted or released it."""
+    rule = check(event, record.standing_at(now))
+    _match_owner(record, held)
+    assert rule.target is not None
+    return _written(record, rule.target, result, held.clocks, now)
+
+
+def resolve(
+    record: Record, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks, now: Micros
+) -> Record:
+    """The record after somebody else (a duplicate, a probe, a person) settled what was seen.
+
+    To `Event.EXPIRE` belong clocks without a window, so that the key is expired from now on.
+    """
+    rule = check(event, record.standing_at(now))
+    _match_seen(record, seen)
+    assert rule.target is not None
+    return _written(record, rule.target, result, clocks, now)
+
+
+def renew(record: Record, held: Held, now: Micros) -> Record:
+    """The record with its lease extended from now."""
+    check(Transition.RENEW, record.standing_at(now))
+    _match_owner(record, held)
+    renewed = _written(record, State.RUNNING, record.result, held.clocks, now)
+    return renewed._replace(lease_until=now + held.clocks.lease + held.clocks.margin)
+
+
+def _written(record: Record, target: State, result: StoredResult | None, clocks: Clocks, now: Micros) -> Record:
+    return record._replace(
+        state=target,
+        result=result,
+        updated=now,
+        expires=now + clocks.window,
+        tombstone_until=now + clocks.memory,
+        version=record.version + 1,
+        now=now,
+    )
+
+
+def _match_owner(record: Record, held: Held) -> None:
+    if (record.attempt, record.token) != (held.attempt, held.token):
+        raise IllegalTransition("The record belongs to another attempt.")
+
+
+def _match_seen(record: Record, seen: Record) -> None:
+    if (record.attempt, record.version) != (seen.attempt, seen.version):
+        raise IllegalTransition("The record has changed since it was seen.")

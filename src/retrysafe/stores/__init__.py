@@ -1,1 +1,0 @@
-"""What to ask of each kind of store: pure renderings of the transition table."""
