@@ -7,15 +7,18 @@ from typing import Any
 
 import retrysafe
 from docparts.markdown import paragraphs, prose, signature, table, type_
-from retrysafe import ports
 from retrysafe.admin.operator import Clock, Operator, Status
 from retrysafe.errors import RetrysafeError
 from retrysafe.http import client
 from retrysafe.http.conditional import ETag, etag_of, evaluate
+from retrysafe.protocol.codec import Codec
+from retrysafe.protocol.events import Observer, Watch
 from retrysafe.protocol.resolving import Change
+from retrysafe.protocol.store import Capabilities
 
 API = ("Boundary", "Claim", "Keyring", "Quota", "current", "layered", "reject", "wait")
 PORTS = ("Codec", "JSONCodec", "StoredResult", "Observer", "Event", "Watch", "LoggingObserver")
+SEAMS: dict[str, Any] = {"Codec": Codec, "Observer": Observer, "Watch": Watch}
 
 
 def errors() -> str:
@@ -54,7 +57,7 @@ def api() -> str:
 
 def extension_points() -> str:
     """The names that users implement or replace."""
-    return "\n".join(reference(name, getattr(retrysafe, name, None) or getattr(ports, name)) for name in PORTS)
+    return "\n".join(reference(name, getattr(retrysafe, name, None) or SEAMS[name]) for name in PORTS)
 
 
 def operator() -> str:
@@ -79,7 +82,7 @@ def http_client() -> str:
 
 def capability_fields() -> str:
     """What a store declares."""
-    return prose(ports.Capabilities.__doc__)
+    return prose(Capabilities.__doc__)
 
 
 def conditional() -> str:
