@@ -62,7 +62,7 @@ _HOMES = {
     "SyncHarness": "harness",
     "aassert_once": "asserting",
     "aconcurrently": "duplicates",
-    "age": "ageing",
+    "age": "time_travel",
     "assert_once": "asserting",
     "concurrently": "duplicates",
     "crash_points": "crashing",
