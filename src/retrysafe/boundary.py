@@ -17,7 +17,7 @@ from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint
 from retrysafe.claims.encryption import Bound, Keyring, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.outcome import encode_result, is_permanent
-from retrysafe.claims.settings import Terms, Waiters, clocks_of, reject
+from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, reject
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import keys
 from retrysafe.protocol.asks import Steps
@@ -25,6 +25,7 @@ from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import (
+    ClaimRequest,
     Clocks,
     Concurrency,
     Duration,
@@ -37,7 +38,6 @@ from retrysafe.protocol.records import (
     Reject,
     StoredResult,
     Wait,
-    Want,
 )
 from retrysafe.protocol.resolving import settle_doubt
 from retrysafe.protocol.transitions import RULES, resolution
@@ -130,7 +130,7 @@ class Boundary:
         self.owners: dict[str, key_spaces.Owner] = {}
         """Who claims keys under each operation."""
         self._guarded: dict[str, Guarded] = {}
-        self._terms = Terms(
+        self._settings = BoundarySettings(
             name=name,
             backend=backend,
             clocks=clocks,
@@ -149,7 +149,7 @@ class Boundary:
             encryption=encryption,
             quota=quota,
         )
-        self._entry = self._terms
+        self._entry = self._settings
         """The same for the entry point that claimed last."""
         key_spaces.enter(self)
         backend.users += 1
@@ -158,38 +158,38 @@ class Boundary:
     @property
     def name(self) -> str:
         """The boundary's name."""
-        return self._terms.name
+        return self._settings.name
 
     @property
     def effects(self) -> Effects:
         """Which effects the boundary covers."""
-        return self._terms.effects
+        return self._settings.effects
 
     @property
     def patience(self) -> float:
         """Seconds for which a simultaneous duplicate waits at most."""
-        concurrency = self._terms.concurrency
+        concurrency = self._settings.concurrency
         return concurrency.seconds if isinstance(concurrency, Wait) else 0.0
 
     @property
     def largest_result(self) -> int | None:
         """How many bytes of a result the store can keep; None when there is no limit of its own."""
-        return self._terms.largest_result
+        return self._settings.largest_result
 
     @property
     def address(self) -> str:
         """Where the store is, without a password."""
-        return self._terms.backend.address
+        return self._settings.backend.address
 
     @property
     def window(self) -> float:
         """Seconds for which a retry is recognised."""
-        return self._terms.clocks.window / 1e6
+        return self._settings.clocks.window / 1e6
 
     @property
     def serves_async(self) -> bool:
         """Whether the store can be asked on an event loop; if not, it is asked in threads there."""
-        return self._terms.backend.serves_async
+        return self._settings.backend.serves_async
 
     @property
     def alias(self) -> str | None:
@@ -197,16 +197,16 @@ class Boundary:
 
         None for every other store.
         """
-        return self._terms.backend.alias
+        return self._settings.backend.alias
 
     @property
     def backend(self) -> Backend:
         """The store with its clients, for entry points that keep more in it than records."""
-        return self._terms.backend
+        return self._settings.backend
 
     def agreed(self) -> Mapping[str, object]:
         """The settings that boundaries of one name must have in common unless they are ``shared``, by name."""
-        terms = self._terms
+        terms = self._settings
         return {
             "effects": terms.effects,
             "window": terms.clocks.window,
@@ -217,19 +217,19 @@ class Boundary:
 
     def restarts(self, error: BaseException) -> bool:
         """Whether ``error`` means that the database wants the whole transaction again."""
-        return self._terms.backend.restarts(error)
+        return self._settings.backend.restarts(error)
 
     def is_permanent(self, error: BaseException) -> bool:
         """Whether an error of the work is stored and replayed as a failure, by its type."""
-        return is_permanent(error, self._terms)
+        return is_permanent(error, self._settings)
 
     def tenant(self) -> str:
         """The scope of claims that name none."""
-        return self._terms.scope_of(None)
+        return self._settings.scope_of(None)
 
     def dropped_by(self, outer: Boundary) -> list[str]:
         """Names of the arguments that would be ignored if ``outer`` kept a record in this boundary's place."""
-        ours, theirs = self._terms, outer._terms
+        ours, theirs = self._settings, outer._settings
         compared = [
             "clocks",
             "concurrency",
@@ -249,7 +249,7 @@ class Boundary:
         return dropped
 
     def __repr__(self) -> str:
-        terms = self._terms
+        terms = self._settings
         return (
             f"Boundary({terms.name!r}, store={self.address!r}, window={terms.clocks.window / 1e6:g} s, "
             f"concurrency={terms.concurrency!r}, effects={terms.effects!r})"
@@ -304,7 +304,7 @@ class Boundary:
             named = operation or key_spaces.default_operation(function)
             heir = self._inherit if operation is None and key_spaces.is_method(function) else None
             given = operation is not None
-            guarded = Guarded(self._terms, self.open, function, key, payload, named, heir, named=given)
+            guarded = Guarded(self._settings, self.open, function, key, payload, named, heir, named=given)
             wrapped: Callable[P, R] = wrap(guarded)
             self.take_operation(named, function, shared=shared)
             self._guarded.setdefault(named, guarded)
@@ -335,7 +335,7 @@ class Boundary:
 
         The codec is the boundary's unless one is given; ``annotation`` is handed to it.
         """
-        terms = self._terms if codec is None else self._with(codec)
+        terms = self._settings if codec is None else self._with(codec)
         if self.closed:
             raise ConfigurationError(f"Boundary {self.name!r} has been closed.")
         if tx is not None and terms.effects != "transactional":
@@ -356,20 +356,22 @@ class Boundary:
     @property
     def opens_many(self) -> bool:
         """Whether `open_many` can be used: in transactions, on a store that can, with nothing to count or encrypt."""
-        terms = self._terms
+        terms = self._settings
         plain = terms.quota is None and terms.encryption is None and terms.backend.near is None
         return plain and terms.effects == "transactional" and getattr(terms.backend.store, "CLAIMS_MANY", False)
 
     def lookup(self, key: Key, *, operation: str) -> bytes:
         """The key under which the record of a claim with this key is stored."""
-        return keys.lookup(self._terms.secret, self.name, self.tenant(), operation, keys.parse(key))
+        return keys.lookup(self._settings.secret, self.name, self.tenant(), operation, keys.parse(key))
 
-    def _want(self, key: str, operation: str, fingerprint: bytes | Fingerprint, scope: str | None = None) -> Want:
+    def _want(
+        self, key: str, operation: str, fingerprint: bytes | Fingerprint, scope: str | None = None
+    ) -> ClaimRequest:
         """What an attempt at a key asks for."""
-        terms = self._terms
+        terms = self._settings
         scope_text = terms.scope_of(scope)
         print_ = fingerprint if isinstance(fingerprint, Fingerprint) else Fingerprint(fingerprint)
-        return Want(
+        return ClaimRequest(
             key=keys.lookup(terms.secret, terms.name, scope_text, operation, key),
             boundary=terms.name,
             scope=scope_text,
@@ -394,13 +396,13 @@ class Boundary:
 
     def emit(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:
         """Tell the observers, as an entry point does, of something that came to no claim, or outlives it."""
-        self._terms.emit(name, operation, key, "", fields)
+        self._settings.emit(name, operation, key, "", fields)
 
-    def _with(self, codec: Codec) -> Terms:
+    def _with(self, codec: Codec) -> BoundarySettings:
         """The terms with the codec of an entry point, which is the same one for every claim."""
         terms = self._entry
         if terms.codec is not codec:
-            terms = self._entry = self._terms._replace(codec=codec)
+            terms = self._entry = self._settings._replace(codec=codec)
         return terms
 
     # ------------------------------------------------------------ settling doubt
@@ -421,7 +423,7 @@ class Boundary:
         `claim`; for a function guarded by `once` it is that function's operation. Returns False when the
         key is not unknown (any more).
         """
-        return run(self._resolving(key, outcome, result, operation, scope), self._terms.backend.client())
+        return run(self._resolving(key, outcome, result, operation, scope), self._settings.backend.client())
 
     async def aresolve(
         self,
@@ -433,12 +435,12 @@ class Boundary:
         scope: str | None = None,
     ) -> bool:
         """`resolve` for async code."""
-        return await arun(self._resolving(key, outcome, result, operation, scope), self._terms.backend.aclient())
+        return await arun(self._resolving(key, outcome, result, operation, scope), self._settings.backend.aclient())
 
     def _resolving(
         self, key: Key, outcome: Outcome, result: Any, operation: str | None, scope: str | None
     ) -> Steps[bool]:
-        terms = self._terms
+        terms = self._settings
         event = resolution(outcome)
         named = operation or self.name
         scope_text = terms.scope_of(scope)
@@ -463,7 +465,7 @@ class Boundary:
 
     def _encode_answer(self, result: Any, annotation: Any) -> StoredResult:
         try:
-            return encode_result(self._terms.codec, result, annotation, self._terms.largest_result)
+            return encode_result(self._settings.codec, result, annotation, self._settings.largest_result)
         except ResultNotEncodable as error:
             raise ConfigurationError(
                 f"result= cannot be stored, so the key is still unknown. {error.detail}. Name the operation= whose "
@@ -475,18 +477,18 @@ class Boundary:
     def close(self) -> None:
         """Close the connections that no other boundary uses."""
         if self._leave():
-            self._terms.backend.close()
+            self._settings.backend.close()
 
     async def aclose(self) -> None:
         """`close` for async code: also closes what the running loop has opened."""
         if self._leave():
-            await self._terms.backend.aclose()
+            await self._settings.backend.aclose()
 
     def _leave(self) -> bool:
         if self.closed:
             return False
         self.closed = True
-        return registry.leave(self._terms.backend)
+        return registry.leave(self._settings.backend)
 
 
 def _check_choices(name: object, concurrency: object, effects: str, on_expired: str, on_missing: str) -> None:

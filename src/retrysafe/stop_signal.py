@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Bell:
+class StopSignal:
     """Rung once and for good; nudged, it only ends the wait that is under way, or the next one.
 
     A simple queue, since an event must not be set by a signal handler of the very thread that waits for it.

@@ -360,7 +360,7 @@ def test_the_migration_of_mysql_can_be_repeated(mysql: str) -> None:
 
 def test_counting_takes_the_index(file: Path) -> None:
     made = boundary(file, quota=Quota(rate="2/1h", outstanding=5))
-    store: Any = made._terms.backend.store
+    store: Any = made._settings.backend.store
     params = {"quota": b"", "period": 1, "rate_before": 1, "kept_before": 4, "key": b""}
     with closing(sqlite3.connect(file)) as database:
         plan = [

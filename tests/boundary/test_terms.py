@@ -96,7 +96,7 @@ class Timed:
 
     def use(self, **terms: Any) -> None:
         """Replace some of the boundary's terms."""
-        self.boundary._terms = self.boundary._terms._replace(**terms)
+        self.boundary._settings = self.boundary._settings._replace(**terms)
 
     def names(self) -> list[str]:
         return [occurrence.name for occurrence in self.seen]
@@ -296,7 +296,7 @@ def test_leased_failures(effects: Any, said: str | None, state: str, error: type
         if said is not None:
             getattr(claim, said)()
         raise error
-    (record,) = timed.boundary._terms.backend.client().records.values()  # type: ignore[attr-defined]
+    (record,) = timed.boundary._settings.backend.client().records.values()  # type: ignore[attr-defined]
     assert record.state == state
 
 

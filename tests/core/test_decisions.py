@@ -8,37 +8,37 @@ import pytest
 
 from retrysafe.protocol.decisions import Decision, decide
 from retrysafe.protocol.fingerprint import agree
-from retrysafe.protocol.records import Effects, Fingerprint, OnExpired, Record, Standing
+from retrysafe.protocol.records import EffectiveState, Effects, Fingerprint, OnExpired, Record
 from tests.core.test_transitions import at, want
 
 MODES: tuple[Effects, ...] = ("transactional", "keyed", "external")
-STANDINGS = [standing for standing in Standing if standing is not Standing.ABSENT]
+STANDINGS = [standing for standing in EffectiveState if standing is not EffectiveState.ABSENT]
 
 
 def expected(record: Record, on_expired: OnExpired, same: bool) -> Decision:
     """The rows of DESIGN.md, written out by hand."""
-    standing = record.standing
-    if standing is Standing.FORGOTTEN:
+    standing = record.effective_state
+    if standing is EffectiveState.FORGOTTEN:
         return Decision.TAKE
-    if standing is Standing.EXPIRED:
+    if standing is EffectiveState.EXPIRED:
         return Decision.TAKE if on_expired == "new" else Decision.EXPIRED
     if not same:
         return Decision.REUSED
-    if standing is Standing.LAPSED:
+    if standing is EffectiveState.LAPSED:
         return Decision.TAKE if record.effects == "keyed" else Decision.SUSPECT
     return {
-        Standing.RUNNING: Decision.BUSY,
-        Standing.COMPLETED: Decision.REPLAY,
-        Standing.FAILED: Decision.REPLAY_FAILURE,
-        Standing.UNKNOWN: Decision.DOUBT,
-        Standing.RELEASED: Decision.TAKE,
+        EffectiveState.RUNNING: Decision.BUSY,
+        EffectiveState.COMPLETED: Decision.REPLAY,
+        EffectiveState.FAILED: Decision.REPLAY_FAILURE,
+        EffectiveState.UNKNOWN: Decision.DOUBT,
+        EffectiveState.RELEASED: Decision.TAKE,
     }[standing]
 
 
 @pytest.mark.parametrize(("standing", "effects", "same"), list(product(STANDINGS, MODES, (True, False))))
 @pytest.mark.parametrize("on_expired", ["new", "refuse"])
 def test_every_record_of_another_attempt(
-    standing: Standing, effects: Effects, same: bool, on_expired: OnExpired
+    standing: EffectiveState, effects: Effects, same: bool, on_expired: OnExpired
 ) -> None:
     record = at(standing, effects=effects)
     mine = want(effects=effects, on_expired=on_expired, fingerprint=b"print" if same else b"another")
@@ -46,29 +46,29 @@ def test_every_record_of_another_attempt(
 
 
 @pytest.mark.parametrize("standing", STANDINGS)
-def test_ones_own_record_is_recognised_while_it_runs(standing: Standing) -> None:
+def test_ones_own_record_is_recognised_while_it_runs(standing: EffectiveState) -> None:
     """The reply to the claim was lost, or a duplicate of the claim came first."""
     record = at(standing)
     mine = decide(record, want(attempt=record.attempt)) is Decision.MINE
-    assert mine == (standing in (Standing.RUNNING, Standing.LAPSED))
+    assert mine == (standing in (EffectiveState.RUNNING, EffectiveState.LAPSED))
 
 
 @pytest.mark.parametrize("standing", STANDINGS)
-def test_a_live_attempt_is_never_taken_over(standing: Standing) -> None:
+def test_a_live_attempt_is_never_taken_over(standing: EffectiveState) -> None:
     """River's rescuer, Oban Lifeline: live jobs are run again after a hard age cap."""
     if decide(at(standing), want()) is Decision.TAKE:
-        assert standing is not Standing.RUNNING
+        assert standing is not EffectiveState.RUNNING
 
 
 @pytest.mark.parametrize("effects", MODES)
 def test_an_outcome_in_doubt_is_never_run_again_by_itself(effects: Effects) -> None:
-    assert decide(at(Standing.UNKNOWN, effects=effects), want(effects=effects)) is Decision.DOUBT
+    assert decide(at(EffectiveState.UNKNOWN, effects=effects), want(effects=effects)) is Decision.DOUBT
 
 
 def test_the_mode_of_the_dead_attempt_decides_not_that_of_the_next() -> None:
     """Its effect is the one in doubt."""
-    assert decide(at(Standing.LAPSED, effects="external"), want(effects="keyed")) is Decision.SUSPECT
-    assert decide(at(Standing.LAPSED, effects="keyed"), want(effects="external")) is Decision.TAKE
+    assert decide(at(EffectiveState.LAPSED, effects="external"), want(effects="keyed")) is Decision.SUSPECT
+    assert decide(at(EffectiveState.LAPSED, effects="keyed"), want(effects="external")) is Decision.TAKE
 
 
 def test_an_empty_fingerprint_switches_the_check_off() -> None:

@@ -9,72 +9,72 @@ import pytest
 from retrysafe.protocol.outcomes import (
     Answered,
     Ending,
-    Ground,
+    ModeKind,
+    Settlement,
     Transaction,
-    Verdict,
     ending_of_answer,
     ending_of_error,
     verdict,
 )
-from retrysafe.protocol.records import Standing
+from retrysafe.protocol.records import EffectiveState
 from retrysafe.protocol.transitions import RULES, Transition
 
 ROLLED_BACK = (None, Transaction.ROLLBACK)
 CELLS = {
-    (Ending.RETURNED, Ground.OWN): (Transition.COMPLETE, Transaction.COMMIT),
-    (Ending.RETURNED, Ground.JOINED): (Transition.COMPLETE, None),
-    (Ending.RETURNED, Ground.KEYED): (Transition.COMPLETE, None),
-    (Ending.RETURNED, Ground.EXTERNAL): (Transition.COMPLETE, None),
-    (Ending.UNENCODABLE, Ground.OWN): ROLLED_BACK,
-    (Ending.UNENCODABLE, Ground.JOINED): (Transition.DOUBT, None),
-    (Ending.UNENCODABLE, Ground.KEYED): (Transition.COMPLETE, None),
-    (Ending.UNENCODABLE, Ground.EXTERNAL): (Transition.COMPLETE, None),
-    (Ending.DECLARED, Ground.OWN): (Transition.FAIL, Transaction.SAVEPOINT),
-    (Ending.DECLARED, Ground.JOINED): (Transition.FAIL, None),
-    (Ending.DECLARED, Ground.KEYED): (Transition.FAIL, None),
-    (Ending.DECLARED, Ground.EXTERNAL): (Transition.FAIL, None),
-    (Ending.PERMANENT, Ground.OWN): (Transition.FAIL, Transaction.SAVEPOINT),
-    (Ending.PERMANENT, Ground.JOINED): (Transition.DOUBT, None),
-    (Ending.PERMANENT, Ground.KEYED): (Transition.FAIL, None),
-    (Ending.PERMANENT, Ground.EXTERNAL): (Transition.FAIL, None),
-    (Ending.TRANSIENT, Ground.OWN): ROLLED_BACK,
-    (Ending.TRANSIENT, Ground.JOINED): (Transition.DOUBT, None),
-    (Ending.TRANSIENT, Ground.KEYED): (Transition.RELEASE, None),
-    (Ending.TRANSIENT, Ground.EXTERNAL): (Transition.DOUBT, None),
-    (Ending.NOT_EXECUTED, Ground.OWN): ROLLED_BACK,
-    (Ending.NOT_EXECUTED, Ground.JOINED): (Transition.RELEASE, None),
-    (Ending.NOT_EXECUTED, Ground.KEYED): (Transition.RELEASE, None),
-    (Ending.NOT_EXECUTED, Ground.EXTERNAL): (Transition.RELEASE, None),
-    (Ending.COMMITTED, Ground.OWN): (Transition.DOUBT, Transaction.SAVEPOINT),
-    (Ending.COMMITTED, Ground.JOINED): (Transition.DOUBT, None),
-    (Ending.COMMITTED, Ground.KEYED): (Transition.DOUBT, None),
-    (Ending.COMMITTED, Ground.EXTERNAL): (Transition.DOUBT, None),
-    (Ending.REFUSED, Ground.OWN): (Transition.COMPLETE, Transaction.SAVEPOINT),
-    (Ending.REFUSED, Ground.JOINED): (Transition.COMPLETE, None),
-    (Ending.REFUSED, Ground.KEYED): (Transition.COMPLETE, None),
-    (Ending.REFUSED, Ground.EXTERNAL): (Transition.COMPLETE, None),
+    (Ending.RETURNED, ModeKind.OWN): (Transition.COMPLETE, Transaction.COMMIT),
+    (Ending.RETURNED, ModeKind.JOINED): (Transition.COMPLETE, None),
+    (Ending.RETURNED, ModeKind.KEYED): (Transition.COMPLETE, None),
+    (Ending.RETURNED, ModeKind.EXTERNAL): (Transition.COMPLETE, None),
+    (Ending.UNENCODABLE, ModeKind.OWN): ROLLED_BACK,
+    (Ending.UNENCODABLE, ModeKind.JOINED): (Transition.DOUBT, None),
+    (Ending.UNENCODABLE, ModeKind.KEYED): (Transition.COMPLETE, None),
+    (Ending.UNENCODABLE, ModeKind.EXTERNAL): (Transition.COMPLETE, None),
+    (Ending.DECLARED, ModeKind.OWN): (Transition.FAIL, Transaction.SAVEPOINT),
+    (Ending.DECLARED, ModeKind.JOINED): (Transition.FAIL, None),
+    (Ending.DECLARED, ModeKind.KEYED): (Transition.FAIL, None),
+    (Ending.DECLARED, ModeKind.EXTERNAL): (Transition.FAIL, None),
+    (Ending.PERMANENT, ModeKind.OWN): (Transition.FAIL, Transaction.SAVEPOINT),
+    (Ending.PERMANENT, ModeKind.JOINED): (Transition.DOUBT, None),
+    (Ending.PERMANENT, ModeKind.KEYED): (Transition.FAIL, None),
+    (Ending.PERMANENT, ModeKind.EXTERNAL): (Transition.FAIL, None),
+    (Ending.TRANSIENT, ModeKind.OWN): ROLLED_BACK,
+    (Ending.TRANSIENT, ModeKind.JOINED): (Transition.DOUBT, None),
+    (Ending.TRANSIENT, ModeKind.KEYED): (Transition.RELEASE, None),
+    (Ending.TRANSIENT, ModeKind.EXTERNAL): (Transition.DOUBT, None),
+    (Ending.NOT_EXECUTED, ModeKind.OWN): ROLLED_BACK,
+    (Ending.NOT_EXECUTED, ModeKind.JOINED): (Transition.RELEASE, None),
+    (Ending.NOT_EXECUTED, ModeKind.KEYED): (Transition.RELEASE, None),
+    (Ending.NOT_EXECUTED, ModeKind.EXTERNAL): (Transition.RELEASE, None),
+    (Ending.COMMITTED, ModeKind.OWN): (Transition.DOUBT, Transaction.SAVEPOINT),
+    (Ending.COMMITTED, ModeKind.JOINED): (Transition.DOUBT, None),
+    (Ending.COMMITTED, ModeKind.KEYED): (Transition.DOUBT, None),
+    (Ending.COMMITTED, ModeKind.EXTERNAL): (Transition.DOUBT, None),
+    (Ending.REFUSED, ModeKind.OWN): (Transition.COMPLETE, Transaction.SAVEPOINT),
+    (Ending.REFUSED, ModeKind.JOINED): (Transition.COMPLETE, None),
+    (Ending.REFUSED, ModeKind.KEYED): (Transition.COMPLETE, None),
+    (Ending.REFUSED, ModeKind.EXTERNAL): (Transition.COMPLETE, None),
 }
 
 
-@pytest.mark.parametrize(("ending", "ground"), list(product(Ending, Ground)))
-def test_every_cell(ending: Ending, ground: Ground) -> None:
+@pytest.mark.parametrize(("ending", "ground"), list(product(Ending, ModeKind)))
+def test_every_cell(ending: Ending, ground: ModeKind) -> None:
     event, transaction = CELLS[ending, ground]
     found = verdict(ending, ground)
     assert found.event is event
-    if ground is Ground.OWN:
+    if ground is ModeKind.OWN:
         assert found.transaction is transaction
 
 
 @pytest.mark.parametrize("ending", Ending)
-@pytest.mark.parametrize("ground", [Ground.JOINED, Ground.KEYED, Ground.EXTERNAL])
+@pytest.mark.parametrize("ground", [ModeKind.JOINED, ModeKind.KEYED, ModeKind.EXTERNAL])
 def test_outside_an_own_transaction_every_ending_is_recorded_and_nothing_rolled_back(
-    ending: Ending, ground: Ground
+    ending: Ending, ground: ModeKind
 ) -> None:
     """Cancellation is an ending like the others: no key stays locked (idemkit, fastapi-idempotency-key)."""
     found = verdict(ending, ground)
-    assert found == Verdict(found.event, Transaction.COMMIT)
+    assert found == Settlement(found.event, Transaction.COMMIT)
     assert found.event is not None
-    assert Standing.RUNNING in RULES[found.event].sources
+    assert EffectiveState.RUNNING in RULES[found.event].sources
 
 
 def test_what_the_handler_said_outranks_the_type_of_its_error() -> None:
@@ -96,8 +96,8 @@ def test_what_the_handler_said_outranks_the_type_of_its_error() -> None:
 def test_an_effect_that_may_have_happened_never_frees_an_external_key() -> None:
     for ending in Ending:
         if ending is not Ending.NOT_EXECUTED:
-            assert verdict(ending, Ground.EXTERNAL).event is not Transition.RELEASE
-    for ground in Ground:
+            assert verdict(ending, ModeKind.EXTERNAL).event is not Transition.RELEASE
+    for ground in ModeKind:
         assert verdict(Ending.COMMITTED, ground).event is Transition.DOUBT
 
 

@@ -6,20 +6,20 @@ import pytest
 
 from retrysafe.protocol import transitions
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.outcomes import Ending, Ground
-from retrysafe.protocol.records import Clocks, Effects, Record, Standing, State, StoredResult, Want
+from retrysafe.protocol.outcomes import Ending, ModeKind
+from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Effects, Record, State, StoredResult
 from retrysafe.protocol.retry_table import Prospect, in_doubt, possible, prospects, retry
 from retrysafe.protocol.transitions import Transition
 
-GONE = (Standing.ABSENT, Decision.TAKE, False)
-DONE = (Standing.COMPLETED, Decision.REPLAY, False)
-WITHHELD = (Standing.COMPLETED, Decision.REPLAY, True)
-FAILED = (Standing.FAILED, Decision.REPLAY_FAILURE, False)
-FREE = (Standing.RELEASED, Decision.TAKE, False)
-DOUBT = (Standing.UNKNOWN, Decision.DOUBT, False)
-BLANK_DOUBT = (Standing.UNKNOWN, Decision.DOUBT, True)
-RUNNING = (Standing.RUNNING, Decision.BUSY, False)
-LAPSED = (Standing.LAPSED, Decision.TAKE, False)
+GONE = (EffectiveState.ABSENT, Decision.TAKE, False)
+DONE = (EffectiveState.COMPLETED, Decision.REPLAY, False)
+WITHHELD = (EffectiveState.COMPLETED, Decision.REPLAY, True)
+FAILED = (EffectiveState.FAILED, Decision.REPLAY_FAILURE, False)
+FREE = (EffectiveState.RELEASED, Decision.TAKE, False)
+DOUBT = (EffectiveState.UNKNOWN, Decision.DOUBT, False)
+BLANK_DOUBT = (EffectiveState.UNKNOWN, Decision.DOUBT, True)
+RUNNING = (EffectiveState.RUNNING, Decision.BUSY, False)
+LAPSED = (EffectiveState.LAPSED, Decision.TAKE, False)
 
 MET = {
     #                          OWN    JOINED       KEYED     EXTERNAL
@@ -34,17 +34,19 @@ MET = {
     "its process died": (GONE, GONE, LAPSED, DOUBT),
     "it is still running": (RUNNING, RUNNING, RUNNING, RUNNING),
     "it is paused for longer than its lease": (RUNNING, RUNNING, LAPSED, DOUBT),
-    "the window is over": ((Standing.EXPIRED, Decision.TAKE, False),) * 4,
-    "the memory is over": ((Standing.FORGOTTEN, Decision.TAKE, False),) * 4,
-    "the same key comes with another payload": ((Standing.COMPLETED, Decision.REUSED, False),) * 4,
+    "the window is over": ((EffectiveState.EXPIRED, Decision.TAKE, False),) * 4,
+    "the memory is over": ((EffectiveState.FORGOTTEN, Decision.TAKE, False),) * 4,
+    "the same key comes with another payload": ((EffectiveState.COMPLETED, Decision.REUSED, False),) * 4,
 }
 
 
-@pytest.mark.parametrize(("column", "ground"), list(enumerate(Ground)))
-def test_every_prospect(column: int, ground: Ground) -> None:
+@pytest.mark.parametrize(("column", "ground"), list(enumerate(ModeKind)))
+def test_every_prospect(column: int, ground: ModeKind) -> None:
     expected = [Prospect(situation, *row[column]) for situation, row in MET.items()]
     assert list(prospects(ground, "new")) == expected
-    expired = [one._replace(decision=Decision.EXPIRED) if one.standing is Standing.EXPIRED else one for one in expected]
+    expired = [
+        one._replace(decision=Decision.EXPIRED) if one.standing is EffectiveState.EXPIRED else one for one in expected
+    ]
     assert list(prospects(ground, "refuse")) == expired
 
 
@@ -52,7 +54,7 @@ CLOCKS = Clocks(10, 20, 30)
 
 
 def record(effects: Effects, state: State = State.RUNNING, now: int = 0) -> Record:
-    want = Want(b"key", "b", "", "op", b"payload", "first", effects, CLOCKS)
+    want = ClaimRequest(b"key", "b", "", "op", b"payload", "first", effects, CLOCKS)
     return transitions.first_claim(want, 0)._replace(state=state, now=now, result=StoredResult(b"", "", 0))
 
 

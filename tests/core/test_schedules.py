@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.backoff import POLLING, RESTART, Backoff, Patience
 from retrysafe.protocol.durations import micros, seconds
-from retrysafe.protocol.records import Clocks, Held
+from retrysafe.protocol.records import Clocks, Ownership
 from retrysafe.protocol.renewal_schedule import PER_LEASE, RETRIES_PER_LEASE, Beats
 from retrysafe.protocol.sweep_schedule import RECOVERY, Sweeps
 
@@ -70,8 +70,8 @@ def test_patience_ends_although_every_chance_is_zero() -> None:
 # ---------------------------------------------------------------- heartbeats
 
 
-def held(name: str, lease: float = 30.0) -> Held:
-    return Held(name.encode(), name, 1, Clocks(round(lease * 1e6), 10**9, 10**9), False)
+def held(name: str, lease: float = 30.0) -> Ownership:
+    return Ownership(name.encode(), name, 1, Clocks(round(lease * 1e6), 10**9, 10**9), False)
 
 
 def test_a_lease_is_renewed_when_a_third_of_it_has_passed() -> None:
@@ -119,7 +119,7 @@ LEASES = st.sampled_from([1.0, 3.0, 30.0])
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), LEASES, st.sampled_from(["add", "drop", "retry"])), max_size=30))
 def test_no_lease_is_ever_overdue_by_more_than_its_pause(steps: list[tuple[str, float, str]]) -> None:
     """Against a model: a dictionary of when each is due."""
-    beats, model = Beats(), dict[Held, float]()
+    beats, model = Beats(), dict[Ownership, float]()
     for now, (name, lease, step) in enumerate(steps):
         one = held(name, lease)
         if step == "add":

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.lane_queue import Shelf
+from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.protocol.messages import Delivery, Envelope
 from retrysafe.protocol.ordering import lane, partition, partitions_of
 
@@ -17,8 +17,8 @@ def delivery(number: int, key: str = "A", queue: str = "orders") -> Delivery:
     return Delivery(envelope, number, queue)
 
 
-def shelf_with(*deliveries: Delivery) -> Shelf:
-    shelf = Shelf()
+def shelf_with(*deliveries: Delivery) -> LaneQueue:
+    shelf = LaneQueue()
     for one in deliveries:
         shelf.put(one)
     return shelf
@@ -106,7 +106,7 @@ def test_no_message_is_ever_handed_out_before_one_of_its_lane_that_waits(
     script: list[tuple[str, int]], chance: object
 ) -> None:
     """Whatever is taken, settled and given back: per lane, first appearances are in order, and nothing is lost."""
-    shelf, now = Shelf(), 0.0
+    shelf, now = LaneQueue(), 0.0
     out: list[Delivery] = []
     seen: dict[str, list[int]] = {}
     settled: set[int] = set()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from retrysafe.errors import IllegalTransition
 from retrysafe.protocol import diagram, transitions
-from retrysafe.protocol.records import Clocks, Held, Record, Standing, State, StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Guard, Transition
 
 NOW = 1_000_000
@@ -23,32 +23,32 @@ RESOLUTIONS = {
     Transition.RESOLVE_RELEASED: State.RELEASED,
 }
 
-TABLE: dict[tuple[Transition, Standing], State | None] = {
-    (Transition.CLAIM, Standing.ABSENT): State.RUNNING,
-    (Transition.CLAIM, Standing.LAPSED): State.RUNNING,
-    (Transition.CLAIM, Standing.RELEASED): State.RUNNING,
-    (Transition.CLAIM, Standing.EXPIRED): State.RUNNING,
-    (Transition.CLAIM, Standing.FORGOTTEN): State.RUNNING,
-    (Transition.RENEW, Standing.RUNNING): State.RUNNING,
-    (Transition.COMPLETE, Standing.RUNNING): State.COMPLETED,
-    (Transition.COMPLETE, Standing.LAPSED): State.COMPLETED,
-    (Transition.COMPLETE, Standing.UNKNOWN): State.COMPLETED,
-    (Transition.FAIL, Standing.RUNNING): State.FAILED,
-    (Transition.FAIL, Standing.LAPSED): State.FAILED,
-    (Transition.FAIL, Standing.UNKNOWN): State.FAILED,
-    (Transition.DOUBT, Standing.RUNNING): State.UNKNOWN,
-    (Transition.DOUBT, Standing.LAPSED): State.UNKNOWN,
-    (Transition.RELEASE, Standing.RUNNING): State.RELEASED,
-    (Transition.RELEASE, Standing.LAPSED): State.RELEASED,
-    (Transition.SUSPECT, Standing.LAPSED): State.UNKNOWN,
-    (Transition.RESOLVE_COMPLETED, Standing.UNKNOWN): State.COMPLETED,
-    (Transition.RESOLVE_FAILED, Standing.UNKNOWN): State.FAILED,
-    (Transition.RESOLVE_RELEASED, Standing.UNKNOWN): State.RELEASED,
-    (Transition.EXPIRE, Standing.COMPLETED): State.RELEASED,
-    (Transition.EXPIRE, Standing.FAILED): State.RELEASED,
-    (Transition.EXPIRE, Standing.RELEASED): State.RELEASED,
-    (Transition.EXPIRE, Standing.EXPIRED): State.RELEASED,
-    (Transition.SWEEP, Standing.FORGOTTEN): None,
+TABLE: dict[tuple[Transition, EffectiveState], State | None] = {
+    (Transition.CLAIM, EffectiveState.ABSENT): State.RUNNING,
+    (Transition.CLAIM, EffectiveState.LAPSED): State.RUNNING,
+    (Transition.CLAIM, EffectiveState.RELEASED): State.RUNNING,
+    (Transition.CLAIM, EffectiveState.EXPIRED): State.RUNNING,
+    (Transition.CLAIM, EffectiveState.FORGOTTEN): State.RUNNING,
+    (Transition.RENEW, EffectiveState.RUNNING): State.RUNNING,
+    (Transition.COMPLETE, EffectiveState.RUNNING): State.COMPLETED,
+    (Transition.COMPLETE, EffectiveState.LAPSED): State.COMPLETED,
+    (Transition.COMPLETE, EffectiveState.UNKNOWN): State.COMPLETED,
+    (Transition.FAIL, EffectiveState.RUNNING): State.FAILED,
+    (Transition.FAIL, EffectiveState.LAPSED): State.FAILED,
+    (Transition.FAIL, EffectiveState.UNKNOWN): State.FAILED,
+    (Transition.DOUBT, EffectiveState.RUNNING): State.UNKNOWN,
+    (Transition.DOUBT, EffectiveState.LAPSED): State.UNKNOWN,
+    (Transition.RELEASE, EffectiveState.RUNNING): State.RELEASED,
+    (Transition.RELEASE, EffectiveState.LAPSED): State.RELEASED,
+    (Transition.SUSPECT, EffectiveState.LAPSED): State.UNKNOWN,
+    (Transition.RESOLVE_COMPLETED, EffectiveState.UNKNOWN): State.COMPLETED,
+    (Transition.RESOLVE_FAILED, EffectiveState.UNKNOWN): State.FAILED,
+    (Transition.RESOLVE_RELEASED, EffectiveState.UNKNOWN): State.RELEASED,
+    (Transition.EXPIRE, EffectiveState.COMPLETED): State.RELEASED,
+    (Transition.EXPIRE, EffectiveState.FAILED): State.RELEASED,
+    (Transition.EXPIRE, EffectiveState.RELEASED): State.RELEASED,
+    (Transition.EXPIRE, EffectiveState.EXPIRED): State.RELEASED,
+    (Transition.SWEEP, EffectiveState.FORGOTTEN): None,
 }
 """Written out once more by hand, so that a slip in the shipping table shows."""
 
@@ -56,31 +56,31 @@ OWNED = (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELE
 BY_SIGHT = (Transition.SUSPECT, *RESOLUTIONS, Transition.EXPIRE)
 
 
-def want(**changes: object) -> Want:
-    made = Want(b"key", "b", "s", "op", b"print", "new", "keyed", CLOCKS)
+def want(**changes: object) -> ClaimRequest:
+    made = ClaimRequest(b"key", "b", "s", "op", b"print", "new", "keyed", CLOCKS)
     return made._replace(**changes)  # type: ignore[arg-type]
 
 
-def at(standing: Standing, **changes: object) -> Record:
+def at(standing: EffectiveState, **changes: object) -> Record:
     """A record of attempt "old" with that standing at NOW."""
     record = transitions.first_claim(want(attempt="old"), NOW - 5)._replace(now=NOW, version=4, attempts=2)
-    shapes: dict[Standing, dict[str, object]] = {
-        Standing.RUNNING: {},
-        Standing.LAPSED: {"lease_until": NOW},
-        Standing.COMPLETED: {"state": State.COMPLETED, "result": RESULT},
-        Standing.FAILED: {"state": State.FAILED, "result": RESULT},
-        Standing.UNKNOWN: {"state": State.UNKNOWN},
-        Standing.RELEASED: {"state": State.RELEASED},
-        Standing.EXPIRED: {"state": State.COMPLETED, "result": RESULT, "expires": NOW},
-        Standing.FORGOTTEN: {"state": State.COMPLETED, "result": RESULT, "expires": NOW - 9, "forget": NOW},
+    shapes: dict[EffectiveState, dict[str, object]] = {
+        EffectiveState.RUNNING: {},
+        EffectiveState.LAPSED: {"lease_until": NOW},
+        EffectiveState.COMPLETED: {"state": State.COMPLETED, "result": RESULT},
+        EffectiveState.FAILED: {"state": State.FAILED, "result": RESULT},
+        EffectiveState.UNKNOWN: {"state": State.UNKNOWN},
+        EffectiveState.RELEASED: {"state": State.RELEASED},
+        EffectiveState.EXPIRED: {"state": State.COMPLETED, "result": RESULT, "expires": NOW},
+        EffectiveState.FORGOTTEN: {"state": State.COMPLETED, "result": RESULT, "expires": NOW - 9, "forget": NOW},
     }
     record = record._replace(**{**shapes[standing], **changes})  # type: ignore[arg-type]
-    assert record.standing is standing or changes
+    assert record.effective_state is standing or changes
     return record
 
 
-def owner(record: Record) -> Held:
-    return Held(record.key, record.attempt, record.token, CLOCKS, False)
+def owner(record: Record) -> Ownership:
+    return Ownership(record.key, record.attempt, record.token, CLOCKS, False)
 
 
 def apply(event: Transition, record: Record) -> Record:
@@ -94,8 +94,8 @@ def apply(event: Transition, record: Record) -> Record:
     return transitions.resolve(record, record, event, RESULT, CLOCKS, NOW)
 
 
-@pytest.mark.parametrize(("event", "standing"), list(product(Transition, Standing)))
-def test_every_pair_is_in_the_table_or_raises(event: Transition, standing: Standing) -> None:
+@pytest.mark.parametrize(("event", "standing"), list(product(Transition, EffectiveState)))
+def test_every_pair_is_in_the_table_or_raises(event: Transition, standing: EffectiveState) -> None:
     if (event, standing) in TABLE:
         assert transitions.check(event, standing).target is TABLE[event, standing]
     else:
@@ -107,11 +107,11 @@ def test_every_pair_is_in_the_table_or_raises(event: Transition, standing: Stand
     ("event", "standing"),
     [
         pair
-        for pair in list(product(Transition, Standing))
-        if pair[0] is not Transition.SWEEP and pair[1] is not Standing.ABSENT
+        for pair in list(product(Transition, EffectiveState))
+        if pair[0] is not Transition.SWEEP and pair[1] is not EffectiveState.ABSENT
     ],
 )
-def test_every_pair_changes_a_record_as_the_table_says_or_raises(event: Transition, standing: Standing) -> None:
+def test_every_pair_changes_a_record_as_the_table_says_or_raises(event: Transition, standing: EffectiveState) -> None:
     record = at(standing)
     if (event, standing) not in TABLE:
         with pytest.raises(IllegalTransition):
@@ -147,7 +147,7 @@ def test_every_event_has_its_guard() -> None:
 @pytest.mark.parametrize("change", [{"attempt": "another"}, {"token": 1}], ids=["attempt", "token"])
 def test_a_late_owner_changes_nothing(event: Transition, change: dict[str, object]) -> None:
     """Powertools, exactly-once, justonce, drf-idempotency, CAP, River #1302, Oban: a completion that is not fenced."""
-    record = at(Standing.RUNNING)
+    record = at(EffectiveState.RUNNING)
     held = owner(record)._replace(**change)  # type: ignore[arg-type]
     call: Callable[[], Record] = lambda: (  # noqa: E731
         transitions.renew(record, held, NOW)
@@ -162,7 +162,7 @@ def test_a_late_owner_changes_nothing(event: Transition, change: dict[str, objec
 @pytest.mark.parametrize("change", [{"attempt": "another"}, {"version": 3}], ids=["attempt", "version"])
 def test_a_record_that_changed_since_it_was_seen_stays(event: Transition, change: dict[str, object]) -> None:
     record = at(
-        next(standing for _, standing in TABLE if (event, standing) in TABLE and standing is not Standing.ABSENT)
+        next(standing for _, standing in TABLE if (event, standing) in TABLE and standing is not EffectiveState.ABSENT)
     )
     seen = record._replace(**change)  # type: ignore[arg-type]
     with pytest.raises(IllegalTransition, match=r"(?m)^The record has changed since it was seen\.$"):
@@ -176,14 +176,14 @@ def test_a_record_that_changed_since_it_was_seen_stays(event: Transition, change
 
 
 def test_a_release_keeps_the_row_with_fingerprint_token_and_count() -> None:
-    record = at(Standing.RUNNING)
+    record = at(EffectiveState.RUNNING)
     after = transitions.settle(record, owner(record), Transition.RELEASE, None, NOW)
     kept = ("key", "fingerprint", "attempt", "token", "attempts", "created")
     assert [getattr(after, name) for name in kept] == [getattr(record, name) for name in kept]
 
 
 def test_a_renewal_extends_the_lease_from_now_and_the_window_with_it() -> None:
-    record = at(Standing.RUNNING)
+    record = at(EffectiveState.RUNNING)
     after = transitions.renew(record, owner(record), NOW + 1)
     assert after.lease_until == NOW + 1 + CLOCKS.lease
     assert after.expires == NOW + 1 + CLOCKS.window
@@ -193,11 +193,11 @@ def test_a_renewal_extends_the_lease_from_now_and_the_window_with_it() -> None:
 @pytest.mark.parametrize("event", BY_SIGHT)
 def test_what_somebody_else_settles_has_the_given_result_at_the_stores_time(event: Transition) -> None:
     record = at(
-        Standing.LAPSED
+        EffectiveState.LAPSED
         if event is Transition.SUSPECT
-        else Standing.COMPLETED
+        else EffectiveState.COMPLETED
         if event is Transition.EXPIRE
-        else Standing.UNKNOWN
+        else EffectiveState.UNKNOWN
     )
     after = transitions.resolve(record, record, event, RESULT, CLOCKS, NOW + 3)
     assert (after.result, after.now, after.updated, after.version) == (RESULT, NOW + 3, NOW + 3, record.version + 1)
@@ -209,28 +209,30 @@ def test_a_token_is_one_more_where_the_clock_is_behind() -> None:
 
 
 def test_a_margin_makes_a_lease_longer_for_others() -> None:
-    clocks, record = CLOCKS._replace(margin=7), at(Standing.RUNNING)
+    clocks, record = CLOCKS._replace(margin=7), at(EffectiveState.RUNNING)
     after = transitions.renew(record, owner(record)._replace(clocks=clocks), NOW)
     assert after.lease_until == NOW + CLOCKS.lease + 7
     assert transitions.first_claim(want(clocks=clocks), NOW).lease_until == NOW + CLOCKS.lease + 7
 
 
-@pytest.mark.parametrize("standing", [Standing.RELEASED, Standing.LAPSED, Standing.EXPIRED, Standing.FORGOTTEN])
-def test_a_claim_without_a_payload_keeps_the_fingerprint_until_the_window_is_over(standing: Standing) -> None:
+@pytest.mark.parametrize(
+    "standing", [EffectiveState.RELEASED, EffectiveState.LAPSED, EffectiveState.EXPIRED, EffectiveState.FORGOTTEN]
+)
+def test_a_claim_without_a_payload_keeps_the_fingerprint_until_the_window_is_over(standing: EffectiveState) -> None:
     seen = at(standing)
-    kept = b"" if standing in (Standing.EXPIRED, Standing.FORGOTTEN) else b"print"
+    kept = b"" if standing in (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN) else b"print"
     assert transitions.claim_again(seen, want(fingerprint=b""), seen, NOW).fingerprint == kept
     assert transitions.claim_again(seen, want(fingerprint=b"other"), seen, NOW).fingerprint == b"other"
 
 
 def test_a_rule_is_its_sources_target_and_guard() -> None:
-    made = transitions._rule(State.RUNNING, Guard.OWNER, Standing.RUNNING, Standing.LAPSED)
-    assert made == (frozenset({Standing.RUNNING, Standing.LAPSED}), State.RUNNING, Guard.OWNER)
+    made = transitions._rule(State.RUNNING, Guard.OWNER, EffectiveState.RUNNING, EffectiveState.LAPSED)
+    assert made == (frozenset({EffectiveState.RUNNING, EffectiveState.LAPSED}), State.RUNNING, Guard.OWNER)
 
 
 def test_a_settlement_is_judged_by_the_stores_time_and_not_by_what_was_seen() -> None:
     """A record that was read as running has lapsed by the time of the write."""
-    seen_running = at(Standing.RUNNING)
+    seen_running = at(EffectiveState.RUNNING)
     with pytest.raises(IllegalTransition):
         transitions.renew(seen_running, owner(seen_running), seen_running.lease_until)
     with pytest.raises(IllegalTransition):
@@ -239,14 +241,16 @@ def test_a_settlement_is_judged_by_the_stores_time_and_not_by_what_was_seen() ->
 
 
 def test_a_claim_counts_attempts_within_a_window_and_starts_over_after_it() -> None:
-    assert transitions.claim_again(at(Standing.LAPSED), want(), at(Standing.LAPSED), NOW).attempts == 3
-    assert transitions.claim_again(at(Standing.RELEASED), want(), at(Standing.RELEASED), NOW).attempts == 3
-    assert transitions.claim_again(at(Standing.EXPIRED), want(), at(Standing.EXPIRED), NOW).attempts == 1
-    assert transitions.claim_again(at(Standing.FORGOTTEN), want(), at(Standing.FORGOTTEN), NOW).attempts == 1
+    assert transitions.claim_again(at(EffectiveState.LAPSED), want(), at(EffectiveState.LAPSED), NOW).attempts == 3
+    assert transitions.claim_again(at(EffectiveState.RELEASED), want(), at(EffectiveState.RELEASED), NOW).attempts == 3
+    assert transitions.claim_again(at(EffectiveState.EXPIRED), want(), at(EffectiveState.EXPIRED), NOW).attempts == 1
+    assert (
+        transitions.claim_again(at(EffectiveState.FORGOTTEN), want(), at(EffectiveState.FORGOTTEN), NOW).attempts == 1
+    )
 
 
 def test_a_claim_drops_the_old_result() -> None:
-    assert transitions.claim_again(at(Standing.EXPIRED), want(), at(Standing.EXPIRED), NOW).result is None
+    assert transitions.claim_again(at(EffectiveState.EXPIRED), want(), at(EffectiveState.EXPIRED), NOW).result is None
 
 
 @given(previous=st.integers(0, 2**60), now=st.integers(1, 2**60))
@@ -278,38 +282,38 @@ def test_tokens_increase_over_takeovers_although_the_clock_goes_back(clocks: lis
     memory=st.integers(0, 3),
 )
 def test_the_standing_of_every_record(state: State, lease: int, expires: int, memory: int) -> None:
-    record = at(Standing.RUNNING)._replace(
+    record = at(EffectiveState.RUNNING)._replace(
         state=state, lease_until=NOW + lease, expires=NOW + expires, tombstone_until=NOW + expires + memory
     )
     if state is State.RUNNING:
-        assert record.standing is (Standing.RUNNING if lease > 0 else Standing.LAPSED)
+        assert record.effective_state is (EffectiveState.RUNNING if lease > 0 else EffectiveState.LAPSED)
     elif state is State.UNKNOWN:
-        assert record.standing is Standing.UNKNOWN
+        assert record.effective_state is EffectiveState.UNKNOWN
     elif expires + memory <= 0:
-        assert record.standing is Standing.FORGOTTEN
+        assert record.effective_state is EffectiveState.FORGOTTEN
     elif expires <= 0:
-        assert record.standing is Standing.EXPIRED
+        assert record.effective_state is EffectiveState.EXPIRED
     else:
-        assert record.standing.value == state.value
+        assert record.effective_state.value == state.value
 
 
 @pytest.mark.parametrize("state", [State.RUNNING, State.UNKNOWN])
 def test_open_records_never_expire_and_are_never_swept(state: State) -> None:
     """django-outbox-pattern: a cleanup by age whatever the status."""
-    record = at(Standing.RUNNING)._replace(state=state, expires=0, tombstone_until=0, now=NOW * 9)
-    assert record.standing in (Standing.LAPSED, Standing.UNKNOWN)
-    assert record.standing not in transitions.RULES[Transition.SWEEP].sources
+    record = at(EffectiveState.RUNNING)._replace(state=state, expires=0, tombstone_until=0, now=NOW * 9)
+    assert record.effective_state in (EffectiveState.LAPSED, EffectiveState.UNKNOWN)
+    assert record.effective_state not in transitions.RULES[Transition.SWEEP].sources
 
 
 def test_a_crash_does_not_lock_the_key_for_its_window() -> None:
     """IdempotentAPI, asgi-idempotency-header: marker and result share one clock, so a crash is a conflict for a day."""
     record = transitions.first_claim(want(clocks=Clocks(lease=10, window=10**9, memory=10**9)), NOW)
-    assert record._replace(now=NOW + 10).standing in transitions.RULES[Transition.CLAIM].sources
+    assert record._replace(now=NOW + 10).effective_state in transitions.RULES[Transition.CLAIM].sources
 
 
 def test_lease_left_is_on_the_stores_clock() -> None:
-    assert at(Standing.RUNNING, lease_until=NOW + 2_500_000).lease_left == 2.5
-    assert at(Standing.LAPSED, lease_until=NOW - 1_000_000).lease_left == -1.0
+    assert at(EffectiveState.RUNNING, lease_until=NOW + 2_500_000).lease_left == 2.5
+    assert at(EffectiveState.LAPSED, lease_until=NOW - 1_000_000).lease_left == -1.0
 
 
 # ---------------------------------------------------------------- the diagram
@@ -319,7 +323,7 @@ def test_the_diagram_shows_the_table_and_nothing_else() -> None:
     drawn = diagram.mermaid().splitlines()
     assert drawn[0] == "stateDiagram-v2"
     for (event, standing), target in TABLE.items():
-        source = "[*]" if standing is Standing.ABSENT else standing.value
+        source = "[*]" if standing is EffectiveState.ABSENT else standing.value
         goal = "[*]" if target is None else target.value
         assert f"    {source} --> {goal}: {event.value}" in drawn
     clock_lines = 1 + 3 + 1

@@ -67,7 +67,7 @@ def stopped(store: str, name: str, colour: str, back: str = "") -> None:
     boundary = Boundary(name, store=store, lease=0.5, observers=())
 
     if back:
-        boundary._terms.backend._pulse = threading.Event().wait  # type: ignore[assignment]
+        boundary._settings.backend._pulse = threading.Event().wait  # type: ignore[assignment]
 
     def sync() -> None:
         with boundary.claim("key") as claim:

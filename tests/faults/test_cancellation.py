@@ -16,7 +16,7 @@ import pytest
 
 from retrysafe import Boundary
 from retrysafe.claims import cancellation as finishing
-from retrysafe.claims.cancellation import finish
+from retrysafe.claims.cancellation import run_to_completion
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import Told, auntil, forever, plain, records_of, seeded
 
@@ -266,7 +266,7 @@ async def test_a_cancel_scope_does_not_keep_a_release_spinning(monkeypatch: pyte
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        assert (await finish(release()))[0] == "released"
+        assert (await run_to_completion(release()))[0] == "released"
     assert len(waits) == 2, "one that was cancelled, and one to the end"
 
 

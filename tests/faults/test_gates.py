@@ -13,7 +13,7 @@ from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
 from retrysafe.backends.sql import gates
 from retrysafe.protocol.claiming_many import open_many
-from retrysafe.protocol.records import Clocks, Want
+from retrysafe.protocol.records import ClaimRequest, Clocks
 from retrysafe.protocol.requests import Rows
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, unique, until
@@ -84,7 +84,8 @@ def test_so_do_claims_of_many_keys_at_once(migrated: str) -> None:
     backend, attempt = connect(migrated), unique("attempt")
     clocks = Clocks(lease=1, window=10**9, memory=10**9)
     wants = [
-        Want(bytes([n]) * 32, "many", "", "o", b"", attempt, "transactional", clocks) for n in range(200, 200 + MANY)
+        ClaimRequest(bytes([n]) * 32, "many", "", "o", b"", attempt, "transactional", clocks)
+        for n in range(200, 200 + MANY)
     ]
     with backend.client().transaction() as opened:
         opened_many = run(open_many(backend.store, wants), opened.execute)  # type: ignore[arg-type]

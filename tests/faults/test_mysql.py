@@ -863,7 +863,7 @@ def _reads(connection: Any) -> int:
 
 def test_no_statement_reads_the_whole_table(mysql_migrated: str) -> None:
     """The renewal of many leases, and the removal of archived records, find them by key."""
-    from retrysafe.protocol.records import Clocks, Held
+    from retrysafe.protocol.records import Clocks, Ownership
 
     with new_database(mysql_migrated) as url:
         backend = connect(url)
@@ -874,7 +874,7 @@ def test_no_statement_reads_the_whole_table(mysql_migrated: str) -> None:
             "'keyed', 9e15, 0, 0, 9e15, 9e15, 1, NULL, NULL, NULL, NULL FROM retrysafe_gates AS g WHERE g.gate < 3000",
         )
         keys = [row[0] for row in ask_sql(url, "SELECT key_hash FROM retrysafe_records LIMIT 20")[0]]
-        held = [Held(key, "a", 1, Clocks(1, 1, 1), False) for key in keys]
+        held = [Ownership(key, "a", 1, Clocks(1, 1, 1), False) for key in keys]
         (ask,) = MysqlStore().renew([one._replace(clocks=Clocks(10**9, 10**9, 10**9)) for one in held])
         with closing(mysql_connection(url, autocommit=True)) as connection:
             connection.query("FLUSH STATUS")

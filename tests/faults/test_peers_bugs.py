@@ -327,7 +327,7 @@ def test_cleanup_never_deletes_what_runs_or_is_in_doubt(store: str, make: Making
         raise ZeroDivisionError
     with pytest.raises(ZeroDivisionError), external.claim("unknown"):
         raise ZeroDivisionError
-    backend = boundary._terms.backend
+    backend = boundary._settings.backend
     names = f"('{boundary.name}', '{external.name}')"
     with boundary.claim("running") as claim:
         ages = "created = 1, updated = 1, expires = 1, tombstone_until = 1"

@@ -26,7 +26,7 @@ from retrysafe.backends.registry import connect
 from retrysafe.protocol import backoff
 from retrysafe.protocol.claiming import Won, claim
 from retrysafe.protocol.leasing import renew
-from retrysafe.protocol.records import StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, StoredResult
 from retrysafe.protocol.settling import read, settle
 from retrysafe.protocol.sweeping import sweep
 from retrysafe.protocol.transitions import Transition
@@ -64,8 +64,8 @@ def backend(url: str) -> Iterator[Backend]:
     made.close()
 
 
-def _want(key: bytes, attempt: str = "first") -> Want:
-    return Want(key, "b", "s", "o", b"p", attempt, "keyed", CLOCKS)
+def _want(key: bytes, attempt: str = "first") -> ClaimRequest:
+    return ClaimRequest(key, "b", "s", "o", b"p", attempt, "keyed", CLOCKS)
 
 
 def _nodes(url: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, NamedTuple
 
-from retrysafe.protocol.records import Clocks, Effects, Held, Record, StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, Ownership, Record, StoredResult
 from retrysafe.protocol.transitions import RULES, Guard, Transition
 from retrysafe.testing.histories import History, Kind, Operation
 from retrysafe.testing.specification import step_of
@@ -55,7 +55,7 @@ class _World:
         self.left = shape.operations
         self.lost = 0
         self.attempts = 0
-        self.held: list[Held] = []
+        self.held: list[Ownership] = []
         self.seen: list[Record] = []
         self.effects: Effects = chance.choice(("keyed", "external"))
 
@@ -100,7 +100,7 @@ class _World:
         if isinstance(answer, Record):
             self.seen.append(answer)
             if kind in ("claim", "take") and answer.attempt == arguments[0].attempt:
-                self.held.append(Held(KEY, answer.attempt, answer.token, self.shape.clocks, False))
+                self.held.append(Ownership(KEY, answer.attempt, answer.token, self.shape.clocks, False))
 
     def recent(self, kept: list[Any]) -> Any:
         """One of those, most often the last."""
@@ -120,7 +120,7 @@ class _World:
         if kind == "take":
             return kind, (self.want(), self.recent(self.seen))
         if kind == "settle":
-            held: Held = self.recent(self.held)
+            held: Ownership = self.recent(self.held)
             return kind, (held, self.chance.choice(OWNER), self.result(held.attempt))
         if kind == "renew":
             return kind, (self.recent(self.held),)
@@ -131,12 +131,12 @@ class _World:
             return kind, (seen, event, self.result("operator"), clocks)
         return kind, (KEY,)
 
-    def want(self) -> Want:
+    def want(self) -> ClaimRequest:
         if self.attempts and self.chance.random() < 0.2:  # the same attempt once more
             number = self.some(self.attempts - 1)
         else:
             number, self.attempts = self.attempts, self.attempts + 1
-        return Want(KEY, "b", "", "o", b"p", f"a{number}", self.effects, self.shape.clocks)
+        return ClaimRequest(KEY, "b", "", "o", b"p", f"a{number}", self.effects, self.shape.clocks)
 
     def result(self, who: str) -> StoredResult | None:
         return StoredResult(f"{who} {self.some(2)}".encode(), "text/plain", 1) if self.chance.random() < 0.7 else None

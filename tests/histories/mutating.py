@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from retrysafe.protocol.records import Held, Record, Standing, State, StoredResult
+from retrysafe.protocol.records import EffectiveState, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.histories import UNKNOWN, Operation
 
@@ -129,7 +129,7 @@ def a_completion_acknowledged_but_not_made(chance: Random, operations: Operation
         return None
     look, seen = operations[number], operations[number].answer
     want_clocks = next(one.arguments[0].clocks for one in operations if one.kind in ("claim", "take"))
-    held = Held(seen.key, seen.attempt, seen.token, want_clocks, False)
+    held = Ownership(seen.key, seen.attempt, seen.token, want_clocks, False)
     owns = any(_won(one) and one.answer.token == seen.token and (one.ended or 0) < look.begun for one in operations)
     if not owns:
         return None
@@ -205,7 +205,9 @@ def a_takeover_before_the_lease_lapsed(chance: Random, operations: Operations) -
         chance,
         operations,
         lambda one: (
-            isinstance(one.answer, Record) and one.answer.standing is Standing.RUNNING and one.ended is not None
+            isinstance(one.answer, Record)
+            and one.answer.effective_state is EffectiveState.RUNNING
+            and one.ended is not None
         ),
     )
     wants = [one.arguments[0] for one in operations if one.kind == "claim"]

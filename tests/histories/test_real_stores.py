@@ -17,7 +17,7 @@ import pytest
 from retrysafe.backends.registry import connect, forget
 from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Held, Record, Refusal, StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, Ownership, Record, Refusal, StoredResult
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.histories import UNKNOWN, History, Operation
 from retrysafe.testing.linearizability import by_key, check, is_linearizable
@@ -203,7 +203,7 @@ class Hasty(SqliteStore):
         assert "r.lease_until <= t.now" in sql
         return sql.replace("r.lease_until <= t.now", "r.lease_until > 0")
 
-    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
         ask = super().claim(want)
 
         def parse(answer: Any) -> Record | Refusal | None:
@@ -218,7 +218,7 @@ class Hasty(SqliteStore):
 class Forgetful(SqliteStore):
     """Acknowledges a completion that it does not make."""
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         ask = super().settle(held, event, result)
         if event is not Transition.COMPLETE:
             return ask

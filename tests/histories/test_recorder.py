@@ -16,7 +16,7 @@ from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.claiming import Won, claim
 from retrysafe.protocol.leasing import renew
-from retrysafe.protocol.records import Clocks, Held, StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, Clocks, Ownership, StoredResult
 from retrysafe.protocol.settling import read, settle
 from retrysafe.protocol.sweeping import sweep
 from retrysafe.protocol.transitions import Transition
@@ -26,8 +26,8 @@ from retrysafe.testing.linearizability import check
 CLOCKS = Clocks(lease=10, window=1000, memory=1000)
 
 
-def want(key: bytes = b"key", attempt: str = "a") -> Want:
-    return Want(key, "b", "", "o", b"\x00p", attempt, "keyed", CLOCKS)
+def want(key: bytes = b"key", attempt: str = "a") -> ClaimRequest:
+    return ClaimRequest(key, "b", "", "o", b"\x00p", attempt, "keyed", CLOCKS)
 
 
 def ticking() -> Callable[[], int]:
@@ -126,7 +126,7 @@ async def test_a_cancelled_step_may_have_happened() -> None:
 def test_renewals_of_several_keys_in_one_ask_are_noted_apart() -> None:
     history = History()
     store = Recorder(history).store(SqliteStore())
-    held = [Held(key, "a", 1, CLOCKS, False) for key in (b"one", b"two")]
+    held = [Ownership(key, "a", 1, CLOCKS, False) for key in (b"one", b"two")]
     (ask,) = store.renew(held)
     execute = Recorder(history).executor(lambda request: _rows([(b"two",)]))
     assert ask.parse(execute(ask.request)) == {b"two"}

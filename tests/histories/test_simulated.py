@@ -11,7 +11,7 @@ from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.protocol import decisions, transitions
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.records import Held, Record, Standing, StoredResult
+from retrysafe.protocol.records import EffectiveState, Ownership, Record, StoredResult
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.histories import Operation
@@ -52,7 +52,7 @@ def test_both_judges_find_nothing_in_the_shipping_protocol(name: str, chance: Ra
 class SettlesWithoutWord(MemoryStore):
     """Says that it has settled what it has not."""
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         ask = super().settle(held, event, result)
         return Ask(lambda records, now: ask.request(dict(records), now), ask.parse)
 
@@ -86,30 +86,30 @@ def _unseen(patch: pytest.MonkeyPatch) -> Store:
 
 def _settled_again(patch: pytest.MonkeyPatch) -> Store:
     for event in (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE):
-        allow(patch, event, Standing.COMPLETED, Standing.FAILED, Standing.RELEASED)
+        allow(patch, event, EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED)
     return _unfenced(patch)
 
 
 def _completed_again(patch: pytest.MonkeyPatch) -> Store:
-    allow(patch, Transition.CLAIM, Standing.COMPLETED)
+    allow(patch, Transition.CLAIM, EffectiveState.COMPLETED)
     decide_instead(patch, lambda _, __, was: Decision.TAKE if was is Decision.REPLAY else was)
     return MemoryStore()
 
 
 def _unknown_again(patch: pytest.MonkeyPatch) -> Store:
-    allow(patch, Transition.CLAIM, Standing.UNKNOWN)
+    allow(patch, Transition.CLAIM, EffectiveState.UNKNOWN)
     decide_instead(patch, lambda _, __, was: Decision.TAKE if was is Decision.DOUBT else was)
     return MemoryStore()
 
 
 def _live_taken(patch: pytest.MonkeyPatch) -> Store:
-    allow(patch, Transition.CLAIM, Standing.RUNNING)
-    patch.setitem(decisions._BY_STANDING, Standing.RUNNING, Decision.TAKE)
+    allow(patch, Transition.CLAIM, EffectiveState.RUNNING)
+    patch.setitem(decisions._BY_STANDING, EffectiveState.RUNNING, Decision.TAKE)
     return MemoryStore()
 
 
 def _revived(patch: pytest.MonkeyPatch) -> Store:
-    allow(patch, Transition.RENEW, Standing.LAPSED)
+    allow(patch, Transition.RENEW, EffectiveState.LAPSED)
     return MemoryStore()
 
 
@@ -119,7 +119,7 @@ def _same_token(patch: pytest.MonkeyPatch) -> Store:
 
 
 def _swept_early(patch: pytest.MonkeyPatch) -> Store:
-    allow(patch, Transition.SWEEP, Standing.LAPSED, Standing.UNKNOWN, Standing.COMPLETED)
+    allow(patch, Transition.SWEEP, EffectiveState.LAPSED, EffectiveState.UNKNOWN, EffectiveState.COMPLETED)
     return MemoryStore()
 
 

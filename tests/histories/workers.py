@@ -19,7 +19,7 @@ from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.claiming import Won, claim
 from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.leasing import renew
-from retrysafe.protocol.records import Clocks, Held, Record, Standing, StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Ownership, Record, StoredResult
 from retrysafe.protocol.resolving import expire
 from retrysafe.protocol.settling import read, resolve, settle
 from retrysafe.protocol.store import Store
@@ -49,8 +49,8 @@ class Stage:
         self.store = store
         self.clocks = Clocks(LEASE, 3_600_000_000, 7_200_000_000, store.capabilities.margin)
         self.sweeps = store.capabilities.name not in ("redis", "dynamodb")
-        self.held: list[Held] = []
-        self.wants: list[Want] = []
+        self.held: list[Ownership] = []
+        self.wants: list[ClaimRequest] = []
         self.faults: Counter[str] = Counter()
 
     def elapse(self, recorder: Recorder, key: bytes) -> Steps[None]:
@@ -88,7 +88,7 @@ def worker(stage: Stage, name: str, store: Store, chance: Random, acts: int) -> 
 
 
 def _claim(stage: Stage, store: Store, chance: Random, key: bytes, attempt: str) -> Acts:
-    want = Want(key, "histories", "", "o", b"p", attempt, ("keyed", "external")[key[0] % 2], stage.clocks)  # type: ignore[arg-type]
+    want = ClaimRequest(key, "histories", "", "o", b"p", attempt, ("keyed", "external")[key[0] % 2], stage.clocks)  # type: ignore[arg-type]
     if stage.wants and chance.random() < 0.1:
         want = chance.choice(stage.wants[-8:])
         stage.faults["duplicate"] += 1
@@ -112,12 +112,12 @@ def _look(stage: Stage, store: Store, chance: Random, key: bytes, attempt: str) 
     record = cast("Record | None", (yield read(store, key)))
     if record is None or chance.random() < 0.3:
         return
-    if record.standing is Standing.UNKNOWN:
+    if record.effective_state is EffectiveState.UNKNOWN:
         event = chance.choice(tuple(RESOLUTIONS.values()))
         yield resolve(
             store, record, event, None if event is Transition.RESOLVE_RELEASED else _result(attempt), stage.clocks
         )
-    elif record.standing in RULES[Transition.EXPIRE].sources:
+    elif record.effective_state in RULES[Transition.EXPIRE].sources:
         yield expire(store, record, forget=chance.random() < 0.4)
 
 

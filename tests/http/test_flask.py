@@ -715,7 +715,7 @@ def test_f23_a_transaction_that_the_database_wants_again_runs_the_view_again_wit
         pass
 
     boundary = place.boundary()
-    boundary._terms.backend.restarts = lambda error: isinstance(error, Wanted)  # type: ignore[method-assign]
+    boundary._settings.backend.restarts = lambda error: isinstance(error, Wanted)  # type: ignore[method-assign]
     read: list[Any] = []
 
     @shop.app.errorhandler(Exception)

@@ -698,7 +698,7 @@ def test_f23_a_transaction_that_the_database_wants_again_runs_again_with_the_sam
         sqlite_errorcode = 5
 
     boundary = place.boundary()
-    backend = boundary._terms.backend
+    backend = boundary._settings.backend
     backend.restarts = lambda error: isinstance(error, Wanted)  # type: ignore[method-assign]
     closed: list[int] = []
 

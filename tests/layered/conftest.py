@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from retrysafe import Boundary, StoreUnavailable, layered
-from retrysafe.backends.cache import Nearby
+from retrysafe.backends.cache import ReadThroughCache
 from retrysafe.backends.driver import run
 from retrysafe.backends.redis.cache import RedisCache
 from retrysafe.protocol import keys
@@ -120,10 +120,10 @@ class Layers:
             observers=[self.told],
             **options,
         )
-        self.backend = self.boundary._terms.backend
+        self.backend = self.boundary._settings.backend
         near = self.backend.near
         assert near is not None
-        self.near: Nearby = near
+        self.near: ReadThroughCache = near
         self.now = 0.0
         self.near._clock = lambda: self.now
 

@@ -11,7 +11,7 @@ import pytest
 from retrysafe import Boundary, ConfigurationError, InProgress, KeyReused, Keyring, StoredFailure, layered
 from retrysafe.protocol.claiming import NotWon
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.records import Standing
+from retrysafe.protocol.records import EffectiveState
 from tests.layered.conftest import Entry, Fast, Layers
 
 
@@ -240,13 +240,15 @@ class Model:
     def call(self) -> None:
         key = self.chance.choice("abc")
         record = self.layers.truth(key)
-        standing = Standing.ABSENT if record is None else record.standing
+        standing = EffectiveState.ABSENT if record is None else record.effective_state
         before = len(self.layers.runs)
         result = self.layers.do(key)
         ran = len(self.layers.runs) > before
         if ran:
-            assert standing in (Standing.ABSENT, Standing.EXPIRED, Standing.FORGOTTEN), "only the truth lets work run"
-        elif standing is Standing.COMPLETED:
+            assert standing in (EffectiveState.ABSENT, EffectiveState.EXPIRED, EffectiveState.FORGOTTEN), (
+                "only the truth lets work run"
+            )
+        elif standing is EffectiveState.COMPLETED:
             assert record is not None
             assert record.result is not None
             assert record.result.body is not None
@@ -284,7 +286,7 @@ class Model:
     def expire(self) -> None:
         key = self.chance.choice("abc")
         record = self.layers.truth(key)
-        if record is not None and record.standing is Standing.COMPLETED:
+        if record is not None and record.effective_state is EffectiveState.COMPLETED:
             assert record.result is not None
             assert record.result.body is not None
             result = record.result.body.decode().strip('"')

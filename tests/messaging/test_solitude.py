@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from retrysafe.messaging.subscription.exclusive import Solitude
+from retrysafe.messaging.subscription.exclusive import Exclusive
 
 
 class Work:
@@ -28,7 +28,7 @@ async def settle() -> None:
 
 
 async def test_what_is_done_alone_waits_for_the_others_and_they_for_it() -> None:
-    solitude, before, alone, after = Solitude(), Work(), Work(), Work()
+    solitude, before, alone, after = Exclusive(), Work(), Work(), Work()
     tasks = [asyncio.create_task(solitude.together(before))]
     await before.begun.wait()
     tasks += [asyncio.create_task(solitude.alone(alone)), asyncio.create_task(solitude.together(after))]
@@ -45,7 +45,7 @@ async def test_what_is_done_alone_waits_for_the_others_and_they_for_it() -> None
 
 
 async def test_two_are_not_alone_together() -> None:
-    solitude, one, other = Solitude(), Work(), Work()
+    solitude, one, other = Exclusive(), Work(), Work()
     tasks = [asyncio.create_task(solitude.alone(work)) for work in (one, other)]
     await one.begun.wait()
     await settle()
@@ -57,7 +57,7 @@ async def test_two_are_not_alone_together() -> None:
 
 
 async def test_what_hangs_holds_up_nobody_for_ever() -> None:
-    solitude, before, alone, after = Solitude(patience=0), Work(), Work(), Work()
+    solitude, before, alone, after = Exclusive(patience=0), Work(), Work(), Work()
     tasks = [asyncio.create_task(solitude.together(before))]
     await before.begun.wait()
     tasks += [asyncio.create_task(solitude.alone(alone)), asyncio.create_task(solitude.together(after))]
@@ -70,7 +70,7 @@ async def test_what_hangs_holds_up_nobody_for_ever() -> None:
 
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_cancelled_work_ends_and_lets_the_others_go_on(waits: bool) -> None:
-    solitude, before, alone, after = Solitude(), Work(), Work(), Work()
+    solitude, before, alone, after = Exclusive(), Work(), Work(), Work()
     first = asyncio.create_task(solitude.together(before))
     await before.begun.wait()
     task = asyncio.create_task(solitude.alone(alone))
@@ -92,7 +92,7 @@ async def test_an_error_is_the_callers() -> None:
     async def fail() -> None:
         raise ValueError("no")
 
-    solitude = Solitude()
+    solitude = Exclusive()
     for do in (solitude.together, solitude.alone):
         with pytest.raises(ValueError, match="no"):
             await do(fail)

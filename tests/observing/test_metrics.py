@@ -40,7 +40,7 @@ from retrysafe.observability.metrics import (
 from retrysafe.observability.otel import MOST, OpenTelemetryObserver
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Event
-from retrysafe.protocol.outcomes import Ground
+from retrysafe.protocol.outcomes import ModeKind
 from tests.faults.helpers import forever
 from tests.observing.telemetry import Telemetry, Works, apart
 
@@ -191,7 +191,7 @@ async def test_a_store_that_is_away(works: Works, telemetry: Telemetry) -> None:
 class Silent:
     """A ground whose store does not answer at the end."""
 
-    kind, waits, tx = Ground.KEYED, True, None
+    kind, waits, tx = ModeKind.KEYED, True, None
 
     def settle(self, *args: object, failing: bool) -> Settled:
         return Settled.UNANSWERED

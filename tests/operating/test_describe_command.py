@@ -28,7 +28,7 @@ from retrysafe import (
 )
 from retrysafe.admin.describe import GROUNDS, describe
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.outcomes import Answered, Ending, Ground
+from retrysafe.protocol.outcomes import Answered, Ending, ModeKind
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD
 from tests.operating.conftest import SOURCES, Command, Place, in_a_process
 
@@ -77,7 +77,7 @@ def test_every_boundary_of_a_module_is_described(module: str, command: Command) 
             "payload": "order.amount",
         }
     ]
-    doubt = {one["retry"] for one in refunds["retries"][Ground.EXTERNAL.value] if one["record"] == "unknown"}
+    doubt = {one["retry"] for one in refunds["retries"][ModeKind.EXTERNAL.value] if one["record"] == "unknown"}
     assert doubt == {f"asks probe=find_out; if that cannot tell, it {ANSWERS[Decision.DOUBT]}"}
 
 
@@ -163,7 +163,7 @@ class Ran(Exception):
 
 
 def told(boundary: Boundary, when: str) -> str:
-    ground = GROUNDS[boundary._terms.effects][0]
+    ground = GROUNDS[boundary._settings.effects][0]
     (row,) = [one for one in describe(boundary)["retries"][ground.value] if one["when"] == when]
     return str(row["retry"])
 
@@ -199,7 +199,7 @@ def test_while_it_runs_and_after_it_died_a_caller_meets_what_is_described(shelf:
     boundary = shelf.boundary(effects=effects, lease=600)
     claim = shelf.boundary(effects=effects, lease=600).claim("K", payload={"amount": 5})
     with suppress(LeaseLost), claim:
-        assert shelf.record("K").standing == "running"
+        assert shelf.record("K").effective_state == "running"
         assert _elsewhere(boundary) == told(boundary, "it is still running")
         shelf.elapse("K", 601)
         assert _elsewhere(boundary) == told(boundary, "it is paused for longer than its lease")

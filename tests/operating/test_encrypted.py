@@ -10,7 +10,7 @@ import pytest
 
 from retrysafe import ConfigurationError, Keyring, ResultUnreadable, StoredFailure
 from retrysafe.claims.encryption import MEDIA_TYPE
-from retrysafe.protocol.records import Standing
+from retrysafe.protocol.records import EffectiveState
 from tests.operating.conftest import Command, Place
 
 KEY = Keyring.generate()
@@ -46,7 +46,7 @@ def test_an_answer_by_hand_is_encrypted_with_the_boundarys_keys(place: Place, ou
     assert record.result.media_type == MEDIA_TYPE, "what is in doubt says why"
     with pytest.raises(ConfigurationError, match="encrypts what it stores, with the key '2026-11'"):
         place.operator().resolve(record, outcome, result=answer)
-    assert place.record("K").standing is Standing.UNKNOWN
+    assert place.record("K").effective_state is EffectiveState.UNKNOWN
     assert place.operator(encryption=RING).resolve(record, outcome, result=answer).done
     stored = place.record("K").result
     assert stored is not None

@@ -20,7 +20,7 @@ from retrysafe import layered
 from retrysafe.admin.operator import Operator
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol import keys
-from retrysafe.protocol.records import Record, Standing
+from retrysafe.protocol.records import EffectiveState, Record
 from tests.conftest import require
 from tests.operating.conftest import Command, Place, in_a_process
 from tests.stores import harnesses
@@ -77,7 +77,7 @@ def test_on_a_terminal_it_asks(shelf: Place, answer: str, left: str) -> None:
     os.close(terminal)
     os.close(side)
     assert "[y/N]" in done.stderr
-    assert shelf.record("K").standing == left
+    assert shelf.record("K").effective_state == left
     assert done.returncode == (0 if left == "expired" else 1)
 
 
@@ -431,7 +431,7 @@ def test_a_race_that_is_lost_is_told(shelf: Place, command: Command, monkeypatch
     assert "has changed meanwhile. The key is completed." in done.err
     assert json.loads(done.out)["done"] is False
     assert json.loads(done.err.splitlines()[0])["done"] is False
-    assert shelf.record("K").standing is Standing.COMPLETED
+    assert shelf.record("K").effective_state is EffectiveState.COMPLETED
 
 
 # ---------------------------------------------------------------- a fast store in front
@@ -444,7 +444,7 @@ def test_a_fast_store_is_told_first_to_forget_the_key(place: Place, command: Com
     place.completed()
     assert place.retry() == "first"
     with closing(place.boundary()) as boundary:
-        assert boundary._terms.backend.near is not None
+        assert boundary._settings.backend.near is not None
     assert command("keys", "expire", *named(place), "--yes", "--fast", fast, "--fast-name", "truth").code == 0
     assert place.retry() == "again"
 
@@ -492,4 +492,4 @@ def test_a_fast_store_that_does_not_answer_after_the_change_is_told_of(
         with pytest.raises(StoreUnavailable, match="The key is expired, but the fast store did not answer afterwards"):
             operator.expire(seen)
         monkeypatch.undo()
-    assert shelf.record("K").standing is Standing.EXPIRED
+    assert shelf.record("K").effective_state is EffectiveState.EXPIRED

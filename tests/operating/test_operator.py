@@ -33,7 +33,7 @@ from retrysafe import (
 from retrysafe.admin.audit import AuditFile
 from retrysafe.admin.operator import Operator
 from retrysafe.backends.registry import connect
-from retrysafe.protocol.records import Filter, Standing
+from retrysafe.protocol.records import EffectiveState, Filter
 from retrysafe.protocol.resolving import Change
 from tests.operating.conftest import PLACES, SOURCES, Place
 
@@ -89,7 +89,7 @@ def test_an_attempt_that_died_in_doubt_can_be_settled_before_anybody_asks(place:
     with pytest.raises(LeaseLost), claim:
         place.elapse("K", 610)
         seen = place.record("K")
-        assert seen.standing is Standing.LAPSED
+        assert seen.effective_state is EffectiveState.LAPSED
         assert place.operator().resolve(seen, "completed", result="found").done
     assert place.retry() == "found"
 
@@ -107,7 +107,7 @@ def test_what_is_not_in_doubt_is_not_resolved(place: Place, standing: str) -> No
         change = place.operator().release(place.record("K"))
         assert not change.done
         assert change.record is not None
-        assert change.record.standing == standing
+        assert change.record.effective_state == standing
         claim.result = "mine"
     assert place.retry(effects="keyed", lease=600) == "mine"
 
@@ -131,7 +131,7 @@ def test_a_key_that_is_another_attempts_by_now_is_left_alone(place: Place) -> No
 def test_an_expired_key_is_new_work(place: Place) -> None:
     seen = place.completed()
     assert place.operator().expire(seen).done
-    assert place.record("K").standing is Standing.EXPIRED
+    assert place.record("K").effective_state is EffectiveState.EXPIRED
     assert place.retry() == "again"
     assert place.record("K").token > seen.token
     assert place.record("K").attempts == 1
@@ -153,7 +153,7 @@ def test_what_was_used_since_it_was_seen_is_not_expired(place: Place) -> None:
     change = place.operator().expire(seen)
     assert not change.done
     assert change.record is not None
-    assert change.record.standing is Standing.COMPLETED
+    assert change.record.effective_state is EffectiveState.COMPLETED
 
 
 @pytest.mark.parametrize("standing", ["running", "unknown"])
@@ -222,14 +222,14 @@ def test_keys_are_found_by_what_they_are(place: Place) -> None:
         return len(operator.find(boundary=place.name, **wanted))
 
     assert found() == 3
-    assert found(standings=["unknown"]) == found(standings={Standing.UNKNOWN}) == 2
+    assert found(standings=["unknown"]) == found(standings={EffectiveState.UNKNOWN}) == 2
     assert (found(operation="other"), found(scope="tenant"), found(scope="")) == (1, 1, 2)
     assert len(operator.find(boundary=place.name, limit=2)) == 2
     assert operator.find(boundary=place.name, limit=0) == []
     assert all(record.result is None for record in operator.find(boundary=place.name))
     assert {tally.standing: tally.records for tally in operator.tallies() if tally.boundary == place.name} == {
-        Standing.UNKNOWN: 2,
-        Standing.COMPLETED: 1,
+        EffectiveState.UNKNOWN: 2,
+        EffectiveState.COMPLETED: 1,
     }
 
 
@@ -263,7 +263,7 @@ def test_an_error_leads_to_its_record(place: Place) -> None:
     assert (error.boundary, error.operation) == (place.name, place.name)
     assert f"retrysafe keys show --hash {error.key}" in str(error)
     (record,) = place.operator().matching(error.key, Filter(error.boundary))
-    assert record.standing is Standing.UNKNOWN
+    assert record.effective_state is EffectiveState.UNKNOWN
 
 
 # ---------------------------------------------------------------- being told, and the audit
@@ -294,7 +294,7 @@ def test_every_change_is_told_and_audited_and_nothing_else_is(place: Place) -> N
 def test_the_intent_is_written_before_the_change_and_the_outcome_after_it(place: Place) -> None:
     stood: list[tuple[str, str]] = []
     seen = place.unknown()
-    operator = place.operator(audit=lambda entry: stood.append((entry["audit"], place.record("K").standing)))
+    operator = place.operator(audit=lambda entry: stood.append((entry["audit"], place.record("K").effective_state)))
     assert operator.release(seen).done
     assert stood == [("intent", "unknown"), ("outcome", "released")]
 
@@ -365,7 +365,7 @@ def test_a_killed_operator_leaves_a_whole_audit(place: Place, tmp_path: Path, mo
     assert [entry["audit"] for entry in entries] == ["intent", "outcome"][: len(entries)]
     assert entries[-1]["audit"] == moment
     assert entries[0]["key_hash"] == seen.key.hex()
-    assert place.record("K").standing == left
+    assert place.record("K").effective_state == left
 
 
 # ---------------------------------------------------------------- what cannot be operated

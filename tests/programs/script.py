@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.asks import Ask, Steps
-from retrysafe.protocol.records import Clocks, Effects, Held, Record, State, StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, Ownership, Record, State, StoredResult
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
 
@@ -20,9 +20,9 @@ RESULT = StoredResult(b"result", "text/plain", 1)
 OTHER_RESULT = StoredResult(b"other result", "text/plain", 1)
 
 
-def want(effects: Effects = "keyed") -> Want:
+def want(effects: Effects = "keyed") -> ClaimRequest:
     """What the attempt under test asks for."""
-    return Want(b"key", "b", "", "op", b"payload", "me", effects, CLOCKS)
+    return ClaimRequest(b"key", "b", "", "op", b"payload", "me", effects, CLOCKS)
 
 
 def record(state: State = State.RUNNING, attempt: str = "other", **changes: Any) -> Record:
@@ -50,7 +50,7 @@ def record(state: State = State.RUNNING, attempt: str = "other", **changes: Any)
     return made._replace(**changes)
 
 
-HELD = Held(b"key", "me", 7, CLOCKS, False)
+HELD = Ownership(b"key", "me", 7, CLOCKS, False)
 
 
 class Asked(NamedTuple):
@@ -78,19 +78,19 @@ class LabellingStore:
         choose_when="",
     )
 
-    def claim(self, want: Want) -> Ask[Any]:
+    def claim(self, want: ClaimRequest) -> Ask[Any]:
         return _ask("claim", want)
 
-    def take(self, want: Want, seen: Record) -> Ask[Any]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Any]:
         return _ask("take", want, seen)
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[Any]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[Any]:
         return _ask("settle", held, event, result)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[Any]:
         return _ask("resolve", seen, event, result, clocks)
 
-    def renew(self, held: Sequence[Held]) -> list[Ask[Any]]:
+    def renew(self, held: Sequence[Ownership]) -> list[Ask[Any]]:
         return [_ask("renew", held[:1]), _ask("renew", held[1:])]
 
     def read(self, key: bytes) -> Ask[Any]:

@@ -8,12 +8,12 @@ from retrysafe.claims import lease as heartbeat
 from retrysafe.claims.lease import Lease
 from retrysafe.claims.modes import Settled, _read_back
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.outcomes import Verdict
+from retrysafe.protocol.outcomes import Settlement
 from retrysafe.protocol.records import Clocks, Record, State
 from retrysafe.protocol.transitions import Transition
 from tests.programs.script import HELD, record
 
-COMPLETED = Verdict(Transition.COMPLETE)
+COMPLETED = Settlement(Transition.COMPLETE)
 LOST = StoreUnavailable("the connection broke")
 
 

@@ -18,8 +18,8 @@ from retrysafe.protocol.claiming import ROUNDS, NotWon, Won, claim
 from retrysafe.protocol.decisions import Decision, decide
 from retrysafe.protocol.leasing import renew, renewals
 from retrysafe.protocol.migrating import Migration, migrate, schema_version
-from retrysafe.protocol.outcomes import Ending, Ground, Transaction, Verdict, verdict
-from retrysafe.protocol.records import Clocks, Effects, State, Want
+from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement, Transaction, verdict
+from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, State
 from retrysafe.protocol.requests import Query, Rows
 from retrysafe.protocol.settling import read, resolve, settle
 from retrysafe.protocol.sweeping import sweep
@@ -108,16 +108,16 @@ PROGRAMS: dict[str, Program] = {
     "renew": lambda: renew(STORE, [HELD, HELD._replace(key=b"second")]),
     "sweep": lambda: sweep(STORE, 10),
     "open a claim": lambda: open_claim(STORE, want("transactional")),
-    "conclude with commit": lambda: _conclude(Verdict(Transition.COMPLETE)),
-    "conclude with the savepoint": lambda: _conclude(Verdict(Transition.FAIL, Transaction.SAVEPOINT)),
-    "conclude with rollback": lambda: _conclude(Verdict(None, Transaction.ROLLBACK)),
+    "conclude with commit": lambda: _conclude(Settlement(Transition.COMPLETE)),
+    "conclude with the savepoint": lambda: _conclude(Settlement(Transition.FAIL, Transaction.SAVEPOINT)),
+    "conclude with rollback": lambda: _conclude(Settlement(None, Transaction.ROLLBACK)),
     "frozen snapshot": lambda: frozen_snapshot(STORE),
     "schema version": lambda: schema_version(STORE),
     "migrate": lambda: migrate(STORE, MIGRATIONS, LOCK),
 }
 
 
-def _conclude(word: Verdict) -> Any:
+def _conclude(word: Settlement) -> Any:
     return conclude(STORE, HELD._replace(transactional=True), word, RESULT)
 
 
@@ -422,7 +422,7 @@ def test_in_a_transaction_nothing_is_put_twice() -> None:
 
 @pytest.mark.parametrize("ending", Ending)
 def test_every_ending_of_an_own_transaction_commits_exactly_what_it_recorded(ending: Ending) -> None:
-    word = verdict(ending, Ground.OWN)
+    word = verdict(ending, ModeKind.OWN)
     for path in every_path(lambda: _conclude(word), replies):
         if path.error is not None:
             continue
@@ -471,7 +471,7 @@ def test_of_two_claims_to_one_key_that_are_renewed_together_the_one_that_was_tak
     clocks = Clocks(lease=10, window=1000, memory=1000)
     held = []
     for attempt in ("frozen", "successor"):
-        outcome = run(claim(store, Want(b"key", "b", "", "o", b"p", attempt, "keyed", clocks)), client)
+        outcome = run(claim(store, ClaimRequest(b"key", "b", "", "o", b"p", attempt, "keyed", clocks)), client)
         assert isinstance(outcome, Won)
         held.append(outcome.held)
         clock[0] += 10 if attempt == "frozen" else 0

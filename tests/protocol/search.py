@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.protocol.decisions import Decision, decide
-from retrysafe.protocol.records import Clocks, Effects, Held, Record, State, StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation.judging import Check, Judge, Violation, result_of
 from retrysafe.testing.simulation.messages import Message
@@ -123,9 +123,9 @@ def _open(books: tuple[Any, ...]) -> Judge:
 # ---------------------------------------------------------------- attempts
 
 
-def want_of(size: Size, number: int) -> Want:
+def want_of(size: Size, number: int) -> ClaimRequest:
     """What attempt ``number`` asks for."""
-    return Want(KEY, "b", "", "op", b"p", "abcdef"[number], size.effects, size.clocks)
+    return ClaimRequest(KEY, "b", "", "op", b"p", "abcdef"[number], size.effects, size.clocks)
 
 
 def _act(world: World, size: Size, number: int) -> Iterator[Step]:
@@ -171,7 +171,7 @@ def _sorted(flight: tuple[Message, ...]) -> tuple[Message, ...]:
     return tuple(sorted(flight, key=repr))
 
 
-def _perform(world: World, size: Size, number: int, held: Held) -> Iterator[Step]:
+def _perform(world: World, size: Size, number: int, held: Ownership) -> Iterator[Step]:
     judge = _open(world.books)
     accepted = judge.effect(held, size.effects, "derived")
     after = _become(world, number, ("did", held) if accepted else ("gone",))
@@ -248,8 +248,8 @@ def _reply(world: World, size: Size, message: Message, answer: Any, judge: Judge
     return world
 
 
-def _hold(size: Size, number: int, record: Record) -> Held:
-    return Held(KEY, want_of(size, number).attempt, record.token, size.clocks, False)
+def _hold(size: Size, number: int, record: Record) -> Ownership:
+    return Ownership(KEY, want_of(size, number).attempt, record.token, size.clocks, False)
 
 
 def _decide(world: World, size: Size, number: int, sends: int, record: Record, judge: Judge) -> World:

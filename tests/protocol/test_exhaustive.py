@@ -9,7 +9,7 @@ import pytest
 from retrysafe.errors import IllegalTransition
 from retrysafe.protocol import decisions, transitions
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.records import Clocks, Held, Record, Standing
+from retrysafe.protocol.records import Clocks, EffectiveState, Ownership, Record
 from retrysafe.protocol.transitions import Rule, Transition
 from retrysafe.testing.simulation.judging import Check
 from tests.protocol.search import Size, search
@@ -42,12 +42,12 @@ def test_a_clock_behind_by_more_than_the_memory_repeats_tokens_and_nothing_else(
     assert search(size, checks={Check.NAMED, Check.SETTLED, Check.REPLAY, Check.KEPT}).violation is None
 
 
-def _only_attempt(record: Record, held: Held) -> None:
+def _only_attempt(record: Record, held: Ownership) -> None:
     if record.attempt != held.attempt:
         raise IllegalTransition
 
 
-def _only_token(record: Record, held: Held) -> None:
+def _only_token(record: Record, held: Ownership) -> None:
     if record.token != held.token:
         raise IllegalTransition
 
@@ -69,19 +69,19 @@ def test_a_fence_without_the_attempt_id_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 BREAKS = {
-    "running is claimed": (Transition.CLAIM, Standing.RUNNING, Check.LEASE),
-    "completed is claimed": (Transition.CLAIM, Standing.COMPLETED, Check.SETTLED),
-    "completed is completed again": (Transition.COMPLETE, Standing.COMPLETED, Check.SETTLED),
-    "running is swept": (Transition.SWEEP, Standing.RUNNING, Check.KEPT),
-    "lapsed is swept": (Transition.SWEEP, Standing.LAPSED, Check.KEPT),
-    "unknown is swept": (Transition.SWEEP, Standing.UNKNOWN, Check.KEPT),
-    "running is suspected": (Transition.SUSPECT, Standing.RUNNING, Check.LEASE),
-    "unknown is claimed": (Transition.CLAIM, Standing.UNKNOWN, Check.BLIND),
+    "running is claimed": (Transition.CLAIM, EffectiveState.RUNNING, Check.LEASE),
+    "completed is claimed": (Transition.CLAIM, EffectiveState.COMPLETED, Check.SETTLED),
+    "completed is completed again": (Transition.COMPLETE, EffectiveState.COMPLETED, Check.SETTLED),
+    "running is swept": (Transition.SWEEP, EffectiveState.RUNNING, Check.KEPT),
+    "lapsed is swept": (Transition.SWEEP, EffectiveState.LAPSED, Check.KEPT),
+    "unknown is swept": (Transition.SWEEP, EffectiveState.UNKNOWN, Check.KEPT),
+    "running is suspected": (Transition.SUSPECT, EffectiveState.RUNNING, Check.LEASE),
+    "unknown is claimed": (Transition.CLAIM, EffectiveState.UNKNOWN, Check.BLIND),
 }
 _EAGER = {
-    Standing.RUNNING: Decision.TAKE,
-    Standing.COMPLETED: Decision.TAKE,
-    Standing.UNKNOWN: Decision.TAKE,
+    EffectiveState.RUNNING: Decision.TAKE,
+    EffectiveState.COMPLETED: Decision.TAKE,
+    EffectiveState.UNKNOWN: Decision.TAKE,
 }
 
 

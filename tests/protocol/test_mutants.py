@@ -17,8 +17,8 @@ from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.protocol import claiming, decisions, keys, outcomes, transitions
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.outcomes import Ending, Ground, Verdict
-from retrysafe.protocol.records import Held, Micros, Record, Standing, State, StoredResult, Want
+from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement
+from retrysafe.protocol.records import ClaimRequest, EffectiveState, Micros, Ownership, Record, State, StoredResult
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Rule, Transition
 from retrysafe.testing.simulation import PARTS, PLAN, Plan, Report, simulate
@@ -48,13 +48,13 @@ def first_caught(check: Check, store: Store | None = None, parts: Parts = PARTS,
     pytest.fail(f"{SEEDS} seeds did not show: {check.value}")
 
 
-def allow(patch: pytest.MonkeyPatch, event: Transition, *more: Standing) -> None:
+def allow(patch: pytest.MonkeyPatch, event: Transition, *more: EffectiveState) -> None:
     """Let ``event`` happen from more standings than the table says."""
     rule = transitions.RULES[event]
     patch.setitem(transitions.RULES, event, Rule(rule.sources | frozenset(more), rule.target, rule.guard))
 
 
-def decide_instead(patch: pytest.MonkeyPatch, change: Callable[[Record, Want, Decision], Decision]) -> None:
+def decide_instead(patch: pytest.MonkeyPatch, change: Callable[[Record, ClaimRequest, Decision], Decision]) -> None:
     """Change what the claim program decides."""
     patch.setattr(claiming, "decide", lambda record, want: change(record, want, decisions.decide(record, want)))
 
@@ -72,7 +72,7 @@ def test_a_stale_result_is_stored_without_a_fence(monkeypatch: pytest.MonkeyPatc
 class DeletesOnRelease(MemoryStore):
     """Frees a key by removing its row."""
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         settle = super().settle(held, event, result)
 
         def step(records: dict[bytes, Record], now: Micros) -> bool:
@@ -96,10 +96,10 @@ def test_tokens_count_from_one_and_the_row_is_deleted_on_release(monkeypatch: py
 class JudgesLeasesByTheWorker(MemoryStore):
     """Takes a record when its lease has ended on the clock of a worker, which runs ahead."""
 
-    def claim(self, want: Want) -> Ask[Record | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | None]:
         return self._ahead(super().claim(want))
 
-    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         return self._ahead(super().take(want, seen))
 
     @staticmethod
@@ -122,7 +122,7 @@ def test_a_takeover_keeps_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_renewal_revives_a_lapsed_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow(monkeypatch, Transition.RENEW, Standing.LAPSED)
+    allow(monkeypatch, Transition.RENEW, EffectiveState.LAPSED)
     first_caught(Check.LEASE)
 
 
@@ -137,8 +137,8 @@ def test_a_changed_record_is_taken_with_another_payload(monkeypatch: pytest.Monk
 
 
 def test_the_payload_is_ignored_on_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ignore(record: Record, want: Want, decision: Decision) -> Decision:
-        unsettled = record.standing in (Standing.LAPSED, Standing.RELEASED)
+    def ignore(record: Record, want: ClaimRequest, decision: Decision) -> Decision:
+        unsettled = record.effective_state in (EffectiveState.LAPSED, EffectiveState.RELEASED)
         return Decision.TAKE if decision is Decision.REUSED and unsettled else decision
 
     decide_instead(monkeypatch, ignore)
@@ -153,7 +153,7 @@ class ClearsOnRelease(MemoryStore):
     def __init__(self, **emptied: Any) -> None:
         self.emptied = emptied
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         settle = super().settle(held, event, result)
 
         def step(records: dict[bytes, Record], now: Micros) -> bool:
@@ -174,13 +174,13 @@ def test_a_release_clears_the_fingerprint() -> None:
 
 
 def test_unknown_is_run_again_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow(monkeypatch, Transition.CLAIM, Standing.UNKNOWN)
+    allow(monkeypatch, Transition.CLAIM, EffectiveState.UNKNOWN)
     decide_instead(monkeypatch, lambda _, __, was: Decision.TAKE if was is Decision.DOUBT else was)
     first_caught(Check.BLIND)
 
 
 def test_unknown_run_again_has_its_effect_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow(monkeypatch, Transition.CLAIM, Standing.UNKNOWN)
+    allow(monkeypatch, Transition.CLAIM, EffectiveState.UNKNOWN)
     decide_instead(monkeypatch, lambda _, __, was: Decision.TAKE if was is Decision.DOUBT else was)
     first_caught(Check.ONE_EFFECT)
 
@@ -192,32 +192,32 @@ def test_a_lapsed_external_attempt_is_taken_over_like_a_keyed_one(monkeypatch: p
 
 @pytest.mark.parametrize("event", [Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE])
 def test_a_settled_record_is_written_again(monkeypatch: pytest.MonkeyPatch, event: Transition) -> None:
-    allow(monkeypatch, event, Standing.COMPLETED, Standing.FAILED, Standing.RELEASED)
+    allow(monkeypatch, event, EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED)
     monkeypatch.setattr(transitions, "_match_owner", lambda record, held: None)
     first_caught(Check.SETTLED)
 
 
 def test_completed_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow(monkeypatch, Transition.CLAIM, Standing.COMPLETED)
+    allow(monkeypatch, Transition.CLAIM, EffectiveState.COMPLETED)
     decide_instead(monkeypatch, lambda _, __, was: Decision.TAKE if was is Decision.REPLAY else was)
     first_caught(Check.REPLAY)
 
 
-@pytest.mark.parametrize("standing", [Standing.LAPSED, Standing.UNKNOWN, Standing.EXPIRED])
-def test_a_sweep_removes_more_than_is_forgotten(monkeypatch: pytest.MonkeyPatch, standing: Standing) -> None:
+@pytest.mark.parametrize("standing", [EffectiveState.LAPSED, EffectiveState.UNKNOWN, EffectiveState.EXPIRED])
+def test_a_sweep_removes_more_than_is_forgotten(monkeypatch: pytest.MonkeyPatch, standing: EffectiveState) -> None:
     allow(monkeypatch, Transition.SWEEP, standing)
     first_caught(Check.KEPT, plan=PLAN._replace(clocks=PLAN.clocks._replace(memory=4 * PLAN.clocks.window)))
 
 
 def test_a_running_record_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Callable[[Record], Standing] = vars(Record)["standing"].fget
+    real: Callable[[Record], EffectiveState] = vars(Record)["effective_state"].fget
 
-    def standing(record: Record) -> Standing:
+    def standing(record: Record) -> EffectiveState:
         if record.state is State.RUNNING and record.expires <= record.now:
-            return Standing.EXPIRED
+            return EffectiveState.EXPIRED
         return real(record)
 
-    monkeypatch.setattr(Record, "standing", property(standing))
+    monkeypatch.setattr(Record, "effective_state", property(standing))
     first_caught(Check.BLIND)
 
 
@@ -227,14 +227,14 @@ def test_a_lapsed_lease_is_never_taken_over(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_released_keys_stay_locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(decisions._BY_STANDING, Standing.RELEASED, Decision.BUSY)
+    monkeypatch.setitem(decisions._BY_STANDING, EffectiveState.RELEASED, Decision.BUSY)
     first_caught(Check.STUCK, plan=PLAN._replace(clocks=PLAN.clocks._replace(window=10**9, memory=10**9)))
 
 
 class ClaimsUnconditionally(MemoryStore):
     """Writes the first record over whatever is there."""
 
-    def claim(self, want: Want) -> Ask[Record | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | None]:
         def step(records: dict[bytes, Record], now: Micros) -> Record:
             record = records[want.key] = transitions.first_claim(want, now)
             return record
@@ -251,14 +251,14 @@ def test_keys_for_calls_downstream_depend_on_the_attempt() -> None:
 
 
 def test_a_transient_failure_releases_an_external_effect() -> None:
-    def verdict(ending: Ending, ground: Ground) -> Verdict:
-        return outcomes.verdict(ending, Ground.KEYED if ending is Ending.TRANSIENT else ground)
+    def verdict(ending: Ending, ground: ModeKind) -> Settlement:
+        return outcomes.verdict(ending, ModeKind.KEYED if ending is Ending.TRANSIENT else ground)
 
     first_caught(Check.ONE_EFFECT, parts=Parts(verdict=verdict))
 
 
 def test_an_effect_that_was_committed_is_released() -> None:
-    def verdict(ending: Ending, ground: Ground) -> Verdict:
+    def verdict(ending: Ending, ground: ModeKind) -> Settlement:
         return outcomes.verdict(Ending.NOT_EXECUTED if ending is Ending.COMMITTED else ending, ground)
 
     first_caught(Check.TRUTH, parts=Parts(verdict=verdict))

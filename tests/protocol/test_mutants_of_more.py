@@ -12,13 +12,22 @@ import pytest
 
 from retrysafe.backends.memory import store as memory
 from retrysafe.backends.memory.store import MemoryStore
-from retrysafe.claims.outcome import Said
+from retrysafe.claims.outcome import HandlerSignals
 from retrysafe.protocol import migrating, resolving, settling, sweeping
 from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.claiming import NotWon, Outcome
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.migrating import Migration
-from retrysafe.protocol.records import Allowance, Clocks, Micros, Record, Refusal, Standing, StoredResult, Want
+from retrysafe.protocol.records import (
+    Allowance,
+    ClaimRequest,
+    Clocks,
+    EffectiveState,
+    Micros,
+    Record,
+    Refusal,
+    StoredResult,
+)
 from retrysafe.protocol.resolving import Change
 from retrysafe.protocol.store import Cache, Store
 from retrysafe.protocol.transitions import Transition
@@ -115,14 +124,14 @@ def test_a_dropped_key_leaves_no_version_behind() -> None:
 
 @pytest.mark.parametrize("check", [Check.ONE_EFFECT, Check.TRUTH])
 def test_a_probe_that_says_nothing_is_taken_to_say_that_nothing_happened(check: Check) -> None:
-    def guess(said: Said, result: Any) -> tuple[Transition, StoredResult | None] | None:
+    def guess(said: HandlerSignals, result: Any) -> tuple[Transition, StoredResult | None] | None:
         return answer_of(said, result) or (Transition.RESOLVE_RELEASED, None)
 
     first_caught(check, parts=Parts(answer_of=guess), plan=PROBES)
 
 
 def test_a_probe_that_says_nothing_is_taken_to_say_that_it_happened() -> None:
-    def guess(said: Said, result: Any) -> tuple[Transition, StoredResult | None] | None:
+    def guess(said: HandlerSignals, result: Any) -> tuple[Transition, StoredResult | None] | None:
         return answer_of(said, result) or (Transition.RESOLVE_COMPLETED, StoredResult(b'"guessed"', "t", 1))
 
     first_caught(Check.TRUTH, parts=Parts(answer_of=guess), plan=PROBES)
@@ -226,9 +235,9 @@ def test_a_codec_reads_what_a_later_one_wrote() -> None:
 
 
 def test_an_unreadable_result_is_taken_for_none_and_the_work_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow(monkeypatch, Transition.CLAIM, Standing.COMPLETED)
+    allow(monkeypatch, Transition.CLAIM, EffectiveState.COMPLETED)
 
-    def rerun(record: Record, want: Want, decision: Decision) -> Decision:
+    def rerun(record: Record, want: ClaimRequest, decision: Decision) -> Decision:
         unreadable = record.result is not None and record.result.codec_version > 1
         return Decision.TAKE if decision is Decision.REPLAY and unreadable else decision
 

@@ -14,7 +14,7 @@ import pytest
 
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Clocks, Held, Record, StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, Clocks, Ownership, Record, StoredResult
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation import PLAN, PLANS, Fault, Plan, Report, Script, Survey, simulate, sqlite, survey
 from retrysafe.testing.simulation.shrinking import shrink
@@ -247,7 +247,7 @@ def test_a_schedule_follows_from_its_seed_and_its_faults(name: str) -> None:
 class Forgetful(MemoryStore):
     """Completes nothing, so that every schedule fails."""
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         return super().settle(held._replace(token=0), event, result)
 
 
@@ -277,7 +277,7 @@ def test_safety_and_liveness_are_told_apart() -> None:
 def test_a_word_about_a_swept_record_does_not_settle_the_next_one() -> None:
     """The operator's word comes after the sweep, and so did a late duplicate of the attempt's first claim."""
     store, records, clocks = MemoryStore(), dict[bytes, Record](), Clocks(lease=10, window=20, memory=20)
-    want = Want(b"key", "b", "", "op", b"", "a", "external", clocks)
+    want = ClaimRequest(b"key", "b", "", "op", b"", "a", "external", clocks)
 
     def claim_and_suspect(now: int) -> Record:
         seen = store.claim(want).request(records, now)

@@ -12,7 +12,7 @@ from retrysafe.backends.memory.client import MemoryClient
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Clocks, Held, Record, StoredResult
+from retrysafe.protocol.records import Clocks, Ownership, Record, StoredResult
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation import PLAN, PLANS, Check, Fault, Report, Script, Subject, simulate
 from retrysafe.testing.simulation.__main__ import main
@@ -25,7 +25,7 @@ from retrysafe.testing.simulation.soak import Work, soak
 class Unfenced(MemoryStore):
     """Settles whatever record is there: wrong only when an attempt comes after it has been taken over."""
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         def step(records: dict[bytes, Record], now: int) -> bool:
             record = records.get(held.key)
             owner = held if record is None else held._replace(attempt=record.attempt, token=record.token)

@@ -10,14 +10,14 @@ from retrysafe.backends.dynamodb.store import MARGIN, DynamodbStore, size_of
 from retrysafe.backends.dynamodb.table import Table
 from retrysafe.errors import SchemaOutdated
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Clocks, Finding, Held, Record, Standing, Want
+from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Finding, Ownership, Record
 from retrysafe.protocol.requests import Answer
 
 SECOND = 1_000_000
 NOW = 1_800_000_000 * SECOND
 CLOCKS = Clocks(lease=30 * SECOND, window=3600 * SECOND, memory=3600 * SECOND, margin=MARGIN)
-WANT = Want(b"k" * 32, "boundary", "scope", "operation", b"p", "attempt", "keyed", CLOCKS)
-HELD = Held(WANT.key, WANT.attempt, NOW, CLOCKS, False)
+WANT = ClaimRequest(b"k" * 32, "boundary", "scope", "operation", b"p", "attempt", "keyed", CLOCKS)
+HELD = Ownership(WANT.key, WANT.attempt, NOW, CLOCKS, False)
 
 
 class Clock:
@@ -63,7 +63,7 @@ def seen(judging: DynamodbStore, **changes: Any) -> Record:
 def test_without_a_clock_a_lease_lapses_when_it_was_seen_unchanged_for_its_length() -> None:
     clock = Clock(corrected=False)
     watching = store(clock)
-    assert seen(watching).standing is Standing.RUNNING
+    assert seen(watching).effective_state is EffectiveState.RUNNING
     clock.now += 365 * 86400 * SECOND  # whatever the wall clock says: this is written by another machine
     writer = store(Clock(corrected=False))
     item = {
@@ -77,12 +77,12 @@ def test_without_a_clock_a_lease_lapses_when_it_was_seen_unchanged_for_its_lengt
         assert record is not None
         return record
 
-    assert look().standing is Standing.RUNNING
+    assert look().effective_state is EffectiveState.RUNNING
     clock.now += 32 * SECOND - 1
-    assert look().standing is Standing.RUNNING
+    assert look().effective_state is EffectiveState.RUNNING
     clock.now += 1
     lapsed = look()
-    assert lapsed.standing is Standing.LAPSED
+    assert lapsed.effective_state is EffectiveState.LAPSED
     values = watching.take(WANT, lapsed).request.arguments["ExpressionAttributeValues"]
     assert int(values[":now"]["N"]) == lapsed.now == lapsed.lease_until
 

@@ -13,7 +13,7 @@ from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.claiming import Won, claim
-from retrysafe.protocol.records import Held, Standing
+from retrysafe.protocol.records import EffectiveState, Ownership
 from retrysafe.protocol.settling import read, settle
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import Clock, age
@@ -36,9 +36,9 @@ def settled(bench: Bench, event: Transition) -> None:
     assert bench.settle(held, event, RESULT if event in (Transition.COMPLETE, Transition.FAIL) else None)
 
 
-def standing(bench: Bench) -> Standing:
+def standing(bench: Bench) -> EffectiveState:
     record = bench.read()
-    return Standing.FORGOTTEN if record is None else record.standing
+    return EffectiveState.FORGOTTEN if record is None else record.effective_state
 
 
 def test_every_instant_of_a_record_goes_back_alike(bench: Bench) -> None:
@@ -60,7 +60,7 @@ def test_time_passes_for_the_boundaries_that_are_named(bench: Bench) -> None:
         settled(one, Transition.COMPLETE)
     passed = bench.harness.do(elapse_all(bench.harness.store, round((WINDOW + 1) * 1e6), [bench.boundary]))
     assert [record.key for record in passed] == [bench.key]
-    assert (standing(bench), standing(other)) == (Standing.EXPIRED, Standing.COMPLETED)
+    assert (standing(bench), standing(other)) == (EffectiveState.EXPIRED, EffectiveState.COMPLETED)
 
 
 def test_only_running_records_lapse(bench: Bench) -> None:
@@ -69,7 +69,7 @@ def test_only_running_records_lapse(bench: Bench) -> None:
     held = bench.won(bench.want(lease=LEASE * 20))
     lapsed = bench.harness.do(lapse(bench.harness.store, [bench.boundary]))
     assert [record.key for record in lapsed] == [held.key]
-    assert (standing(bench), standing(done)) == (Standing.LAPSED, Standing.COMPLETED)
+    assert (standing(bench), standing(done)) == (EffectiveState.LAPSED, EffectiveState.COMPLETED)
     assert done.record().updated > done.record().now - 600_000_000
 
 
@@ -83,9 +83,9 @@ def test_every_kind_of_record_is_cleared_and_no_other(bench: Bench) -> None:
     ):
         settled(one, event)
     assert bench.harness.do(clear(bench.harness.store, [bench.boundary])) == 5
-    assert {standing(one) for one in benches} == {Standing.FORGOTTEN}
+    assert {standing(one) for one in benches} == {EffectiveState.FORGOTTEN}
     assert all(one.won() for one in benches)
-    assert standing(other) is Standing.COMPLETED
+    assert standing(other) is EffectiveState.COMPLETED
 
 
 def test_keys_without_a_record_are_passed_over(bench: Bench) -> None:
@@ -101,7 +101,7 @@ def test_more_records_than_one_statement_ages(tmp_path: Path) -> None:
         for one in benches:
             one.won()
         assert len(first.harness.do(elapse_all(harness.store, round((LEASE + 1) * 1e6)))) == 600
-        assert {standing(one) for one in benches} == {Standing.LAPSED}
+        assert {standing(one) for one in benches} == {EffectiveState.LAPSED}
     finally:
         harness.close()
 
@@ -167,7 +167,7 @@ def test_redis_forgets_by_itself_what_has_grown_old(topology: str) -> None:
         bench = Bench(harness, secrets.token_bytes(32), boundary=unique())
         settled(bench, Transition.COMPLETE)
         bench.elapse(MEMORY - 60)
-        assert standing(bench) is Standing.EXPIRED
+        assert standing(bench) is EffectiveState.EXPIRED
         bench.elapse(61)
         assert bench.read() is None
     finally:
@@ -192,5 +192,5 @@ def test_a_frozen_owner_has_lost_its_lease_when_another_took_over(bench: Bench) 
     outcome = bench.harness.do(claim(bench.harness.store, bench.want()))
     assert isinstance(outcome, Won)
     assert outcome.held.token > first.token
-    assert not bench.harness.do(settle(bench.harness.store, Held(*first), Transition.COMPLETE, RESULT))
+    assert not bench.harness.do(settle(bench.harness.store, Ownership(*first), Transition.COMPLETE, RESULT))
     assert bench.harness.do(read(bench.harness.store, bench.key)).attempt == outcome.held.attempt

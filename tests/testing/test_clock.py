@@ -101,7 +101,7 @@ def test_async_code_has_the_same_clock(driver: str, tmp_path: Path) -> None:
     async def course() -> None:
         boundary = Boundary(unique(), store=url, lease="10m", observers=())
         if kind not in ("redis", "sqlite"):
-            await boundary._terms.backend.amigrate()
+            await boundary._settings.backend.amigrate()
         async with Clock(boundary) as clock:
             first = await adone(boundary)
             assert await clock.aadvance("25h") == 1
@@ -155,7 +155,7 @@ def test_a_clock_closes_what_it_opened_alone(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     boundary = Boundary("mine", store=url, observers=())
     done(boundary)
-    backend = boundary._terms.backend
+    backend = boundary._settings.backend
     with Clock(boundary):
         assert backend.users == 2
     assert backend.users == 1

@@ -13,7 +13,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.client import AsyncMemoryClient, MemoryClient
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Clocks, Held, Record, Standing, StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Ownership, Record, StoredResult
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import AsyncHarness, SimulationSuite, StoreSuite, SyncHarness, assert_once, differential, suite
@@ -62,7 +62,7 @@ class TestSimulated(SimulationSuite):
 class Trusting(MemoryStore):
     """Lets anybody settle."""
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         def step(records: dict[bytes, Record], now: int) -> bool:
             record = records.get(held.key)
             if record is None:
@@ -76,7 +76,7 @@ class Trusting(MemoryStore):
 class Forgetful(MemoryStore):
     """Deletes a record that is released."""
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         asked = super().settle(held, event, result)
 
         def step(records: dict[bytes, Record], now: int) -> bool:
@@ -91,7 +91,7 @@ class Forgetful(MemoryStore):
 class Hasty(MemoryStore):
     """Gives the lease half its length."""
 
-    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         clocks = Clocks(want.clocks.lease // 2, want.clocks.window, want.clocks.memory)
         return super().take(want._replace(clocks=clocks), seen)
 
@@ -99,7 +99,7 @@ class Hasty(MemoryStore):
 class Lying(MemoryStore):
     """Does what it should, and says that it did not."""
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         return Ask(super().settle(held, event, result).request, lambda done: not done)
 
 
@@ -115,7 +115,7 @@ class Lying(MemoryStore):
 def test_a_broken_store_fails_the_differential_test(broken: Callable[[], OperableStore], told: str) -> None:
     harness = harness_of(broken())
     with pytest.raises(AssertionError, match=told):
-        for standing in Standing:
+        for standing in EffectiveState:
             differential.check(harness, standing)
 
 
@@ -186,7 +186,7 @@ class TestWhole(StoreSuite):
 
 def test_a_package_of_somebody_else_runs_every_case(runs: Runs) -> None:
     whole = runs(PACKAGE, "-k", "TestWhole").parseoutcomes()
-    assert whole == {"passed": len(CASES) + len(Standing) + 2, "deselected": len(CASES) + len(Standing) + 2}
+    assert whole == {"passed": len(CASES) + len(EffectiveState) + 2, "deselected": len(CASES) + len(EffectiveState) + 2}
     broken = runs(PACKAGE, "-k", "TestForgetful").parseoutcomes()
     assert broken["failed"] > len(CASES) / 2
 
@@ -194,5 +194,5 @@ def test_a_package_of_somebody_else_runs_every_case(runs: Runs) -> None:
 def test_random_histories_that_cannot_run_are_told(runs: Runs) -> None:
     runs.pytester.mkpydir("hypothesis").joinpath("__init__.py").write_text("raise ModuleNotFoundError('not here')\n")
     done = runs(PACKAGE, "-rs", "-k", "TestWhole and random")
-    done.assert_outcomes(skipped=1, deselected=2 * (len(CASES) + len(Standing) + 2) - 1)
+    done.assert_outcomes(skipped=1, deselected=2 * (len(CASES) + len(EffectiveState) + 2) - 1)
     done.stdout.fnmatch_lines(["*random histories need it: pip install 'retrysafe?testing?'*"])

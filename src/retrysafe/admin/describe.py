@@ -7,16 +7,16 @@ from typing import Any
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.decorator import Guarded
-from retrysafe.claims.settings import Terms
+from retrysafe.claims.settings import BoundarySettings
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.outcomes import Ground
+from retrysafe.protocol.outcomes import ModeKind
 from retrysafe.protocol.records import Reject
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, Prospect, prospects
 
-GROUNDS: dict[str, tuple[Ground, ...]] = {
-    "transactional": (Ground.OWN, Ground.JOINED),
-    "keyed": (Ground.KEYED,),
-    "external": (Ground.EXTERNAL,),
+GROUNDS: dict[str, tuple[ModeKind, ...]] = {
+    "transactional": (ModeKind.OWN, ModeKind.JOINED),
+    "keyed": (ModeKind.KEYED,),
+    "external": (ModeKind.EXTERNAL,),
 }
 _COVERS = {
     "transactional": "what commits in the record's own transaction",
@@ -28,7 +28,7 @@ _MISSING = {"error": "is refused (InvalidKey)", "pass": "runs unguarded"}
 
 def describe(boundary: Boundary) -> dict[str, Any]:
     """A boundary's answers, its operations, and what a retry gets on each ground that its records can stand on."""
-    terms = boundary._terms
+    terms = boundary._settings
     return {
         "boundary": terms.name,
         "state": _state(terms),
@@ -62,7 +62,7 @@ def operation(guarded: Guarded) -> dict[str, str]:
     }
 
 
-def outlook(terms: Terms, ground: Ground) -> list[dict[str, str]]:
+def outlook(terms: BoundarySettings, ground: ModeKind) -> list[dict[str, str]]:
     """What a retry gets in every situation, read off the tables that decide it."""
     found = [
         {"when": one.situation, "record": one.standing.value, "retry": _answer(one, terms)}
@@ -71,7 +71,7 @@ def outlook(terms: Terms, ground: Ground) -> list[dict[str, str]]:
     return [*found, {"when": "the key is missing", "record": "absent", "retry": _MISSING[terms.on_missing]}]
 
 
-def _answer(prospect: Prospect, terms: Terms) -> str:
+def _answer(prospect: Prospect, terms: BoundarySettings) -> str:
     decision = prospect.decision
     if decision is Decision.REPLAY and prospect.withheld:
         return WITHHELD
@@ -82,24 +82,24 @@ def _answer(prospect: Prospect, terms: Terms) -> str:
     return ANSWERS[decision]
 
 
-def _state(terms: Terms) -> str:
+def _state(terms: BoundarySettings) -> str:
     able = terms.backend.store.capabilities
     fast = "; what is settled is answered from a fast store in front of it" if terms.backend.near is not None else ""
     return f"{terms.backend.address} ({able.name}; survives: {able.durability}){fast}"
 
 
-def _window(terms: Terms) -> str:
+def _window(terms: BoundarySettings) -> str:
     window, memory, lease = (micros / 1e6 for micros in (terms.clocks.window, terms.clocks.memory, terms.clocks.lease))
     return f"{window:g} s, memory {memory:g} s, lease {lease:g} s, on_expired={terms.on_expired!r}"
 
 
-def _concurrency(terms: Terms) -> str:
+def _concurrency(terms: BoundarySettings) -> str:
     if isinstance(terms.concurrency, Reject):
         return "reject(): a simultaneous duplicate is told at once"
     return f"wait({terms.concurrency.seconds:g}): a simultaneous duplicate waits for the first one's result"
 
 
-def _quota(terms: Terms) -> str:
+def _quota(terms: BoundarySettings) -> str:
     if terms.quota is None:
         return "none: a scope may claim any number of keys"
     rate, outstanding = terms.quota.rate, terms.quota.outstanding
@@ -108,7 +108,7 @@ def _quota(terms: Terms) -> str:
     return f"each scope: {', '.join(limits)}; kept {terms.backend.store.capabilities.quotas}"
 
 
-def _encryption(terms: Terms) -> str:
+def _encryption(terms: BoundarySettings) -> str:
     if terms.encryption is None:
         return "none: results are stored as they are"
     older = ", ".join(terms.encryption.ids[1:])

@@ -25,7 +25,17 @@ from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import keys, resolving
 from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.events import Observer
-from retrysafe.protocol.records import Filter, Finding, Key, Layered, Outcome, Record, Standing, StoredResult, Tally
+from retrysafe.protocol.records import (
+    EffectiveState,
+    Filter,
+    Finding,
+    Key,
+    Layered,
+    Outcome,
+    Record,
+    StoredResult,
+    Tally,
+)
 from retrysafe.protocol.resolving import Change
 from retrysafe.protocol.settling import read
 from retrysafe.protocol.store import Capabilities
@@ -124,11 +134,11 @@ class Operator:
         boundary: str | None = None,
         operation: str | None = None,
         scope: str | None = None,
-        standings: Iterable[Standing | str] = (),
+        standings: Iterable[EffectiveState | str] = (),
         limit: int = 100,
     ) -> list[Record]:
         """Up to ``limit`` of the records that are wanted, without their results; what is not given may be anything."""
-        wanted = Filter(boundary, operation, scope, frozenset(map(Standing, standings)))
+        wanted = Filter(boundary, operation, scope, frozenset(map(EffectiveState, standings)))
         return list(islice(self.each(wanted), limit))
 
     def show(self, key_hash: bytes) -> Record | None:
@@ -211,7 +221,7 @@ class Operator:
         if near is not None:
             near.drop(seen)
         steps = resolving.expire_seen(self._backend.store, seen, forget=forget)
-        after = Standing.FORGOTTEN if forget else Standing.EXPIRED
+        after = EffectiveState.FORGOTTEN if forget else EffectiveState.EXPIRED
         change = self._change("expired", seen, after, steps, {"forgotten": forget, "reason": reason})
         if near is not None and change.done:
             try:
@@ -228,7 +238,7 @@ class Operator:
         self._check()
         entry = {"id": os.urandom(8).hex(), "event": name, "store": self._backend.address, "actor": self.actor}
         entry |= {"boundary": seen.boundary, "scope": seen.scope, "operation": seen.operation}
-        entry |= {"key_hash": seen.key.hex(), "attempt": seen.attempt, "before": seen.standing.value}
+        entry |= {"key_hash": seen.key.hex(), "attempt": seen.attempt, "before": seen.effective_state.value}
         entry |= fields
         self._write("intent", entry)
         try:
@@ -236,10 +246,12 @@ class Operator:
         except BaseException as error:
             self._write("outcome", {**entry, "done": None, "error": type(error).__name__})
             raise
-        now = after if change.done else Standing.ABSENT if change.record is None else change.record.standing
+        now = (
+            after if change.done else EffectiveState.ABSENT if change.record is None else change.record.effective_state
+        )
         self._write("outcome", {**entry, "done": change.done, "after": str(now)})
         if change.done:
-            said = {**fields, "actor": self.actor, "before": seen.standing.value, "after": str(now)}
+            said = {**fields, "actor": self.actor, "before": seen.effective_state.value, "after": str(now)}
             self._observers.emit(name, seen.boundary, seen.operation, seen.key, seen.attempt, said)
         return change
 

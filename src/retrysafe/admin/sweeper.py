@@ -28,7 +28,7 @@ from retrysafe.protocol.rotating import rotate, worth_rotating
 from retrysafe.protocol.store import RotatingStore
 from retrysafe.protocol.sweep_schedule import Sweeps
 from retrysafe.protocol.sweeping import forgotten, remove, sweep
-from retrysafe.stop_signal import Bell
+from retrysafe.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     import asyncio
@@ -91,7 +91,7 @@ class Sweeper:
         self._schedule = Sweeps(batch, seconds_of(pause, "pause"), seconds_of(every, "every"))
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self._check_choices()
-        self._bell = Bell()
+        self._bell = StopSignal()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
         self._pid = os.getpid()
@@ -280,7 +280,7 @@ class Sweeper:
     async def __aenter__(self) -> Sweeper:
         import asyncio
 
-        self._bell = Bell(asyncio.get_running_loop())
+        self._bell = StopSignal(asyncio.get_running_loop())
         self._task = asyncio.create_task(self._abackground(self._backend.aanother()), name="retrysafe-sweeper")
         return self
 
@@ -291,13 +291,13 @@ class Sweeper:
 
     def _start(self, first: float = 0.0) -> None:
         """Start the thread; what cannot work at all is raised here."""
-        self._bell, self._pid = Bell(), os.getpid()
+        self._bell, self._pid = StopSignal(), os.getpid()
         arguments = (self._backend.another(), self._bell, first)
         self._thread = threading.Thread(target=self._background, args=arguments, name="retrysafe-sweeper", daemon=True)
         _running.add(self)
         self._thread.start()
 
-    def _background(self, client: Client, bell: Bell, first: float) -> None:
+    def _background(self, client: Client, bell: StopSignal, first: float) -> None:
         bell.wait(first)
         while not bell.rung:
             try:

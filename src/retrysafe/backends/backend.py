@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from retrysafe.backends import migrations
-from retrysafe.backends.cache import Nearby
+from retrysafe.backends.cache import ReadThroughCache
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.wakeups import Wakeups
 from retrysafe.errors import ConfigurationError
@@ -77,7 +77,7 @@ class Backend:
         no_transactions: str = "",
     ) -> None:
         self.store = store
-        self.near: Nearby | None = None
+        self.near: ReadThroughCache | None = None
         """A cache of settled records in front of the store."""
         self.kind = store.capabilities.name
         self.address = address

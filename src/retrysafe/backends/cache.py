@@ -12,7 +12,7 @@ from retrysafe.protocol import caching
 from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.claiming import NotWon, Outcome
 from retrysafe.protocol.client import AsyncExecutor, Executor
-from retrysafe.protocol.records import Finding, Micros, Record, Want
+from retrysafe.protocol.records import ClaimRequest, Finding, Micros, Record
 from retrysafe.protocol.store import Cache
 
 REST = 5.0
@@ -35,7 +35,7 @@ class Clients(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Nearby:
+class ReadThroughCache:
     """A cache in front of a backend's store. Whatever happens to it, the store decides."""
 
     def __init__(
@@ -49,12 +49,12 @@ class Nearby:
         self.warnings: list[Finding] = []
         """That the cache did not answer; nobody has been told yet."""
 
-    def look(self, want: Want) -> Looked:
+    def look(self, want: ClaimRequest) -> Looked:
         """What the cache says to a claim."""
         looked = self._ask(caching.look(self._cache, want))
         return _NOT_LOOKED if looked is None else looked
 
-    async def alook(self, want: Want) -> Looked:
+    async def alook(self, want: ClaimRequest) -> Looked:
         """The same for async code."""
         looked = await self._aask(caching.look(self._cache, want))
         return _NOT_LOOKED if looked is None else looked

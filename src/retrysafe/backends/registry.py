@@ -73,7 +73,7 @@ def _backend_of(store: object) -> Backend:
 
 def _layered(layers: Layered) -> Backend:
     """The truth's backend with a cache in front of it, with clients of its own for both."""
-    from retrysafe.backends.cache import Nearby
+    from retrysafe.backends.cache import ReadThroughCache
     from retrysafe.backends.redis.cache import RedisCache
 
     near = fast(layers.fast) if isinstance(layers.fast, str) else from_object(layers.fast)
@@ -82,5 +82,5 @@ def _layered(layers: Layered) -> Backend:
     if isinstance(layers.truth, Layered) or layers.truth == "memory://":
         raise ConfigurationError("layered(): the truth is a durable store of one layer.")
     truth = _backend_of(_anchored(layers.truth) if isinstance(layers.truth, str) else layers.truth)
-    truth.near = Nearby(RedisCache(layers.name), layers.at_most, near)
+    truth.near = ReadThroughCache(RedisCache(layers.name), layers.at_most, near)
     return truth

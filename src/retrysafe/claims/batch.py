@@ -8,14 +8,14 @@ from typing import Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arestarting, arun, restarting, run
-from retrysafe.claims.cancellation import finish
-from retrysafe.claims.context import Place
+from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.claims.context import ClaimContext
 from retrysafe.claims.outcome import encode_result
-from retrysafe.claims.settings import Terms
+from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import OutcomeUnknown
 from retrysafe.protocol.claiming_many import conclude_many, doubt_many, open_many
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.records import Held, Want
+from retrysafe.protocol.records import ClaimRequest, Ownership
 
 
 class Claims:
@@ -25,17 +25,17 @@ class Claims:
     anything else, claim it by itself. An exception rolls everything back, the claims included.
     """
 
-    def __init__(self, terms: Terms, wants: Sequence[Want], operation: str) -> None:
+    def __init__(self, terms: BoundarySettings, wants: Sequence[ClaimRequest], operation: str) -> None:
         attempt = wants[0].attempt
         self.decisions: dict[bytes, Decision] = {}
         self.result: Any = None
         """What is stored as the result of each key."""
         self.operation = operation
-        self._terms = terms
+        self._settings = terms
         self._wants = [want._replace(attempt=attempt) for want in wants]
         self._store: Any = terms.backend.store
-        self._held: list[Held] = []
-        self._place = Place(self)
+        self._held: list[Ownership] = []
+        self._context = ClaimContext(self)
         self._lending: Any = None
         self._opened: Any = None
 
@@ -47,7 +47,7 @@ class Claims:
     @property
     def boundary(self) -> str:
         """The name of the boundary."""
-        return self._terms.name
+        return self._settings.name
 
     @property
     def tx(self) -> Any:
@@ -59,16 +59,16 @@ class Claims:
     def __enter__(self) -> Claims:
         try:
             restarting(self._enter)
-            self._place.enter()
+            self._context.enter()
         except BaseException as error:
-            self._place.abandon()
+            self._context.abandon()
             self._give_back(error)
             raise
         return self
 
     def _enter(self) -> None:
-        client = self._terms.backend.client()
-        self._terms.backend.check(client)
+        client = self._settings.backend.client()
+        self._settings.backend.check(client)
         self._lending = client.transaction()
         self._opened = self._lending.__enter__()
         try:
@@ -78,16 +78,16 @@ class Claims:
             raise
 
     async def __aenter__(self) -> Claims:
-        _, cancelled = await finish(arestarting(self._aenter))
+        _, cancelled = await run_to_completion(arestarting(self._aenter))
         if cancelled is not None:
-            await finish(self._agive_back())
+            await run_to_completion(self._agive_back())
             raise cancelled
-        self._place.enter()
+        self._context.enter()
         return self
 
     async def _aenter(self) -> None:
-        client = self._terms.backend.aclient()
-        await self._terms.backend.acheck(client)
+        client = self._settings.backend.aclient()
+        await self._settings.backend.acheck(client)
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
         try:
@@ -103,25 +103,25 @@ class Claims:
     ) -> None:
         held, kept = self._held, False
         try:
-            if not self._place.leave():
+            if not self._context.leave():
                 return
             if error is None:
                 kept = run(conclude_many(self._store, held, self._stored()), self._opened.execute)
             self._give_back()
         except BaseException as raised:
-            self._place.abandon()
+            self._context.abandon()
             self._give_back(raised)
             raise
         if error is None and not kept:
-            run(doubt_many(self._store, held), self._terms.backend.client())
+            run(doubt_many(self._store, held), self._settings.backend.client())
         self._conclude(held, kept, error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._place.leave():
+        if not self._context.leave():
             return
-        _, cancelled = await finish(self._aexit(error))
+        _, cancelled = await run_to_completion(self._aexit(error))
         if cancelled is not None:
             raise cancelled
 
@@ -133,17 +133,17 @@ class Claims:
         finally:
             await self._agive_back()
         if error is None and not kept:
-            await arun(doubt_many(self._store, held), self._terms.backend.aclient())
+            await arun(doubt_many(self._store, held), self._settings.backend.aclient())
         self._conclude(held, kept, error)
 
-    def _conclude(self, held: Sequence[Held], kept: bool, error: BaseException | None) -> None:
+    def _conclude(self, held: Sequence[Ownership], kept: bool, error: BaseException | None) -> None:
         """Wake who waits, tell what happened, and raise what the caller must know."""
         name, fields = ("completed", {}) if kept else ("rolled_back", {"error_type": type(error).__name__})
-        observed = self._terms.observers.is_enabled(name)
+        observed = self._settings.observers.is_enabled(name)
         for one in held:
-            self._terms.backend.wakeups.wake(one.key)
+            self._settings.backend.wakeups.wake(one.key)
             if observed:
-                self._terms.observers.emit(name, self.boundary, self.operation, one.key, one.attempt, fields)
+                self._settings.observers.emit(name, self.boundary, self.operation, one.key, one.attempt, fields)
         if error is None and not kept:
             raise OutcomeUnknown("The handler ended the transaction of its batch by itself.")
 
@@ -156,7 +156,7 @@ class Claims:
         """See `Claim.not_executed`."""
 
     def _stored(self) -> Any:
-        return encode_result(self._terms.codec, self.result, None, self._terms.largest_result)
+        return encode_result(self._settings.codec, self.result, None, self._settings.largest_result)
 
     def _give_back(self, error: BaseException | None = None) -> None:
         """End what was lent, if it is not ended; an error is thrown into it: nothing half used is lent again."""
@@ -170,7 +170,7 @@ class Claims:
 
     @property
     def _backend(self) -> Backend:
-        return self._terms.backend
+        return self._settings.backend
 
     @property
     def _held_key(self) -> bytes | None:

@@ -21,7 +21,7 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def finish(work: Coroutine[Any, Any, R]) -> tuple[R, CancelledError | None]:
+async def run_to_completion(work: Coroutine[Any, Any, R]) -> tuple[R, CancelledError | None]:
     """Run ``work`` to its end in a task of its own; return its result and the first cancellation, if any.
 
     Cancellation arrives in two ways: `Task.cancel` once per call, which the loop below survives, and

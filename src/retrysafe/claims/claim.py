@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims import lease as heartbeat
-from retrysafe.claims.cancellation import finish
+from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.claims.codec import decode_failure
 from retrysafe.claims.concluding import Conclusion
-from retrysafe.claims.context import Place, enclosing
+from retrysafe.claims.context import ClaimContext, enclosing
 from retrysafe.claims.deferred import Deferred
 from retrysafe.claims.encryption import Bound, opened, sealed
-from retrysafe.claims.modes import Ground, Joined, Leased, Own, Settled
-from retrysafe.claims.outcome import End, Said, answer_of, end_of
-from retrysafe.claims.settings import Terms
+from retrysafe.claims.modes import CallerTransaction, ClaimMode, LeaseMode, OwnTransaction, Settled
+from retrysafe.claims.outcome import HandlerSignals, WorkOutcome, answer_of, end_of
+from retrysafe.claims.settings import BoundarySettings
 from retrysafe.claims.timing import Timed, Timing
 from retrysafe.claims.waiting import Waiting, checks_snapshot, refuse_on_a_loop, snapshot
 from retrysafe.errors import (
@@ -40,8 +40,8 @@ from retrysafe.protocol.claiming import Outcome, Won
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.leasing import renew
 from retrysafe.protocol.outcomes import Answered
-from retrysafe.protocol.outcomes import Ground as Kind
-from retrysafe.protocol.records import Held, Record, Standing, State, StoredResult, Want
+from retrysafe.protocol.outcomes import ModeKind as Kind
+from retrysafe.protocol.records import ClaimRequest, EffectiveState, Ownership, Record, State, StoredResult
 from retrysafe.protocol.settling import resolve, settle
 from retrysafe.protocol.transitions import RULES, Transition
 
@@ -59,7 +59,7 @@ def current() -> Claim:
 
 MOST_RESTARTS = 5
 """How often a whole transaction of ours is run again because the database asks for it."""
-_BEGINNINGS = {Standing.ABSENT: "started", Standing.RELEASED: "started", Standing.LAPSED: "takeover"}
+_BEGINNINGS = {EffectiveState.ABSENT: "started", EffectiveState.RELEASED: "started", EffectiveState.LAPSED: "takeover"}
 
 
 _ANSWERED = (Decision.REPLAY, Decision.REPLAY_FAILURE)
@@ -86,21 +86,23 @@ class Claim:
         replayed: whether the result of an earlier attempt was found.
     """
 
-    def __init__(self, terms: Terms, want: Want | None, operation: str, tx: Any = None, annotation: Any = None) -> None:
+    def __init__(
+        self, terms: BoundarySettings, want: ClaimRequest | None, operation: str, tx: Any = None, annotation: Any = None
+    ) -> None:
         self.replayed = False
         self._result: Any = None
-        self._terms = terms
+        self._settings = terms
         self._observers = terms.observers
         self._want = want
         self._operation = operation
         self._tx = tx
         self._annotation = annotation
-        self._ground: Ground | None = None
-        self._place = Place(self)
-        self._held: Held | None = None
+        self._ground: ClaimMode | None = None
+        self._context = ClaimContext(self)
+        self._held: Ownership | None = None
         self._lease: heartbeat.Lease | None = None
         self._claimed_at = 0.0
-        self._said = Said()
+        self._signals = HandlerSignals()
         self._waiting: Waiting | None = None
         self._entered = False
 
@@ -126,7 +128,7 @@ class Claim:
     @property
     def boundary(self) -> str:
         """The name of the boundary."""
-        return self._terms.name
+        return self._settings.name
 
     @property
     def operation(self) -> str:
@@ -154,22 +156,22 @@ class Claim:
 
     def key_for(self, name: str) -> str:
         """The idempotency key for the downstream call ``name``: the same on every attempt of this key."""
-        return keys.derive(self._terms.secret, self._required_want().key, name)
+        return keys.derive(self._settings.secret, self._required_want().key, name)
 
     def fail(self, error: BaseException) -> None:
         """Declare that the operation failed for good: the failure is stored and replayed.
 
         An attribute ``data`` of the error is stored too, if it is JSON.
         """
-        self._said.failure = error
+        self._signals.failure = error
 
     def committed(self) -> None:
         """Say that an effect happened: from now on a failure means *unknown*, never a free key."""
-        self._said.committed = True
+        self._signals.committed = True
 
     def not_executed(self) -> None:
         """Say that no effect happened: if the block now fails, the key is released."""
-        self._said.not_executed = True
+        self._signals.not_executed = True
 
     def answered(self, answered: Answered, result: Any, reason: str = "") -> None:
         """Say, as an entry point does, what the work's answer means: ``result`` is stored, or it failed for ``reason``.
@@ -177,9 +179,9 @@ class Claim:
         The answer to a failure that the handler declared with `fail` is stored instead of the failure.
         """
         self.result = result
-        if self._said.failure is not None:
-            self._said.failure, answered = None, Answered.REFUSED
-        self._said.answered = (answered, reason)
+        if self._signals.failure is not None:
+            self._signals.failure, answered = None, Answered.REFUSED
+        self._signals.answered = (answered, reason)
 
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless this attempt certainly still holds its key; asks no store."""
@@ -194,7 +196,7 @@ class Claim:
         if self._ground is None or self._ground.kind is not Kind.OWN or restarts >= MOST_RESTARTS:
             return None
         self._tell("restarted", restarts=restarts + 1)
-        return RESTART.delay(restarts, self._terms.chance())
+        return RESTART.delay(restarts, self._settings.chance())
 
     def emit(self, name: str, **fields: Any) -> None:
         """Tell the observers, as an entry point does, of something that concerns this attempt."""
@@ -230,7 +232,7 @@ class Claim:
         try:
             try:
                 while (pause := await in_thread(self._look)) is not None:
-                    await self._terms.backend.await_(self._required_want().key, pause)
+                    await self._settings.backend.await_(self._required_want().key, pause)
             except BaseException as error:
                 await in_thread(functools.partial(self._abandon, error))
                 raise
@@ -239,30 +241,30 @@ class Claim:
         except BaseException as error:
             self._over(error)
             raise
-        self._place.enter()
+        self._context.enter()
 
     def _enter(self) -> None:
         if self._want is not None:
-            refuse_on_a_loop(self._terms)
+            refuse_on_a_loop(self._settings)
         try:
             while (pause := self._look()) is not None:
-                self._terms.backend.wait(self._required_want().key, pause)
+                self._settings.backend.wait(self._required_want().key, pause)
         except BaseException as error:
             self._abandon(error)
             raise
         finally:
             self._stop_waiting()
-        self._place.enter()
+        self._context.enter()
 
     def _look(self) -> float | None:
         """Try to win the key; seconds until the next try, None when there is nothing to wait for."""
         if self._ground is None:
             for store in self._strangers():
-                self._terms.backend.compare(store)
+                self._settings.backend.compare(store)
             if not self._prepare():
                 return None
-            if checks_snapshot(self._terms):
-                self._warn_of_snapshot(run(snapshot(self._terms), self._standing_ground().executor()))
+            if checks_snapshot(self._settings):
+                self._warn_of_snapshot(run(snapshot(self._settings), self._standing_ground().executor()))
         while isinstance(todo := self._react(self._claim()), _Probe):
             self._probe(todo.record)
         if todo is not None:
@@ -270,19 +272,19 @@ class Claim:
         if self._lease is not None:
             if self._lease.is_late():
                 self._lease.renewed(*run(self._renewing(), self._standing_ground().executor()))
-            heartbeat.for_thread(self._terms.backend).add(self._lease)
+            heartbeat.for_thread(self._settings.backend).add(self._lease)
         return None
 
     def _abandon(self, error: BaseException) -> None:
         """Give back a claim that was won, but whose caller will not do the work."""
         if self._held is None:
             return
-        self._said.not_executed = True
+        self._signals.not_executed = True
         try:
             self._end(error)
         finally:
             if self._lease is not None:
-                heartbeat.for_thread(self._terms.backend).drop(self._lease)
+                heartbeat.for_thread(self._settings.backend).drop(self._lease)
 
     def _stop_waiting(self) -> None:
         if self._waiting is not None:
@@ -290,29 +292,29 @@ class Claim:
 
     async def _aenter(self) -> None:
         for store in self._strangers():
-            await self._terms.backend.acompare(store)
+            await self._settings.backend.acompare(store)
         if self._prepare():
-            if checks_snapshot(self._terms):
-                self._warn_of_snapshot(await arun(snapshot(self._terms), self._standing_ground().aexecutor()))
+            if checks_snapshot(self._settings):
+                self._warn_of_snapshot(await arun(snapshot(self._settings), self._standing_ground().aexecutor()))
             try:
                 while (todo := self._react(await self._aclaim())) is not None:
                     if isinstance(todo, _Pause):
-                        await self._terms.backend.await_(self._required_want().key, todo.seconds)
+                        await self._settings.backend.await_(self._required_want().key, todo.seconds)
                     else:
                         await self._aprobe(todo.record)
                 if self._lease is not None:
                     if self._lease.is_late():
                         self._lease.renewed(*await arun(self._renewing(), self._standing_ground().aexecutor()))
                     self._lease.watch_task()
-                    heartbeat.for_loop(self._terms.backend).add(self._lease)
+                    heartbeat.for_loop(self._settings.backend).add(self._lease)
             except BaseException as error:
                 if self._held is not None:
-                    self._said.not_executed = True
+                    self._signals.not_executed = True
                     await self._finish_end(error)
                 raise
             finally:
                 self._stop_waiting()
-        self._place.enter()
+        self._context.enter()
 
     def _enter_once(self) -> None:
         if self._entered:
@@ -321,13 +323,13 @@ class Claim:
 
     def _prepare(self) -> bool:
         """Find the ground of the record; False when there is no key and the call passes unguarded."""
-        terms, want = self._terms, self._want
+        terms, want = self._settings, self._want
         if want is None:
             terms.emit("passed", self._operation, b"", "")
             return False
         about = {"effects": terms.effects, "store": terms.backend.kind}
         self._observers = terms.observers.begin(terms.name, self._operation, want.key, want.attempt, about)
-        if self._place.is_inside(want.key):
+        if self._context.is_inside(want.key):
             raise InProgress("The key is claimed by the operation that encloses this one: it would wait for itself.")
         self._ground = self._find_ground()
         if self._observers.is_enabled("store_request"):
@@ -336,12 +338,12 @@ class Claim:
 
     def _strangers(self) -> list[Backend]:
         """Stores around this claim that are to be asked whether they are its own under another name."""
-        return [] if self._want is None else self._place.strangers(self._terms.backend)
+        return [] if self._want is None else self._context.strangers(self._settings.backend)
 
-    def _find_ground(self) -> Ground:
+    def _find_ground(self) -> ClaimMode:
         """Inside a transactional claim on the same store, its transaction; a lease cannot live there."""
-        terms, tx = self._terms, self._tx
-        around = self._place.transaction_on(terms.backend, asked_for=tx is not None)
+        terms, tx = self._settings, self._tx
+        around = self._context.transaction_on(terms.backend, asked_for=tx is not None)
         if around is not None:
             if terms.effects != "transactional":
                 raise ConfigurationError(
@@ -351,10 +353,10 @@ class Claim:
                 )
             tx = around.tx if tx is None else tx
         if tx is not None:
-            return Joined(terms.backend, tx)
+            return CallerTransaction(terms.backend, tx)
         if terms.effects == "transactional":
-            return Own(terms.backend)
-        return Leased(terms.backend, Kind.KEYED if terms.effects == "keyed" else Kind.EXTERNAL)
+            return OwnTransaction(terms.backend)
+        return LeaseMode(terms.backend, Kind.KEYED if terms.effects == "keyed" else Kind.EXTERNAL)
 
     def _warn_of_snapshot(self, level: str | None) -> None:
         if level is not None:
@@ -368,10 +370,10 @@ class Claim:
 
     async def _aclaim(self) -> Outcome:
         """Try once, to the end even when cancelled; a claim that a cancelled caller won is undone."""
-        if self._terms.backend.immediate:
+        if self._settings.backend.immediate:
             return self._claim()
         self._claimed_at = heartbeat.clock()
-        outcome, cancelled = await finish(self._standing_ground().aclaim(self._required_want()))
+        outcome, cancelled = await run_to_completion(self._standing_ground().aclaim(self._required_want()))
         if cancelled is not None:
             if isinstance(outcome, Won):
                 self._hold(outcome)
@@ -381,7 +383,7 @@ class Claim:
 
     def _tell_warnings(self) -> None:
         """Pass on what the first look at the server's settings found, and what the server said by itself."""
-        backend = self._terms.backend
+        backend = self._settings.backend
         warnings = backend.warnings if backend.near is None else backend.near.warnings or backend.warnings
         while warnings:
             try:
@@ -400,7 +402,7 @@ class Claim:
             self._tell("quota_refused", limit=refusal.limit, retry_after=refusal.retry_after)
             raise QuotaExceeded(limit=refusal.limit, retry_after=refusal.retry_after)
         if decision is Decision.BUSY or record is None:
-            self._waiting = self._waiting or Waiting(self._terms, self._teller())
+            self._waiting = self._waiting or Waiting(self._settings, self._teller())
             return _Pause(self._waiting.pause(record, helps=self._standing_ground().waits))
         if decision in _ANSWERED:
             record = self._readable(record)
@@ -421,14 +423,14 @@ class Claim:
                 self._tell("expired_refused")
                 raise KeyExpired
             case _:
-                if self._terms.probe is None:
+                if self._settings.probe is None:
                     self._tell("unknown_refused")
                     raise OutcomeUnknown
                 return _Probe(record)
 
     def _hold(self, won: Won) -> None:
         self._held = held = won.held
-        before = Standing.ABSENT if won.seen is None else won.seen.standing
+        before = EffectiveState.ABSENT if won.seen is None else won.seen.effective_state
         name = _BEGINNINGS.get(before, "reclaimed")
         self._tell(name, token=held.token, attempts=won.record.attempts)
         if not held.transactional:
@@ -441,7 +443,7 @@ class Claim:
         if record.result is None:
             return record
         try:
-            stored = opened(self._terms.encryption, record.result, self._bound(record.state))
+            stored = opened(self._settings.encryption, record.result, self._bound(record.state))
         except ResultUnreadable as unreadable:
             self._tell("unreadable", reason=unreadable.detail)
             raise
@@ -450,7 +452,7 @@ class Claim:
     def _sealed(self, event: Transition | None, stored: StoredResult | None) -> StoredResult | None:
         """An answer as it is to be stored by an event."""
         target = None if event is None else RULES[event].target
-        return stored if target is None else sealed(self._terms.encryption, stored, self._bound(target))
+        return stored if target is None else sealed(self._settings.encryption, stored, self._bound(target))
 
     def _bound(self, state: State) -> Bound:
         """What this key's answers belong to: taken from what was asked for, never from what was found."""
@@ -459,7 +461,7 @@ class Claim:
 
     def _replay(self, record: Record) -> None:
         assert record.result is not None
-        self._result = self._terms.codec.decode(record.result, self._annotation)
+        self._result = self._settings.codec.decode(record.result, self._annotation)
         self.replayed = True
         self._tell("replayed")
 
@@ -474,7 +476,7 @@ class Claim:
                 close()
             raise ConfigurationError("probe= is a coroutine function, and the operation is sync: use a plain function.")
         event, stored = self._probed()
-        store, clocks = self._terms.backend.store, self._terms.clocks
+        store, clocks = self._settings.backend.store, self._settings.clocks
         with Timing(self._tell, "resolve"):
             run(resolve(store, record, event, stored, clocks), self._standing_ground().executor())
 
@@ -486,24 +488,24 @@ class Claim:
             except Exception as error:
                 raise OutcomeUnknown(f"The probe failed: {error!r}") from error
         event, stored = self._probed()
-        store, clocks = self._terms.backend.store, self._terms.clocks
+        store, clocks = self._settings.backend.store, self._settings.clocks
         with Timing(self._tell, "resolve"):
             await arun(resolve(store, record, event, stored, clocks), self._standing_ground().aexecutor())
 
     def _ask_probe(self) -> Awaitable[Any] | None:
-        assert self._terms.probe is not None
-        self._said = Said()
+        assert self._settings.probe is not None
+        self._signals = HandlerSignals()
         try:
-            answer = self._terms.probe(self)
+            answer = self._settings.probe(self)
         except Exception as error:
             raise OutcomeUnknown(f"The probe failed: {error!r}") from error
         return answer if hasattr(answer, "__await__") else None
 
     def _probed(self) -> tuple[Transition, StoredResult | None]:
         """What the probe said, as an event and what it stores."""
-        said, self._said = self._said, Said()
+        said, self._signals = self._signals, HandlerSignals()
         result, self.result = self.result, None
-        answer = answer_of(said, self._terms, result, self._annotation)
+        answer = answer_of(said, self._settings, result, self._annotation)
         if answer is None:
             self._tell("unknown_refused")
             raise OutcomeUnknown("The probe could not tell either.")
@@ -544,7 +546,7 @@ class Claim:
         try:
             self._end(error)
         finally:
-            heartbeat.for_thread(self._terms.backend).drop(lease)
+            heartbeat.for_thread(self._settings.backend).drop(lease)
 
     async def _aexit(self, error: BaseException | None) -> None:
         if not self._leave():
@@ -555,15 +557,15 @@ class Claim:
             await self._finish_end(error)
         finally:
             if lease is not None:
-                heartbeat.for_loop(self._terms.backend).drop(lease)
+                heartbeat.for_loop(self._settings.backend).drop(lease)
         if stopped_by_us:
             raise LeaseLost("The work was stopped because its lease could not be kept.") from error
 
     async def _finish_end(self, error: BaseException | None) -> None:
-        if self._terms.backend.immediate:
+        if self._settings.backend.immediate:
             self._end(error)
             return
-        _, cancelled = await finish(self._aend(error))
+        _, cancelled = await run_to_completion(self._aend(error))
         if cancelled is not None:
             raise cancelled
 
@@ -578,7 +580,7 @@ class Claim:
             self._concluding().not_settled(failure)
             raise
         if settled is Settled.UNANSWERED:
-            heartbeat.for_thread(self._terms.backend).carry(self._deferred(end, error))
+            heartbeat.for_thread(self._settings.backend).carry(self._deferred(end, error))
         self._concluding().reached(settled, end, error)
         self._standing_ground().after()
 
@@ -592,12 +594,12 @@ class Claim:
             self._concluding().not_settled(failure)
             raise
         if settled is Settled.UNANSWERED:
-            heartbeat.for_loop(self._terms.backend).carry(self._deferred(end, error))
+            heartbeat.for_loop(self._settings.backend).carry(self._deferred(end, error))
         self._concluding().reached(settled, end, error)
 
-    def _deferred(self, end: End, error: BaseException | None) -> Deferred:
+    def _deferred(self, end: WorkOutcome, error: BaseException | None) -> Deferred:
         """The outcome as it is put to the store again, while the lease lasts, by the heartbeat."""
-        terms, held, event, lease = self._terms, self._hold_to_settle(), end.word.event, self._lease
+        terms, held, event, lease = self._settings, self._hold_to_settle(), end.word.event, self._lease
         assert event is not None
         assert lease is not None
 
@@ -606,42 +608,42 @@ class Claim:
 
         def conclude(done: bool | None) -> None:
             terms.backend.wakeups.wake(held.key)
-            Conclusion(terms, self._said, lease, tell, own=False).reached_late(done, end, error)
+            Conclusion(terms, self._signals, lease, tell, own=False).reached_late(done, end, error)
 
         return Deferred(lease.until, lambda: settle(terms.backend.store, held, event, end.stored), conclude)
 
-    def _hold_to_settle(self) -> Held:
+    def _hold_to_settle(self) -> Ownership:
         """The hold, with the clocks of what it leaves: a key that is to be used elsewhere is free for any request."""
         held = self._required_hold()
-        if self._said.answered[0] is not Answered.ELSEWHERE:
+        if self._signals.answered[0] is not Answered.ELSEWHERE:
             return held
         memory = 0 if self._required_want().on_expired == "refuse" else held.clocks.memory
         return held._replace(clocks=held.clocks._replace(window=0, memory=memory))
 
-    def _judge(self, error: BaseException | None) -> End:
-        end = end_of(self._said, error, self._standing_ground().kind, self._terms, self.result, self._annotation)
+    def _judge(self, error: BaseException | None) -> WorkOutcome:
+        end = end_of(self._signals, error, self._standing_ground().kind, self._settings, self.result, self._annotation)
         return end._replace(stored=self._sealed(end.word.event, end.stored))
 
     def _concluding(self) -> Conclusion:
         """What is told and raised now; who waits for the key is woken first."""
         self._tell_warnings()
-        self._terms.backend.wakeups.wake(self._required_hold().key)
+        self._settings.backend.wakeups.wake(self._required_hold().key)
         own = self._standing_ground().kind is Kind.OWN
-        return Conclusion(self._terms, self._said, self._lease, self._tell, own)
+        return Conclusion(self._settings, self._signals, self._lease, self._tell, own)
 
     # ------------------------------------------------------------ the lease
 
-    def _renewing(self) -> Steps[tuple[set[Held], float]]:
+    def _renewing(self) -> Steps[tuple[set[Ownership], float]]:
         """A claim that waited long for its store starts with a whole lease."""
         asked_at = heartbeat.clock()
-        kept = yield from renew(self._terms.backend.store, [self._required_hold()])
+        kept = yield from renew(self._settings.backend.store, [self._required_hold()])
         return kept, asked_at
 
     # ------------------------------------------------------------ small things
 
     def _over(self, error: BaseException) -> None:
         """The attempt ends by an error of ours or of the work, or by one that a signal handler raised in between."""
-        self._place.abandon()
+        self._context.abandon()
         if self._ground is not None:
             self._ground.abandon(error)
         if isinstance(error, RetrysafeError):
@@ -657,33 +659,33 @@ class Claim:
 
     def _leave(self) -> bool:
         """Whether there is something to settle: not for a replay, nor for a child forked inside the block."""
-        return self._place.leave() and self._held is not None
+        return self._context.leave() and self._held is not None
 
     @property
     def _backend(self) -> Backend:
-        return self._terms.backend
+        return self._settings.backend
 
     @property
     def _held_key(self) -> bytes | None:
         return None if self._held is None else self._held.key
 
-    def _standing_ground(self) -> Ground:
+    def _standing_ground(self) -> ClaimMode:
         assert self._ground is not None
         return self._ground
 
-    def _required_want(self) -> Want:
+    def _required_want(self) -> ClaimRequest:
         if self._want is None:
             raise ConfigurationError("The operation runs without a key (on_missing='pass'), so it has none of this.")
         return self._want
 
-    def _required_hold(self) -> Held:
+    def _required_hold(self) -> Ownership:
         if self._held is None:
             raise ConfigurationError("This attempt does not hold its key: it is a replay, or has not been entered.")
         return self._held
 
     def _teller(self) -> Callable[..., None]:
         """Tells what `_tell` does, for parts of this claim: they must not keep it alive, see `nesting.Place`."""
-        observers, terms, operation, want = self._observers, self._terms, self._operation, self._required_want()
+        observers, terms, operation, want = self._observers, self._settings, self._operation, self._required_want()
 
         def tell(name: str, **fields: Any) -> None:
             observers.emit(name, terms.name, operation, want.key, want.attempt, fields)
@@ -692,4 +694,4 @@ class Claim:
 
     def _tell(self, name: str, **fields: Any) -> None:
         if self._want is not None:
-            self._observers.emit(name, self._terms.name, self._operation, self._want.key, self._want.attempt, fields)
+            self._observers.emit(name, self._settings.name, self._operation, self._want.key, self._want.attempt, fields)

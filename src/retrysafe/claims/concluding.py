@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from retrysafe.claims.lease import Lease
 from retrysafe.claims.modes import Settled
-from retrysafe.claims.outcome import End, Said
-from retrysafe.claims.settings import Terms
+from retrysafe.claims.outcome import HandlerSignals, WorkOutcome
+from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import LeaseLost, OutcomeUnknown, RetryTransaction
 from retrysafe.protocol.exception_groups import unwrapped
 from retrysafe.protocol.outcomes import Ending
@@ -24,8 +24,8 @@ _ENDED = (
 class Conclusion(NamedTuple):
     """The end of an attempt that held its key; ``own``: in a transaction of the boundary's own."""
 
-    terms: Terms
-    said: Said
+    terms: BoundarySettings
+    said: HandlerSignals
     lease: Lease | None
     tell: Callable[..., None]
     own: bool
@@ -39,7 +39,7 @@ class Conclusion(NamedTuple):
         else:
             self.tell("result_not_stored", ending=type(failure).__name__)
 
-    def reached(self, settled: Settled, end: End, error: BaseException | None) -> None:
+    def reached(self, settled: Settled, end: WorkOutcome, error: BaseException | None) -> None:
         """Tell what happened, and raise what the caller must know."""
         if settled is Settled.UNANSWERED:
             self.tell("settle_deferred", ending=end.ending.name.lower())
@@ -56,7 +56,7 @@ class Conclusion(NamedTuple):
         if error is not None and self._can_restart(settled, error):
             raise RetryTransaction(str(error)) from error
 
-    def reached_late(self, done: bool | None, end: End, error: BaseException | None) -> None:
+    def reached_late(self, done: bool | None, end: WorkOutcome, error: BaseException | None) -> None:
         """Tell what became of an outcome that the store had not taken at once; None: nothing, and its time is up."""
         if done is None:
             self.tell("result_not_stored", ending=end.ending.name.lower())
@@ -71,7 +71,7 @@ class Conclusion(NamedTuple):
         if error is None:
             raise LeaseLost("Another attempt has taken the key over." if self.lease is not None else _ENDED)
 
-    def _recorded(self, end: End, event: Transition, error: BaseException | None) -> None:
+    def _recorded(self, end: WorkOutcome, event: Transition, error: BaseException | None) -> None:
         if end.ending is Ending.UNENCODABLE:
             self.tell("result_withheld")
         elif event is Transition.COMPLETE:

@@ -38,12 +38,12 @@ class Enclosing(Protocol):
     def _held_key(self) -> bytes | None: ...
 
 
-_innermost: ContextVar[Place | None] = ContextVar("retrysafe_claim", default=None)
+_innermost: ContextVar[ClaimContext | None] = ContextVar("retrysafe_claim", default=None)
 _inherited: list[Enclosing] = []
 """Claims that a forked child has left: kept, because to collect them would end the parent's transactions."""
 
 
-class Place:
+class ClaimContext:
     """The place of one claim among those around it.
 
     It does not keep its claim alive. The running block does; and where an exception of a signal handler has come at the
@@ -53,7 +53,7 @@ class Place:
 
     def __init__(self, claim: Enclosing) -> None:
         self._claim = weakref.ref(claim)
-        self.outer: Place | None = None
+        self.outer: ClaimContext | None = None
         self._entered = False
         self._pid = 0
         self._runner: object = None
@@ -135,9 +135,9 @@ def on_a_loop() -> bool:
     return True
 
 
-def _around() -> list[tuple[Place, Enclosing]]:
+def _around() -> list[tuple[ClaimContext, Enclosing]]:
     """The open places around the running code, with their claims, innermost first."""
-    found: list[tuple[Place, Enclosing]] = []
+    found: list[tuple[ClaimContext, Enclosing]] = []
     place = _innermost.get()
     while place is not None:
         if (claim := place.open_claim()) is not None:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.outcome import stored_failure
-from retrysafe.claims.settings import Terms
+from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction
 from retrysafe.protocol import fingerprint
 from retrysafe.protocol.canonical import NotCanonical
@@ -112,7 +112,7 @@ class Guarded:
 
     def __init__(
         self,
-        terms: Terms,
+        terms: BoundarySettings,
         open_claim: Opener,
         function: Callable[..., Any],
         key: Selector,
@@ -323,7 +323,7 @@ def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
 
 def _answer(claim: Claim) -> Any:
     """The result, or the failure that the handler declared, as every retry will get it."""
-    failure = claim._said.failure
+    failure = claim._signals.failure
     if failure is not None:
-        raise claim._signed(stored_failure(failure, claim._terms.largest_result)) from failure
+        raise claim._signed(stored_failure(failure, claim._settings.largest_result)) from failure
     return claim.result

@@ -22,7 +22,7 @@ from retrysafe.locks import ProcessLock
 from retrysafe.protocol.client import AsyncClient, Client
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.leasing import renewals
-from retrysafe.protocol.records import Held
+from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.renewal_schedule import PER_LEASE, RETRIES_PER_LEASE, Beats
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def clock() -> float:
 class Lease:
     """A lease as its holder knows it: until when it is certainly held, on this machine's own clock."""
 
-    def __init__(self, held: Held, claimed_at: float, tell: Callable[..., None]) -> None:
+    def __init__(self, held: Ownership, claimed_at: float, tell: Callable[..., None]) -> None:
         self.held = held
         self.seconds = held.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
@@ -58,7 +58,7 @@ class Lease:
         """Whether a renewal is due already, because the claim itself took long."""
         return self.until - clock() < self.seconds * (1 - 1 / PER_LEASE)
 
-    def renewed(self, kept: set[Held], asked_at: float) -> None:
+    def renewed(self, kept: set[Ownership], asked_at: float) -> None:
         """Note the answer of a renewal that was asked for at ``asked_at``."""
         seconds = round(clock() - asked_at, 6)
         if self.held in kept:
@@ -104,17 +104,17 @@ class _Schedule:
 
     def __init__(self) -> None:
         self.beats = Beats()
-        self.leases: dict[Held, Lease] = {}
+        self.leases: dict[Ownership, Lease] = {}
 
     def add(self, lease: Lease) -> float:
         self.leases[lease.held] = lease
         return self.beats.add(lease.held, clock())
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: Ownership) -> None:
         self.leases.pop(held, None)
         self.beats.drop(held)
 
-    def answered(self, due: list[Held], kept: set[Held], failure: Exception | None, asked_at: float) -> None:
+    def answered(self, due: list[Ownership], kept: set[Ownership], failure: Exception | None, asked_at: float) -> None:
         """A lease that was not kept is lost, unless some renewals failed: then its own may have been among them.
 
         A failed renewal is tried again soon; the lease is lost, for us, when a third of it is left.
@@ -136,7 +136,7 @@ class _Schedule:
         for lease in list(self.leases.values()):
             self._lose(lease)
 
-    def _still_wanted(self, due: list[Held]) -> list[Lease]:
+    def _still_wanted(self, due: list[Ownership]) -> list[Lease]:
         return [self.leases[held] for held in due if held in self.leases]
 
     def _lose(self, lease: Lease) -> None:
@@ -191,7 +191,7 @@ class ThreadHeartbeat:
         client: Client | None = None
         while (due := self._next_due()) is not None:
             asked_at = clock()
-            kept: set[Held] = set()
+            kept: set[Ownership] = set()
             failure: Exception | None = None
             for renewal in renewals(self._store, due):
                 try:
@@ -204,7 +204,7 @@ class ThreadHeartbeat:
         if client is not None:
             client.close()
 
-    def _next_due(self) -> list[Held] | None:
+    def _next_due(self) -> list[Ownership] | None:
         """Wait until something is due; None when the heartbeat is closed."""
         with self._changed:
             while not self._closed:
@@ -284,9 +284,9 @@ class LoopHeartbeat:
         else:
             self._set_timer()
 
-    async def _beat(self, due: list[Held]) -> None:
+    async def _beat(self, due: list[Ownership]) -> None:
         asked_at = clock()
-        kept: set[Held] = set()
+        kept: set[Ownership] = set()
         failure: Exception | None = None
         try:
             kept, failure = await self._renewal(due)
@@ -297,7 +297,7 @@ class LoopHeartbeat:
             self._beating = None
             self._set_timer()
 
-    async def _renewal(self, due: list[Held]) -> tuple[set[Held], Exception | None]:
+    async def _renewal(self, due: list[Ownership]) -> tuple[set[Ownership], Exception | None]:
         """The leases that were kept, and why others may not have been; all are asked for at once."""
         import asyncio
 
@@ -307,7 +307,7 @@ class LoopHeartbeat:
             for program in renewals(self._store, due)
         ]
         done, late = await asyncio.wait(asked, timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
-        kept: set[Held] = set()
+        kept: set[Ownership] = set()
         failure: Exception | None = None
         for renewal in done:
             try:
@@ -319,7 +319,7 @@ class LoopHeartbeat:
             failure = StoreUnavailable("the renewal got no answer")
         return kept, failure
 
-    def _abandon(self, late: set[asyncio.Task[set[Held]]], client: AsyncClient) -> None:
+    def _abandon(self, late: set[asyncio.Task[set[Ownership]]], client: AsyncClient) -> None:
         """Leave renewals that hang, and their connections, to end in their own time: leases must not wait for them."""
         import asyncio
 
@@ -337,7 +337,7 @@ class LoopHeartbeat:
         ending.add_done_callback(self._endings.discard)
 
 
-def _patience(due: list[Held]) -> float:
+def _patience(due: list[Ownership]) -> float:
     """How long a renewal that the store refuses for the moment is put again at once: others must not wait for it."""
     return min(held.clocks.lease for held in due) / 1e6 / RETRIES_PER_LEASE
 

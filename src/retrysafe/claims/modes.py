@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.cache import Nearby
+from retrysafe.backends.cache import ReadThroughCache
 from retrysafe.backends.driver import arestarting, arun, restarting, run
 from retrysafe.backends.registry import join
 from retrysafe.errors import (
@@ -25,9 +25,9 @@ from retrysafe.errors import (
 from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.claiming import Outcome, Won, claim
 from retrysafe.protocol.client import AfterCommit, AsyncExecutor, Executor
-from retrysafe.protocol.outcomes import Ground as Kind
-from retrysafe.protocol.outcomes import Verdict
-from retrysafe.protocol.records import Held, Record, StoredResult, Want
+from retrysafe.protocol.outcomes import ModeKind as Kind
+from retrysafe.protocol.outcomes import Settlement
+from retrysafe.protocol.records import ClaimRequest, Ownership, Record, StoredResult
 from retrysafe.protocol.settling import read, settle
 from retrysafe.protocol.transactions import conclude, open_claim
 from retrysafe.protocol.transitions import RULES, Transition
@@ -43,7 +43,7 @@ class Settled(Enum):
     BROKEN = "the transaction could not be written to any more; it rolls back by itself"
 
 
-class Ground(Protocol):
+class ClaimMode(Protocol):
     """Where a record stands relative to the effect."""
 
     kind: Kind
@@ -63,15 +63,15 @@ class Ground(Protocol):
         """The same for async code."""
         ...
 
-    def claim(self, want: Want) -> Outcome:
+    def claim(self, want: ClaimRequest) -> Outcome:
         """Try to claim the key."""
         ...
 
-    async def aclaim(self, want: Want) -> Outcome:
+    async def aclaim(self, want: ClaimRequest) -> Outcome:
         """The same for async code."""
         ...
 
-    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         """Record how the work ended; ``failing`` when an error of its own is on its way out."""
         ...
 
@@ -79,7 +79,9 @@ class Ground(Protocol):
         """Do what waits for a commit, now that all is recorded; its errors are the user's."""
         ...
 
-    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+    async def asettle(
+        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+    ) -> Settled:
         """The same for async code."""
         ...
 
@@ -88,7 +90,7 @@ class Ground(Protocol):
         ...
 
 
-class Leased:
+class LeaseMode:
     """The record is written by itself; a lease says that its attempt is alive."""
 
     waits = True
@@ -104,29 +106,31 @@ class Leased:
     def aexecutor(self) -> AsyncExecutor:
         return self._backend.aclient()
 
-    def claim(self, want: Want) -> Outcome:
+    def claim(self, want: ClaimRequest) -> Outcome:
         return _near_first(self._backend.near, want, self._claim)
 
-    def _claim(self, want: Want) -> Outcome:
+    def _claim(self, want: ClaimRequest) -> Outcome:
         client = self._backend.client()
         self._backend.check(client)
         return run(claim(self._backend.store, want), client)
 
-    async def aclaim(self, want: Want) -> Outcome:
+    async def aclaim(self, want: ClaimRequest) -> Outcome:
         return await _anear_first(self._backend.near, want, self._aclaim)
 
-    async def _aclaim(self, want: Want) -> Outcome:
+    async def _aclaim(self, want: ClaimRequest) -> Outcome:
         client = self._backend.aclient()
         await self._backend.acheck(client)
         return await arun(claim(self._backend.store, want), client)
 
-    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
             return _settled(run(_settling(self._backend, held, word, stored), self._backend.client()))
         except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
             return Settled.UNANSWERED
 
-    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+    async def asettle(
+        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+    ) -> Settled:
         try:
             return _settled(await arun(_settling(self._backend, held, word, stored), self._backend.aclient()))
         except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
@@ -137,7 +141,7 @@ class Leased:
     def abandon(self, error: BaseException) -> None: ...
 
 
-class Joined:
+class CallerTransaction:
     """The record is written in a transaction that was handed to us, which we never commit or roll back."""
 
     kind = Kind.JOINED
@@ -160,15 +164,15 @@ class Joined:
             )
         return self._joining.aexecute
 
-    def claim(self, want: Want) -> Outcome:
+    def claim(self, want: ClaimRequest) -> Outcome:
         self._backend.check(self.executor(), self._joining.place)
         return run(claim(self._backend.store, want), self.executor())
 
-    async def aclaim(self, want: Want) -> Outcome:
+    async def aclaim(self, want: ClaimRequest) -> Outcome:
         await self._backend.acheck(self.aexecutor(), self._joining.place)
         return await arun(claim(self._backend.store, want), self.aexecutor())
 
-    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
             return _settled(run(_settling(self._backend, held, word, stored), self.executor()))
         except RetrysafeError:
@@ -176,7 +180,9 @@ class Joined:
                 return Settled.BROKEN
             raise
 
-    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+    async def asettle(
+        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+    ) -> Settled:
         try:
             return _settled(await arun(_settling(self._backend, held, word, stored), self.aexecutor()))
         except RetrysafeError:
@@ -189,7 +195,7 @@ class Joined:
     def abandon(self, error: BaseException) -> None: ...
 
 
-class Own:
+class OwnTransaction:
     """The record is written in a transaction that the boundary opens, lends to the handler, and ends."""
 
     kind = Kind.OWN
@@ -211,10 +217,10 @@ class Own:
     def aexecutor(self) -> AsyncExecutor:
         return self._backend.aclient()
 
-    def claim(self, want: Want) -> Outcome:
+    def claim(self, want: ClaimRequest) -> Outcome:
         return _near_first(self._backend.near, want, lambda want: restarting(lambda: self._claim(want)))
 
-    def _claim(self, want: Want) -> Outcome:
+    def _claim(self, want: ClaimRequest) -> Outcome:
         client = self._backend.client()
         self._backend.check(client)
         self._lending = client.transaction()
@@ -228,10 +234,10 @@ class Own:
             self._give_back()
         return outcome
 
-    async def aclaim(self, want: Want) -> Outcome:
+    async def aclaim(self, want: ClaimRequest) -> Outcome:
         return await _anear_first(self._backend.near, want, lambda want: arestarting(lambda: self._aclaim(want)))
 
-    async def _aclaim(self, want: Want) -> Outcome:
+    async def _aclaim(self, want: ClaimRequest) -> Outcome:
         client = self._backend.aclient()
         await self._backend.acheck(client)
         self._lending = client.transaction()
@@ -244,7 +250,7 @@ class Own:
             if not isinstance(outcome, Won):
                 await self._agive_back()
 
-    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
             try:
                 done = run(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
@@ -266,7 +272,9 @@ class Own:
             raise _ended_by_handler(doubted=doubted)
         return Settled.DOUBTED if doubted else Settled.RECORDED
 
-    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+    async def asettle(
+        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+    ) -> Settled:
         try:
             try:
                 done = await arun(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
@@ -306,7 +314,7 @@ class Own:
         await lending.__aexit__(None, None, None)
 
 
-def _near_first(near: Nearby | None, want: Want, claim: Callable[[Want], Outcome]) -> Outcome:
+def _near_first(near: ReadThroughCache | None, want: ClaimRequest, claim: Callable[[ClaimRequest], Outcome]) -> Outcome:
     """Answer from the cache, if there is one and it can; else claim, and keep the settled record that was met."""
     if near is None:
         return claim(want)
@@ -318,7 +326,9 @@ def _near_first(near: Nearby | None, want: Want, claim: Callable[[Want], Outcome
     return outcome
 
 
-async def _anear_first(near: Nearby | None, want: Want, claim: Callable[[Want], Awaitable[Outcome]]) -> Outcome:
+async def _anear_first(
+    near: ReadThroughCache | None, want: ClaimRequest, claim: Callable[[ClaimRequest], Awaitable[Outcome]]
+) -> Outcome:
     if near is None:
         return await claim(want)
     looked = await near.alook(want)
@@ -333,7 +343,7 @@ def _transactional(backend: Backend) -> Any:
     return backend.store
 
 
-def _settling(backend: Backend, held: Held, word: Verdict, stored: StoredResult | None) -> Steps[bool]:
+def _settling(backend: Backend, held: Ownership, word: Settlement, stored: StoredResult | None) -> Steps[bool]:
     assert word.event is not None, "only an own transaction can end without a word to the store"
     return settle(backend.store, held, word.event, stored)
 
@@ -342,7 +352,7 @@ def _settled(done: bool) -> Settled:
     return Settled.RECORDED if done else Settled.LOST
 
 
-def _read_back(record: Record | None, held: Held, word: Verdict, failure: StoreUnavailable) -> Settled:
+def _read_back(record: Record | None, held: Ownership, word: Settlement, failure: StoreUnavailable) -> Settled:
     """After a commit without an answer: it happened if the record is there as we wanted it."""
     mine = record is not None and (record.attempt, record.token) == (held.attempt, held.token)
     if record is not None and mine and word.event is not None and record.state is RULES[word.event].target:
@@ -350,7 +360,7 @@ def _read_back(record: Record | None, held: Held, word: Verdict, failure: StoreU
     raise StoreUnavailable(f"The transaction could not be ended: {failure.detail}") from failure
 
 
-def _doubting(backend: Backend, held: Held) -> Steps[bool]:
+def _doubting(backend: Backend, held: Ownership) -> Steps[bool]:
     """Mark the record unknown if it is there: after a rollback, only a handler that committed can have left it."""
     return (yield from ask(backend.store.settle(held._replace(transactional=False), Transition.DOUBT, None)))
 

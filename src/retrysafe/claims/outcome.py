@@ -5,16 +5,24 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from retrysafe.claims.codec import JSONCodec, decode_failure, encode_failure
-from retrysafe.claims.settings import Terms
+from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import OutcomeUnknown, ResultNotEncodable, RetrysafeError, StoredFailure
 from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.exception_groups import every, leaves, unwrapped
-from retrysafe.protocol.outcomes import Answered, Ending, Ground, Verdict, ending_of_answer, ending_of_error, verdict
+from retrysafe.protocol.outcomes import (
+    Answered,
+    Ending,
+    ModeKind,
+    Settlement,
+    ending_of_answer,
+    ending_of_error,
+    verdict,
+)
 from retrysafe.protocol.records import StoredResult
 from retrysafe.protocol.transitions import Transition
 
 
-class Said:
+class HandlerSignals:
     """What the handler, or a probe, said about the effect."""
 
     __slots__ = ("answered", "committed", "failure", "not_executed")
@@ -26,39 +34,54 @@ class Said:
         self.answered: tuple[Answered, str] = (Answered.DONE, "")
 
 
-class End(NamedTuple):
+class WorkOutcome(NamedTuple):
     """How the block ended, what that means, what to store, and why a result cannot be stored."""
 
     ending: Ending
-    word: Verdict
+    word: Settlement
     stored: StoredResult | None
     unencodable: ResultNotEncodable | None = None
 
 
-def end_of(said: Said, error: BaseException | None, ground: Ground, terms: Terms, result: Any, annotation: Any) -> End:
+def end_of(
+    said: HandlerSignals,
+    error: BaseException | None,
+    ground: ModeKind,
+    terms: BoundarySettings,
+    result: Any,
+    annotation: Any,
+) -> WorkOutcome:
     """Judge the end of a block that raised ``error``, or None and left ``result``."""
     if said.failure is not None:
-        return End(Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure, terms.largest_result))
+        return WorkOutcome(
+            Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure, terms.largest_result)
+        )
     if error is not None:
         ending = ending_of_error(
             permanent=is_permanent(error, terms), committed=said.committed, not_executed=said.not_executed
         )
         word = verdict(ending, ground)
-        return End(
+        return WorkOutcome(
             ending, word, None if word.event is Transition.RELEASE else encode_error(error, terms.largest_result)
         )
     answered, reason = said.answered
     ending = ending_of_answer(answered, committed=said.committed, not_executed=said.not_executed)
     word = verdict(ending, ground)
     if word.event is not Transition.COMPLETE:
-        return End(ending, word, encode_failure("Failure", reason, None) if word.event is Transition.DOUBT else None)
+        return WorkOutcome(
+            ending, word, encode_failure("Failure", reason, None) if word.event is Transition.DOUBT else None
+        )
     try:
-        return End(ending, word, encode_result(terms.codec, result, annotation, terms.largest_result))
+        return WorkOutcome(ending, word, encode_result(terms.codec, result, annotation, terms.largest_result))
     except ResultNotEncodable as error_of_ours:
-        return End(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), StoredResult(None, "", 0), error_of_ours)
+        return WorkOutcome(
+            Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), StoredResult(None, "", 0), error_of_ours
+        )
 
 
-def answer_of(said: Said, terms: Terms, result: Any, annotation: Any) -> tuple[Transition, StoredResult | None] | None:
+def answer_of(
+    said: HandlerSignals, terms: BoundarySettings, result: Any, annotation: Any
+) -> tuple[Transition, StoredResult | None] | None:
     """What a probe's words make of an unknown record, and what they store; None when it could not tell."""
     if said.failure is not None:
         return Transition.RESOLVE_FAILED, encode_error(said.failure, terms.largest_result)
@@ -70,12 +93,12 @@ def answer_of(said: Said, terms: Terms, result: Any, annotation: Any) -> tuple[T
     return (Transition.RESOLVE_RELEASED, None) if said.not_executed else None
 
 
-def is_permanent(error: BaseException, terms: Terms) -> bool:
+def is_permanent(error: BaseException, terms: BoundarySettings) -> bool:
     """Whether an error is of the ``permanent=`` types; of a group, whether all in it are, and none passes by itself."""
     return every(error, terms.permanent) and not any(_is_passing(leaf, terms) for leaf in leaves(error))
 
 
-def _is_passing(error: BaseException, terms: Terms) -> bool:
+def _is_passing(error: BaseException, terms: BoundarySettings) -> bool:
     """Whether an error may pass by itself, however broad ``permanent=`` is: a restart, or ours of an inner claim."""
     ours = isinstance(error, RetrysafeError) and not isinstance(error, StoredFailure)
     return terms.backend.restarts(error) or (ours and type(error) not in terms.permanent)

@@ -84,7 +84,7 @@ class Waiters:
             self._counts[os.getpid()] -= 1
 
 
-class Terms(NamedTuple):
+class BoundarySettings(NamedTuple):
     """What a boundary promises, and with what."""
 
     name: str

@@ -7,12 +7,12 @@ from types import TracebackType
 from typing import Any
 
 from retrysafe.claims.lease import clock
-from retrysafe.claims.modes import Ground, Settled
+from retrysafe.claims.modes import ClaimMode, Settled
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.claiming import Outcome
 from retrysafe.protocol.client import AsyncExecutor, Executor
-from retrysafe.protocol.outcomes import Verdict
-from retrysafe.protocol.records import Held, StoredResult, Want
+from retrysafe.protocol.outcomes import Settlement
+from retrysafe.protocol.records import ClaimRequest, Ownership, StoredResult
 
 
 class Timing:
@@ -37,7 +37,7 @@ class Timing:
 class Timed:
     """A ground whose store is timed: from asking, with the wait for a connection and a commit, to the answer."""
 
-    def __init__(self, ground: Ground, tell: Callable[..., None]) -> None:
+    def __init__(self, ground: ClaimMode, tell: Callable[..., None]) -> None:
         self.kind = ground.kind
         self.waits = ground.waits
         self._ground = ground
@@ -53,15 +53,15 @@ class Timed:
     def aexecutor(self) -> AsyncExecutor:
         return self._ground.aexecutor()
 
-    def claim(self, want: Want) -> Outcome:
+    def claim(self, want: ClaimRequest) -> Outcome:
         with Timing(self._tell, "claim"):
             return self._ground.claim(want)
 
-    async def aclaim(self, want: Want) -> Outcome:
+    async def aclaim(self, want: ClaimRequest) -> Outcome:
         with Timing(self._tell, "claim"):
             return await self._ground.aclaim(want)
 
-    def settle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         with Timing(self._tell, "settle") as timing:
             settled = self._ground.settle(held, word, stored, failing=failing)
             timing.answered = settled is not Settled.UNANSWERED
@@ -73,7 +73,9 @@ class Timed:
     def abandon(self, error: BaseException) -> None:
         self._ground.abandon(error)
 
-    async def asettle(self, held: Held, word: Verdict, stored: StoredResult | None, *, failing: bool) -> Settled:
+    async def asettle(
+        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+    ) -> Settled:
         with Timing(self._tell, "settle") as timing:
             settled = await self._ground.asettle(held, word, stored, failing=failing)
             timing.answered = settled is not Settled.UNANSWERED

@@ -7,7 +7,7 @@ from typing import Any
 
 from retrysafe.claims import lease
 from retrysafe.claims.context import on_a_loop
-from retrysafe.claims.settings import Terms
+from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, InProgress
 from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.backoff import Patience
@@ -18,7 +18,7 @@ LONGEST_ADVICE = 30.0
 """Seconds after which a refused duplicate is told to come again, however long the lease."""
 
 
-def refuse_on_a_loop(terms: Terms) -> None:
+def refuse_on_a_loop(terms: BoundarySettings) -> None:
     """Refuse a sync claim that may have to wait where an event loop runs."""
     if not isinstance(terms.concurrency, Reject) and on_a_loop():
         raise ConfigurationError(
@@ -27,13 +27,13 @@ def refuse_on_a_loop(terms: Terms) -> None:
         )
 
 
-def checks_snapshot(terms: Terms) -> bool:
+def checks_snapshot(terms: BoundarySettings) -> bool:
     """Whether this is the first claim of its boundary that may wait in a transaction."""
     waits = not isinstance(terms.concurrency, Reject) and terms.effects == "transactional"
     return waits and terms.first_wait()
 
 
-def snapshot(terms: Terms) -> Steps[str | None]:
+def snapshot(terms: BoundarySettings) -> Steps[str | None]:
     """The isolation level at which who waits in a transaction never sees what was committed, if that is the level."""
     store: Any = terms.backend.store
     return frozen_snapshot(store)
@@ -42,7 +42,7 @@ def snapshot(terms: Terms) -> Steps[str | None]:
 class Waiting:
     """The patience of one duplicate."""
 
-    def __init__(self, terms: Terms, tell: Callable[..., None]) -> None:
+    def __init__(self, terms: BoundarySettings, tell: Callable[..., None]) -> None:
         self._terms = terms
         self._tell = tell
         self._patience: Patience | None = None

@@ -35,7 +35,7 @@ from retrysafe.cli.rendering import (
 )
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import durations, fingerprint
-from retrysafe.protocol.records import Filter, Outcome, Record, Standing, StoredResult
+from retrysafe.protocol.records import EffectiveState, Filter, Outcome, Record, StoredResult
 from retrysafe.protocol.resolving import PAGE, Change
 from retrysafe.protocol.retry_table import possible
 from retrysafe.protocol.transitions import Transition, resolution
@@ -62,7 +62,7 @@ def _add_list(verbs: Any) -> None:
         "--standing",
         metavar="NAME",
         action="append",
-        choices=[one.value for one in Standing if one is not Standing.ABSENT],
+        choices=[one.value for one in EffectiveState if one is not EffectiveState.ABSENT],
         help="only those that stand so: running, lapsed, unknown, completed, failed, released, expired or forgotten; "
         "may be repeated",
     )
@@ -173,7 +173,7 @@ def _add_naming(parser: argparse.ArgumentParser) -> None:
 
 def run_list(options: argparse.Namespace) -> int:
     """List keys, a page in memory at a time."""
-    wanted = _filter(options)._replace(standings=frozenset(map(Standing, options.standing or ())))
+    wanted = _filter(options)._replace(standings=frozenset(map(EffectiveState, options.standing or ())))
     oldest = None if options.older_than is None else durations.micros(_number(options.older_than), "--older-than")
     if options.limit < 0:
         raise ConfigurationError("--limit is a number of records, or 0 for all.")
@@ -321,7 +321,7 @@ def run_expire(options: argparse.Namespace) -> int:
             return 1
         if Transition.EXPIRE not in possible(record):
             return _not_possible(record, options)
-        if record.standing is Standing.EXPIRED and not options.forget:
+        if record.effective_state is EffectiveState.EXPIRED and not options.forget:
             return _unchanged("Its window is over. To end its memory too, add --forget.", options)
         if not _confirmed(record, options):
             return _unchanged("Nothing was changed.", options)
@@ -332,7 +332,7 @@ def _confirmed(record: Record, options: argparse.Namespace) -> bool:
     if options.yes:
         return True
     warning = (
-        f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}, is {record.standing}. "
+        f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}, is {record.effective_state}. "
         "Expire it, and its next use runs the work again, as if for the first time."
     )
     if not sys.stdin.isatty():
@@ -368,17 +368,17 @@ def _standing(record: Record | None) -> str:
     """How a record stands, and what will come of it by itself."""
     if record is None:
         return "There is no such key any more."
-    match record.standing:
-        case Standing.RUNNING:
+    match record.effective_state:
+        case EffectiveState.RUNNING:
             more = f": an attempt is running. Its lease lapses in {duration(record.lease_left)} "
             more += f"({instant(record.lease_until)}) unless it is renewed"
-        case Standing.LAPSED:
+        case EffectiveState.LAPSED:
             more = ": its attempt died, and the next one takes over by itself"
-        case Standing.EXPIRED | Standing.FORGOTTEN:
+        case EffectiveState.EXPIRED | EffectiveState.FORGOTTEN:
             more = ": its window is over"
         case _:
             more = ""
-    return f"The key is {record.standing.value}{more}."
+    return f"The key is {record.effective_state.value}{more}."
 
 
 # ---------------------------------------------------------------- which key
@@ -394,7 +394,7 @@ def _the_record(operator: Operator, options: argparse.Namespace) -> Record | Non
         return _by_key(operator, options)
     found = operator.matching(options.hash, _filter(options))
     if len(found) > 1:
-        listed = "; ".join(f"{one.key.hex()} ({one.boundary}, {one.operation}, {one.standing})" for one in found)
+        listed = "; ".join(f"{one.key.hex()} ({one.boundary}, {one.operation}, {one.effective_state})" for one in found)
         raise ConfigurationError(f"--hash {options.hash} names more than one key: {listed}.")
     if not found:
         _unchanged(f"No record has a hash that begins with {options.hash}.", options)

@@ -27,7 +27,7 @@ from retrysafe.cli.dead_letters import (
 from retrysafe.cli.opening import add_store_verb, add_verbs, store_of
 from retrysafe.cli.rendering import as_json, duration, lines, say, table
 from retrysafe.messaging.relay.operator import OutboxOperator
-from retrysafe.messaging.relay.procedures import GONE, Standing
+from retrysafe.messaging.relay.procedures import GONE, OutboxStatus
 from retrysafe.messaging.relay.retention import OutboxSweeper, line
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import DeadLetterFilter
@@ -84,7 +84,7 @@ def run_status(options: argparse.Namespace) -> int:
     return 1 if stalled else 0
 
 
-def _as_json(found: Standing, *, stalled: bool) -> dict[str, Any]:
+def _as_json(found: OutboxStatus, *, stalled: bool) -> dict[str, Any]:
     return {
         "messages": found.messages,
         "capped": found.capped,
@@ -100,7 +100,7 @@ def _as_json(found: Standing, *, stalled: bool) -> dict[str, Any]:
     }
 
 
-def _say_status(found: Standing, *, stalled: bool) -> None:
+def _say_status(found: OutboxStatus, *, stalled: bool) -> None:
     say(
         lines(
             {

@@ -12,7 +12,7 @@ from retrysafe.claims.encryption import MEDIA_TYPE, label_of
 from retrysafe.errors import ResultUnreadable
 from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.records import Micros, Record, Standing, StoredResult
+from retrysafe.protocol.records import EffectiveState, Micros, Record, StoredResult
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, possible, retry
 from retrysafe.protocol.transitions import Transition
 
@@ -20,7 +20,7 @@ LONGEST_RESULT = 65_536
 """Bytes of a result that are shown."""
 
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
-_WINDOWED = (Standing.COMPLETED, Standing.FAILED, Standing.RELEASED)
+_WINDOWED = (EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED)
 _NEXT: dict[Transition, tuple[str, str]] = {
     Transition.RESOLVE_COMPLETED: (
         "resolve {name} --as completed --result JSON",
@@ -74,7 +74,7 @@ def summary(record: Record) -> dict[str, Any]:
         "boundary": record.boundary,
         "operation": record.operation,
         "scope": record.scope,
-        "standing": record.standing.value,
+        "standing": record.effective_state.value,
         "attempts": record.attempts,
         "effects": record.effects,
         "updated": instant(record.updated),
@@ -84,8 +84,8 @@ def summary(record: Record) -> dict[str, Any]:
 
 def details(record: Record) -> dict[str, Any]:
     """A record in full, without its result."""
-    standing = record.standing
-    running = standing in (Standing.RUNNING, Standing.LAPSED)
+    standing = record.effective_state
+    running = standing in (EffectiveState.RUNNING, EffectiveState.LAPSED)
     return {
         **summary(record),
         "state": record.state.value,
@@ -149,7 +149,7 @@ def row(record: Record) -> tuple[str, ...]:
     age = duration((record.now - record.updated) / 1e6)
     return (
         keys.redact(record.key),
-        record.standing.value,
+        record.effective_state.value,
         record.boundary,
         record.operation,
         record.scope or "-",

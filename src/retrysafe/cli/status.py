@@ -12,7 +12,7 @@ from typing import Any
 from retrysafe.admin.operator import Status
 from retrysafe.cli.opening import add_store, open_operator
 from retrysafe.cli.rendering import as_json, duration, lines, say, table
-from retrysafe.protocol.records import Standing, Tally
+from retrysafe.protocol.records import EffectiveState, Tally
 
 MOST_SKEW = 1.0
 """Seconds by which the store's clock may differ from this machine's before it is worth a word."""
@@ -59,8 +59,8 @@ def _as_json(status: Status, refused: list[str]) -> dict[str, Any]:
         "schema": None if status.schema is None else status.schema._asdict(),
         "findings": [finding._asdict() for finding in status.findings],
         "records": [_tally(tally) for tally in status.tallies],
-        "unknown": _count(status, Standing.UNKNOWN),
-        "forgotten": _count(status, Standing.FORGOTTEN),
+        "unknown": _count(status, EffectiveState.UNKNOWN),
+        "forgotten": _count(status, EffectiveState.FORGOTTEN),
         "clock": None if status.clock is None else status.clock._asdict(),
     }
 
@@ -70,7 +70,7 @@ def _tally(tally: Tally) -> dict[str, Any]:
     return {"boundary": tally.boundary, "standing": tally.standing.value, "records": tally.records, "oldest": age}
 
 
-def _count(status: Status, standing: Standing) -> int:
+def _count(status: Status, standing: EffectiveState) -> int:
     return sum(tally.records for tally in status.tallies if tally.standing is standing)
 
 
@@ -101,9 +101,9 @@ def _as_text(status: Status, refused: list[str]) -> Iterator[str]:
         yield from table(rows, ("boundary", "standing", "records", "oldest"))
     else:
         yield "no records"
-    if unknown := _count(status, Standing.UNKNOWN):
+    if unknown := _count(status, EffectiveState.UNKNOWN):
         yield f"!! {unknown} unknown: somebody has to settle them: retrysafe keys list --standing unknown"
-    if forgotten := _count(status, Standing.FORGOTTEN):
+    if forgotten := _count(status, EffectiveState.FORGOTTEN):
         yield f"{forgotten} forgotten: they wait for the sweep"
     for text in refused:
         yield f"!! refused: {text}"

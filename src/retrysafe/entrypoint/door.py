@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from retrysafe.boundary import Boundary
-from retrysafe.claims.cancellation import finish
+from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
 
@@ -72,7 +72,7 @@ async def _in(pools: _Threads, function: Callable[[], Any]) -> Any:
     async def running() -> Any:
         return await loop.run_in_executor(threads, contextvars.copy_context().run, function)
 
-    done, cancelled = await finish(running())
+    done, cancelled = await run_to_completion(running())
     if cancelled is not None:
         raise cancelled
     return done

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.boundary import Boundary
-from retrysafe.claims.cancellation import finish, is_cancelled
+from retrysafe.claims.cancellation import is_cancelled, run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.decorator import is_coroutine_function, is_generator_function
@@ -151,7 +151,7 @@ async def _work_and_leave(claim: Claim, boundary: Boundary, work: Callable[[Clai
 
 async def in_thread(work: Callable[[], R]) -> R:
     """Do sync work, with its claim, in a thread, and to its end even if the caller is cancelled."""
-    done, cancelled = await finish(asyncio.to_thread(work))
+    done, cancelled = await run_to_completion(asyncio.to_thread(work))
     if cancelled is not None:
         raise cancelled
     return done

@@ -52,7 +52,7 @@ class Admin:
         return _json(200, {"status": "ready", "store": "answers"})
 
     async def _ask_store(self) -> None:
-        backend = self._guards.boundary._terms.backend
+        backend = self._guards.boundary._settings.backend
         if backend.serves_async:
             await arun(read(backend.store, _NO_KEY), backend.aclient())
         else:

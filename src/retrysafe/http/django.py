@@ -27,7 +27,7 @@ from django.urls import Resolver404, resolve
 from django.utils.module_loading import import_string
 
 from retrysafe.boundary import Boundary
-from retrysafe.claims.cancellation import finish
+from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.django_serving import (
@@ -282,7 +282,7 @@ def to_its_end(get_response: Any) -> Any:
     behind: Any = get_response.awaitable
 
     async def whole(*args: Any, **kwargs: Any) -> Any:
-        return (await finish(behind(*args, **kwargs)))[0]
+        return (await run_to_completion(behind(*args, **kwargs)))[0]
 
     return async_to_sync(whole)
 

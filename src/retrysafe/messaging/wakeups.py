@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 from retrysafe.backends.backend import Backend
-from retrysafe.stop_signal import Bell
+from retrysafe.stop_signal import StopSignal
 
-_bells: WeakKeyDictionary[Backend, set[Bell]] = WeakKeyDictionary()
+_bells: WeakKeyDictionary[Backend, set[StopSignal]] = WeakKeyDictionary()
 
 
 @contextmanager
-def woken(backend: Backend, bell: Bell) -> Iterator[None]:
+def woken(backend: Backend, bell: StopSignal) -> Iterator[None]:
     """Let those who write into a backend's outbox wake this bell's loop."""
     bells = _bells.setdefault(backend, set())
     bells.add(bell)

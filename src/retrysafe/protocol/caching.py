@@ -5,13 +5,13 @@ from __future__ import annotations
 from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.claiming import NotWon, Outcome
 from retrysafe.protocol.decisions import Decision, decide
-from retrysafe.protocol.records import Micros, Record, State, Want
+from retrysafe.protocol.records import ClaimRequest, Micros, Record, State
 from retrysafe.protocol.store import Cache
 
 _ANSWERS = (Decision.REPLAY, Decision.REPLAY_FAILURE, Decision.REUSED)
 
 
-def look(cache: Cache, want: Want) -> Steps[tuple[NotWon | None, Micros]]:
+def look(cache: Cache, want: ClaimRequest) -> Steps[tuple[NotWon | None, Micros]]:
     """Return the answer that the cache has for a claim, if any, and the cache's time of it."""
     found = yield from ask(cache.look(want.key))
     if found.record is not None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.decisions import Decision, decide
-from retrysafe.protocol.records import Held, Record, Refusal, Want
+from retrysafe.protocol.records import ClaimRequest, Ownership, Record, Refusal
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Transition
 
@@ -17,7 +17,7 @@ ROUNDS = 4
 class Won(NamedTuple):
     """The key is this attempt's. ``seen`` is the record before, when there was one."""
 
-    held: Held
+    held: Ownership
     record: Record
     seen: Record | None
 
@@ -33,7 +33,7 @@ class NotWon(NamedTuple):
 Outcome = Won | NotWon
 
 
-def claim(store: Store, want: Want) -> Steps[Outcome]:
+def claim(store: Store, want: ClaimRequest) -> Steps[Outcome]:
     """Claim the key, or find out why not. A lost reply is recognised by the attempt id."""
     again = not want.transactional
     seen: Record | None = None
@@ -61,7 +61,7 @@ def claim(store: Store, want: Want) -> Steps[Outcome]:
     return NotWon(Decision.BUSY, None)
 
 
-def _refused(store: Store, want: Want) -> Steps[Refusal | None]:
+def _refused(store: Store, want: ClaimRequest) -> Steps[Refusal | None]:
     """Ask for room where the claim itself cannot; a key that has a record needs none, whatever was counted."""
     for request in store.admit(want):
         refusal = yield from ask(request, again=True)
@@ -70,6 +70,6 @@ def _refused(store: Store, want: Want) -> Steps[Refusal | None]:
     return None
 
 
-def _won(want: Want, record: Record, seen: Record | None) -> Won:
-    held = Held(want.key, want.attempt, record.token, want.clocks, want.transactional)
+def _won(want: ClaimRequest, record: Record, seen: Record | None) -> Won:
+    held = Ownership(want.key, want.attempt, record.token, want.clocks, want.transactional)
     return Won(held, record, seen)

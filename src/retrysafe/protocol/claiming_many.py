@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.decisions import Decision, decide
-from retrysafe.protocol.records import Held, StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, Ownership, StoredResult
 from retrysafe.protocol.store import BatchStore
 from retrysafe.protocol.transitions import Transition
 
@@ -16,10 +16,10 @@ class Opened(NamedTuple):
     """What is to be done about each key, and what is held of those that are this attempt's."""
 
     decisions: dict[bytes, Decision]
-    held: list[Held]
+    held: list[Ownership]
 
 
-def open_many(store: BatchStore, wants: Sequence[Want]) -> Steps[Opened]:
+def open_many(store: BatchStore, wants: Sequence[ClaimRequest]) -> Steps[Opened]:
     """Begin, and claim all keys that have no record.
 
     Of a key that another transaction is claiming, or whose record is in the way, nothing is written: BUSY, or what its
@@ -35,11 +35,11 @@ def open_many(store: BatchStore, wants: Sequence[Want]) -> Steps[Opened]:
             record = records.get(want.key)
             if record is not None:
                 decisions[want.key] = decide(record, want)
-    held = [Held(w.key, w.attempt, fresh[w.key], w.clocks, w.transactional) for w in wants if w.key in fresh]
+    held = [Ownership(w.key, w.attempt, fresh[w.key], w.clocks, w.transactional) for w in wants if w.key in fresh]
     return Opened(decisions, held)
 
 
-def conclude_many(store: BatchStore, held: Sequence[Held], result: StoredResult) -> Steps[bool]:
+def conclude_many(store: BatchStore, held: Sequence[Ownership], result: StoredResult) -> Steps[bool]:
     """Complete the keys and commit; False, after a rollback, when they are not this transaction's any more."""
     if held and (yield from ask(store.complete_many(held, result))) != len(held):
         yield from ask(store.rollback())
@@ -48,7 +48,7 @@ def conclude_many(store: BatchStore, held: Sequence[Held], result: StoredResult)
     return True
 
 
-def doubt_many(store: BatchStore, held: Sequence[Held]) -> Steps[None]:
+def doubt_many(store: BatchStore, held: Sequence[Ownership]) -> Steps[None]:
     """Mark what a handler has committed by itself as unknown."""
     for one in held:
         yield from ask(store.settle(one._replace(transactional=False), Transition.DOUBT, None))

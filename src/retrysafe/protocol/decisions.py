@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from retrysafe.protocol.fingerprint import agree
-from retrysafe.protocol.records import OnExpired, Record, Standing, Want
+from retrysafe.protocol.records import ClaimRequest, EffectiveState, OnExpired, Record
 
 
 class Decision(StrEnum):
@@ -23,30 +23,30 @@ class Decision(StrEnum):
     REFUSED = "refuse: the key is new, and the quota of its scope has no room"
 
 
-_BY_STANDING: dict[Standing, Decision] = {
-    Standing.RUNNING: Decision.BUSY,
-    Standing.COMPLETED: Decision.REPLAY,
-    Standing.FAILED: Decision.REPLAY_FAILURE,
-    Standing.UNKNOWN: Decision.DOUBT,
-    Standing.RELEASED: Decision.TAKE,
-    Standing.FORGOTTEN: Decision.TAKE,
+_BY_STANDING: dict[EffectiveState, Decision] = {
+    EffectiveState.RUNNING: Decision.BUSY,
+    EffectiveState.COMPLETED: Decision.REPLAY,
+    EffectiveState.FAILED: Decision.REPLAY_FAILURE,
+    EffectiveState.UNKNOWN: Decision.DOUBT,
+    EffectiveState.RELEASED: Decision.TAKE,
+    EffectiveState.FORGOTTEN: Decision.TAKE,
 }
 _LAPSED = {"keyed": Decision.TAKE, "external": Decision.SUSPECT, "transactional": Decision.SUSPECT}
 """A transactional record that is visible while running was committed by the handler: doubt, not absence."""
 _EXPIRED: dict[OnExpired, Decision] = {"new": Decision.TAKE, "refuse": Decision.EXPIRED}
 
 
-def decide(record: Record, want: Want) -> Decision:
+def decide(record: Record, want: ClaimRequest) -> Decision:
     """Return what the attempt behind ``want`` does about ``record``."""
-    standing = record.standing
-    if record.attempt == want.attempt and standing in (Standing.RUNNING, Standing.LAPSED):
+    standing = record.effective_state
+    if record.attempt == want.attempt and standing in (EffectiveState.RUNNING, EffectiveState.LAPSED):
         return Decision.MINE
-    if standing is Standing.FORGOTTEN:
+    if standing is EffectiveState.FORGOTTEN:
         return Decision.TAKE
-    if standing is Standing.EXPIRED:
+    if standing is EffectiveState.EXPIRED:
         return _EXPIRED[want.on_expired]
     if not agree(record.fingerprint, want.payload):
         return Decision.REUSED
-    if standing is Standing.LAPSED:
+    if standing is EffectiveState.LAPSED:
         return _LAPSED[record.effects]
     return _BY_STANDING[standing]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from retrysafe.protocol.records import Standing
+from retrysafe.protocol.records import EffectiveState
 from retrysafe.protocol.transitions import RULES, VACANT_CLAIM, Rule
 
 
 def mermaid() -> str:
     """Return the state diagram as Mermaid source."""
-    lines = ["stateDiagram-v2", f"    [*] --> {Standing.RUNNING}: claim"]
+    lines = ["stateDiagram-v2", f"    [*] --> {EffectiveState.RUNNING}: claim"]
     for event, rule in RULES.items():
         lines += sorted(f"    {source} --> {_target(rule)}: {event.value}" for source in rule.sources)
-    lines.append(f"    {Standing.RUNNING} --> {Standing.LAPSED}: lease ends")
-    for settled in (Standing.COMPLETED, Standing.FAILED, Standing.RELEASED):
-        lines.append(f"    {settled} --> {Standing.EXPIRED}: window ends")
-    lines.append(f"    {Standing.EXPIRED} --> {Standing.FORGOTTEN}: memory ends")
+    lines.append(f"    {EffectiveState.RUNNING} --> {EffectiveState.LAPSED}: lease ends")
+    for settled in (EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED):
+        lines.append(f"    {settled} --> {EffectiveState.EXPIRED}: window ends")
+    lines.append(f"    {EffectiveState.EXPIRED} --> {EffectiveState.FORGOTTEN}: memory ends")
     return "\n".join(lines) + "\n"
 
 

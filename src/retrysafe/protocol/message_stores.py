@@ -20,7 +20,7 @@ from retrysafe.protocol.messages import (
 )
 from retrysafe.protocol.outbox_walk import NOTHING, Most, Passed, Released, Span, Stretch
 from retrysafe.protocol.publish_policy import Death, Delay
-from retrysafe.protocol.records import Held
+from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.redelivery_policy import Counts
 
 
@@ -49,7 +49,7 @@ class OutboxStore(Protocol):
         """Hold a bucket to the end of the transaction, which may be silent for so long; False when another does."""
         ...
 
-    def fence(self, held: Held) -> Ask[bool]:
+    def fence(self, held: Ownership) -> Ask[bool]:
         """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""
         ...
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from retrysafe.protocol.transitions import Transition
 
 
-class Ground(StrEnum):
+class ModeKind(StrEnum):
     """Where a record stands relative to the effect."""
 
     OWN = "the boundary's own transaction"
@@ -51,22 +51,22 @@ class Transaction(StrEnum):
     SAVEPOINT = "roll back to the savepoint, then commit"
 
 
-class Verdict(NamedTuple):
+class Settlement(NamedTuple):
     """The event to record, if any, and the fate of an own transaction."""
 
     event: Transition | None
     transaction: Transaction = Transaction.COMMIT
 
 
-_ROLLED_BACK = Verdict(None, Transaction.ROLLBACK)
+_ROLLED_BACK = Settlement(None, Transaction.ROLLBACK)
 _COMPLETE, _FAIL, _DOUBT, _RELEASE = map(
-    Verdict, (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE)
+    Settlement, (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE)
 )
-_COMPLETE_ALONE = Verdict(Transition.COMPLETE, Transaction.SAVEPOINT)
-_FAIL_ALONE = Verdict(Transition.FAIL, Transaction.SAVEPOINT)
-_DOUBT_ALONE = Verdict(Transition.DOUBT, Transaction.SAVEPOINT)
+_COMPLETE_ALONE = Settlement(Transition.COMPLETE, Transaction.SAVEPOINT)
+_FAIL_ALONE = Settlement(Transition.FAIL, Transaction.SAVEPOINT)
+_DOUBT_ALONE = Settlement(Transition.DOUBT, Transaction.SAVEPOINT)
 
-OUTCOMES: dict[Ending, tuple[Verdict, Verdict, Verdict, Verdict]] = {
+OUTCOMES: dict[Ending, tuple[Settlement, Settlement, Settlement, Settlement]] = {
     #                     OWN           JOINED     KEYED      EXTERNAL
     Ending.RETURNED: (_COMPLETE, _COMPLETE, _COMPLETE, _COMPLETE),
     Ending.UNENCODABLE: (_ROLLED_BACK, _DOUBT, _COMPLETE, _COMPLETE),
@@ -77,10 +77,10 @@ OUTCOMES: dict[Ending, tuple[Verdict, Verdict, Verdict, Verdict]] = {
     Ending.COMMITTED: (_DOUBT_ALONE, _DOUBT, _DOUBT, _DOUBT),
     Ending.REFUSED: (_COMPLETE_ALONE, _COMPLETE, _COMPLETE, _COMPLETE),
 }
-_COLUMN = {ground: column for column, ground in enumerate(Ground)}
+_COLUMN = {ground: column for column, ground in enumerate(ModeKind)}
 
 
-def verdict(ending: Ending, ground: Ground) -> Verdict:
+def verdict(ending: Ending, ground: ModeKind) -> Settlement:
     """Return what becomes of the record and its transaction."""
     return OUTCOMES[ending][_COLUMN[ground]]
 

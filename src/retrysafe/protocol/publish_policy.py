@@ -46,7 +46,7 @@ class Death(NamedTuple):
     error: str
 
 
-class Verdict(NamedTuple):
+class PublishOutcome(NamedTuple):
     """What follows from the receptions of a wave."""
 
     gone: list[Queued]
@@ -60,9 +60,9 @@ class Verdict(NamedTuple):
     """What the publisher said of a broker that takes nothing from anybody."""
 
 
-def nothing_yet() -> Verdict:
+def nothing_yet() -> PublishOutcome:
     """A verdict on nothing."""
-    return Verdict([], [], [], [], [], [])
+    return PublishOutcome([], [], [], [], [], [])
 
 
 def waves(queue: Iterable[Queued]) -> list[list[Queued]]:
@@ -113,7 +113,7 @@ def bounded_pause(pause: float) -> float:
 
 def judge(
     wave: Sequence[Queued], published: Sequence[PublishResult], rules: Rules, chances: Iterable[float]
-) -> Verdict:
+) -> PublishOutcome:
     """What follows for each message of a wave from how the broker took it; ``chances`` are random in [0, 1)."""
     verdict = nothing_yet()
     for queued, (reception, said, pause), chance in zip(wave, published, chances, strict=False):
@@ -146,7 +146,7 @@ def crashed(queued: Queued, rules: Rules) -> bool:
     return queued.started - queued.finished >= rules.max_crashes
 
 
-def _give_up(verdict: Verdict, queued: Queued, error: str, rules: Rules) -> None:
+def _give_up(verdict: PublishOutcome, queued: Queued, error: str, rules: Rules) -> None:
     if rules.on_dead is OnDead.PARK:
         verdict.delayed.append(Delay(queued, None, error))
     else:

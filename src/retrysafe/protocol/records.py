@@ -41,7 +41,7 @@ class State(StrEnum):
     RELEASED = "released"
 
 
-class Standing(StrEnum):
+class EffectiveState(StrEnum):
     """What a record amounts to at this moment: its state and its clocks, on the store's time."""
 
     ABSENT = "absent"
@@ -89,20 +89,20 @@ class Record(NamedTuple):
     now: Micros
 
     @property
-    def standing(self) -> Standing:
+    def effective_state(self) -> EffectiveState:
         """What the record amounts to, judged by the store's clocks alone."""
-        return self.standing_at(self.now)
+        return self.effective_state_at(self.now)
 
-    def standing_at(self, now: Micros) -> Standing:
+    def effective_state_at(self, now: Micros) -> EffectiveState:
         """What the record amounts to at another time of the store."""
         if self.state is State.RUNNING:
-            return Standing.RUNNING if self.lease_until > now else Standing.LAPSED
+            return EffectiveState.RUNNING if self.lease_until > now else EffectiveState.LAPSED
         if self.state is State.UNKNOWN:
-            return Standing.UNKNOWN
+            return EffectiveState.UNKNOWN
         if self.tombstone_until <= now:
-            return Standing.FORGOTTEN
+            return EffectiveState.FORGOTTEN
         if self.expires <= now:
-            return Standing.EXPIRED
+            return EffectiveState.EXPIRED
         return _SETTLED[self.state]
 
     @property
@@ -111,7 +111,7 @@ class Record(NamedTuple):
         return (self.lease_until - self.now) / 1e6
 
 
-_SETTLED = {state: Standing(state.value) for state in (State.COMPLETED, State.FAILED, State.RELEASED)}
+_SETTLED = {state: EffectiveState(state.value) for state in (State.COMPLETED, State.FAILED, State.RELEASED)}
 
 
 class Clocks(NamedTuple):
@@ -153,7 +153,7 @@ class Fingerprint(NamedTuple):
     """How releases up to 0.1 counted it, if in another way."""
 
 
-class Want(NamedTuple):
+class ClaimRequest(NamedTuple):
     """What an attempt asks for when it claims a key."""
 
     key: bytes
@@ -179,7 +179,7 @@ class Want(NamedTuple):
         return self.effects == "transactional"
 
 
-class Held(NamedTuple):
+class Ownership(NamedTuple):
     """A won claim: what every later write of this attempt is conditional on."""
 
     key: bytes
@@ -195,7 +195,7 @@ class Filter(NamedTuple):
     boundary: str | None = None
     operation: str | None = None
     scope: str | None = None
-    standings: frozenset[Standing] = frozenset()
+    standings: frozenset[EffectiveState] = frozenset()
 
     def takes(self, record: Record) -> bool:
         """Whether the filter lets a record through."""
@@ -203,7 +203,7 @@ class Filter(NamedTuple):
             self.boundary in (None, record.boundary)
             and self.operation in (None, record.operation)
             and self.scope in (None, record.scope)
-            and (not self.standings or record.standing in self.standings)
+            and (not self.standings or record.effective_state in self.standings)
         )
 
 
@@ -221,7 +221,7 @@ class Tally(NamedTuple):
     """How many records of a boundary stand alike, and when the longest untouched of them was written."""
 
     boundary: str
-    standing: Standing
+    standing: EffectiveState
     records: int
     oldest: Micros
     now: Micros

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 
-from retrysafe.protocol.records import Held
+from retrysafe.protocol.records import Ownership
 
 PER_LEASE = 3
 """A lease is renewed when a third of it has passed."""
@@ -20,33 +20,33 @@ class Beats:
     """
 
     def __init__(self) -> None:
-        self._queues: defaultdict[float, OrderedDict[Held, float]] = defaultdict(OrderedDict)
+        self._queues: defaultdict[float, OrderedDict[Ownership, float]] = defaultdict(OrderedDict)
 
-    def add(self, held: Held, now: float) -> float:
+    def add(self, held: Ownership, now: float) -> float:
         """Schedule ``held``; return when it is due."""
         self.drop(held)
         return self._after(held, now, held.clocks.lease / 1e6 / PER_LEASE)
 
-    def retry(self, held: Held, now: float) -> float:
+    def retry(self, held: Ownership, now: float) -> float:
         """Schedule ``held`` again soon, after a renewal that failed; return when it is due."""
         self.drop(held)
         return self._after(held, now, held.clocks.lease / 1e6 / RETRIES_PER_LEASE)
 
-    def _after(self, held: Held, now: float, pause: float) -> float:
+    def _after(self, held: Ownership, now: float, pause: float) -> float:
         due = now + pause
         self._queues[pause][held] = due
         return due
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: Ownership) -> None:
         """Forget ``held``, whether it is known or not."""
         for per_lease in (PER_LEASE, RETRIES_PER_LEASE):
             queue = self._queues[held.clocks.lease / 1e6 / per_lease]
             if queue.pop(held, None) is not None:
                 return
 
-    def due(self, now: float) -> list[Held]:
+    def due(self, now: float) -> list[Ownership]:
         """The claims to renew now; each is scheduled again from now."""
-        ready: list[Held] = []
+        ready: list[Ownership] = []
         for queue in self._queues.values():
             for held, when in queue.items():
                 if when > now:

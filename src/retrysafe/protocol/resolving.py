@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from retrysafe.protocol.asks import Steps, ask
-from retrysafe.protocol.records import Clocks, Filter, Finding, Micros, Page, Record, Standing, StoredResult, Tally
+from retrysafe.protocol.records import (
+    Clocks,
+    EffectiveState,
+    Filter,
+    Finding,
+    Micros,
+    Page,
+    Record,
+    StoredResult,
+    Tally,
+)
 from retrysafe.protocol.retry_table import in_doubt
 from retrysafe.protocol.settling import read, resolve, suspect
 from retrysafe.protocol.store import OperableStore, Store
@@ -52,12 +62,12 @@ def tally(store: OperableStore) -> Steps[list[Tally]]:
 
 
 def _tally_by_scan(store: OperableStore) -> Steps[list[Tally]]:
-    counts: dict[tuple[str, Standing], tuple[int, Micros, Micros]] = {}
+    counts: dict[tuple[str, EffectiveState], tuple[int, Micros, Micros]] = {}
     cursor: str | None = None
     while True:
         page = yield from ask(store.scan(Filter(), cursor, PAGE))
         for record in page.records:
-            alike = (record.boundary, record.standing)
+            alike = (record.boundary, record.effective_state)
             count, oldest, now = counts.get(alike, (0, record.updated, record.now))
             counts[alike] = (count + 1, min(oldest, record.updated), max(now, record.now))
         cursor = page.cursor
@@ -82,7 +92,7 @@ def settle_doubt(
     if record is None or attempt not in (None, record.attempt) or not in_doubt(record):
         return Change(False, record)
     clocks, before = clocks or clocks_of(record), record
-    if record.standing is Standing.LAPSED:
+    if record.effective_state is EffectiveState.LAPSED:
         yield from suspect(store, record, clocks)
         record = yield from read(store, key)
         if record is None or record.attempt != before.attempt:

@@ -7,8 +7,17 @@ from typing import NamedTuple
 
 from retrysafe.protocol import transitions
 from retrysafe.protocol.decisions import Decision, decide
-from retrysafe.protocol.outcomes import Ending, Ground, verdict
-from retrysafe.protocol.records import Clocks, Effects, Held, OnExpired, Record, Standing, StoredResult, Want
+from retrysafe.protocol.outcomes import Ending, ModeKind, verdict
+from retrysafe.protocol.records import (
+    ClaimRequest,
+    Clocks,
+    EffectiveState,
+    Effects,
+    OnExpired,
+    Ownership,
+    Record,
+    StoredResult,
+)
 from retrysafe.protocol.transitions import RULES, Transition
 
 ANSWERS: dict[Decision, str] = {
@@ -23,11 +32,11 @@ ANSWERS: dict[Decision, str] = {
 """What each decision means for the caller, where the boundary does not say otherwise."""
 WITHHELD = "is told that the result could not be stored (ResultNotEncodable)"
 
-EFFECTS: dict[Ground, Effects] = {
-    Ground.OWN: "transactional",
-    Ground.JOINED: "transactional",
-    Ground.KEYED: "keyed",
-    Ground.EXTERNAL: "external",
+EFFECTS: dict[ModeKind, Effects] = {
+    ModeKind.OWN: "transactional",
+    ModeKind.JOINED: "transactional",
+    ModeKind.KEYED: "keyed",
+    ModeKind.EXTERNAL: "external",
 }
 _CLOCKS = Clocks(lease=10, window=20, memory=30)
 _PAYLOAD, _OTHER = b"a payload", b"another payload"
@@ -37,7 +46,7 @@ class Prospect(NamedTuple):
     """A situation, the record that it leaves if any, and what the next caller with this key gets."""
 
     situation: str
-    standing: Standing
+    standing: EffectiveState
     decision: Decision
     withheld: bool = False
 
@@ -48,21 +57,21 @@ def retry(record: Record, on_expired: OnExpired = "new") -> Decision:
     return Decision.DOUBT if decision is Decision.SUSPECT else decision
 
 
-def prospects(ground: Ground, on_expired: OnExpired) -> Iterator[Prospect]:
+def prospects(ground: ModeKind, on_expired: OnExpired) -> Iterator[Prospect]:
     """What a retry meets after every way in which work can end or be met on this ground."""
     want = _want(EFFECTS[ground], _PAYLOAD, on_expired)
     running = transitions.first_claim(want._replace(attempt="first"), now=0)
-    held = Held(running.key, running.attempt, running.token, _CLOCKS, want.transactional)
+    held = Ownership(running.key, running.attempt, running.token, _CLOCKS, want.transactional)
     done = transitions.settle(running, held, Transition.COMPLETE, StoredResult(b"", "", 0), now=1)
 
     def prospect(situation: str, record: Record | None, fingerprint: bytes = _PAYLOAD) -> Prospect:
         if record is None:
-            return Prospect(situation, Standing.ABSENT, Decision.TAKE)
+            return Prospect(situation, EffectiveState.ABSENT, Decision.TAKE)
         if decide(record, _want(record.effects, fingerprint, on_expired)) is Decision.SUSPECT:
             record = transitions.resolve(record, record, Transition.SUSPECT, None, _CLOCKS, record.now)
         met = decide(record, _want(record.effects, fingerprint, on_expired))
         withheld = record.result is not None and record.result.body is None
-        return Prospect(situation, record.standing, met, withheld)
+        return Prospect(situation, record.effective_state, met, withheld)
 
     for ending in Ending:
         event = verdict(ending, ground).event
@@ -80,18 +89,18 @@ def prospects(ground: Ground, on_expired: OnExpired) -> Iterator[Prospect]:
 def possible(record: Record) -> tuple[Transition, ...]:
     """What a person may do about a record now: resolve it, or expire it."""
     events = (Transition.RESOLVE_COMPLETED, Transition.RESOLVE_FAILED, Transition.RESOLVE_RELEASED, Transition.EXPIRE)
-    standing = Standing.UNKNOWN if in_doubt(record) else record.standing
+    standing = EffectiveState.UNKNOWN if in_doubt(record) else record.effective_state
     return tuple(event for event in events if standing in RULES[event].sources)
 
 
 def in_doubt(record: Record) -> bool:
     """Whether nobody knows the outcome: it is unknown, or its attempt died and may have had its effect."""
-    return record.standing in (Standing.UNKNOWN, Standing.LAPSED) and retry(record) is Decision.DOUBT
+    return record.effective_state in (EffectiveState.UNKNOWN, EffectiveState.LAPSED) and retry(record) is Decision.DOUBT
 
 
 def _at(record: Record, now: int) -> Record:
     return record._replace(now=now)
 
 
-def _want(effects: Effects, fingerprint: bytes, on_expired: OnExpired) -> Want:
-    return Want(b"", "", "", "", fingerprint, "", effects, _CLOCKS, on_expired)
+def _want(effects: Effects, fingerprint: bytes, on_expired: OnExpired) -> ClaimRequest:
+    return ClaimRequest(b"", "", "", "", fingerprint, "", effects, _CLOCKS, on_expired)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.asks import Steps, ask
-from retrysafe.protocol.records import Clocks, Held, Record, Standing, StoredResult
+from retrysafe.protocol.records import Clocks, EffectiveState, Ownership, Record, StoredResult
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import RULES, Transition
 
 
-def settle(store: Store, held: Held, event: Transition, result: StoredResult | None = None) -> Steps[bool]:
+def settle(store: Store, held: Ownership, event: Transition, result: StoredResult | None = None) -> Steps[bool]:
     """Let the owner settle its record; False when the record is no longer its own.
 
     A lost reply is read back: a record that is already where it should be, by this attempt and
@@ -31,7 +31,7 @@ def resolve(store: Store, seen: Record, event: Transition, result: StoredResult 
 
     A lost reply is read back: the record as it would be by this, one version on, was settled by this.
     """
-    if seen.standing is not Standing.UNKNOWN:
+    if seen.effective_state is not EffectiveState.UNKNOWN:
         return False
     request = store.resolve(seen, event, result, clocks)
     try:

@@ -8,18 +8,18 @@ from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import (
     Cached,
+    ClaimRequest,
     Clocks,
     Filter,
     Finding,
-    Held,
     Micros,
+    Ownership,
     Page,
     Partition,
     Record,
     Refusal,
     StoredResult,
     Tally,
-    Want,
 )
 from retrysafe.protocol.transitions import Transition
 
@@ -64,14 +64,14 @@ class Store(Protocol):
         """What this kind of store can promise."""
         ...
 
-    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
         """Count a key against the quota that ``want`` has, unless it is counted already, or refuse it.
 
         Asked before a claim that has a quota. Empty where `claim` judges by itself.
         """
         ...
 
-    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Write a first record if the key has none, else return the record that is there.
 
         None means that a transaction which has not ended yet is claiming the key. A refusal means that the key
@@ -79,11 +79,11 @@ class Store(Protocol):
         """
         ...
 
-    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a key whose record is as ``seen`` and claimable; None when it changed meanwhile."""
         ...
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Let the owner complete, fail, doubt or release; False when it owns the record no longer."""
         ...
 
@@ -91,7 +91,7 @@ class Store(Protocol):
         """Let somebody else settle a record that is as ``seen``; False when it changed meanwhile."""
         ...
 
-    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         """Extend leases that have not lapsed; the answers hold the keys that were extended."""
         ...
 
@@ -167,7 +167,7 @@ class TransactionalStore(Store, Protocol):
 class BatchStore(TransactionalStore, Protocol):
     """A store that claims many keys in one statement, inside a transaction of the boundary's own."""
 
-    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
+    def claim_many(self, wants: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
         """Insert first records for keys that have none and that nobody else is claiming; the tokens of those keys.
 
         The wants are of one attempt. It waits for nobody.
@@ -178,7 +178,7 @@ class BatchStore(TransactionalStore, Protocol):
         """The records of keys, as far as there are any."""
         ...
 
-    def complete_many(self, held: Sequence[Held], result: StoredResult) -> Ask[int]:
+    def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:
         """Complete the records of one attempt, in the transaction that claimed them; how many that were."""
         ...
 

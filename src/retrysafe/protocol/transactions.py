@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.claiming import Outcome, Won, claim
-from retrysafe.protocol.outcomes import Transaction, Verdict
-from retrysafe.protocol.records import Held, StoredResult, Want
+from retrysafe.protocol.outcomes import Settlement, Transaction
+from retrysafe.protocol.records import ClaimRequest, Ownership, StoredResult
 from retrysafe.protocol.settling import settle
 from retrysafe.protocol.store import TransactionalStore
 
 
-def open_claim(store: TransactionalStore, want: Want) -> Steps[Outcome]:
+def open_claim(store: TransactionalStore, want: ClaimRequest) -> Steps[Outcome]:
     """Begin, claim, and mark the savepoint; roll back when the claim is not won."""
     yield from ask(store.begin())
     outcome = yield from claim(store, want)
@@ -30,7 +30,9 @@ def frozen_snapshot(store: TransactionalStore) -> Steps[str | None]:
     return None
 
 
-def conclude(store: TransactionalStore, held: Held, verdict: Verdict, result: StoredResult | None) -> Steps[bool]:
+def conclude(
+    store: TransactionalStore, held: Ownership, verdict: Settlement, result: StoredResult | None
+) -> Steps[bool]:
     """Bring an own transaction to its end; False when the record was not in it any more.
 
     That is the mark of a handler which committed or rolled back in the middle.

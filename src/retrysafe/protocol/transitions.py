@@ -10,7 +10,17 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from retrysafe.errors import ConfigurationError, IllegalTransition, ResultUnreadable
-from retrysafe.protocol.records import Clocks, Held, Micros, Outcome, Record, Standing, State, StoredResult, Want
+from retrysafe.protocol.records import (
+    ClaimRequest,
+    Clocks,
+    EffectiveState,
+    Micros,
+    Outcome,
+    Ownership,
+    Record,
+    State,
+    StoredResult,
+)
 
 
 class Transition(StrEnum):
@@ -42,36 +52,36 @@ class Guard(StrEnum):
 class Rule(NamedTuple):
     """One event: from which standings it leads to which state, under which guard."""
 
-    sources: frozenset[Standing]
+    sources: frozenset[EffectiveState]
     target: State | None
     guard: Guard
 
 
-def _rule(target: State | None, guard: Guard, *sources: Standing) -> Rule:
+def _rule(target: State | None, guard: Guard, *sources: EffectiveState) -> Rule:
     return Rule(frozenset(sources), target, guard)
 
 
-_CLAIMABLE = (Standing.RELEASED, Standing.LAPSED, Standing.EXPIRED, Standing.FORGOTTEN)
-_UNSETTLED = (Standing.RUNNING, Standing.LAPSED, Standing.UNKNOWN)
-_RUNNING = (Standing.RUNNING, Standing.LAPSED)
-_REMEMBERED = (Standing.COMPLETED, Standing.FAILED, Standing.RELEASED, Standing.EXPIRED)
+_CLAIMABLE = (EffectiveState.RELEASED, EffectiveState.LAPSED, EffectiveState.EXPIRED, EffectiveState.FORGOTTEN)
+_UNSETTLED = (EffectiveState.RUNNING, EffectiveState.LAPSED, EffectiveState.UNKNOWN)
+_RUNNING = (EffectiveState.RUNNING, EffectiveState.LAPSED)
+_REMEMBERED = (EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED, EffectiveState.EXPIRED)
 
-VACANT_CLAIM = _rule(State.RUNNING, Guard.VACANT, Standing.ABSENT)
+VACANT_CLAIM = _rule(State.RUNNING, Guard.VACANT, EffectiveState.ABSENT)
 """The one rule for a key without a record; every other claim names the record it saw."""
 
 RULES: dict[Transition, Rule] = {
     Transition.CLAIM: _rule(State.RUNNING, Guard.SEEN, *_CLAIMABLE),
-    Transition.RENEW: _rule(State.RUNNING, Guard.OWNER, Standing.RUNNING),
+    Transition.RENEW: _rule(State.RUNNING, Guard.OWNER, EffectiveState.RUNNING),
     Transition.COMPLETE: _rule(State.COMPLETED, Guard.OWNER, *_UNSETTLED),
     Transition.FAIL: _rule(State.FAILED, Guard.OWNER, *_UNSETTLED),
     Transition.DOUBT: _rule(State.UNKNOWN, Guard.OWNER, *_RUNNING),
     Transition.RELEASE: _rule(State.RELEASED, Guard.OWNER, *_RUNNING),
-    Transition.SUSPECT: _rule(State.UNKNOWN, Guard.SEEN, Standing.LAPSED),
-    Transition.RESOLVE_COMPLETED: _rule(State.COMPLETED, Guard.SEEN, Standing.UNKNOWN),
-    Transition.RESOLVE_FAILED: _rule(State.FAILED, Guard.SEEN, Standing.UNKNOWN),
-    Transition.RESOLVE_RELEASED: _rule(State.RELEASED, Guard.SEEN, Standing.UNKNOWN),
+    Transition.SUSPECT: _rule(State.UNKNOWN, Guard.SEEN, EffectiveState.LAPSED),
+    Transition.RESOLVE_COMPLETED: _rule(State.COMPLETED, Guard.SEEN, EffectiveState.UNKNOWN),
+    Transition.RESOLVE_FAILED: _rule(State.FAILED, Guard.SEEN, EffectiveState.UNKNOWN),
+    Transition.RESOLVE_RELEASED: _rule(State.RELEASED, Guard.SEEN, EffectiveState.UNKNOWN),
     Transition.EXPIRE: _rule(State.RELEASED, Guard.SEEN, *_REMEMBERED),
-    Transition.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN),
+    Transition.SWEEP: _rule(None, Guard.CLOCK, EffectiveState.FORGOTTEN),
 }
 
 
@@ -97,9 +107,9 @@ def state_of(stored: str) -> State:
         raise ResultUnreadable(f"Its record is {stored!r}, which only a newer retrysafe understands.") from None
 
 
-def check(event: Transition, standing: Standing) -> Rule:
+def check(event: Transition, standing: EffectiveState) -> Rule:
     """Return the rule for ``event`` at ``standing``; raise `IllegalTransition` if there is none."""
-    rule = VACANT_CLAIM if event is Transition.CLAIM and standing is Standing.ABSENT else RULES[event]
+    rule = VACANT_CLAIM if event is Transition.CLAIM and standing is EffectiveState.ABSENT else RULES[event]
     if standing not in rule.sources:
         raise IllegalTransition(f"{event.value!r} is not possible for a key that is {standing.value}.")
     return rule
@@ -110,12 +120,12 @@ def next_token(previous: int, now: Micros) -> int:
     return max(previous + 1, now)
 
 
-def first_claim(want: Want, now: Micros) -> Record:
+def first_claim(want: ClaimRequest, now: Micros) -> Record:
     """The record of the first attempt for a key.
 
     Its version starts at its token, so that no version comes again after a sweep.
     """
-    check(Transition.CLAIM, Standing.ABSENT)
+    check(Transition.CLAIM, EffectiveState.ABSENT)
     clocks, token = want.clocks, next_token(0, now)
     return Record(
         key=want.key,
@@ -141,19 +151,19 @@ def first_claim(want: Want, now: Micros) -> Record:
 
 def started_before(seen: Record) -> int:
     """How many attempts of the same intent were started before a claim on ``seen``."""
-    fresh = seen.standing in (Standing.EXPIRED, Standing.FORGOTTEN)
+    fresh = seen.effective_state in (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN)
     return 0 if fresh else seen.attempts
 
 
-def kept_fingerprint(want: Want, seen: Record) -> bytes:
+def kept_fingerprint(want: ClaimRequest, seen: Record) -> bytes:
     """The fingerprint after a claim on ``seen``: a claim without a payload does not erase the one that is there."""
-    fresh = seen.standing in (Standing.EXPIRED, Standing.FORGOTTEN)
+    fresh = seen.effective_state in (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN)
     return want.fingerprint if fresh else want.fingerprint or seen.fingerprint
 
 
-def claim_again(record: Record, want: Want, seen: Record, now: Micros) -> Record:
+def claim_again(record: Record, want: ClaimRequest, seen: Record, now: Micros) -> Record:
     """The record after a new attempt has claimed a key that had a record."""
-    check(Transition.CLAIM, record.standing_at(now))
+    check(Transition.CLAIM, record.effective_state_at(now))
     _match_seen(record, seen)
     return first_claim(want, now)._replace(
         fingerprint=kept_fingerprint(want, seen),
@@ -164,9 +174,9 @@ def claim_again(record: Record, want: Want, seen: Record, now: Micros) -> Record
     )
 
 
-def settle(record: Record, held: Held, event: Transition, result: StoredResult | None, now: Micros) -> Record:
+def settle(record: Record, held: Ownership, event: Transition, result: StoredResult | None, now: Micros) -> Record:
     """The record after its own attempt completed, failed, doubted or released it."""
-    rule = check(event, record.standing_at(now))
+    rule = check(event, record.effective_state_at(now))
     _match_owner(record, held)
     assert rule.target is not None
     return _written(record, rule.target, result, held.clocks, now)
@@ -179,15 +189,15 @@ def resolve(
 
     To `Event.EXPIRE` belong clocks without a window, so that the key is expired from now on.
     """
-    rule = check(event, record.standing_at(now))
+    rule = check(event, record.effective_state_at(now))
     _match_seen(record, seen)
     assert rule.target is not None
     return _written(record, rule.target, result, clocks, now)
 
 
-def renew(record: Record, held: Held, now: Micros) -> Record:
+def renew(record: Record, held: Ownership, now: Micros) -> Record:
     """The record with its lease extended from now."""
-    check(Transition.RENEW, record.standing_at(now))
+    check(Transition.RENEW, record.effective_state_at(now))
     _match_owner(record, held)
     renewed = _written(record, State.RUNNING, record.result, held.clocks, now)
     return renewed._replace(lease_until=now + held.clocks.lease + held.clocks.margin)
@@ -205,7 +215,7 @@ def _written(record: Record, target: State, result: StoredResult | None, clocks:
     )
 
 
-def _match_owner(record: Record, held: Held) -> None:
+def _match_owner(record: Record, held: Ownership) -> None:
     if (record.attempt, record.token) != (held.attempt, held.token):
         raise IllegalTransition("The record belongs to another attempt.")
 

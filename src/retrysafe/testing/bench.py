@@ -10,7 +10,17 @@ from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.claiming import NotWon, Outcome, Won, claim
 from retrysafe.protocol.leasing import renew
 from retrysafe.protocol.quotas import Quota
-from retrysafe.protocol.records import Clocks, Effects, Filter, Held, OnExpired, Record, Standing, StoredResult, Want
+from retrysafe.protocol.records import (
+    ClaimRequest,
+    Clocks,
+    EffectiveState,
+    Effects,
+    Filter,
+    OnExpired,
+    Ownership,
+    Record,
+    StoredResult,
+)
 from retrysafe.protocol.resolving import find
 from retrysafe.protocol.settling import read, settle
 from retrysafe.protocol.store import OperableStore
@@ -58,11 +68,11 @@ class Bench:
         on_expired: OnExpired = "new",
         lease: float = LEASE,
         quota: Quota | None = None,
-    ) -> Want:
+    ) -> ClaimRequest:
         self.attempts += 1
         attempt = f"{self.key.hex()[:16]}-{self.attempts}"
         clocks = Clocks(round(lease * 1e6), round(WINDOW * 1e6), round(MEMORY * 1e6))
-        return Want(
+        return ClaimRequest(
             key=self.key,
             boundary=self.boundary,
             scope="tenant",
@@ -75,26 +85,26 @@ class Bench:
             quota=None if quota is None else quota.allowance(self.boundary, "tenant"),
         )
 
-    def claim(self, want: Want | None = None) -> Outcome:
+    def claim(self, want: ClaimRequest | None = None) -> Outcome:
         outcome: Outcome = self.harness.do(claim(self.harness.store, want or self.want()))
         return outcome
 
-    def won(self, want: Want | None = None) -> Held:
+    def won(self, want: ClaimRequest | None = None) -> Ownership:
         outcome = self.claim(want)
         assert isinstance(outcome, Won), outcome
         return outcome.held
 
-    def refused(self, want: Want | None = None) -> NotWon:
+    def refused(self, want: ClaimRequest | None = None) -> NotWon:
         outcome = self.claim(want)
         assert isinstance(outcome, NotWon), outcome
         return outcome
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None = None) -> bool:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None = None) -> bool:
         settled: bool = self.harness.do(settle(self.harness.store, held, event, result))
         return settled
 
-    def renew(self, held: Held) -> bool:
-        kept: set[Held] = self.harness.do(renew(self.harness.store, [held]))
+    def renew(self, held: Ownership) -> bool:
+        kept: set[Ownership] = self.harness.do(renew(self.harness.store, [held]))
         return held in kept
 
     def read(self) -> Record | None:
@@ -113,7 +123,7 @@ class Bench:
         """Another key of the same case, whatever this one begins with."""
         return Bench(self.harness, bytes([self.key[0] ^ (number + 1)]) + self.key[1:], boundary=self.boundary)
 
-    def found(self, *standings: Standing) -> dict[bytes, Record]:
+    def found(self, *standings: EffectiveState) -> dict[bytes, Record]:
         """The records of this bench's boundary, by key."""
         wanted = Filter(boundary=self.boundary, standings=frozenset(standings))
         records: list[Record] = self.harness.do(find(self.harness.store, wanted, 1000))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.cache import Nearby
+from retrysafe.backends.cache import ReadThroughCache
 from retrysafe.backends.driver import arun, run
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
@@ -113,13 +113,13 @@ class Clock:
 
 def _place(given: Any) -> _Place:
     if isinstance(given, Boundary):
-        return _Place(given._terms.backend, [given.name])
+        return _Place(given._settings.backend, [given.name])
     if given == "memory://":
         raise ConfigurationError("Every boundary on memory:// has records of its own: give Clock() the boundary.")
     return _Place(registry.connect(given), None)
 
 
-def _drop(near: Nearby, records: list[Record]) -> None:
+def _drop(near: ReadThroughCache, records: list[Record]) -> None:
     """What a cache has of them has not grown older."""
     for record in records:
         near.drop(record)

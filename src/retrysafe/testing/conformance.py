@@ -10,7 +10,7 @@ from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.claiming import NotWon, Won, claim
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.leasing import renew
-from retrysafe.protocol.records import Filter, Page, Standing, State, StoredResult
+from retrysafe.protocol.records import EffectiveState, Filter, Page, State, StoredResult
 from retrysafe.protocol.resolving import expire, tally
 from retrysafe.protocol.settling import resolve, settle
 from retrysafe.protocol.store import OperableStore
@@ -29,7 +29,7 @@ def first_claim_wins_and_is_written_whole(bench: Bench) -> None:
     record = bench.record()
     assert (record.boundary, record.scope, record.operation) == ("suite", "tenant", "operation")
     assert (record.fingerprint, record.attempt, record.effects) == (want.fingerprint, want.attempt, "keyed")
-    assert (record.state, record.standing, record.attempts) == (State.RUNNING, Standing.RUNNING, 1)
+    assert (record.state, record.effective_state, record.attempts) == (State.RUNNING, EffectiveState.RUNNING, 1)
     assert record.token == held.token > 10**15
     assert LEASE - 5 < record.lease_left <= LEASE
     assert record.result is None
@@ -113,7 +113,7 @@ def empty_fingerprint_switches_the_check_off(bench: Bench) -> None:
 def lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
     first = bench.won()
     bench.elapse(LEASE + 1)
-    assert bench.record().standing is Standing.LAPSED
+    assert bench.record().effective_state is EffectiveState.LAPSED
     second = bench.won()
     assert second.token > first.token
     assert bench.record().attempts == 2
@@ -138,7 +138,7 @@ def lapsed_attempt_that_nobody_replaced_may_still_complete(bench: Bench) -> None
 def release_keeps_the_row_and_tokens_only_rise(bench: Bench) -> None:
     first = bench.won()
     assert bench.settle(first, Transition.RELEASE)
-    assert bench.record().standing is Standing.RELEASED
+    assert bench.record().effective_state is EffectiveState.RELEASED
     second = bench.won()
     assert second.token > first.token
     assert bench.record().attempts == 2
@@ -165,10 +165,10 @@ def renewal_extends_a_live_lease_and_never_revives_a_lapsed_one(bench: Bench) ->
     bench.elapse(LEASE - 10)
     assert bench.renew(held)
     bench.elapse(LEASE - 10)
-    assert bench.record().standing is Standing.RUNNING
+    assert bench.record().effective_state is EffectiveState.RUNNING
     bench.elapse(11)
     assert not bench.renew(held)
-    assert bench.record().standing is Standing.LAPSED
+    assert bench.record().effective_state is EffectiveState.LAPSED
 
 
 @case
@@ -244,7 +244,7 @@ def expired_key_is_refused_while_remembered(bench: Bench) -> None:
 def running_never_expires(bench: Bench) -> None:
     held = bench.won()
     bench.elapse(10 * MEMORY)
-    assert bench.record().standing is Standing.LAPSED
+    assert bench.record().effective_state is EffectiveState.LAPSED
     assert bench.settle(held, Transition.COMPLETE, RESULT)
 
 
@@ -262,7 +262,7 @@ def sweep_removes_only_what_is_forgotten(bench: Bench) -> None:
     running.elapse(10 * MEMORY)
     bench.harness.do(sweep(store, 1000))
     left = bench.read()
-    assert left is None or (not store.sweep(1) and left.standing is Standing.FORGOTTEN)
+    assert left is None or (not store.sweep(1) and left.effective_state is EffectiveState.FORGOTTEN)
     assert running.read() is not None
     assert isinstance(bench.claim(bench.want(b"another")), Won)
 
@@ -307,7 +307,7 @@ def settled_key_is_expired_by_hand_once_and_only_as_seen(bench: Bench) -> None:
     assert bench.settle(first, Transition.COMPLETE, RESULT)
     seen = bench.record()
     assert bench.harness.do(expire(store, seen))
-    assert bench.record().standing is Standing.EXPIRED
+    assert bench.record().effective_state is EffectiveState.EXPIRED
     assert not bench.harness.do(expire(store, seen))
     assert bench.refused(bench.want(on_expired="refuse")).decision is Decision.EXPIRED
     second = bench.won(bench.want(b"another payload"))
@@ -321,7 +321,7 @@ def expiring_by_hand_can_end_the_memory_too(bench: Bench) -> None:
     assert bench.settle(held, Transition.FAIL, RESULT)
     assert bench.harness.do(expire(bench.harness.store, bench.record(), forget=True))
     left = bench.read()
-    assert left is None or left.standing is Standing.FORGOTTEN
+    assert left is None or left.effective_state is EffectiveState.FORGOTTEN
     assert isinstance(bench.claim(bench.want(on_expired="refuse")), Won)
 
 
@@ -338,14 +338,16 @@ def scan_finds_what_is_wanted_and_goes_on_where_it_stopped(bench: Bench) -> None
     ):
         assert made[number].settle(held[number], event, RESULT if number < 3 else None)
     made[5].elapse(LEASE + 1)
-    standings = {one.key: one.record().standing for one in made.values()}
+    standings = {one.key: one.record().effective_state for one in made.values()}
     found = bench.found()
-    assert {key: record.standing for key, record in found.items()} == standings
+    assert {key: record.effective_state for key, record in found.items()} == standings
     assert {record.result for record in found.values()} == {None}, "a list does not carry results"
     assert found[made[1].key]._replace(result=RESULT, now=0) == made[1].record()._replace(now=0)
-    assert set(bench.found(Standing.UNKNOWN)) == {key for key, one in standings.items() if one is Standing.UNKNOWN}
-    assert set(bench.found(Standing.UNKNOWN, Standing.LAPSED)) == {
-        key for key, standing in standings.items() if standing in (Standing.UNKNOWN, Standing.LAPSED)
+    assert set(bench.found(EffectiveState.UNKNOWN)) == {
+        key for key, one in standings.items() if one is EffectiveState.UNKNOWN
+    }
+    assert set(bench.found(EffectiveState.UNKNOWN, EffectiveState.LAPSED)) == {
+        key for key, standing in standings.items() if standing in (EffectiveState.UNKNOWN, EffectiveState.LAPSED)
     }
     assert set(_by_pages(bench, Filter(boundary=bench.boundary), 2)) == set(found)
     assert not _by_pages(bench, Filter(boundary=bench.boundary, operation="another"), 2)
@@ -380,11 +382,11 @@ def tally_counts_by_standing(bench: Bench) -> None:
     assert made[2].settle(held[2], Transition.DOUBT)
     counted = [one for one in bench.harness.do(tally(bench.harness.store)) if one.boundary == bench.boundary]
     assert {one.standing: one.records for one in counted} == {
-        Standing.COMPLETED: 2,
-        Standing.RUNNING: 1,
-        Standing.UNKNOWN: 1,
+        EffectiveState.COMPLETED: 2,
+        EffectiveState.RUNNING: 1,
+        EffectiveState.UNKNOWN: 1,
     }
-    (completed,) = [one for one in counted if one.standing is Standing.COMPLETED]
+    (completed,) = [one for one in counted if one.standing is EffectiveState.COMPLETED]
     assert completed.oldest == min(made[0].record().updated, made[1].record().updated)
     assert completed.now >= completed.oldest
 

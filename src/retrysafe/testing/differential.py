@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
-from retrysafe.protocol.records import Standing
+from retrysafe.protocol.records import EffectiveState
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.lockstep import OWNER_EVENTS, SEEN_EVENTS, Lockstep, World
@@ -17,7 +17,7 @@ Prepare = Callable[[Lockstep], None]
 Act = Callable[[World], object]
 
 
-def check(harness: Harness, standing: Standing) -> int:
+def check(harness: Harness, standing: EffectiveState) -> int:
     """Put every event to a record that stands so, and compare; returns how many cases there were."""
     cases = 0
     for prepare, event, guard in product(PREPARE[standing], EVENTS, GUARDS):
@@ -38,8 +38,11 @@ def check_prepared(harness: Harness) -> None:
             both = Lockstep(harness)
             prepare(both)
             record = both.model.read()
-            found = Standing.ABSENT if record is None else record.standing
-            assert found is standing or (found is Standing.ABSENT and standing is Standing.FORGOTTEN), (found, standing)
+            found = EffectiveState.ABSENT if record is None else record.effective_state
+            assert found is standing or (found is EffectiveState.ABSENT and standing is EffectiveState.FORGOTTEN), (
+                found,
+                standing,
+            )
 
 
 def settled_by(event: Transition) -> Prepare:
@@ -69,16 +72,16 @@ def later(prepare: Prepare, seconds: float) -> Prepare:
 
 _ENDINGS = (Transition.COMPLETE, Transition.FAIL, Transition.RELEASE)
 
-PREPARE: dict[Standing, list[Prepare]] = {
-    Standing.ABSENT: [lambda both: None],
-    Standing.RUNNING: [running],
-    Standing.LAPSED: [later(running, LAPSE), later(running, 10 * FORGET)],
-    Standing.COMPLETED: [settled_by(Transition.COMPLETE)],
-    Standing.FAILED: [settled_by(Transition.FAIL)],
-    Standing.UNKNOWN: [settled_by(Transition.DOUBT), later(settled_by(Transition.DOUBT), 10 * FORGET)],
-    Standing.RELEASED: [settled_by(Transition.RELEASE)],
-    Standing.EXPIRED: [later(settled_by(event), EXPIRE) for event in _ENDINGS],
-    Standing.FORGOTTEN: [later(settled_by(event), FORGET) for event in _ENDINGS],
+PREPARE: dict[EffectiveState, list[Prepare]] = {
+    EffectiveState.ABSENT: [lambda both: None],
+    EffectiveState.RUNNING: [running],
+    EffectiveState.LAPSED: [later(running, LAPSE), later(running, 10 * FORGET)],
+    EffectiveState.COMPLETED: [settled_by(Transition.COMPLETE)],
+    EffectiveState.FAILED: [settled_by(Transition.FAIL)],
+    EffectiveState.UNKNOWN: [settled_by(Transition.DOUBT), later(settled_by(Transition.DOUBT), 10 * FORGET)],
+    EffectiveState.RELEASED: [settled_by(Transition.RELEASE)],
+    EffectiveState.EXPIRED: [later(settled_by(event), EXPIRE) for event in _ENDINGS],
+    EffectiveState.FORGOTTEN: [later(settled_by(event), FORGET) for event in _ENDINGS],
 }
 """The ways to come to each standing."""
 

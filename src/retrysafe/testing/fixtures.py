@@ -103,7 +103,7 @@ def boundaries(url: str) -> Iterator[Callable[..., Boundary]]:
     finally:
         for boundary in made:
             boundary.close()
-            shut(boundary._terms.backend)
+            shut(boundary._settings.backend)
 
 
 # ---------------------------------------------------------------- duplicates and redeliveries

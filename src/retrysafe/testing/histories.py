@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, NamedTuple
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.client import AsyncExecutor, Executor
-from retrysafe.protocol.records import Allowance, Clocks, Held, Record, Refusal, State, StoredResult, Want
+from retrysafe.protocol.records import Allowance, ClaimRequest, Clocks, Ownership, Record, Refusal, State, StoredResult
 from retrysafe.protocol.store import Capabilities, Store
 from retrysafe.protocol.transitions import Transition
 
@@ -235,19 +235,19 @@ class RecordedStore:
         """Those of the store."""
         return self._store.capabilities
 
-    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
         """Not recorded: a quota counts keys, and histories are checked key by key."""
         return self._store.admit(want)
 
-    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Recorded."""
         return self._noted("claim", want.key, (want,), self._store.claim)
 
-    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Recorded."""
         return self._noted("take", want.key, (want, seen), self._store.take)
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Recorded."""
         return self._noted("settle", held.key, (held, event, result), self._store.settle)
 
@@ -255,7 +255,7 @@ class RecordedStore:
         """Recorded."""
         return self._noted("resolve", seen.key, (seen, event, result, clocks), self._store.resolve)
 
-    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         """Recorded for each key apart, although they may travel together."""
         made = self._history.clock()
         asks = list(self._store.renew(held))
@@ -282,7 +282,7 @@ class RecordedStore:
         made = self._history.clock()
         return self._wrapped(make(*arguments), made, ((kind, key, arguments),), lambda answer: (answer,))
 
-    def _renewing(self, held: Sequence[Held], ask: Ask[set[bytes]], made: int) -> Ask[set[bytes]]:
+    def _renewing(self, held: Sequence[Ownership], ask: Ask[set[bytes]], made: int) -> Ask[set[bytes]]:
         steps: tuple[_Step, ...] = tuple(("renew", one.key, (one,)) for one in held)
         return self._wrapped(ask, made, steps, lambda kept: tuple(kept & {one.key} for one in held))
 
@@ -305,7 +305,7 @@ class RecordedStore:
 # ---------------------------------------------------------------- histories as JSON
 
 _TUPLES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Allowance, Clocks, Held, Note, Record, Refusal, StoredResult, Want)
+    kind.__name__: kind for kind in (Allowance, Clocks, Ownership, Note, Record, Refusal, StoredResult, ClaimRequest)
 }
 _NAMES: dict[str, type[StrEnum]] = {kind.__name__: kind for kind in (Transition, State)}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from retrysafe.protocol.asks import Ask, Steps, ask
-from retrysafe.protocol.records import Clocks, Effects, Held, Record, StoredResult, Want
+from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, Ownership, Record, StoredResult
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.bench import Harness
@@ -54,7 +54,7 @@ def shape(record: Record | None) -> Shape | None:
         return None
     running = record.state.value == "running"
     return Shape(
-        record.standing.value,
+        record.effective_state.value,
         record.attempt,
         record.attempts,
         (record.boundary, record.scope, record.operation),
@@ -85,7 +85,7 @@ class World:
     def __init__(self, harness: Harness, key: bytes) -> None:
         self.harness = harness
         self.key = key
-        self.held: Held | None = None
+        self.held: Ownership | None = None
         self.seen: Record | None = None
 
     @property
@@ -110,7 +110,7 @@ class World:
         want = self._want(attempt, payload, effects)
         return self._claimed(self.harness.do(_put(self.store.take(want, self.seen))), attempt)
 
-    def settle(self, event: Transition, held: Held | None = None) -> bool:
+    def settle(self, event: Transition, held: Ownership | None = None) -> bool:
         held = held or self.held
         if held is None:
             return False
@@ -124,7 +124,7 @@ class World:
         settled: bool = self.harness.do(_put(self.store.resolve(seen, event, result_of(event), CLOCKS)))
         return settled
 
-    def renew(self, held: Held | None = None) -> bool:
+    def renew(self, held: Ownership | None = None) -> bool:
         held = held or self.held
         if held is None:
             return False
@@ -137,12 +137,12 @@ class World:
     def elapse(self, seconds: float) -> None:
         self.harness.elapse(self.key, seconds)
 
-    def _want(self, attempt: str, payload: bytes, effects: Effects) -> Want:
-        return Want(self.key, "b", "s", "o", payload, attempt, effects, CLOCKS)
+    def _want(self, attempt: str, payload: bytes, effects: Effects) -> ClaimRequest:
+        return ClaimRequest(self.key, "b", "s", "o", payload, attempt, effects, CLOCKS)
 
     def _claimed(self, record: Record | None, attempt: str) -> Shape | None:
         if record is not None and record.attempt == attempt:
-            self.held = Held(self.key, attempt, record.token, CLOCKS, False)
+            self.held = Ownership(self.key, attempt, record.token, CLOCKS, False)
         return shape(record)
 
 
@@ -164,7 +164,7 @@ class Lockstep:
 
     def compare(self, what: str) -> None:
         found, expected = self.real.read(), self.model.read()
-        if found is None and expected is not None and expected.standing.value == "forgotten":
+        if found is None and expected is not None and expected.effective_state.value == "forgotten":
             self.model.sweep()  # a store with native expiry has swept already
             return
         assert shape(found) == shape(expected), f"after {what}: {found} instead of {expected}"

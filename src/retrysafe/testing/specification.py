@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from retrysafe.backends.memory.store import MemoryStore
-from retrysafe.protocol.records import Held, Micros, Record, Refusal, Want
+from retrysafe.protocol.records import ClaimRequest, Micros, Ownership, Record, Refusal
 from retrysafe.protocol.requests import Step
 from retrysafe.protocol.transitions import RULES, Transition
 from retrysafe.testing.histories import UNKNOWN, Operation
@@ -62,7 +62,7 @@ def step_of(operation: Operation) -> Step:
     if kind == "sweep":
         return _only(_STORE.sweep(1))
     if kind in ("claim", "take"):  # a quota counts keys, and this is about one
-        want: Want = arguments[0]
+        want: ClaimRequest = arguments[0]
         arguments = (want._replace(quota=None), *arguments[1:])
     step: Step = getattr(_STORE, kind)(*arguments).request
     return step
@@ -80,7 +80,7 @@ def is_passive(operation: Operation) -> bool:
     if answer is UNKNOWN or operation.kind in ("sweep", "elapse"):
         return False
     if operation.kind == "claim":
-        want: Want = operation.arguments[0]
+        want: ClaimRequest = operation.arguments[0]
         return not isinstance(answer, Record) or answer.attempt != want.attempt
     return operation.kind == "read" or not answer
 
@@ -144,7 +144,7 @@ class Specification:
         yield state
         if state is None or not self._vanishing:
             return
-        if state.standing_at(now + self._skew) in RULES[Transition.SWEEP].sources:
+        if state.effective_state_at(now + self._skew) in RULES[Transition.SWEEP].sources:
             yield None
 
     def bounds(self, number: int) -> Bounds:
@@ -193,7 +193,7 @@ class Specification:
         """When a lease was renewed, as its end tells: a record keeps that when it is settled."""
         if operation.kind != "renew":
             return set()
-        held: Held = operation.arguments[0]
+        held: Ownership = operation.arguments[0]
         length = held.clocks.lease + held.clocks.margin
         ends = self._leases.get((held.attempt, held.token), ())
         return {end - length + elapsed for end in ends for elapsed in self._elapsed}
@@ -210,7 +210,7 @@ class Specification:
 def _named(operation: Operation) -> tuple[str, int, str] | None:
     """The attempt that a conditional write names, and its token or the version."""
     if operation.kind in ("settle", "renew"):
-        held: Held = operation.arguments[0]
+        held: Ownership = operation.arguments[0]
         return held.attempt, held.token, "token"
     if operation.kind in ("take", "resolve"):
         seen: Record = operation.arguments[operation.kind == "take"]
@@ -218,11 +218,11 @@ def _named(operation: Operation) -> tuple[str, int, str] | None:
     return None
 
 
-def _seen(operations: Iterable[Operation]) -> Iterator[Record | Held]:
+def _seen(operations: Iterable[Operation]) -> Iterator[Record | Ownership]:
     """Everything that anybody knew of a record."""
     for operation in operations:
         for value in (operation.answer, *operation.arguments):
-            if isinstance(value, (Record, Held)):
+            if isinstance(value, (Record, Ownership)):
                 yield value
 
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from retrysafe.protocol.records import Effects, Held
+from retrysafe.protocol.records import Effects, Ownership
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.lockstep import OWNER_EVENTS, SEEN_EVENTS, Lockstep
@@ -35,7 +35,7 @@ def _machine(harness: Harness) -> type[RuleBasedStateMachine]:
         def __init__(self) -> None:
             super().__init__()
             self.both = Lockstep(harness)
-            self.holds: dict[str, tuple[Held | None, Held | None]] = {}
+            self.holds: dict[str, tuple[Ownership | None, Ownership | None]] = {}
 
         @rule(attempt=ATTEMPTS, payload=PAYLOADS, effects=EFFECTS)
         def claim(self, attempt: str, payload: bytes, effects: Effects) -> None:

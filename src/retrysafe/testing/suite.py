@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from retrysafe.protocol.records import Standing
+from retrysafe.protocol.records import EffectiveState
 from retrysafe.testing import differential
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.conformance import CASES, Bench
@@ -34,8 +34,8 @@ def test_conformance(name: str, harness: Harness) -> None:
     CASES[name](Bench(harness, secrets.token_bytes(32)))
 
 
-@pytest.mark.parametrize("standing", Standing)
-def test_every_event_agrees_with_the_table(standing: Standing, harness: Harness) -> None:
+@pytest.mark.parametrize("standing", EffectiveState)
+def test_every_event_agrees_with_the_table(standing: EffectiveState, harness: Harness) -> None:
     """Every event, with right and wrong guards, at every standing, in lockstep with the transition table."""
     assert differential.check(harness, standing) >= len(differential.EVENTS) * len(differential.GUARDS)
 

@@ -19,7 +19,7 @@ from retrysafe.backends.sql.mysql import MysqlStore
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.quotas import holder
-from retrysafe.protocol.records import Filter, Micros, Record, Standing
+from retrysafe.protocol.records import EffectiveState, Filter, Micros, Record
 from retrysafe.protocol.requests import Call, Script
 from retrysafe.protocol.resolving import PAGE, clocks_of
 from retrysafe.protocol.settling import resolve, suspect
@@ -72,7 +72,7 @@ def lapse(store: OperableStore, boundaries: Collection[str] | None = None) -> St
 
     It is as if the attempts had been frozen for so long. The records are returned as they were.
     """
-    running = yield from found(store, boundaries, {Standing.RUNNING})
+    running = yield from found(store, boundaries, {EffectiveState.RUNNING})
     for record in running:
         yield from elapse(store, [record.key], record.lease_until - record.now + _beyond(store))
     return running
@@ -81,9 +81,9 @@ def lapse(store: OperableStore, boundaries: Collection[str] | None = None) -> St
 def clear(store: OperableStore, boundaries: Collection[str] | None = None) -> Steps[int]:
     """Forget every record of these boundaries, or of all, running ones too; returns how many there were."""
     yield from lapse(store, boundaries)
-    for record in (yield from found(store, boundaries, {Standing.LAPSED})):
+    for record in (yield from found(store, boundaries, {EffectiveState.LAPSED})):
         yield from suspect(store, record, clocks_of(record))
-    for record in (yield from found(store, boundaries, {Standing.UNKNOWN})):
+    for record in (yield from found(store, boundaries, {EffectiveState.UNKNOWN})):
         yield from resolve(store, record, Transition.RESOLVE_RELEASED, None, clocks_of(record))
     records = yield from found(store, boundaries)
     for record in records:
@@ -97,7 +97,7 @@ def _beyond(store: OperableStore) -> Micros:
 
 
 def found(
-    store: OperableStore, boundaries: Collection[str] | None = None, standings: Iterable[Standing] = ()
+    store: OperableStore, boundaries: Collection[str] | None = None, standings: Iterable[EffectiveState] = ()
 ) -> Steps[list[Record]]:
     """Return every record that stands in one of these ways, once each."""
     records: dict[bytes, Record] = {}
@@ -210,7 +210,7 @@ def _dynamodb(store: DynamodbStore, keys: Collection[bytes], micros: Micros) -> 
         item = {name: reading.request.arguments[name] for name in ("TableName", "Key")}
         yield Ask(Call("update_item", {**item, **_shifted(micros)}, _CONDITION), _nothing)
         yield Ask(reading.request, lambda answer, reading=reading: parse(reading.parse(answer)))  # type: ignore[misc]
-        if record is not None and record.standing is Standing.FORGOTTEN:
+        if record is not None and record.effective_state is EffectiveState.FORGOTTEN:
             yield Ask(Call("delete_item", item), _nothing)
 
 

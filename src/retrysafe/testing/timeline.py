@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from retrysafe.protocol.records import Held, Record, Want
+from retrysafe.protocol.records import ClaimRequest, Ownership, Record
 from retrysafe.testing.histories import UNKNOWN, Operation
 
 _WIDTH = 32
@@ -40,11 +40,11 @@ def _told(one: Operation) -> str:
 def _step(one: Operation) -> str:
     arguments = one.arguments
     if one.kind in ("claim", "take"):
-        want: Want = arguments[0]
+        want: ClaimRequest = arguments[0]
         saw = f", having seen {_seen(arguments[1])}" if one.kind == "take" else ""
         return f"{one.kind} as {want.attempt}{saw}"
     if one.kind in ("settle", "renew"):
-        held: Held = arguments[0]
+        held: Ownership = arguments[0]
         what = arguments[1].value if one.kind == "settle" else "renew"
         return f"{what} as {held.attempt} with token {held.token}{_result(arguments[2:])}"
     if one.kind == "resolve":

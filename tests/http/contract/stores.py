@@ -109,7 +109,7 @@ class Place:
         assert self.boundary is not None
         name, micros = self.boundary.name, round(seconds * 1e6)
         if self.kind == "memory":
-            backend = self.boundary._terms.backend
+            backend = self.boundary._settings.backend
             run(elapse_all(backend.store, micros), backend.client())
         else:
             do_at(self.direct, lambda store: elapse_all(store, micros, [name]))

@@ -378,8 +378,8 @@ BREAKS = [
     Break(
         "an operator resolves what is not in doubt",
         "protocol/retry_table.py",
-        "return record.standing in (Standing.UNKNOWN, Standing.LAPSED) and retry(record) is Decision.DOUBT",
-        "return record.standing in (Standing.UNKNOWN, Standing.LAPSED)",
+        "return record.effective_state in (EffectiveState.UNKNOWN, EffectiveState.LAPSED) and retry(record) is Decision.DOUBT",
+        "return record.effective_state in (EffectiveState.UNKNOWN, EffectiveState.LAPSED)",
         killed_by=tuple(
             f"tests/operating/test_operator.py::test_what_is_not_in_doubt_is_not_resolved[{store}-lapsed]"
             for store in ("sqlite", "postgresql", "redis")
@@ -741,7 +741,7 @@ BREAKS = [
     Break(
         "a cancelled delivery leaves its sync handler behind",
         "entrypoint/handling.py",
-        "    done, cancelled = await finish(asyncio.to_thread(work))",
+        "    done, cancelled = await run_to_completion(asyncio.to_thread(work))",
         "    done, cancelled = await asyncio.to_thread(work), None",
         killed_by=(f"{RECEIVER}::test_a_cancelled_delivery_comes_to_its_end_in_a_sync_handler[memory]",),
         rows=(89,),

@@ -92,8 +92,8 @@ BREAKS: list[Break] = [
     Break(
         "derived keys depend on the attempt",
         "claims/claim.py",
-        "return keys.derive(self._terms.secret, self._required_want().key, name)",
-        "return keys.derive(self._terms.secret, self._required_want().attempt.encode(), name)",
+        "return keys.derive(self._settings.secret, self._required_want().key, name)",
+        "return keys.derive(self._settings.secret, self._required_want().attempt.encode(), name)",
         (
             f"{CRASHES}test_dead_after_its_effect_the_derived_key_is_the_same[sqlite]",
             f"{CRASHES}test_dead_after_its_effect_the_derived_key_is_the_same[postgresql]",
@@ -103,8 +103,8 @@ BREAKS: list[Break] = [
     Break(
         "a completed key is busy for ever",
         "protocol/decisions.py",
-        "Standing.COMPLETED: Decision.REPLAY,",
-        "Standing.COMPLETED: Decision.BUSY,",
+        "EffectiveState.COMPLETED: Decision.REPLAY,",
+        "EffectiveState.COMPLETED: Decision.BUSY,",
         (
             f"{CRASHES}test_dead_before_it_could_answer_its_answer_is_replayed[sqlite-keyed]",
             f"{CRASHES}test_dead_before_it_could_answer_its_answer_is_replayed[postgresql-transactional]",
@@ -304,7 +304,7 @@ BREAKS: list[Break] = [
     Break(
         "an outcome that the store did not take at once is given up, in threads",
         "claims/claim.py",
-        "            heartbeat.for_thread(self._terms.backend).carry(self._deferred(end, error))\n",
+        "            heartbeat.for_thread(self._settings.backend).carry(self._deferred(end, error))\n",
         "            pass\n",
         (f"{DEFERRED}test_in_a_thread_it_is_recorded_too[sqlite]",),
         rows=(18,),
@@ -312,7 +312,7 @@ BREAKS: list[Break] = [
     Break(
         "an outcome that the store did not take at once is given up, on an event loop",
         "claims/claim.py",
-        "            heartbeat.for_loop(self._terms.backend).carry(self._deferred(end, error))\n",
+        "            heartbeat.for_loop(self._settings.backend).carry(self._deferred(end, error))\n",
         "            pass\n",
         (f"{DEFERRED}test_a_result_is_recorded_when_the_trouble_is_over[sqlite]",),
         rows=(18,),

@@ -171,7 +171,7 @@ _DYNAMODB = [
     Break(
         "an attempt does not recognise the record that it has written itself",
         "protocol/decisions.py",
-        "if record.attempt == want.attempt and standing in (Standing.RUNNING, Standing.LAPSED):",
+        "if record.attempt == want.attempt and standing in (EffectiveState.RUNNING, EffectiveState.LAPSED):",
         "if False:",
         killed_by=(
             f"{DYNAMODB}test_a_lost_claim_or_completion_is_recognised_as_ones_own[0-reply lost]",
@@ -200,8 +200,8 @@ _DYNAMODB = [
     Break(
         "on DynamoDB a key is forgotten only when the service has removed its item",
         "backends/dynamodb/store.py",
-        'Standing.FORGOTTEN: f"{_SETTLED} AND #tombstone_until <= :now",',
-        'Standing.FORGOTTEN: f"{_SETTLED} AND #tombstone_until <= :now AND attribute_not_exists(#ttl)",',
+        'EffectiveState.FORGOTTEN: f"{_SETTLED} AND #tombstone_until <= :now",',
+        'EffectiveState.FORGOTTEN: f"{_SETTLED} AND #tombstone_until <= :now AND attribute_not_exists(#ttl)",',
         killed_by=(f"{DYNAMODB}test_what_the_service_has_not_removed_yet_is_forgotten_all_the_same",),
         rows=(45,),
     ),
@@ -269,7 +269,7 @@ _CLOCKS = [
     Break(
         "leases of threads are not renewed",
         "claims/claim.py",
-        "            heartbeat.for_thread(self._terms.backend).add(self._lease)\n",
+        "            heartbeat.for_thread(self._settings.backend).add(self._lease)\n",
         "",
         killed_by=("tests/faults/test_heartbeat.py::test_work_longer_than_its_lease_keeps_its_key[sqlite]",),
         rows=(57,),
@@ -503,10 +503,10 @@ _PAYLOADS = [
     Break(
         "an answer that cannot be read is made again",
         "protocol/decisions.py",
-        "    if standing is Standing.LAPSED:",
-        "    if standing is Standing.COMPLETED and record.result is not None and record.result.codec_version != 1:\n"
+        "    if standing is EffectiveState.LAPSED:",
+        "    if standing is EffectiveState.COMPLETED and record.result is not None and record.result.codec_version != 1:\n"
         "        return Decision.TAKE\n"
-        "    if standing is Standing.LAPSED:",
+        "    if standing is EffectiveState.LAPSED:",
         killed_by=(f"{UNREADABLE}test_a_result_of_a_later_codec[sqlite]",),
         rows=(72,),
     ),
@@ -575,8 +575,8 @@ _CLIENTS = [
     Break(
         "a simultaneous duplicate is told of doubt",
         "protocol/decisions.py",
-        "    Standing.RUNNING: Decision.BUSY,",
-        "    Standing.RUNNING: Decision.DOUBT,",
+        "    EffectiveState.RUNNING: Decision.BUSY,",
+        "    EffectiveState.RUNNING: Decision.DOUBT,",
         killed_by=(
             "tests/faults/test_duplicates.py::test_threads_are_told_that_the_first_is_running[sqlite-keyed]",
             f"{ASGI}test_r1_of_many_at_once_one_runs[sqlite]",
@@ -605,8 +605,8 @@ _RETENTION = [
     Break(
         "a sweep takes records whose attempt may run",
         "protocol/transitions.py",
-        "Transition.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN),",
-        "Transition.SWEEP: _rule(None, Guard.CLOCK, Standing.FORGOTTEN, Standing.RUNNING, Standing.LAPSED),",
+        "Transition.SWEEP: _rule(None, Guard.CLOCK, EffectiveState.FORGOTTEN),",
+        "Transition.SWEEP: _rule(None, Guard.CLOCK, EffectiveState.FORGOTTEN, EffectiveState.RUNNING, EffectiveState.LAPSED),",
         killed_by=(f"{SWEEPING}test_only_forgotten_records_go_and_all_of_them[sqlite]",),
         rows=(79,),
     ),
@@ -688,7 +688,7 @@ _OPERATIONS = [
             from retrysafe.protocol.transitions import first_claim
 
             record = first_claim(want, 1)
-            return Won(Held(want.key, want.attempt, 1, want.clocks, False), record, None)
+            return Won(Ownership(want.key, want.attempt, 1, want.clocks, False), record, None)
 """,
         killed_by=(
             "tests/faults/test_sql_faults.py::TestDiskFull::test_it_is_refused_before_the_effect[keyed]",
@@ -744,7 +744,7 @@ _OPERATIONS = [
     Break(
         "a cancelled caller does not wait for its completion",
         "claims/claim.py",
-        """        _, cancelled = await finish(self._aend(error))
+        """        _, cancelled = await run_to_completion(self._aend(error))
         if cancelled is not None:
             raise cancelled""",
         "        await self._aend(error)",

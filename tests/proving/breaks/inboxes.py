@@ -202,7 +202,7 @@ BREAKS = [
     Break(
         "a redrive that is cut short is forgotten",
         "messaging/inbox/redrive.py",
-        "await finish(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))",
+        "await run_to_completion(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))",
         "pass",
         killed_by=(f"{SUBSCRIPTION}::test_a_redrive_that_is_cut_short_stays_marked[sqlite]",),
         rows=(59,),

@@ -273,8 +273,8 @@ BREAKS = [
     Break(
         "a running record is rescued by its age",
         "protocol/records.py",
-        "return Standing.RUNNING if self.lease_until > now else Standing.LAPSED",
-        "return Standing.RUNNING if self.updated + 60_000_000 > now else Standing.LAPSED",
+        "return EffectiveState.RUNNING if self.lease_until > now else EffectiveState.LAPSED",
+        "return EffectiveState.RUNNING if self.updated + 60_000_000 > now else EffectiveState.LAPSED",
         killed_by=(f"{PEERS}::test_the_marker_and_the_result_have_clocks_of_their_own",),
         rows=(3,),
     ),
@@ -282,7 +282,7 @@ BREAKS = [
     Break(
         "a renewal revives a lease that has lapsed",
         "protocol/transitions.py",
-        "Transition.RENEW: _rule(State.RUNNING, Guard.OWNER, Standing.RUNNING),",
+        "Transition.RENEW: _rule(State.RUNNING, Guard.OWNER, EffectiveState.RUNNING),",
         "Transition.RENEW: _rule(State.RUNNING, Guard.OWNER, *_RUNNING),",
         killed_by=tuple(
             f"{CONFORMANCE}[{store}-renewal_extends_a_live_lease_and_never_revives_a_lapsed_one]"
@@ -391,11 +391,11 @@ BREAKS = [
         "claims/claim.py",
         """            except BaseException as error:
                 if self._held is not None:
-                    self._said.not_executed = True
+                    self._signals.not_executed = True
                     await self._finish_end(error)""",
         """            except Exception as error:
                 if self._held is not None:
-                    self._said.not_executed = True
+                    self._signals.not_executed = True
                     await self._finish_end(error)""",
         killed_by=tuple(
             f"{CANCELLATION}::test_cancelled_while_claiming_leaves_no_orphan[{store}]"
@@ -497,8 +497,8 @@ BREAKS = [
     Break(
         "a sweep removes by age, whatever the state",
         "backends/sql/table.py",
-        'Standing.FORGOTTEN: f"{_SETTLED} AND r.tombstone_until <= t.now",',
-        'Standing.FORGOTTEN: "r.tombstone_until <= t.now",',
+        'EffectiveState.FORGOTTEN: f"{_SETTLED} AND r.tombstone_until <= t.now",',
+        'EffectiveState.FORGOTTEN: "r.tombstone_until <= t.now",',
         killed_by=(f"{PEERS}::test_cleanup_never_deletes_what_runs_or_is_in_doubt",),
         rows=(79,),
     ),

@@ -17,19 +17,19 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.asks import Ask, Steps
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import (
+    ClaimRequest,
     Clocks,
+    EffectiveState,
     Filter,
     Finding,
-    Held,
     Micros,
+    Ownership,
     Page,
     Record,
     Refusal,
-    Standing,
     State,
     StoredResult,
     Tally,
-    Want,
 )
 from retrysafe.protocol.requests import Answer, Call
 from retrysafe.protocol.store import Capabilities
@@ -60,15 +60,15 @@ _HEAD = ("key_hash", *_TEXTS, *_NUMBERS, "fingerprint")
 _CONDITION = frozenset({"ConditionalCheckFailedException"})
 _SETTLED = "#state IN (:completed, :failed, :released)"
 _LIVE = "#expires > :now AND #tombstone_until > :now"
-_STANDING: dict[Standing, str] = {
-    Standing.RUNNING: "#state = :running AND #lease_until > :now",
-    Standing.LAPSED: "#state = :running AND #lease_until <= :now",
-    Standing.UNKNOWN: "#state = :unknown",
-    Standing.COMPLETED: f"#state = :completed AND {_LIVE}",
-    Standing.FAILED: f"#state = :failed AND {_LIVE}",
-    Standing.RELEASED: f"#state = :released AND {_LIVE}",
-    Standing.EXPIRED: f"{_SETTLED} AND #expires <= :now AND #tombstone_until > :now",
-    Standing.FORGOTTEN: f"{_SETTLED} AND #tombstone_until <= :now",
+_STANDING: dict[EffectiveState, str] = {
+    EffectiveState.RUNNING: "#state = :running AND #lease_until > :now",
+    EffectiveState.LAPSED: "#state = :running AND #lease_until <= :now",
+    EffectiveState.UNKNOWN: "#state = :unknown",
+    EffectiveState.COMPLETED: f"#state = :completed AND {_LIVE}",
+    EffectiveState.FAILED: f"#state = :failed AND {_LIVE}",
+    EffectiveState.RELEASED: f"#state = :released AND {_LIVE}",
+    EffectiveState.EXPIRED: f"{_SETTLED} AND #expires <= :now AND #tombstone_until > :now",
+    EffectiveState.FORGOTTEN: f"{_SETTLED} AND #tombstone_until <= :now",
 }
 
 
@@ -122,11 +122,11 @@ class DynamodbStore:
 
     # ------------------------------------------------------------ claims
 
-    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
         """Nothing: items of a scope cannot be counted without reading the whole table."""
         return []
 
-    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Write a first record, or return the one that is there."""
         record = self._safely(first_claim(want, self._clock()))
         update = _Update("attribute_not_exists(key_hash)")
@@ -140,7 +140,7 @@ class DynamodbStore:
 
         return Ask(self._call(want.key, update, tell=True), parse)
 
-    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         now = self._clock()
         record = self._safely(first_claim(want, now))._replace(
@@ -160,7 +160,7 @@ class DynamodbStore:
 
         return Ask(self._call(want.key, update), parse)
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
         update = _Update(_owned(event))
         update.given(attempt=held.attempt, token=held.token)
@@ -172,7 +172,7 @@ class DynamodbStore:
         update.given(attempt=seen.attempt, version=seen.version)
         return self._settle(seen.key, update, event, result, clocks, self._now_for(seen))
 
-    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         """Extend the leases, one write per key."""
         return [self._renew(one) for one in held]
 
@@ -198,7 +198,7 @@ class DynamodbStore:
         update.put_result(result)
         return Ask(self._call(key, update), lambda answer: answer.refused is None)
 
-    def _renew(self, held: Held) -> Ask[set[bytes]]:
+    def _renew(self, held: Ownership) -> Ask[set[bytes]]:
         now = self._clock()
         update = _Update(_owned(Transition.RENEW))
         update.given(attempt=held.attempt, token=held.token, now=now)
@@ -268,12 +268,12 @@ class DynamodbStore:
                 return
 
     def _leftovers(self, start: Mapping[str, Any] | None) -> Call:
-        condition = f"(({_STANDING[Standing.FORGOTTEN]}) OR ({_SETTLED} AND attribute_not_exists(#ttl)))"
+        condition = f"(({_STANDING[EffectiveState.FORGOTTEN]}) OR ({_SETTLED} AND attribute_not_exists(#ttl)))"
         return self._scan(condition, {"now": self._clock()}, start, None)
 
     def _clear(self, seen: Record) -> Call:
         now = self._clock()
-        forgotten = seen.standing_at(now) is Standing.FORGOTTEN
+        forgotten = seen.effective_state_at(now) is EffectiveState.FORGOTTEN
         update = _Update(_seen(Transition.SWEEP) if forgotten else f"#version = :version AND {_SETTLED}")
         update.given(attempt=seen.attempt, version=seen.version, now=now)
         if not forgotten:
@@ -429,7 +429,7 @@ def _allowed(event: Transition) -> str:
     return _any_of(RULES[event].sources)
 
 
-def _any_of(standings: Iterable[Standing]) -> str:
+def _any_of(standings: Iterable[EffectiveState]) -> str:
     """One of these; DynamoDB refuses parentheses within parentheses around one condition."""
     conditions = [f"({_STANDING[standing]})" for standing in sorted(standings)]
     return conditions[0] if len(conditions) == 1 else f"({' OR '.join(conditions)})"

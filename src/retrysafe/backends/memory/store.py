@@ -10,19 +10,19 @@ from retrysafe.protocol import quotas, transitions
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import (
     Allowance,
+    ClaimRequest,
     Clocks,
+    EffectiveState,
     Filter,
     Finding,
-    Held,
     Micros,
+    Ownership,
     Page,
     Record,
     Refusal,
-    Standing,
     State,
     StoredResult,
     Tally,
-    Want,
 )
 from retrysafe.protocol.requests import Step
 from retrysafe.protocol.store import Capabilities
@@ -46,11 +46,11 @@ class MemoryStore:
         quotas="exactly; every new key is counted by looking at all records",
     )
 
-    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
         """Nothing: `claim` judges."""
         return []
 
-    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Write a first record, or return the one that is there."""
 
         def step(records: Records, now: Micros) -> Record | Refusal:
@@ -65,7 +65,7 @@ class MemoryStore:
 
         return _ask(step)
 
-    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen."""
 
         def step(records: Records, now: Micros) -> Record | None:
@@ -73,7 +73,7 @@ class MemoryStore:
 
         return _ask(step)
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
 
         def step(records: Records, now: Micros) -> bool:
@@ -95,11 +95,11 @@ class MemoryStore:
 
         return _ask(step)
 
-    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         """Extend the leases."""
 
         def step(records: Records, now: Micros) -> set[bytes]:
-            def extend(one: Held) -> Record | None:
+            def extend(one: Ownership) -> Record | None:
                 return _change(records, one.key, lambda record: transitions.renew(record, one, now))
 
             return {one.key for one in held if extend(one) is not None}
@@ -120,7 +120,7 @@ class MemoryStore:
 
         def step(records: Records, now: Micros) -> int:
             sources = transitions.RULES[Transition.SWEEP].sources
-            forgotten = [key for key, record in records.items() if record.standing_at(now) in sources][:limit]
+            forgotten = [key for key, record in records.items() if record.effective_state_at(now) in sources][:limit]
             for key in forgotten:
                 del records[key]
             return len(forgotten)
@@ -133,7 +133,7 @@ class MemoryStore:
         def step(records: Records, now: Micros) -> list[Record]:
             sources = transitions.RULES[Transition.SWEEP].sources
             standing = (record._replace(now=now) for record in records.values())
-            return [record for record in standing if record.standing in sources][:limit]
+            return [record for record in standing if record.effective_state in sources][:limit]
 
         return [_ask(step)]
 
@@ -145,7 +145,7 @@ class MemoryStore:
             gone = 0
             for one in seen:
                 record = records.get(one.key)
-                if record is not None and record.version == one.version and record.standing_at(now) in sources:
+                if record is not None and record.version == one.version and record.effective_state_at(now) in sources:
                     del records[one.key]
                     gone += 1
             return gone
@@ -176,7 +176,7 @@ def _refused(records: Records, allowance: Allowance, now: Micros) -> Refusal | N
         record
         for record in records.values()
         if quotas.holder(record.boundary, record.scope) == allowance.holder
-        and record.standing_at(now) is not Standing.FORGOTTEN
+        and record.effective_state_at(now) is not EffectiveState.FORGOTTEN
     ]
     made = sorted((record.created for record in kept), reverse=True)
     filling = made[allowance.rate - 1] if allowance.rate is not None and len(made) >= allowance.rate else None

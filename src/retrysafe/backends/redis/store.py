@@ -15,16 +15,16 @@ from retrysafe.protocol import quotas
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import (
     Allowance,
+    ClaimRequest,
     Clocks,
     Filter,
     Finding,
-    Held,
+    Ownership,
     Page,
     Record,
     Refusal,
     StoredResult,
     Tally,
-    Want,
 )
 from retrysafe.protocol.requests import Scan, Scanned, Script, Settings
 from retrysafe.protocol.store import Capabilities
@@ -188,7 +188,7 @@ class RedisStore:
         ),
     )
 
-    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
         """Count the key in the slot of its scope, which a cluster may have on another server than its record."""
         allowance = want.quota
         if allowance is None:
@@ -198,17 +198,17 @@ class RedisStore:
         script = Script("admit", _ADMIT, (made, kept), args)
         return [Ask(script, lambda answer: _refusal(allowance, answer))]
 
-    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Write a first record, or return the one that is there."""
         return Ask(_script("claim", want.key, _want_args(want)), _reader(want.key))
 
-    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         guard = (_sources(Transition.CLAIM), seen.attempt, seen.version, started_before(seen) + 1)
         want = want._replace(fingerprint=kept_fingerprint(want, seen))
         return Ask(_script("take", want.key, (*_want_args(want), *guard)), _reader(want.key))
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
         guard = (_sources(event), held.attempt, "token", held.token)
         return self._settle(held.key, guard, event, result, held.clocks)
@@ -218,7 +218,7 @@ class RedisStore:
         guard = (_sources(event), seen.attempt, "version", seen.version)
         return self._settle(seen.key, guard, event, result, clocks)
 
-    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         """Extend the leases, one script per key."""
         return [self._renew(one) for one in held]
 
@@ -279,7 +279,7 @@ class RedisStore:
         args = (*guard, target.value, clocks.window, clocks.memory, *_result_args(result))
         return Ask(_script("settle", key, args), _is_one)
 
-    def _renew(self, held: Held) -> Ask[set[bytes]]:
+    def _renew(self, held: Ownership) -> Ask[set[bytes]]:
         clocks = held.clocks
         args = (_sources(Transition.RENEW), held.attempt, held.token, clocks.lease, clocks.window, clocks.memory)
         return Ask(_script("renew", held.key, args), lambda answer: {held.key} if answer == 1 else set())
@@ -303,7 +303,7 @@ def _sources(event: Transition) -> str:
     return "," + ",".join(sorted(RULES[event].sources)) + ","
 
 
-def _want_args(want: Want) -> tuple[Any, ...]:
+def _want_args(want: ClaimRequest) -> tuple[Any, ...]:
     clocks = want.clocks
     return (
         *(want.boundary, want.scope, want.operation, want.fingerprint, want.attempt, want.effects),

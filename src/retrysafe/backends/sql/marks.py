@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Held, Want
+from retrysafe.protocol.records import ClaimRequest, Ownership
 from retrysafe.protocol.requests import Query
 
 R = TypeVar("R")
@@ -28,6 +28,6 @@ def in_its_transaction(mark: str, settle: Ask[R]) -> Ask[R]:
     return Ask(same, settle.parse)
 
 
-def mark_of(claim: Want | Held) -> str:
+def mark_of(claim: ClaimRequest | Ownership) -> str:
     """A name of this key's own, since claims may nest in one transaction; the same in every run of the same code."""
     return f"retrysafe_{claim.key[:16].hex()}"

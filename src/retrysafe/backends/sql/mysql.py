@@ -17,7 +17,7 @@ from retrysafe.backends.sql.marks import in_its_transaction, mark_of, marked
 from retrysafe.backends.sql.parameters import quota_params, want_params
 from retrysafe.backends.sql.statements import limited_by
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Allowance, Finding, Held, Record, Standing, StoredResult, Want
+from retrysafe.protocol.records import Allowance, ClaimRequest, EffectiveState, Finding, Ownership, Record, StoredResult
 from retrysafe.protocol.requests import Query, Rows
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
@@ -89,7 +89,7 @@ class MysqlStore(SqlStore):
     def __init__(self) -> None:
         super().__init__()
         row = self.read_sql
-        answer = f"{_ISOLATION} <> 'READ-UNCOMMITTED' AND {any_of((Standing.COMPLETED, Standing.FAILED))}"
+        answer = f"{_ISOLATION} <> 'READ-UNCOMMITTED' AND {any_of((EffectiveState.COMPLETED, EffectiveState.FAILED))}"
         self._gated_insert_sql, self._gated_counted_insert_sql = (
             _AT_ONCE
             + self._insert(
@@ -112,13 +112,13 @@ class MysqlStore(SqlStore):
 
     # ------------------------------------------------------------ asks
 
-    def claim_query(self, want: Want) -> Query:
+    def claim_query(self, want: ClaimRequest) -> Query:
         """Leased: read, insert, read again. In a transaction: insert at once or not at all, then read."""
         if not want.transactional:
             return super().claim_query(want)
         return marked(mark_of(want), self._at_once(want, self._gated_insert_sql, want_params(want)))
 
-    def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
+    def counted_claim_query(self, want: ClaimRequest, allowance: Allowance) -> Query:
         """Look whether there is room, then insert.
 
         Not in one statement: an INSERT locks what it selects, and two claims of a scope would wait for each other.
@@ -132,7 +132,7 @@ class MysqlStore(SqlStore):
         insert = self.query(self._free_insert_sql, params, read)
         return read._replace(otherwise=used_up._replace(otherwise=insert))
 
-    def _at_once(self, want: Want, insert_sql: str, params: Mapping[str, Any]) -> Query:
+    def _at_once(self, want: ClaimRequest, insert_sql: str, params: Mapping[str, Any]) -> Query:
         """Insert in a transaction if that needs no waiting, and read what is there."""
         params = {**params, "gate": int.from_bytes(want.key[:2]) % _GATES}
         # The snapshot of the transaction may be old; only an answer in it is good for ever.
@@ -141,13 +141,13 @@ class MysqlStore(SqlStore):
         own = self.query(self._own_or_answer_sql, params, current, writes=False)._replace(refusals={_LOCKED: None})
         return self.query(insert_sql, params, own)._replace(refusals={_LOCKED: answer})
 
-    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable, and read it back."""
         ask = super().take(want, seen)
         own = self.query(self._own_sql, want_params(want), writes=False)
         return Ask(ask.request._replace(written=own), ask.parse)
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record, if the transaction is the one that claimed it."""
         settle = super().settle(held, event, result)
         return in_its_transaction(mark_of(held), settle) if held.transactional else settle

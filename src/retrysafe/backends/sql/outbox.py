@@ -14,7 +14,7 @@ from retrysafe.protocol.messages import Envelope, Look, Queued
 from retrysafe.protocol.ordering import bucket, lane
 from retrysafe.protocol.outbox_walk import NOTHING, Most, Passed, Released, Row, Span, Stretch
 from retrysafe.protocol.publish_policy import Death, Delay
-from retrysafe.protocol.records import Held
+from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.requests import Rows
 
 TABLE = "retrysafe_outbox"
@@ -111,7 +111,7 @@ class SqlOutbox:
         sql = f"SELECT b.bucket{more} FROM {TABLE}_buckets AS b WHERE b.bucket = {self._store.p('bucket')}{locked}"
         return Ask(self._store.query(sql, params), _any)
 
-    def fence(self, held: Held) -> Ask[bool]:
+    def fence(self, held: Ownership) -> Ask[bool]:
         """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""
         locked = " FOR UPDATE" if self.locks_rows else ""
         p = self._store.p

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrysafe.protocol.records import Allowance, Record, StoredResult, Want
+from retrysafe.protocol.records import Allowance, ClaimRequest, Record, StoredResult
 
 
-def want_params(want: Want) -> dict[str, Any]:
+def want_params(want: ClaimRequest) -> dict[str, Any]:
     """What a claim asks for."""
     return {
         "key": want.key,

@@ -10,7 +10,7 @@ from retrysafe.backends.sql.gates import Gates
 from retrysafe.backends.sql.parameters import quota_params, want_params
 from retrysafe.backends.sql.statements import limited_by
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Allowance, Finding, Partition, Record, Refusal, Want
+from retrysafe.protocol.records import Allowance, ClaimRequest, Finding, Partition, Record, Refusal
 from retrysafe.protocol.requests import Copy, Query, Rows
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
@@ -122,12 +122,12 @@ class PostgresqlStore(SqlStore):
             f"WHERE f.key_hash IS NOT NULL OR NOT coalesce((SELECT open FROM gate), true)"
         )
 
-    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
         """The same, counting the locks of a transaction."""
         ask = super().claim(want)
         return self._counting(ask) if want.transactional else ask
 
-    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """The same, counting the locks of a transaction."""
         ask = super().take(want, seen)
         if not want.transactional:
@@ -138,7 +138,7 @@ class PostgresqlStore(SqlStore):
     def _counting(self, ask: Ask[R]) -> Ask[R]:
         return Ask(ask.request, lambda answer: ask.parse(self._gates.counted(answer)))
 
-    def claim_query(self, want: Want) -> Query:
+    def claim_query(self, want: ClaimRequest) -> Query:
         """One statement; no row means that a rival committed first, and a new statement will see it."""
         params = want_params(want)
         if not want.transactional:
@@ -146,7 +146,7 @@ class PostgresqlStore(SqlStore):
         gated = {**params, "full": self._gates.full()}
         return Query(self._gated_claim_sql, gated, Query(self._gated_read_sql, params, writes=False))
 
-    def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
+    def counted_claim_query(self, want: ClaimRequest, allowance: Allowance) -> Query:
         """The same; no row to the read either means that there was no room. A closed gate is judged first."""
         limited, params = limited_by(allowance), want_params(want) | quota_params(allowance)
         own = want.transactional

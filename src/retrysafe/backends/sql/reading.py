@@ -6,7 +6,7 @@ from typing import Any
 
 from retrysafe.backends.sql.table import COLUMNS
 from retrysafe.protocol import quotas
-from retrysafe.protocol.records import Allowance, Page, Record, Refusal, Standing, StoredResult, Tally
+from retrysafe.protocol.records import Allowance, EffectiveState, Page, Record, Refusal, StoredResult, Tally
 from retrysafe.protocol.requests import Rows
 from retrysafe.protocol.transitions import state_of
 
@@ -44,7 +44,7 @@ def page(answer: Rows, limit: int) -> Page:
 def tallies(answer: Rows) -> list[Tally]:
     """Counts by boundary and standing."""
     return [
-        Tally(boundary, Standing(standing), int(count), int(oldest), int(now))
+        Tally(boundary, EffectiveState(standing), int(count), int(oldest), int(now))
         for boundary, standing, count, oldest, now in answer.rows
     ]
 

@@ -8,7 +8,7 @@ from retrysafe.backends.files import file_of
 from retrysafe.backends.sql import SqlStore
 from retrysafe.backends.sql.marks import BATCH, in_its_transaction, mark_of, marked
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Allowance, Held, StoredResult, Want
+from retrysafe.protocol.records import Allowance, ClaimRequest, Ownership, StoredResult
 from retrysafe.protocol.requests import Query
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
@@ -54,26 +54,26 @@ class SqliteStore(SqlStore):
         at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
         return f"{table} AS o INDEXED BY {index} WHERE {at} AND o.id >= {start}", "o.id"
 
-    def claim_query(self, want: Want) -> Query:
+    def claim_query(self, want: ClaimRequest) -> Query:
         """In a transaction: mark it first."""
         claim = super().claim_query(want)
         return marked(mark_of(want), claim) if want.transactional else claim
 
-    def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
+    def counted_claim_query(self, want: ClaimRequest, allowance: Allowance) -> Query:
         """The same."""
         claim = super().counted_claim_query(want, allowance)
         return marked(mark_of(want), claim) if want.transactional else claim
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record, if the transaction is the one that claimed it."""
         settle = super().settle(held, event, result)
         return in_its_transaction(mark_of(held), settle) if held.transactional else settle
 
-    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
+    def claim_many(self, wants: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
         """Mark the transaction, and insert first records."""
         claim = super().claim_many(wants)
         return Ask(marked(BATCH, claim.request), claim.parse)
 
-    def complete_many(self, held: Sequence[Held], result: StoredResult) -> Ask[int]:
+    def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:
         """Complete the records of one attempt, if the transaction is the one that claimed them."""
         return in_its_transaction(BATCH, super().complete_many(held, result))

@@ -13,16 +13,16 @@ from retrysafe.backends.sql.transactions import SqlTransactions
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import (
     Allowance,
+    ClaimRequest,
     Clocks,
     Filter,
     Finding,
-    Held,
+    Ownership,
     Page,
     Record,
     Refusal,
     StoredResult,
     Tally,
-    Want,
 )
 from retrysafe.protocol.requests import Query
 from retrysafe.protocol.store import Capabilities
@@ -72,25 +72,25 @@ class SqlStore(SqlStatements, SqlTransactions):
 
     # ------------------------------------------------------------ asks
 
-    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
         """Nothing: `claim` judges."""
         return []
 
-    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Insert a first record if its quota has room, or return the record that is there."""
         allowance = want.quota
         if allowance is None:
             return Ask(self.claim_query(want), reading.record)
         return Ask(self.counted_claim_query(want, allowance), lambda answer: reading.record_or_usage(answer, allowance))
 
-    def claim_query(self, want: Want) -> Query:
+    def claim_query(self, want: ClaimRequest) -> Query:
         """Read first when leased, so that a replay writes nothing; write first inside a transaction."""
         params = want_params(want)
         read = self.query(self.read_sql, params, writes=False)
         insert = self.query(self.insert_sql, params, read)
         return insert if want.transactional else read._replace(otherwise=insert)
 
-    def counted_claim_query(self, want: Want, allowance: Allowance) -> Query:
+    def counted_claim_query(self, want: ClaimRequest, allowance: Allowance) -> Query:
         """The same, inserting only while there is room: where there is no record then, there was none."""
         limited, params = limited_by(allowance), want_params(want) | quota_params(allowance)
         usage = self.query(self._usage_sql[limited], params, writes=False)
@@ -98,13 +98,13 @@ class SqlStore(SqlStatements, SqlTransactions):
         insert = self.query(self._counted_insert_sql[limited], params, read)
         return insert if want.transactional else read._replace(otherwise=insert)
 
-    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         params = want_params(want) | seen_params(seen)
         params |= {"attempts": started_before(seen) + 1, "fingerprint": kept_fingerprint(want, seen)}
         return Ask(self.query(self._take_sql[want.transactional], params), reading.record)
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
         params = {
             "key": held.key,
@@ -127,7 +127,7 @@ class SqlStore(SqlStatements, SqlTransactions):
         }
         return Ask(self.query(self._resolve_sql[event], params), reading.changed_one)
 
-    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         """Extend leases, all in one statement, sorted by key so that two batches cannot deadlock."""
         params: dict[str, Any] = {}
         for i, one in enumerate(sorted(held)):
@@ -151,7 +151,7 @@ class SqlStore(SqlStatements, SqlTransactions):
 
     # ------------------------------------------------------------ many at once
 
-    def claim_many(self, wants: Sequence[Want]) -> Ask[dict[bytes, int]]:
+    def claim_many(self, wants: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
         """Insert first records, in the order of their keys; those that are there stay as they are."""
         ordered = sorted(wants)
         rows, params = self.rows_of([want.key for want in ordered], [want.fingerprint for want in ordered])
@@ -165,7 +165,7 @@ class SqlStore(SqlStatements, SqlTransactions):
         found = self.query(sql, params, writes=False)
         return Ask(found, lambda answer: {record.key: record for record in reading.records(answer)})
 
-    def complete_many(self, held: Sequence[Held], result: StoredResult) -> Ask[int]:
+    def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:
         """Complete the records of one attempt."""
         first, stamp = held[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""
         among, params = self.among("key", "key", [one.key for one in held])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from retrysafe.protocol.records import Standing
+from retrysafe.protocol.records import EffectiveState
 from retrysafe.protocol.transitions import RULES, Transition
 
 TABLE = "retrysafe_records"
@@ -34,15 +34,15 @@ KEPT = "(q.state IN ('running', 'unknown') OR q.tombstone_until > t.now)"
 """The SQL condition for a record ``q`` not to be forgotten."""
 
 _SETTLED = "r.state IN ('completed', 'failed', 'released')"
-STANDING: dict[Standing, str] = {
-    Standing.RUNNING: "r.state = 'running' AND r.lease_until > t.now",
-    Standing.LAPSED: "r.state = 'running' AND r.lease_until <= t.now",
-    Standing.UNKNOWN: "r.state = 'unknown'",
-    Standing.COMPLETED: "r.state = 'completed' AND r.expires > t.now AND r.tombstone_until > t.now",
-    Standing.FAILED: "r.state = 'failed' AND r.expires > t.now AND r.tombstone_until > t.now",
-    Standing.RELEASED: "r.state = 'released' AND r.expires > t.now AND r.tombstone_until > t.now",
-    Standing.EXPIRED: f"{_SETTLED} AND r.expires <= t.now AND r.tombstone_until > t.now",
-    Standing.FORGOTTEN: f"{_SETTLED} AND r.tombstone_until <= t.now",
+STANDING: dict[EffectiveState, str] = {
+    EffectiveState.RUNNING: "r.state = 'running' AND r.lease_until > t.now",
+    EffectiveState.LAPSED: "r.state = 'running' AND r.lease_until <= t.now",
+    EffectiveState.UNKNOWN: "r.state = 'unknown'",
+    EffectiveState.COMPLETED: "r.state = 'completed' AND r.expires > t.now AND r.tombstone_until > t.now",
+    EffectiveState.FAILED: "r.state = 'failed' AND r.expires > t.now AND r.tombstone_until > t.now",
+    EffectiveState.RELEASED: "r.state = 'released' AND r.expires > t.now AND r.tombstone_until > t.now",
+    EffectiveState.EXPIRED: f"{_SETTLED} AND r.expires <= t.now AND r.tombstone_until > t.now",
+    EffectiveState.FORGOTTEN: f"{_SETTLED} AND r.tombstone_until <= t.now",
 }
 
 
@@ -51,7 +51,7 @@ def allowed(event: Transition) -> str:
     return any_of(RULES[event].sources)
 
 
-def any_of(standings: Iterable[Standing]) -> str:
+def any_of(standings: Iterable[EffectiveState]) -> str:
     """The SQL condition for a record ``r`` to stand in one of these ways at time ``t.now``."""
     return "(" + " OR ".join(f"({STANDING[standing]})" for standing in sorted(standings)) + ")"
 

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from retrysafe.claims.cancellation import finish
+from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries, is_answer
@@ -199,7 +199,7 @@ async def _to_its_end(work: Callable[[*Given], T], *given: *Given) -> tuple[T, B
     except RuntimeError:  # trio, where only scopes cancel
         with anyio.CancelScope(shield=True):
             return await anyio.to_thread.run_sync(work, *given), None
-    return await finish(anyio.to_thread.run_sync(work, *given))
+    return await run_to_completion(anyio.to_thread.run_sync(work, *given))
 
 
 def _base(client: httpx.Client | httpx.AsyncClient) -> str | None:

@@ -21,7 +21,7 @@ def _place(kept: _Kept) -> int:
     return kept.place
 
 
-class Shelf:
+class LaneQueue:
     """Deliveries in the order in which they came, each until it is settled. Instants are seconds of any one clock.
 
     A delivery that is given back returns to its place, and its lane rests: what follows it in its lane stays behind

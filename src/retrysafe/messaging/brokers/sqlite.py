@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from retrysafe.claims.cancellation import finish
+from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.locks import ProcessLock
 from retrysafe.messaging.cloudevents import attributes, envelope_of
 from retrysafe.messaging.relay.poll_schedule import Polls
@@ -272,4 +272,4 @@ class SqliteConsumer:
             with self._file.transaction() as file:
                 return work(file)
 
-        return await finish(asyncio.to_thread(do))
+        return await run_to_completion(asyncio.to_thread(do))

@@ -27,7 +27,7 @@ from retrysafe.errors import (
 )
 from retrysafe.messaging.errors import MessageDead, MessageUnreadable, SequenceGap
 from retrysafe.messaging.inbox.message import InboxMessage, data_of
-from retrysafe.messaging.inbox.procedures import End
+from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.messaging.inbox.stalls import Stalls
 from retrysafe.messaging.inbox.unavailable import is_unavailable
 from retrysafe.protocol import keys
@@ -127,7 +127,7 @@ class Attempt:
             self.raised = error
             raise
         finally:
-            self.failure = claim._said.failure
+            self.failure = claim._signals.failure
         claim.result = HANDLED
 
     async def awork(self, claim: Claim) -> None:
@@ -140,7 +140,7 @@ class Attempt:
             self.raised = error
             raise
         finally:
-            self.failure = claim._said.failure
+            self.failure = claim._signals.failure
         claim.result = HANDLED
 
     def _given_up(self, claim: Claim) -> bool:
@@ -166,57 +166,57 @@ class Attempt:
 
     # ------------------------------------------------------------ how it is judged
 
-    def before(self, counts: Counts) -> End | None:
+    def before(self, counts: Counts) -> HandlerOutcome | None:
         """What became of it already, or when it is to come again; None: it is tried, or given up, in its claim."""
         if counts.dead:
-            return End(MessageOutcome.DEAD, "It is in the dead letters.", before=True)
+            return HandlerOutcome(MessageOutcome.DEAD, "It is in the dead letters.", before=True)
         wait = crash_pause(counts, self._setting.trials)
         if wait:
-            return End(MessageOutcome.BUSY, "Others have begun it.", again=pause(wait))
+            return HandlerOutcome(MessageOutcome.BUSY, "Others have begun it.", again=pause(wait))
         if wait is None and is_suspect(counts) and not self._alone:
-            return End(MessageOutcome.SUSPECT, SUSPECT, again=0.0)
+            return HandlerOutcome(MessageOutcome.SUSPECT, SUSPECT, again=0.0)
         self._doomed, self.counted = wait is not None, wait is None
         return None
 
-    def after(self, claim: Claim) -> End:
+    def after(self, claim: Claim) -> HandlerOutcome:
         """What became of it when the claim was left without an error."""
         if claim.replayed:
-            return End(MessageOutcome.DUPLICATE)
+            return HandlerOutcome(MessageOutcome.DUPLICATE)
         if self.failure is not None:
-            return End(MessageOutcome.DEAD, KILLS if self._doomed else error_text(self.failure))
-        return End(MessageOutcome.HANDLED if self.identity.key else MessageOutcome.PASSED)
+            return HandlerOutcome(MessageOutcome.DEAD, KILLS if self._doomed else error_text(self.failure))
+        return HandlerOutcome(MessageOutcome.HANDLED if self.identity.key else MessageOutcome.PASSED)
 
-    def failed(self, error: Exception) -> End:
+    def failed(self, error: Exception) -> HandlerOutcome:
         """What an error means; raises it again if it is none of the message's."""
         if error is not self.raised and not (isinstance(error, RetryTransaction) and self.raised is not None):
             return self._refused(error)
         text = error_text(error)
         gap = leaves(error)[0]
         if isinstance(gap, SequenceGap) and every(error, SequenceGap):
-            return End(MessageOutcome.GAP, text, gap=self._place(gap.entity, gap.missing))
+            return HandlerOutcome(MessageOutcome.GAP, text, gap=self._place(gap.entity, gap.missing))
         if self.failure is not None or self._is_permanent(error):
-            return End(MessageOutcome.DEAD, text)
+            return HandlerOutcome(MessageOutcome.DEAD, text)
         if is_unavailable(error, self._setting.unavailable):
             rest = self._setting.stalls.pause(self.arrival.identity, random.random())
-            return End(MessageOutcome.STALLED, text, again=rest)
-        return End(MessageOutcome.FAILED, text)
+            return HandlerOutcome(MessageOutcome.STALLED, text, again=rest)
+        return HandlerOutcome(MessageOutcome.FAILED, text)
 
-    def _refused(self, error: Exception) -> End:
+    def _refused(self, error: Exception) -> HandlerOutcome:
         """What an error of the claim's means."""
         if isinstance(error, InProgress | QuotaExceeded):
-            return End(MessageOutcome.BUSY, again=pause(error.retry_after))
+            return HandlerOutcome(MessageOutcome.BUSY, again=pause(error.retry_after))
         if isinstance(error, LeaseLost):
-            return End(MessageOutcome.BUSY, error.detail, again=pause(1.0))
+            return HandlerOutcome(MessageOutcome.BUSY, error.detail, again=pause(1.0))
         if isinstance(error, KeyReused):
             self._set_apart()
-            return End(MessageOutcome.DEAD, error_text(error))
+            return HandlerOutcome(MessageOutcome.DEAD, error_text(error))
         if isinstance(error, StoredFailure):
-            return End(MessageOutcome.DEAD, error_text(error), before=True)
+            return HandlerOutcome(MessageOutcome.DEAD, error_text(error), before=True)
         if isinstance(error, OutcomeUnknown | KeyExpired | InvalidKey):
-            return End(MessageOutcome.DEAD, error_text(error))
+            return HandlerOutcome(MessageOutcome.DEAD, error_text(error))
         if isinstance(error, RetrysafeError) and not isinstance(error, RetryTransaction):
             raise error
-        return End(MessageOutcome.FAILED, error_text(error))
+        return HandlerOutcome(MessageOutcome.FAILED, error_text(error))
 
     def _is_permanent(self, error: Exception) -> bool:
         permanent = self._setting.boundary.is_permanent

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from retrysafe.claims.cancellation import finish
+from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.entrypoint.handling import arun_claimed, in_thread, run_claimed
 from retrysafe.errors import RetrysafeError
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, Settings
 from retrysafe.messaging.inbox.dead_letters import Letters
-from retrysafe.messaging.inbox.procedures import End
+from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.messaging.inbox.redrive import aredrive, redrive
 from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.messages import Delivery, Envelope
@@ -116,29 +116,29 @@ class Handler(Generic[P, R]):
 
     # ------------------------------------------------------------ before
 
-    def _begin(self, attempt: Attempt) -> End | None:
+    def _begin(self, attempt: Attempt) -> HandlerOutcome | None:
         return self.letters.run(procedures.begin(self.letters.inbox, attempt))
 
-    async def _abegin(self, attempt: Attempt) -> End | None:
+    async def _abegin(self, attempt: Attempt) -> HandlerOutcome | None:
         return await self.letters.arun(procedures.begin(self.letters.inbox, attempt))
 
     # ------------------------------------------------------------ after
 
-    def _judged(self, attempt: Attempt, error: Exception) -> End:
+    def _judged(self, attempt: Attempt, error: Exception) -> HandlerOutcome:
         try:
             return attempt.failed(error)
         except RetrysafeError:
             self._withdraw(attempt)
             raise
 
-    async def _ajudged(self, attempt: Attempt, error: Exception) -> End:
+    async def _ajudged(self, attempt: Attempt, error: Exception) -> HandlerOutcome:
         try:
             return attempt.failed(error)
         except RetrysafeError:
             await self._awithdraw(attempt)
             raise
 
-    def _conclude(self, attempt: Attempt, end: End) -> HandleResult:
+    def _conclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
         handled = HandleResult(end.became)
         if attempt.counted or end.became not in _DONE:
             handled = self.letters.run(self._concluding(attempt, end))
@@ -147,7 +147,7 @@ class Handler(Generic[P, R]):
                 run_claimed(attempt.claim, attempt.settle(handled.error))
         return self._told(attempt, handled)
 
-    async def _aconclude(self, attempt: Attempt, end: End) -> HandleResult:
+    async def _aconclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
         handled = HandleResult(end.became)
         if attempt.counted or end.became not in _DONE:
             handled = await self.letters.arun(self._concluding(attempt, end))
@@ -161,7 +161,7 @@ class Handler(Generic[P, R]):
                 await arun_claimed(attempt.claim, self.setting.boundary, fail)
         return self._told(attempt, handled)
 
-    def _concluding(self, attempt: Attempt, end: End) -> Steps[HandleResult]:
+    def _concluding(self, attempt: Attempt, end: HandlerOutcome) -> Steps[HandleResult]:
         trials = self.setting.trials
         return procedures.conclude(
             self.letters.inbox,
@@ -182,10 +182,10 @@ class Handler(Generic[P, R]):
     async def _awithdraw(self, attempt: Attempt) -> None:
         if attempt.counted:
             with suppress(RetrysafeError):
-                await finish(self.letters.arun(self._withdrawing(attempt)))
+                await run_to_completion(self.letters.arun(self._withdrawing(attempt)))
 
     def _withdrawing(self, attempt: Attempt) -> Steps[HandleResult]:
-        return self._concluding(attempt, End(MessageOutcome.BEHIND))
+        return self._concluding(attempt, HandlerOutcome(MessageOutcome.BEHIND))
 
     def _told(self, attempt: Attempt, handled: HandleResult) -> HandleResult:
         """Tell the observers what the claim has not told them."""

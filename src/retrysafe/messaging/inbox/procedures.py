@@ -13,7 +13,7 @@ from retrysafe.protocol.resolving import expire
 from retrysafe.protocol.store import Store
 
 
-class End(NamedTuple):
+class HandlerOutcome(NamedTuple):
     """How an attempt at a message ended, before it is noted.
 
     ``again``: seconds after which it has to come again without its attempt being counted. ``before``: it is dead since
@@ -34,7 +34,7 @@ class Judging(Protocol):
     counted: bool
     """Whether it is to be noted that it begins, as `before` has judged."""
 
-    def before(self, counts: Counts) -> End | None:
+    def before(self, counts: Counts) -> HandlerOutcome | None:
         """What became of the message already; None: it is to be tried."""
         ...
 
@@ -45,7 +45,7 @@ ENDED = (MessageOutcome.FAILED, MessageOutcome.GAP)
 """An attempt has ended by an error."""
 
 
-def begin(inbox: InboxStore, attempt: Judging) -> Steps[End | None]:
+def begin(inbox: InboxStore, attempt: Judging) -> Steps[HandlerOutcome | None]:
     """Look whether a message is to be tried, and note that an attempt begins if it is."""
     counts = yield from ask(inbox.counts(attempt.arrival))
     end = attempt.before(counts)
@@ -57,7 +57,7 @@ def begin(inbox: InboxStore, attempt: Judging) -> Steps[End | None]:
 def conclude(
     inbox: InboxStore,
     arrival: Arrival,
-    end: End,
+    end: HandlerOutcome,
     trials: Trials,
     chance: float,
     *,
@@ -109,7 +109,7 @@ def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Ste
     return HandleResult(MessageOutcome.DEAD, None, error)
 
 
-def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: End) -> Steps[HandleResult]:
+def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: HandlerOutcome) -> Steps[HandleResult]:
     """Note what became of a dead letter that was handled again: it is gone, marked once more, or dead as before."""
     arrival = letter.arrival
     if end.became in UNCOUNTED:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from retrysafe.claims.cancellation import finish
+from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.entrypoint.handling import arun_claimed, run_claimed
 from retrysafe.errors import RetrysafeError
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, Settings
 from retrysafe.messaging.inbox.dead_letters import Asking, Letters
-from retrysafe.messaging.inbox.procedures import End
+from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.asks import Ask, ask
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, InboxLetter
 from retrysafe.protocol.redelivery_policy import HandleResult
@@ -58,7 +58,7 @@ async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -
         return await _ahandled(setting, letters, letter)
     except BaseException:  # such as that its subscription has ended meanwhile
         with suppress(RetrysafeError):
-            await finish(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))
+            await run_to_completion(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))
         raise
 
 
@@ -93,7 +93,7 @@ def is_late(letter: DeadLetter, window: float) -> bool:
     return (letter.now - letter.dead_at) / 1e6 > window
 
 
-def _told(setting: Settings, letter: InboxLetter, end: End, handled: HandleResult) -> HandleResult:
+def _told(setting: Settings, letter: InboxLetter, end: HandlerOutcome, handled: HandleResult) -> HandleResult:
     arrival = letter.arrival
     became, topic = handled.became.value, arrival.envelope.topic
     setting.boundary.emit(

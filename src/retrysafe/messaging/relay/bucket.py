@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from retrysafe.backends.driver import arestarting, arun, restarting, run
 from retrysafe.boundary import Boundary
-from retrysafe.claims.cancellation import finish
+from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import InProgress, LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.messaging.relay.dispatch import Dispatch
@@ -27,7 +27,7 @@ from retrysafe.protocol.message_stores import OutboxStore
 from retrysafe.protocol.messages import PublishResult, Queued
 from retrysafe.protocol.outbox_walk import Most, Walks
 from retrysafe.protocol.outcomes import Answered
-from retrysafe.protocol.publish_policy import Death, Rules, Verdict, crashed, judge, nothing_yet, waves
+from retrysafe.protocol.publish_policy import Death, PublishOutcome, Rules, crashed, judge, nothing_yet, waves
 from retrysafe.protocol.store import TransactionalStore
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Flow:
             if going:
                 yield going
 
-    def judge(self, wave: Sequence[Queued], published: Sequence[PublishResult]) -> Verdict:
+    def judge(self, wave: Sequence[Queued], published: Sequence[PublishResult]) -> PublishOutcome:
         """What follows; a lane whose message waits stops here, and every lane when the broker is away."""
         verdict = judge(wave, published, self._rules, [random.random() for _ in wave])
         for halted in wave if verdict.away else [*(delay.queued for delay in verdict.delayed), *verdict.stalled]:
@@ -112,7 +112,7 @@ class Flow:
         return verdict
 
 
-def sifted(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], Verdict]:
+def sifted(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], PublishOutcome]:
     """What of it is tried now, and what is given up because relays die of it.
 
     After an attempt that came to no end, messages are tried one at a time, until it is known which one it was.
@@ -139,7 +139,7 @@ class Sum:
         self.left = self.delayed = self.dead = 0
         self.away = ""
         """What was said of a broker that takes nothing from anybody."""
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[PublishOutcome] = []
         """What is written down and not told yet."""
 
     def include(self, other: Sum) -> None:
@@ -150,7 +150,7 @@ class Sum:
             self.dead + other.dead,
         )
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: PublishOutcome) -> None:
         """Count a wave."""
         self.verdicts.append(verdict)
         self.away = self.away or "".join(verdict.away[:1])
@@ -223,7 +223,7 @@ async def adrain(setting: Setting, client: AsyncClient, number: int) -> Sum:
     except (Exception, CancelledError):
         if noted:
             with suppress(RetrysafeError):
-                await finish(arun(ask(setting.outbox.lived(noted)), client))
+                await run_to_completion(arun(ask(setting.outbox.lived(noted)), client))
         raise
 
 
@@ -286,7 +286,7 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, number: in
     return total
 
 
-def _conclude(setting: Setting, client: Client, claim: Claim, verdict: Verdict, total: Sum) -> None:
+def _conclude(setting: Setting, client: Client, claim: Claim, verdict: PublishOutcome, total: Sum) -> None:
     held = claim._required_hold()
     steps = partial(conclude_fenced, setting.store, setting.outbox, held, verdict, keep=setting.keep)
     _fenced(client, steps)
@@ -324,7 +324,7 @@ async def _adrain_leased(setting: Setting, leases: Boundary, client: AsyncClient
     return total
 
 
-async def _aconclude(setting: Setting, client: AsyncClient, claim: Claim, verdict: Verdict, total: Sum) -> None:
+async def _aconclude(setting: Setting, client: AsyncClient, claim: Claim, verdict: PublishOutcome, total: Sum) -> None:
     held = claim._required_hold()
     steps = partial(conclude_fenced, setting.store, setting.outbox, held, verdict, keep=setting.keep)
     await _afenced(client, steps)

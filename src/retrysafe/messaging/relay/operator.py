@@ -9,7 +9,7 @@ from typing import Any, cast
 from retrysafe.messaging.error_kinds import by_kind
 from retrysafe.messaging.operators import PAGE, Operating
 from retrysafe.messaging.outbox import outbox_of
-from retrysafe.messaging.relay.procedures import Standing, redrive, standing
+from retrysafe.messaging.relay.procedures import OutboxStatus, redrive, standing
 from retrysafe.messaging.relay.reporting import Reporter
 from retrysafe.protocol.asks import ask
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -38,11 +38,11 @@ class OutboxOperator(Operating):
 
     # ------------------------------------------------------------ looking
 
-    def status(self) -> Standing:
+    def status(self) -> OutboxStatus:
         """How the outbox stands: what waits by topic, relays, dead letters. Counts up to 100,000 rows of each."""
         return self._do(standing(self._outbox))
 
-    def report(self, stalled_after: Duration = "1m") -> Standing:
+    def report(self, stalled_after: Duration = "1m") -> OutboxStatus:
         """`standing`, told to the observers as relays tell it: for monitors that run where no relay does."""
         found = self.status()
         self._reporter.stands(found, seconds_of(stalled_after, "stalled_after"))

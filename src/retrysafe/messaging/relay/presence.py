@@ -20,7 +20,7 @@ SHARE = 4.0
 """How many times as long as a look at the outbox has taken its relay works before the next one."""
 
 
-class Attendance:
+class Presence:
     """When a relay says that it is there, and under which name."""
 
     def __init__(

@@ -11,8 +11,8 @@ from retrysafe.protocol.message_stores import OperableOutbox, OutboxStore
 from retrysafe.protocol.messages import Backlog, DeadLetter, Queued, RelaySeen
 from retrysafe.protocol.ordering import BUCKETS
 from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, Span, Walk
-from retrysafe.protocol.publish_policy import MOST_COUNTED, Verdict
-from retrysafe.protocol.records import Held
+from retrysafe.protocol.publish_policy import MOST_COUNTED, PublishOutcome
+from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.store import TransactionalStore
 
 
@@ -92,7 +92,7 @@ def take(
     return (yield from due(outbox, number, most, low, walk, shut))
 
 
-def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool, noted: bool = False) -> Steps[None]:
+def conclude(outbox: OutboxStore, verdict: PublishOutcome, *, keep: bool, noted: bool = False) -> Steps[None]:
     """Write down, in the open transaction, what became of a wave; ``noted``: it was, that these attempts begin."""
     yield from each(outbox.leave(verdict.gone, keep=keep))
     for delay in verdict.delayed:
@@ -104,7 +104,7 @@ def conclude(outbox: OutboxStore, verdict: Verdict, *, keep: bool, noted: bool =
 
 
 def begin_fenced(
-    store: TransactionalStore, outbox: OutboxStore, held: Held, queue: Sequence[Queued]
+    store: TransactionalStore, outbox: OutboxStore, held: Ownership, queue: Sequence[Queued]
 ) -> Steps[list[Queued] | None]:
     """Write down, in a transaction of its own, that attempts to publish begin; return the queue as it then is.
 
@@ -128,7 +128,7 @@ def as_noted(queue: Sequence[Queued]) -> list[Queued]:
 
 
 def conclude_fenced(
-    store: TransactionalStore, outbox: OutboxStore, held: Held, verdict: Verdict, *, keep: bool
+    store: TransactionalStore, outbox: OutboxStore, held: Ownership, verdict: PublishOutcome, *, keep: bool
 ) -> Steps[bool]:
     """Write down what became of a wave in a transaction of its own, if the lease is still ours; False if it is not."""
     yield from ask(store.begin())
@@ -144,7 +144,7 @@ GONE = 60.0
 """Seconds after which a relay that says nothing is taken for gone."""
 
 
-class Standing(NamedTuple):
+class OutboxStatus(NamedTuple):
     """How an outbox stands: what waits by topic, which relays are there, dead letters, what is kept.
 
     Where more than `MOST_COUNTED` messages wait, the figures are of the oldest and the newest of them; no more dead
@@ -188,13 +188,13 @@ class Standing(NamedTuple):
         return sum(relay.silent < GONE for relay in self.relays)
 
 
-def standing(outbox: OperableOutbox) -> Steps[Standing]:
+def standing(outbox: OperableOutbox) -> Steps[OutboxStatus]:
     """Look at an outbox."""
     backlog = yield from ask(outbox.backlog())
     relays = yield from ask(outbox.relays())
     paused = yield from ask(outbox.paused())
     dead, kept = yield from ask(outbox.counts())
-    return Standing(backlog, relays, paused, dead, kept)
+    return OutboxStatus(backlog, relays, paused, dead, kept)
 
 
 def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[bool, list[RelaySeen]]]:

@@ -24,7 +24,7 @@ from retrysafe.messaging.relay.dispatch import Dispatch
 from retrysafe.messaging.relay.listener import address, alistening, arefuse_pooler, listening, refuse_pooler
 from retrysafe.messaging.relay.low_water import LowWater
 from retrysafe.messaging.relay.poll_schedule import Polls
-from retrysafe.messaging.relay.presence import Attendance
+from retrysafe.messaging.relay.presence import Presence
 from retrysafe.messaging.relay.reporting import Reporter
 from retrysafe.messaging.wakeups import woken
 from retrysafe.protocol.asks import Steps, ask
@@ -36,7 +36,7 @@ from retrysafe.protocol.outbox_walk import Walks, most
 from retrysafe.protocol.publish_policy import OnDead, Rules
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.store import TransactionalStore
-from retrysafe.stop_signal import Bell
+from retrysafe.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     import asyncio
@@ -150,9 +150,9 @@ class Relay:
             *(cast("TransactionalStore", sql), outbox, None, rules, bounds, keep_published, self._low, self._walks),
             *(timeout, self._dispatch, Probation()),
         )
-        self._attendance = Attendance(outbox, self._reporter, hold, seconds_of(stalled_after, "stalled_after"))
+        self._attendance = Presence(outbox, self._reporter, hold, seconds_of(stalled_after, "stalled_after"))
         self._polls = Polls()
-        self._bell = Bell()
+        self._bell = StopSignal()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -357,7 +357,7 @@ class Relay:
     # ------------------------------------------------------------ beside an application
 
     def __enter__(self) -> Relay:
-        self._bell = Bell()
+        self._bell = StopSignal()
         arguments = (self._opened(),)  # what cannot work at all is raised here, not in the thread
         self._thread = threading.Thread(target=self._forever, args=arguments, name="retrysafe-relay", daemon=True)
         self._thread.start()
@@ -367,12 +367,12 @@ class Relay:
         self.stop()
         if self._thread is not None:
             self._thread.join()
-        self._bell = Bell()  # run_once is not to be ended by a stop that was obeyed
+        self._bell = StopSignal()  # run_once is not to be ended by a stop that was obeyed
 
     async def __aenter__(self) -> Relay:
         import asyncio
 
-        self._bell = Bell(asyncio.get_running_loop())
+        self._bell = StopSignal(asyncio.get_running_loop())
         self._task = asyncio.create_task(self._aforever(await self._aopened()), name="retrysafe-relay")
         return self
 
@@ -380,7 +380,7 @@ class Relay:
         self.stop()
         if self._task is not None:
             await self._task
-        self._bell = Bell()
+        self._bell = StopSignal()
 
 
 def _shuffled(buckets: list[int]) -> list[int]:

@@ -6,9 +6,9 @@ import hashlib
 from typing import Any
 
 from retrysafe.claims.observers import Observers
-from retrysafe.messaging.relay.procedures import Standing
+from retrysafe.messaging.relay.procedures import OutboxStatus
 from retrysafe.protocol.messages import Queued, RelaySeen
-from retrysafe.protocol.publish_policy import Verdict
+from retrysafe.protocol.publish_policy import PublishOutcome
 
 NAME = "retrysafe.outbox"
 
@@ -19,7 +19,7 @@ class Reporter:
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
 
-    def concluded(self, verdict: Verdict, seconds: float) -> None:
+    def concluded(self, verdict: PublishOutcome, seconds: float) -> None:
         """A wave was published, and what became of it is written down."""
         if verdict.gone:
             lag = max((one.now - one.created) / 1e6 for one in verdict.gone) + seconds
@@ -48,7 +48,7 @@ class Reporter:
         """Nobody could tell how an outbox stands."""
         self._tell("backlog_uncounted", None, error=str(error))
 
-    def stands(self, standing: Standing, stalled_after: float) -> None:
+    def stands(self, standing: OutboxStatus, stalled_after: float) -> None:
         """How an outbox stands; an alarm where messages are due for longer than ``alarm`` seconds."""
         fields = {"due": standing.due, "oldest_due": round(standing.oldest_due, 3), "relays": standing.alive}
         more = {"messages": standing.messages, "oldest": round(standing.oldest, 3), "dead": standing.dead}

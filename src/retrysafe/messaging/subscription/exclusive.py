@@ -13,7 +13,7 @@ PATIENCE = 5.0
 """Seconds for which the others are waited for, and for which they wait: something that hangs holds up nobody else."""
 
 
-class Solitude:
+class Exclusive:
     """Works done together, and works done alone."""
 
     def __init__(self, patience: float = PATIENCE) -> None:

@@ -16,7 +16,7 @@ from retrysafe.messaging.subscription.working import LOOK, Run
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import MessageOutcome
-from retrysafe.stop_signal import Bell
+from retrysafe.stop_signal import StopSignal
 
 
 class Subscription:
@@ -58,7 +58,7 @@ class Subscription:
             raise ConfigurationError("lanes= and in_flight= are numbers from 1.")
         self._in_flight = in_flight
         self._redrive = seconds_of(redrive, "redrive")
-        self._bell = Bell()
+        self._bell = StopSignal()
         self._task: asyncio.Task[None] | None = None
         check_retention(consumer, handler)
 
@@ -84,7 +84,7 @@ class Subscription:
 
         What has to come again is given back to the broker. Raises what the broker's client or the database raises.
         """
-        run = Run(self._consumer, self._handler, self._in_flight, Bell(), forever=False)
+        run = Run(self._consumer, self._handler, self._in_flight, StopSignal(), forever=False)
         await run.work(self._workers, self._drain(run, wait))
         return run.tally
 
@@ -104,7 +104,7 @@ class Subscription:
         self._bell.ring()
 
     async def __aenter__(self) -> Subscription:
-        self._bell = Bell(asyncio.get_running_loop())
+        self._bell = StopSignal(asyncio.get_running_loop())
         self._task = asyncio.create_task(self.arun_forever(), name=f"retrysafe-{self._handler.consumer}")
         return self
 

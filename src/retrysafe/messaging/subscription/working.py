@@ -12,10 +12,10 @@ from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.inbox.attempts import pause
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.relay.waves import Lanes, Portion
-from retrysafe.messaging.subscription.exclusive import Solitude
+from retrysafe.messaging.subscription.exclusive import Exclusive
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
-from retrysafe.stop_signal import Bell
+from retrysafe.stop_signal import StopSignal
 
 LOOK = 0.5
 """Seconds for which a subscription waits for messages before it looks whether it is to stop."""
@@ -25,7 +25,7 @@ class Run:
     """One run of a subscription: what is in memory, and the tasks that work it off."""
 
     def __init__(
-        self, consumer: Consumer, handler: Handler[..., Any], in_flight: int, bell: Bell, *, forever: bool
+        self, consumer: Consumer, handler: Handler[..., Any], in_flight: int, bell: StopSignal, *, forever: bool
     ) -> None:
         self.tally: Counter[MessageOutcome] = Counter()
         self._consumer = consumer
@@ -33,7 +33,7 @@ class Run:
         self._bell = bell
         self._forever = forever
         self._lanes = Lanes(in_flight)
-        self._solitude = Solitude()
+        self._solitude = Exclusive()
         self._ready: asyncio.Queue[int | None] = asyncio.Queue()
         self._settled: list[Delivery] = []
         self._acking = asyncio.Event()

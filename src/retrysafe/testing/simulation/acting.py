@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.claims import codec
 from retrysafe.claims import outcome as endings
-from retrysafe.claims.outcome import Said
+from retrysafe.claims.outcome import HandlerSignals
 from retrysafe.protocol import caching, keys, migrating, outcomes, quotas, resolving
 from retrysafe.protocol.asks import Ask, Steps
 from retrysafe.protocol.claiming import NotWon, Outcome, claim
 from retrysafe.protocol.leasing import renew
-from retrysafe.protocol.outcomes import Ending, Ground, Verdict
-from retrysafe.protocol.records import Allowance, Clocks, Effects, Held, Micros, Record, StoredResult, Want
+from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement
+from retrysafe.protocol.records import Allowance, ClaimRequest, Clocks, Effects, Micros, Ownership, Record, StoredResult
 from retrysafe.protocol.resolving import Change
 from retrysafe.protocol.settling import read, resolve, settle
 from retrysafe.protocol.store import Cache, Store
@@ -50,7 +50,7 @@ def decode(stored: StoredResult, version: int) -> Any:
     return _CODEC.decode(stored, None)
 
 
-def answer_of(said: Said, result: Any) -> tuple[Transition, StoredResult | None] | None:
+def answer_of(said: HandlerSignals, result: Any) -> tuple[Transition, StoredResult | None] | None:
     """What a probe's words make of a record."""
     return endings.answer_of(said, _TERMS, result, None)
 
@@ -58,26 +58,26 @@ def answer_of(said: Said, result: Any) -> tuple[Transition, StoredResult | None]
 class Parts(NamedTuple):
     """What is put to the proof; a test replaces one part by a broken one to see it caught."""
 
-    claim: Callable[[Store, Want], Steps[Outcome]] = claim
-    settle: Callable[[Store, Held, Transition, StoredResult | None], Steps[bool]] = settle
+    claim: Callable[[Store, ClaimRequest], Steps[Outcome]] = claim
+    settle: Callable[[Store, Ownership, Transition, StoredResult | None], Steps[bool]] = settle
     resolve: Callable[[Store, Record, Transition, StoredResult | None, Clocks], Steps[bool]] = resolve
-    renew: Callable[[Store, list[Held]], Steps[set[Held]]] = renew
+    renew: Callable[[Store, list[Ownership]], Steps[set[Ownership]]] = renew
     sweep: Callable[[Store, int], Steps[int]] = sweep
     forgotten: Callable[[Any, int], Steps[list[Record]]] = forgotten
     remove: Callable[[Any, list[Record]], Steps[int]] = remove
     read: Callable[[Store, bytes], Steps[Record | None]] = read
     settle_doubt: Callable[..., Steps[Change]] = resolving.settle_doubt
     expire: Callable[[Store, Record], Steps[Change]] = resolving.expire_seen
-    look: Callable[[Cache, Want], Steps[tuple[NotWon | None, Micros]]] = caching.look
+    look: Callable[[Cache, ClaimRequest], Steps[tuple[NotWon | None, Micros]]] = caching.look
     keep: Callable[[Cache, Outcome, Micros, Micros], Steps[None]] = caching.keep
     drop: Callable[[Cache, Record, Micros], Steps[None]] = caching.drop
     drop_again: Callable[[Cache, Record, Micros], Steps[None]] = caching.drop
     migrate: Callable[..., Steps[Any]] = migrating.migrate
     require: Callable[[Any, int, str], Steps[None]] = migrating.require
-    verdict: Callable[[Ending, Ground], Verdict] = outcomes.verdict
-    answer_of: Callable[[Said, Any], tuple[Transition, StoredResult | None] | None] = answer_of
+    verdict: Callable[[Ending, ModeKind], Settlement] = outcomes.verdict
+    answer_of: Callable[[HandlerSignals, Any], tuple[Transition, StoredResult | None] | None] = answer_of
     decode: Callable[[StoredResult, int], Any] = decode
-    key_for: Callable[[Held], str] = lambda held: keys.derive(None, held.key, "bank")
+    key_for: Callable[[Ownership], str] = lambda held: keys.derive(None, held.key, "bank")
 
 
 class Actor:
@@ -159,10 +159,10 @@ class Stage:
         """Whether an attempt can have no effect any more: what an operator makes sure of before a release."""
         return not self.on_their_way.get(attempt) and all(actor.attempt != attempt for actor in self.actors)
 
-    def want(self, actor: Actor, key: bytes, fingerprint: bytes) -> Want:
+    def want(self, actor: Actor, key: bytes, fingerprint: bytes) -> ClaimRequest:
         """What a new attempt of an actor asks for."""
         effects, attempt = self.effects[key], actor.begin_attempt()
-        return Want(key, "simulated", "", "pay", fingerprint, attempt, effects, self.clocks, "new", self.quota)
+        return ClaimRequest(key, "simulated", "", "pay", fingerprint, attempt, effects, self.clocks, "new", self.quota)
 
     def fingerprint(self, version: int, payload: bytes) -> bytes:
         """What a version of the code makes of a payload."""

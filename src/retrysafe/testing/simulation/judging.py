@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from retrysafe.claims import codec
-from retrysafe.protocol.records import Allowance, Effects, Held, Micros, Record, State, StoredResult
+from retrysafe.protocol.records import Allowance, Effects, Micros, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation.messages import Message
 
@@ -201,7 +201,7 @@ class Judge:
 
     def _judge_name(self, message: Message, before: Record) -> None:
         named = message.named
-        if isinstance(named, Held):
+        if isinstance(named, Ownership):
             right = (named.attempt, named.token) == (before.attempt, before.token)
         else:
             right = (named.attempt, named.version) == (before.attempt, before.version)
@@ -238,7 +238,7 @@ class Judge:
             return bool(self._effects.get(self.intent_of(record.attempt, record.token)))
         return bool(self._paid[record.key])
 
-    def effect(self, held: Held, effects: Effects, derived: str) -> bool:
+    def effect(self, held: Ownership, effects: Effects, derived: str) -> bool:
         """Perform an effect of an attempt; False when the fence of the resource refuses it."""
         order, intent = self._claims[held.attempt, held.token]
         if effects == "external":

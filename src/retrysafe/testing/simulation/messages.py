@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Cached, Clocks, Held, Micros, Record, Refusal, StoredResult, Want
+from retrysafe.protocol.records import Cached, ClaimRequest, Clocks, Micros, Ownership, Record, Refusal, StoredResult
 from retrysafe.protocol.store import Cache, Capabilities, OperableStore
 from retrysafe.protocol.transitions import Transition
 
@@ -37,16 +37,16 @@ class WatchedStore:
     def capabilities(self) -> Capabilities:
         return self._store.capabilities
 
-    def admit(self, want: Want) -> list[Ask[Refusal | None]]:
+    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
         return self._store.admit(want)
 
-    def claim(self, want: Want) -> Ask[Record | Refusal | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
         return self._message("claim", want.key, want, Transition.CLAIM, self._store.claim(want), want)
 
-    def take(self, want: Want, seen: Record) -> Ask[Record | None]:
+    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         return self._message("take", want.key, seen, Transition.CLAIM, self._store.take(want, seen), want, seen)
 
-    def settle(self, held: Held, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         return self._message(
             "settle", held.key, held, event, self._store.settle(held, event, result), held, event, result
         )
@@ -55,7 +55,7 @@ class WatchedStore:
         request = self._store.resolve(seen, event, result, clocks)
         return self._message("resolve", seen.key, seen, event, request, seen, event, result, clocks)
 
-    def renew(self, held: Sequence[Held]) -> list[Ask[set[bytes]]]:
+    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         (one,) = held
         return [
             self._message("renew", one.key, one, Transition.RENEW, request, one) for request in self._store.renew(held)

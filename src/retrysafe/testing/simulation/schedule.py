@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from retrysafe.backends.driver import run
-from retrysafe.protocol.records import Standing
+from retrysafe.protocol.records import EffectiveState
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import RULES, Transition
 from retrysafe.testing.histories import Operation
@@ -215,8 +215,8 @@ class _Schedule:
             if _is_open(record.state.value):
                 self._judge.broken(Check.IN_DOUBT, f"{record.key.decode()} is {record.state.value} by {record.attempt}")
             elif self._plan.sweeper and not self._stage.open:
-                standing = record.standing_at(self._time.of_the_store())
-                if standing in RULES[Transition.SWEEP].sources or standing is Standing.FORGOTTEN:
+                standing = record.effective_state_at(self._time.of_the_store())
+                if standing in RULES[Transition.SWEEP].sources or standing is EffectiveState.FORGOTTEN:
                     self._judge.broken(Check.SWEPT, f"{record.key.decode()} is still there")
         if self._plan.fleet and self._world.schema.version != MIGRATIONS[-1].version:
             left_out = self._script is not None and {"m1", "m2"} <= self._script.without

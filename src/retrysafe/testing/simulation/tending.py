@@ -5,13 +5,13 @@ from __future__ import annotations
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Record, Standing, StoredResult
+from retrysafe.protocol.records import EffectiveState, Record, StoredResult
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation.acting import Act, Actor, Acts, Stage, on_connection
 from retrysafe.testing.simulation.messages import Message
 from retrysafe.testing.simulation.servers import LOCK, MIGRATIONS, UNLOCK
 
-_EXPIRABLE = (Standing.COMPLETED, Standing.FAILED)
+_EXPIRABLE = (EffectiveState.COMPLETED, EffectiveState.FAILED)
 
 
 # ---------------------------------------------------------------- the operator
@@ -24,9 +24,11 @@ def operator(stage: Stage, actor: Actor) -> Acts:
         for key in stage.effects:
             try:
                 record = yield from stage.parts.read(stage.store, key)
-                if record is not None and record.standing is Standing.UNKNOWN:
+                if record is not None and record.effective_state is EffectiveState.UNKNOWN:
                     yield from _settle_doubt(stage, actor, record)
-                elif record is not None and stage.plan.cached and not stage.calm and record.standing in _EXPIRABLE:
+                elif (
+                    record is not None and stage.plan.cached and not stage.calm and record.effective_state in _EXPIRABLE
+                ):
                     yield from _expire(stage, actor, record)
             except StoreUnavailable:
                 continue

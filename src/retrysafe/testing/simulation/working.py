@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from retrysafe.claims.outcome import Said
+from retrysafe.claims.outcome import HandlerSignals
 from retrysafe.errors import ResultNotEncodable, SchemaOutdated, StoreUnavailable
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.claiming import NotWon, Outcome, Won
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.outcomes import Ending, Ground
-from retrysafe.protocol.records import Held, Record, State, StoredResult, Want
+from retrysafe.protocol.outcomes import Ending, ModeKind
+from retrysafe.protocol.records import ClaimRequest, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.simulation.acting import Act, Actor, Acts, Cancelled, Stage, on_connection
 from retrysafe.testing.simulation.judging import result_of
@@ -78,7 +78,7 @@ def _require_schema(stage: Stage, actor: Actor) -> Act[None]:
         actor.checked_life = actor.lives
 
 
-def _claim(stage: Stage, actor: Actor, want: Want) -> Act[Outcome]:
+def _claim(stage: Stage, actor: Actor, want: ClaimRequest) -> Act[Outcome]:
     """Ask the cache first, if there is one; whatever happens to it, the store decides."""
     store = stage.stores[actor.version]
     if not stage.plan.cached:
@@ -134,14 +134,14 @@ def _read(stage: Stage, actor: Actor, stored: StoredResult) -> bool:
 # ---------------------------------------------------------------- holding a key
 
 
-def _hold(stage: Stage, actor: Actor, held: Held) -> Act[bool]:
+def _hold(stage: Stage, actor: Actor, held: Ownership) -> Act[bool]:
     """Do the work of a won claim, and record how it ended."""
     result = result_of(held.attempt, held.token, actor.version)
     if actor.cancelled:
         ending = Ending.NOT_EXECUTED
     else:
         ending = yield from _work(stage, actor, held)
-    ground = Ground.KEYED if stage.effects[held.key] == "keyed" else Ground.EXTERNAL
+    ground = ModeKind.KEYED if stage.effects[held.key] == "keyed" else ModeKind.EXTERNAL
     word = stage.parts.verdict(ending, ground)
     assert word.event is not None
     store = stage.stores[actor.version]
@@ -163,7 +163,7 @@ def _stored(event: Transition, result: StoredResult) -> StoredResult | None:
     return None if event is Transition.RELEASE else result
 
 
-def _work(stage: Stage, actor: Actor, held: Held) -> Act[Ending]:
+def _work(stage: Stage, actor: Actor, held: Ownership) -> Act[Ending]:
     """The handler: perhaps long work with heartbeats, then the effect; returns how it ended."""
     effect_began = False
     try:
@@ -187,7 +187,7 @@ def _accepted(answer: bool) -> None:
         raise Refused
 
 
-def _long_work(stage: Stage, actor: Actor, held: Held) -> Act[None]:
+def _long_work(stage: Stage, actor: Actor, held: Ownership) -> Act[None]:
     while actor.chance() < 0.3:
         yield stage.pause(actor, 0.7)
         try:
@@ -217,7 +217,7 @@ def _probe(stage: Stage, actor: Actor, record: Record) -> Act[bool]:
     except (Cancelled, StoreUnavailable):
         stage.judge.seen["probe got no answer"] += 1
         return False
-    said = Said()
+    said = HandlerSignals()
     if mood < 0.9 or stage.calm:
         said.committed, said.not_executed = happened is True, happened is False
     answer = stage.parts.answer_of(said, f"a probe says so of {record.attempt}")

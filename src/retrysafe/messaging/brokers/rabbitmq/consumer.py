@@ -19,10 +19,10 @@ from aiormq.abc import DeliveredMessage
 
 from retrysafe.claims.cancellation import is_cancelled
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.lane_queue import Shelf
+from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.outstanding import Outstanding
 from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
-from retrysafe.messaging.brokers.rabbitmq.single_flight import Uncut
+from retrysafe.messaging.brokers.rabbitmq.single_flight import SingleFlight
 from retrysafe.messaging.brokers.rabbitmq.topology import queue_of
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -92,14 +92,14 @@ class RabbitMQConsumer:
         self._redelivery_window = (
             None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
         )
-        self._shelf = Shelf()
+        self._shelf = LaneQueue()
         self._arrived = asyncio.Event()
         self._connections = itertools.count()
         self._connection: AbstractConnection | None = None
         self._wires: dict[str, Wire] = {}
         self._tags: dict[str, str] = {}
         self._subscribing: set[asyncio.Task[None]] = set()
-        self._opening = Uncut(self._open)
+        self._opening = SingleFlight(self._open)
         self._generation = -1
         self._opened, self._failures = -_LASTING, 0
         self._outstanding: defaultdict[str, Outstanding] = defaultdict(Outstanding)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 
-class Uncut:
+class SingleFlight:
     """One step at a time. A caller that is cancelled leaves it to the next, who waits for its end instead of another.
 
     Otherwise callers who are cancelled often, because they wait for something else too, would never get anywhere.

@@ -13,8 +13,8 @@ import redis.asyncio
 
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.lane_queue import Shelf
-from retrysafe.messaging.brokers.rabbitmq.single_flight import Uncut
+from retrysafe.messaging.brokers.lane_queue import LaneQueue
+from retrysafe.messaging.brokers.rabbitmq.single_flight import SingleFlight
 from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
 from retrysafe.messaging.brokers.redis_streams.leases import Holdings
 from retrysafe.messaging.brokers.redis_streams.publisher import stream_of
@@ -203,8 +203,8 @@ class RedisStreamsConsumer:
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self._holdings = Holdings(client, list(self._streams), group, client if leases is None else leases, lease)
         self._read: defaultdict[str, _Stream] = defaultdict(_Stream)
-        self._shelf = Shelf()
-        self._filling, self._more = Uncut(self._fill), False
+        self._shelf = LaneQueue()
+        self._filling, self._more = SingleFlight(self._fill), False
         self._owed: defaultdict[str, list[bytes]] = defaultdict(list)
         self._moved = asyncio.Event()
 
