@@ -332,7 +332,8 @@ def _confirmed(record: Record, options: argparse.Namespace) -> bool:
     if options.yes:
         return True
     warning = (
-        f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}, is {record.effective_state}. "
+        f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}, is "
+        f"{record.effective_state}. "
         "Expire it, and its next use runs the work again, as if for the first time."
     )
     if not sys.stdin.isatty():

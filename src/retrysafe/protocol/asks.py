@@ -25,8 +25,7 @@ Steps = Generator[Ask[Any], Any, R]
 
 
 def ask(request: Ask[R], *, again: bool = False) -> Generator[Ask[Any], Any, R]:
-    """Put one ask; with ``again`` put it once more if the store did not answer
-    what it was sent.
+    """Put one ask; with ``again`` put it once more if the store did not answer what it was sent.
 
     Only asks that recognise their own lost reply, by attempt id, may be put again.
     """

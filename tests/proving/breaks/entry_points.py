@@ -378,7 +378,8 @@ BREAKS = [
     Break(
         "an operator resolves what is not in doubt",
         "protocol/retry_table.py",
-        "return record.effective_state in (EffectiveState.UNKNOWN, EffectiveState.LAPSED) and retry(record) is Decision.DOUBT",
+        "return record.effective_state in (EffectiveState.UNKNOWN, EffectiveState.LAPSED) "
+        "and retry(record) is Decision.DOUBT",
         "return record.effective_state in (EffectiveState.UNKNOWN, EffectiveState.LAPSED)",
         killed_by=tuple(
             f"tests/operating/test_operator.py::test_what_is_not_in_doubt_is_not_resolved[{store}-lapsed]"

@@ -130,7 +130,7 @@ BREAKS: list[Break] = [
     # ---------------------------------------------------------------- the network
     Break(
         "a request without an answer is not put again",
-        "backends/driver.py",
+        "protocol/asks.py",
         "if not again or error.unsent:",
         "if True:",
         (*_LOST_REQUESTS, f"{MESSAGES}test_a_claim_whose_reply_is_lost_is_recognised"),

@@ -504,7 +504,8 @@ _PAYLOADS = [
         "an answer that cannot be read is made again",
         "protocol/decisions.py",
         "    if standing is EffectiveState.LAPSED:",
-        "    if standing is EffectiveState.COMPLETED and record.result is not None and record.result.codec_version != 1:\n"
+        "    if standing is EffectiveState.COMPLETED and record.result is not None "
+        "and record.result.codec_version != 1:\n"
         "        return Decision.TAKE\n"
         "    if standing is EffectiveState.LAPSED:",
         killed_by=(f"{UNREADABLE}test_a_result_of_a_later_codec[sqlite]",),
@@ -606,7 +607,8 @@ _RETENTION = [
         "a sweep takes records whose attempt may run",
         "protocol/transitions.py",
         "Transition.SWEEP: _rule(None, Guard.CLOCK, EffectiveState.FORGOTTEN),",
-        "Transition.SWEEP: _rule(None, Guard.CLOCK, EffectiveState.FORGOTTEN, EffectiveState.RUNNING, EffectiveState.LAPSED),",
+        "Transition.SWEEP: _rule(None, Guard.CLOCK, EffectiveState.FORGOTTEN, EffectiveState.RUNNING, "
+        "EffectiveState.LAPSED),",
         killed_by=(f"{SWEEPING}test_only_forgotten_records_go_and_all_of_them[sqlite]",),
         rows=(79,),
     ),
