@@ -651,17 +651,6 @@ _RETENTION = [
 
 _OPERATIONS = [
     Break(
-        "a migration adds a column that older workers do not fill",
-        "migrations/postgresql/0002_quotas.sql",
-        "ADD COLUMN IF NOT EXISTS quota bytea;",
-        "ADD COLUMN IF NOT EXISTS quota bytea NOT NULL DEFAULT '', ALTER COLUMN quota DROP DEFAULT;",
-        killed_by=(
-            f"{VERSIONS}test_a_migration_disturbs_no_worker_of_the_version_before[postgresql]",
-            f"{VERSIONS}test_a_worker_of_the_version_before_can_be_started_after_the_migration[postgresql]",
-        ),
-        rows=(82, 83),
-    ),
-    Break(
         "a worker refuses a schema that is newer than its own",
         "protocol/migrating.py",
         "    if version < needed:\n        old",

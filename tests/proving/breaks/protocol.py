@@ -442,19 +442,13 @@ BREAKS = [
         claim""",
         """        mine = self.is_open()
         claim""",
-        killed_by=(f"{PEERS}::test_nested_guarded_calls_keep_their_results_apart",),
+        killed_by=("tests/boundary/test_terms.py::test_current_is_the_innermost_open_claim",),
     ),
     Break(
         "a store is the object that leads to it, not its database",
-<<<<<<< HEAD
         "claims/context.py",
-        "if place.claim.tx is not None and backend.is_same(place.claim._backend):",
-        "if place.claim.tx is not None and backend is place.claim._backend:",
-=======
-        "nesting.py",
         "if claim.tx is not None and backend.is_same(claim._backend):",
         "if claim.tx is not None and backend is claim._backend:",
->>>>>>> 329b20f (Two breaks quote the source as it is)
         killed_by=(
             "tests/faults/test_same_database.py::test_a_claim_inside_joins_whatever_the_store_is_called[two engines]",
             "tests/faults/test_same_database.py::test_on_an_event_loop_too",
