@@ -23,7 +23,7 @@ from tests.faults.helpers import ask_sql
 
 HOLDING = tuple(
     str(Path(retrysafe.__file__).parent / name)
-    for name in ("executors", "backends/driver.py", "claims/claim.py", "claims/modes.py", "locks.py")
+    for name in ("backends/sql/drivers", "backends/driver.py", "claims/claim.py", "claims/modes.py", "locks.py")
 )
 """Code of ours between the taking of a lock, connection or transaction and its return."""
 

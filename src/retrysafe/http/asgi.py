@@ -17,6 +17,7 @@ from retrysafe.entrypoint.door import enter, leave, refuse_bound_to_threads
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
+from retrysafe.http.commit_guard import Phase, Watch, watch
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, is_endless, lower
 from retrysafe.http.nested import OUTER
@@ -24,7 +25,6 @@ from retrysafe.http.policy import Options
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.problems import Refusal
 from retrysafe.http.security import refuse_without_principal, secured_stack
-from retrysafe.http.traps import Phase, Watch, watch
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

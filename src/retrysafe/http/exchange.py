@@ -15,10 +15,10 @@ from retrysafe.claims.claim import Claim
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
+from retrysafe.http.commit_guard import Phase, Watch, forget, watch
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response, is_endless
 from retrysafe.http.problems import Refusal
-from retrysafe.http.traps import Phase, Watch, forget, watch
 
 
 class Live(NamedTuple):

@@ -10,7 +10,7 @@ from sqlalchemy.exc import ArgumentError, InvalidRequestError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.traps import watched
+from retrysafe.http.commit_guard import watched
 
 
 @cache
