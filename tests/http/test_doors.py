@@ -15,7 +15,6 @@ import sqlalchemy
 
 from retrysafe import Boundary, ConfigurationError, InProgress, current, wait
 from retrysafe.backends.registry import connect
-from retrysafe.entrypoint import door
 from retrysafe.http.asgi import IdempotencyMiddleware
 from tests.django.aliases import add_alias, remove_alias
 from tests.http.observing import Recorder

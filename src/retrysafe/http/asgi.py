@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
-from retrysafe.entrypoint.door import enter, leave, refuse_bound_to_threads
+from retrysafe.entrypoint import enter, leave, refuse_bound_to_threads
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body

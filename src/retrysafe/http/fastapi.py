@@ -20,7 +20,7 @@ from fastapi.security.base import SecurityBase
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
-from retrysafe.entrypoint.door import refuse_bound_to_threads
+from retrysafe.entrypoint import refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi, starlette
 from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, is_scoped_around, request_of

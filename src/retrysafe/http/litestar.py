@@ -24,7 +24,7 @@ from litestar.response import Response
 from litestar.routes import BaseRoute, HTTPRoute
 
 from retrysafe.boundary import Boundary
-from retrysafe.entrypoint.door import refuse_bound_to_threads
+from retrysafe.entrypoint import refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import asgi, openapi
 from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, is_scoped_around, request_of

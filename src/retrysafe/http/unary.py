@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from retrysafe.claims.claim import Claim
-from retrysafe.entrypoint.door import enter, leave
+from retrysafe.entrypoint import enter, leave
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from retrysafe.entrypoint.handling import Function, function_of
+from retrysafe.entrypoint import Function, function_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.webhooks.deliveries import WebhookEvent
 

@@ -10,7 +10,7 @@ from typing import Any
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.decorator import fingerprint_of, refuse_unfinished
-from retrysafe.entrypoint.handling import CODEC, Function, arun_claimed, run_claimed, run_claimed_in_threads
+from retrysafe.entrypoint import CODEC, Function, arun_claimed, run_claimed, run_claimed_in_threads
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.keys import LONGEST
 from retrysafe.webhooks.deliveries import WebhookEvent

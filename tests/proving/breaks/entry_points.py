@@ -741,7 +741,7 @@ BREAKS = [
     ),
     Break(
         "a cancelled delivery leaves its sync handler behind",
-        "entrypoint/handling.py",
+        "entrypoint.py",
         "    done, cancelled = await run_to_completion(asyncio.to_thread(work))",
         "    done, cancelled = await asyncio.to_thread(work), None",
         killed_by=(f"{RECEIVER}::test_a_cancelled_delivery_comes_to_its_end_in_a_sync_handler[memory]",),
@@ -749,7 +749,7 @@ BREAKS = [
     ),
     Break(
         "a webhook's transaction that the database wants again is not run again",
-        "entrypoint/handling.py",
+        "entrypoint.py",
         "            pause = claim.restart_pause(restarts)\n            if pause is None:\n"
         "                raise\n        restarts += 1\n        time.sleep(pause)",
         "            raise",

@@ -193,7 +193,7 @@ BREAKS = [
     ),
     Break(
         "a handler that is cancelled by itself ends its consumer",
-        "entrypoint/handling.py",
+        "entrypoint.py",
         "            if is_cancelled() or not _is_cancellation(error):\n                raise\n",
         "            raise\n",
         killed_by=(f"{INBOX}::test_a_handler_that_is_cancelled_by_itself_has_failed[sqlite-handler]",),

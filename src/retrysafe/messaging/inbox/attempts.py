@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.decorator import refuse_unfinished
-from retrysafe.entrypoint.handling import CODEC, Function
+from retrysafe.entrypoint import CODEC, Function
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,

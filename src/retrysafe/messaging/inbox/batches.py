@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from retrysafe.claims.batch import Claims
 from retrysafe.claims.decorator import refuse_unfinished
-from retrysafe.entrypoint.handling import CODEC, in_thread
+from retrysafe.entrypoint import CODEC, in_thread
 from retrysafe.errors import OutcomeUnknown, RetrysafeError, RetryTransaction
 from retrysafe.messaging.inbox.attempts import HANDLED, Attempt, Settings
 from retrysafe.messaging.inbox.batch_plan import Broken, Part, Plan, plan

@@ -8,7 +8,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.sql import SqlStore
 from retrysafe.backends.sql.inbox import SqlInbox
-from retrysafe.entrypoint.handling import in_thread
+from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.asks import Steps
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from retrysafe.claims.cancellation import run_to_completion
-from retrysafe.entrypoint.handling import arun_claimed, in_thread, run_claimed
+from retrysafe.entrypoint import arun_claimed, in_thread, run_claimed
 from retrysafe.errors import RetrysafeError
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, Settings

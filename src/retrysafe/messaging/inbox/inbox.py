@@ -10,7 +10,7 @@ from retrysafe.backends import registry
 from retrysafe.backends.driver import arun, run
 from retrysafe.boundary import Boundary, exception_types
 from retrysafe.claims.context import enclosing
-from retrysafe.entrypoint.handling import function_of
+from retrysafe.entrypoint import function_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.errors import SequenceGap
 from retrysafe.messaging.inbox import procedures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from retrysafe.claims.cancellation import run_to_completion
-from retrysafe.entrypoint.handling import arun_claimed, run_claimed
+from retrysafe.entrypoint import arun_claimed, run_claimed
 from retrysafe.errors import RetrysafeError
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, Settings

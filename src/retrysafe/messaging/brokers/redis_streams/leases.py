@@ -15,7 +15,7 @@ import redis.asyncio
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
-from retrysafe.entrypoint.door import enter, leave
+from retrysafe.entrypoint import enter, leave
 from retrysafe.errors import InProgress, LeaseLost
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.outcomes import Answered

@@ -1,22 +1,27 @@
-"""Work that is handed in, inside its claim, and again if its transaction must be: for webhooks and messages alike.
+"""What every way in needs of a boundary: HTTP, webhooks and messages enter and leave their claims by this module.
 
-Twins for sync and async functions of the user's. A function that cannot be awaited runs in a thread with its claim.
+A claim is entered and left from an event loop, whichever colour the store of its boundary has: a store that serves sync
+code only (a sync engine, sessionmaker, pool or client) is asked in threads, so that sync handlers can share its
+transaction. Handlers of the user's, sync or async, run inside their claim, and again if its transaction must be; one
+that cannot be awaited runs in a thread with its claim.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.cancellation import is_cancelled, run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.decorator import is_coroutine_function, is_generator_function
-from retrysafe.entrypoint.door import enter, enter_from_threads, leave, refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.protocol.exception_groups import every
 
@@ -25,6 +30,66 @@ R = TypeVar("R")
 CODEC = JSONCodec()
 """What stores the results, which are ours: a codec of the boundary's for those of its functions may not know them."""
 CANCELLED_WITHIN = "The handler was cancelled by itself, or by something that it waited for."
+_MOST = 40
+_Threads = WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor]
+_entering: _Threads = WeakKeyDictionary()
+"""Threads for statements of claims: none is held while a claim waits for another attempt."""
+_leaving: _Threads = WeakKeyDictionary()
+"""Threads to settle in, apart from those of claims and of handlers, so that no number of either can delay an end."""
+
+
+def refuse_bound_to_threads(boundary: Boundary) -> None:
+    """Raise `ConfigurationError` for a transaction that belongs to one thread, which a loop cannot keep to."""
+    if boundary.alias is not None and boundary.effects == "transactional":
+        raise ConfigurationError(
+            f"Boundary {boundary.name!r} opens its transactions on connections of Django's, each of which belongs to "
+            "one thread; an ASGI middleware runs in none. Use retrysafe.http.django."
+        )
+
+
+async def enter(claim: Claim, boundary: Boundary) -> None:
+    """Enter the claim; one that a cancelled caller has won is given back."""
+    if boundary.serves_async:
+        await claim.__aenter__()
+        return
+    await claim.enter_by(_in_entering)
+
+
+async def enter_from_threads(claim: Claim) -> None:
+    """Enter the claim by sync code, for sync work that a thread will do: no thread is held while the claim waits."""
+    await claim.enter_by(_in_entering)
+
+
+async def leave(claim: Claim, error: BaseException | None, boundary: Boundary) -> None:
+    """Leave the claim, with what the work raised, to the end even if the caller is cancelled."""
+    kind, trace = (None, None) if error is None else (type(error), error.__traceback__)
+    if boundary.serves_async:
+        await claim.__aexit__(kind, error, trace)
+        return
+    await _in(_leaving, functools.partial(claim.__exit__, kind, error, trace))
+
+
+async def _in_entering(function: Callable[[], Any]) -> Any:
+    return await _in(_entering, function)
+
+
+async def _in(pools: _Threads, function: Callable[[], Any]) -> Any:
+    """Run a function in a thread, to its end even if the caller is cancelled."""
+    loop = asyncio.get_running_loop()
+    threads = pools.get(loop)
+    if threads is None:
+        threads = pools[loop] = ThreadPoolExecutor(_MOST, thread_name_prefix="retrysafe-claim")
+
+    async def running() -> Any:
+        return await loop.run_in_executor(threads, contextvars.copy_context().run, function)
+
+    done, cancelled = await run_to_completion(running())
+    if cancelled is not None:
+        raise cancelled
+    return done
+
+
+# ---------------------------------------------------------------- handlers inside their claim
 
 
 class Function(NamedTuple):

@@ -1,1 +1,0 @@
-"""What HTTP, webhooks and messages need of a boundary."""
