@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from docparts import ROOT, faults, twice
 from docparts.markdown import table
 from retrysafe.backends.catalogue import STORES
-from retrysafe.protocol.outcomes import Ground
+from retrysafe.protocol.outcomes import ModeKind
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, Prospect, prospects
 from retrysafe.protocol.store import Capabilities
 from tests.proving.breaks.table import all_breaks
@@ -19,15 +19,15 @@ PROOFS = ROOT / "tests/proving/proofs.json"
 MUTATION = ROOT / "tests/proving/mutation.json"
 NO_RUN = "No run of `make prove` has been recorded yet, so this page has no figures."
 
-PROMISES: dict[Ground, str] = {
-    Ground.OWN: "the work's rows, the record and the result commit together, or none of them does",
-    Ground.JOINED: "the same, in your transaction: nothing is stored until you commit",
-    Ground.KEYED: (
+PROMISES: dict[ModeKind, str] = {
+    ModeKind.OWN: "the work's rows, the record and the result commit together, or none of them does",
+    ModeKind.JOINED: "the same, in your transaction: nothing is stored until you commit",
+    ModeKind.KEYED: (
         "one result is stored and replayed; every attempt carries the same derived keys; a late attempt is fenced"
     ),
-    Ground.EXTERNAL: "the work is run again only when somebody says that it did not happen; doubt ends as *unknown*",
+    ModeKind.EXTERNAL: "the work is run again only when somebody says that it did not happen; doubt ends as *unknown*",
 }
-MODE = dict(zip(Ground, MODES, strict=True))
+MODE = dict(zip(ModeKind, MODES, strict=True))
 OF_TESTS = ("mutants", "histories: the checker")
 """Proofs of the tests: what they inject is no fault of a store, and counts as none."""
 
@@ -68,7 +68,7 @@ def promises() -> str:
 
 
 def _store(known: Capabilities, run: Run | None) -> str:
-    modes = [ground for ground in Ground if known.transactions or ground not in (Ground.OWN, Ground.JOINED)]
+    modes = [ground for ground in ModeKind if known.transactions or ground not in (ModeKind.OWN, ModeKind.JOINED)]
     rows = [(twice.NAMES[ground], PROMISES[ground], _shown(run, known.name, ground)) for ground in modes]
     refused = "" if known.transactions else '\n`effects="transactional"` is refused when the boundary is built.\n'
     settings = SETTINGS[known.name]
@@ -87,7 +87,7 @@ def _store(known: Capabilities, run: Run | None) -> str:
     )
 
 
-def _shown(run: Run | None, store: str, ground: Ground) -> str:
+def _shown(run: Run | None, store: str, ground: ModeKind) -> str:
     if run is None:
         return "no run recorded"
     proofs = [one for one in run.proofs if (one.kind, one.mode) == (store, MODE[ground])]
@@ -108,9 +108,9 @@ def _broken(broken: int) -> str:
 
 def retries() -> str:
     """What a retry gets after every way in which work can end or be met, in each mode."""
-    columns = [list(prospects(ground, "new")) for ground in Ground]
+    columns = [list(prospects(ground, "new")) for ground in ModeKind]
     rows = [(found[0].situation, *map(_answer, found)) for found in zip(*columns, strict=True)]
-    return table(("when", *(twice.NAMES[ground] for ground in Ground)), rows)
+    return table(("when", *(twice.NAMES[ground] for ground in ModeKind)), rows)
 
 
 def _answer(prospect: Prospect) -> str:

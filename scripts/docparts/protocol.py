@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from docparts.markdown import table
 from retrysafe.protocol import diagram
-from retrysafe.protocol.outcomes import OUTCOMES, Ground, Transaction, Verdict
+from retrysafe.protocol.outcomes import OUTCOMES, ModeKind, Settlement, Transaction
 from retrysafe.protocol.records import State
 from retrysafe.protocol.transitions import RULES
 
@@ -26,18 +26,18 @@ def states() -> str:
 
 def outcomes() -> str:
     """What becomes of record and transaction, for every ending of the work and every ground."""
-    head = ("how the work ended", *(ground.value for ground in Ground))
+    head = ("how the work ended", *(ground.value for ground in ModeKind))
     rows = [
-        (ending.value, *(_verdict(verdict, ground) for verdict, ground in zip(verdicts, Ground, strict=True)))
+        (ending.value, *(_verdict(verdict, ground) for verdict, ground in zip(verdicts, ModeKind, strict=True)))
         for ending, verdicts in OUTCOMES.items()
     ]
     return table(head, rows)
 
 
-def _verdict(verdict: Verdict, ground: Ground) -> str:
+def _verdict(verdict: Settlement, ground: ModeKind) -> str:
     if verdict.event is None:
         return "rolled back; no record"
     target = RULES[verdict.event].target
     assert target is not None
-    own = ground is Ground.OWN and verdict.transaction is Transaction.SAVEPOINT
+    own = ground is ModeKind.OWN and verdict.transaction is Transaction.SAVEPOINT
     return f"{'back to the savepoint, ' if own else ''}*{target.value}*"

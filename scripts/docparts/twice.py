@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from docparts.markdown import table
-from retrysafe.protocol.outcomes import Ground
+from retrysafe.protocol.outcomes import ModeKind
 
 RUNS, SAME = "runs again, with the same derived keys", "the same"
 TWICE = "**the effect may happen twice**"
 TOGETHER = "the effect is lost with its record; a retry runs again, and has it once"
 NAMES = {
-    Ground.OWN: "transactional, the boundary's own transaction",
-    Ground.JOINED: "transactional, `tx=`",
-    Ground.KEYED: "keyed",
-    Ground.EXTERNAL: "external",
+    ModeKind.OWN: "transactional, the boundary's own transaction",
+    ModeKind.JOINED: "transactional, `tx=`",
+    ModeKind.KEYED: "keyed",
+    ModeKind.EXTERNAL: "external",
 }
 
 
@@ -40,8 +40,8 @@ class Loss(NamedTuple):
 
 
 DIES = "the attempt raises, is cancelled, or dies before commit"
-BY_MODE: dict[Ground, tuple[Case, ...]] = {
-    Ground.OWN: (
+BY_MODE: dict[ModeKind, tuple[Case, ...]] = {
+    ModeKind.OWN: (
         Case(DIES, "yes, by the next caller", "rows: no, they were rolled back. **Anything else it did: yes**"),
         Case("deadlock or serialization failure", "yes, at once, up to 5 times", "rows: no. **Anything else: yes**"),
         Case(
@@ -56,7 +56,7 @@ BY_MODE: dict[Ground, tuple[Case, ...]] = {
             'no, unless a person or probe says "released"',
         ),
     ),
-    Ground.JOINED: (
+    ModeKind.JOINED: (
         Case(
             "you roll back, or your process dies before your commit",
             "yes, by the next caller",
@@ -74,7 +74,7 @@ BY_MODE: dict[Ground, tuple[Case, ...]] = {
             'no, unless a person or probe says "released"',
         ),
     ),
-    Ground.KEYED: (
+    ModeKind.KEYED: (
         Case(
             "the attempt raises or is cancelled, also *after* its effect",
             "yes: the key was released",
@@ -93,7 +93,7 @@ BY_MODE: dict[Ground, tuple[Case, ...]] = {
         ),
         Case("the result can't be encoded", "no: completed, result withheld", "no"),
     ),
-    Ground.EXTERNAL: (
+    ModeKind.EXTERNAL: (
         Case("the attempt raises, is cancelled, or dies", "no: *unknown*", "no"),
         Case("it said `not_executed()` and raises", "yes", "**yes, if that was not true**"),
         Case(
@@ -236,7 +236,7 @@ def by_mode() -> str:
     return "\n".join(f"### {name[0].upper()}{name[1:]}\n\n{of_mode(ground)}" for ground, name in NAMES.items())
 
 
-def of_mode(ground: Ground) -> str:
+def of_mode(ground: ModeKind) -> str:
     """What can happen to an attempt in one mode."""
     return table(("what happens", "code runs again?", "effect twice?"), BY_MODE[ground])
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from retrysafe import Boundary, ConfigurationError, InProgress, current, wait
+from retrysafe import Boundary, ConfigurationError, InProgress, current, entrypoint, wait
 from retrysafe.backends.registry import connect
 from retrysafe.http.asgi import IdempotencyMiddleware
 from tests.django.aliases import add_alias, remove_alias
@@ -112,7 +112,7 @@ async def quick(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def test_r34_those_who_wait_hold_no_threads(engine: sqlalchemy.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_MOST", 2)
+    monkeypatch.setattr(entrypoint, "_MOST", 2)
     app, seen = Slow(), Recorder()
     boundary = Boundary("sync", store=engine, concurrency=wait(30), observers=[seen])
     middleware = IdempotencyMiddleware(app, boundary)
