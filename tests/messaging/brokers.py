@@ -53,7 +53,7 @@ class Bench:
         """One after the other, so that the order is that of the list."""
         for envelope in envelopes:
             (published,) = await self.publisher.publish([envelope])
-            assert published.reception in (PublishStatus.ACKED, PublishStatus.DUPLICATE), published
+            assert published.status in (PublishStatus.ACKED, PublishStatus.DUPLICATE), published
 
     async def clean(self) -> None:
         raise NotImplementedError

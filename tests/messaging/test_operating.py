@@ -38,7 +38,7 @@ from tests.faults.helpers import DEADLINE, Told, auntil, until
 from tests.stores.ageing import mysql_connection
 
 ACKED = PublishResult(PublishStatus.ACKED)
-TABLES = ("", "_troubles", "_dead", "_published", "_paused", "_relays")
+TABLES = ("", "_attempts", "_dead", "_published", "_paused", "_relays")
 
 
 class Place:

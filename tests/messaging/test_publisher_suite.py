@@ -166,7 +166,7 @@ class StallsWithAnother(Wrong):
 class BlamesAllForASize(Wrong):
     async def publish(self, *envelopes: Any) -> Any:
         said = await super().publish(*envelopes)
-        if len(envelopes) == 1 and any(one.reception is PublishStatus.REJECTED for one in said):
+        if len(envelopes) == 1 and any(one.status is PublishStatus.REJECTED for one in said):
             return [PublishResult(PublishStatus.REJECTED, "too large")] * len(said)
         return said
 

@@ -59,7 +59,7 @@ async def empty(shop: Shop) -> None:
     """A server is shared with tests before."""
     Outbox(shop.store, source="/shop")  # makes the tables of a SQLite file
     async with shop.transaction() as tx:
-        for table in ("", "_troubles", "_dead", "_published", "_paused", "_relays"):
+        for table in ("", "_attempts", "_dead", "_published", "_paused", "_relays"):
             answer = shop.execute(tx, f"DELETE FROM retrysafe_outbox{table}")
             if hasattr(answer, "__await__"):
                 await answer

@@ -163,7 +163,7 @@ def test_it(retrysafe_store):
             pass
 
     loop.run_until_complete(body())
-    left.append(boundary._terms.backend)
+    left.append(boundary._settings.backend)
     assert any("retrysafe" in thread.name for thread in threading.enumerate())
 
 def test_afterwards():
@@ -271,7 +271,7 @@ def test_the_boundaries_that_a_test_makes_are_closed(runs: Runs) -> None:
 
         def test_afterwards():
             for one in made:
-                assert not (one._terms.backend._clients or one._terms.backend._aclients)
+                assert not (one._settings.backend._clients or one._terms.backend._aclients)
                 with pytest.raises(ConfigurationError, match="has been closed"):
                     one.claim("K")
             loop.close()

@@ -116,28 +116,28 @@ def judge(
 ) -> PublishOutcome:
     """What follows for each message of a wave from how the broker took it; ``chances`` are random in [0, 1)."""
     verdict = nothing_yet()
-    for queued, (reception, said, pause), chance in zip(wave, published, chances, strict=False):
+    for queued, (status, said, pause), chance in zip(wave, published, chances, strict=False):
         error = told(said)
-        if reception in (PublishStatus.ACKED, PublishStatus.DUPLICATE):
+        if status in (PublishStatus.ACKED, PublishStatus.DUPLICATE):
             verdict.gone.append(queued)
             continue
-        if reception is PublishStatus.UNAVAILABLE:
+        if status is PublishStatus.UNAVAILABLE:
             verdict.withdrawn.append(queued)
             verdict.away.append(error)
             continue
-        if reception is PublishStatus.STALLED:
+        if status is PublishStatus.STALLED:
             verdict.stalled.append(queued)
             verdict.withdrawn.append(queued)
             continue
-        if reception is PublishStatus.POSTPONED:
+        if status is PublishStatus.POSTPONED:
             verdict.delayed.append(Delay(queued, bounded_pause(pause), error, counted=False))
             continue
-        spent = reception is PublishStatus.RETRYABLE and queued.finished + 1 >= rules.max_attempts
-        if reception is PublishStatus.REJECTED or spent:
+        spent = status is PublishStatus.RETRYABLE and queued.finished + 1 >= rules.max_attempts
+        if status is PublishStatus.REJECTED or spent:
             _give_up(verdict, queued, error, rules)
             continue
         rest = max(bounded_pause(pause), rules.backoff.delay(queued.finished, chance))
-        verdict.delayed.append(Delay(queued, rest, error, counted=reception is not PublishStatus.UNKNOWN))
+        verdict.delayed.append(Delay(queued, rest, error, counted=status is not PublishStatus.UNKNOWN))
     return verdict
 
 

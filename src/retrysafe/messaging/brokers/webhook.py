@@ -83,8 +83,8 @@ class _Desk(Generic[A]):
         try:
             endpoint = self._endpoint_of(envelope)
             if endpoint is None:
-                reception = PublishStatus.STALLED if self.by_topic else PublishStatus.REJECTED
-                return PublishResult(reception, f"no endpoint takes {envelope.topic!r}")
+                status = PublishStatus.STALLED if self.by_topic else PublishStatus.REJECTED
+                return PublishResult(status, f"no endpoint takes {envelope.topic!r}")
             message = Message(envelope.id, envelope.payload)
             addressed = replace(endpoint, headers={**endpoint.headers, **_fields(envelope)})
         except ConfigurationError as error:
@@ -128,8 +128,8 @@ class _Desk(Generic[A]):
 
     def _postponed(self, where: str) -> PublishResult:
         """A message that waits for an endpoint: one that is busy, or one that does not answer at all."""
-        reception = PublishStatus.STALLED if where in self._hanging else PublishStatus.POSTPONED
-        return PublishResult(reception, _UNDER_WAY, self.patience)
+        status = PublishStatus.STALLED if where in self._hanging else PublishStatus.POSTPONED
+        return PublishResult(status, _UNDER_WAY, self.patience)
 
     def _endpoint_of(self, envelope: Envelope) -> Endpoint | None:
         if isinstance(self._endpoints, Mapping):
