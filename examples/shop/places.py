@@ -9,9 +9,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from retrysafe.messaging import Handler, Subscription
+from retrysafe.messaging import Handler, Relay, Subscription
 from retrysafe.messaging.brokers.base import AsyncPublisher, Consumer
-from retrysafe.messaging.relay.relay import Relay
 
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "shop-data"))
 BROKER = os.environ.get("SHOP_BROKER", "")  # "redis://…", "amqp://…", or nothing: then a SQLite file is the broker
