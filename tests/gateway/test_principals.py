@@ -205,7 +205,7 @@ class Issuer:
     def __init__(self) -> None:
         self.keys: dict[str, Any] = {"a": PRIVATE}
         self.asked = 0
-        self.status = 200
+        self.status, self.more = 200, ""
         self.came, self.hangs = threading.Event(), threading.Event()
         self.hangs.set()
         issuer = self
@@ -215,7 +215,8 @@ class Issuer:
                 issuer.asked += 1
                 issuer.came.set()
                 issuer.hangs.wait(60)
-                body = json.dumps({"keys": [issuer.published(kid) for kid in issuer.keys]}).encode()
+                document = {"keys": [issuer.published(kid) for kid in issuer.keys], "more": issuer.more}
+                body = json.dumps(document).encode()
                 self.send_response(issuer.status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -299,6 +300,19 @@ async def test_while_an_issuer_was_never_reached_nobody_is_guessed(issuer: Issue
             assert refused.value.code == "identity-unavailable"
         assert issuer.asked == 1, "it is left alone for a moment"
         issuer.status = 200
+        now.seconds += PAUSE_AFTER_FAILURE
+        assert await finder(bearer(issuer.token("a"))) == "ann"
+
+
+async def test_a_document_of_keys_that_never_ends_is_not_kept(issuer: Issuer) -> None:
+    now = Now()
+    async with aiohttp.ClientSession() as session:
+        published = PublishedKeys(issuer.url, session, clock=now)
+        finder = TokenFinder(Claims(("RS256",), jwks_url=issuer.url), published)
+        issuer.more = "x" * (1 << 20)
+        with pytest.raises(Refusal, match="identity-unavailable"):
+            await finder(bearer(issuer.token("a")))
+        issuer.more = ""
         now.seconds += PAUSE_AFTER_FAILURE
         assert await finder(bearer(issuer.token("a"))) == "ann"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -25,6 +26,8 @@ PAUSE_AFTER_FAILURE = 1.0
 """Seconds for which nobody asks again, and who would have to wait is refused, after a question without an answer."""
 _UNREADABLE = (aiohttp.ClientError, OSError, ValueError, TypeError, AttributeError, jwt.PyJWTError)
 _PATIENCE = aiohttp.ClientTimeout(total=5)
+_MOST = 1 << 20
+"""Bytes of a document of keys; an issuer publishes a few thousand."""
 
 
 def finder_of(principal: Principal | None, session: aiohttp.ClientSession) -> Finder | None:
@@ -142,7 +145,7 @@ class PublishedKeys:
         try:
             async with self._session.get(self._url, timeout=_PATIENCE) as response:
                 response.raise_for_status()
-                keys = jwt.PyJWKSet.from_dict(await response.json(content_type=None)).keys
+                keys = jwt.PyJWKSet.from_dict(json.loads(await _bounded(response))).keys
         except _UNREADABLE as error:
             level = logging.WARNING if self._keys else logging.ERROR
             logger().log(level, "The keys at %s could not be read: %r", self._url, error)
@@ -153,6 +156,16 @@ class PublishedKeys:
             self._next = self._loaded + PAUSE
         finally:
             self._asking = None
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    """The body; raises `ValueError` for one that is larger than any set of keys."""
+    body = b""
+    async for chunk in response.content.iter_chunked(1 << 16):
+        body += chunk
+        if len(body) > _MOST:
+            raise ValueError(f"the document has more than {_MOST} bytes")
+    return body
 
 
 def _only(scope: Scope, name: bytes) -> str:

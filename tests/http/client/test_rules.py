@@ -476,6 +476,9 @@ def test_c16_redirects_have_an_end(make: Make, server: Server) -> None:
 
 
 SECRETS = {
+    "X_Internal_Auth": "s3cret",
+    "X_User_Password": "s3cret",
+    "X_Jwt_Assertion": "s3cret",
     "X_Api_Key": "s",
     "X_Vault_Token": "s",
     "Ocp_Apim_Subscription_Key": "s",

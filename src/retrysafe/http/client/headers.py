@@ -26,7 +26,10 @@ SECRETS = frozenset(
     }
 )
 """Headers that hold credentials, by their usual names in lower case: no other origin and no journal gets them."""
-_TELLING = ("token", "key", "secret", "session", "signature")
+_TELLING = (
+    *("token", "key", "secret", "session", "signature", "password", "credential", "jwt"),
+    *("auth-", "-auth", "authoriz", "authentic"),
+)
 OF_THE_LIBRARY = frozenset({"authorization", "cookie", "proxy-authorization"})
 """Credentials that client libraries know: they take them from a redirect to another origin, and add that one's own."""
 
@@ -34,7 +37,8 @@ OF_THE_LIBRARY = frozenset({"authorization", "cookie", "proxy-authorization"})
 def secrets_among(names: Iterable[str], further: Iterable[str] = ()) -> frozenset[str]:
     """The headers of a request that hold credentials, in lower case.
 
-    Those of `SECRETS` and ``further``, and every one whose name says token, key, secret, session or signature.
+    Those of `SECRETS` and ``further``, and every one whose name says such a thing: token, key,
+    secret, session, signature, password, credential, JWT, auth, authorization or authentication.
     """
     known = SECRETS.union(further)
     lowered = {name.lower() for name in names}

@@ -49,8 +49,9 @@ class Journal:
         scope: whose requests these are. Give each tenant or account one of its own: what is resumed is sent with the
             credentials of the client that resumes it.
         secrets: names of further headers that hold credentials and are never written. Authorization, Cookie and
-            Proxy-Authorization never are, nor is a header whose name says token, key, secret, session or signature, nor
-            the user and password of a URL. What else a URL or a body holds, is written.
+            Proxy-Authorization never are, nor is a header whose name says token, key, secret, session, signature,
+            password, credential or auth, nor the user and password of a URL. What else a URL or a body holds, is
+            written.
 
     The file must be on a disk of this machine. Raises `JournalUnavailable` when it cannot be used.
     """
