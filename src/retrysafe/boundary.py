@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims import key_spaces
-from retrysafe.claims.batch import Claims
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import CheckedCodec, JSONCodec, encode_failure
 from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, wrap
 from retrysafe.claims.encryption import Bound, Keyring, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
-from retrysafe.claims.outcome import encode_result, is_permanent
+from retrysafe.claims.outcome import encode_result
 from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, reject
+from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import keys
 from retrysafe.protocol.asks import Steps
@@ -25,12 +24,10 @@ from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import (
-    ClaimRequest,
     Clocks,
     Concurrency,
     Duration,
     Effects,
-    Fingerprint,
     Key,
     OnExpired,
     OnMissing,
@@ -121,16 +118,8 @@ class Boundary:
         _check_kinds(quota, encryption)
         _check_quota(quota, clocks, backend)
         clocks = clocks._replace(margin=backend.store.capabilities.margin)
-        self.closed = False
-        """Whether it claims nothing any more."""
-        self.shared = shared
-        """Whether others of its name are to claim the same keys."""
-        self.origin = key_spaces.origin_of_caller(1)
-        """Where in the code it was built."""
-        self.owners: dict[str, key_spaces.Owner] = {}
-        """Who claims keys under each operation."""
         self._guarded: dict[str, Guarded] = {}
-        self._settings = BoundarySettings(
+        self._settings = settings = BoundarySettings(
             name=name,
             backend=backend,
             clocks=clocks,
@@ -149,9 +138,8 @@ class Boundary:
             encryption=encryption,
             quota=quota,
         )
-        self._entry = self._settings
-        """The same for the entry point that claimed last."""
-        key_spaces.enter(self)
+        self.entrypoint = EntryPoint(settings, shared=shared, origin=key_spaces.origin_of_caller(1))
+        """What HTTP, webhooks, messages and other ways in need of it."""
         backend.users += 1
         backend.boundaries.add(name)
 
@@ -166,92 +154,14 @@ class Boundary:
         return self._settings.effects
 
     @property
-    def patience(self) -> float:
-        """Seconds for which a simultaneous duplicate waits at most."""
-        concurrency = self._settings.concurrency
-        return concurrency.seconds if isinstance(concurrency, Wait) else 0.0
-
-    @property
-    def largest_result(self) -> int | None:
-        """How many bytes of a result the store can keep; None when there is no limit of its own."""
-        return self._settings.largest_result
-
-    @property
-    def address(self) -> str:
-        """Where the store is, without a password."""
-        return self._settings.backend.address
-
-    @property
     def window(self) -> float:
         """Seconds for which a retry is recognised."""
-        return self._settings.clocks.window / 1e6
-
-    @property
-    def serves_async(self) -> bool:
-        """Whether the store can be asked on an event loop; if not, it is asked in threads there."""
-        return self._settings.backend.serves_async
-
-    @property
-    def alias(self) -> str | None:
-        """The alias in Django's ``DATABASES`` that the store is; its transactions belong to the thread that began them.
-
-        None for every other store.
-        """
-        return self._settings.backend.alias
-
-    @property
-    def backend(self) -> Backend:
-        """The store with its clients, for entry points that keep more in it than records."""
-        return self._settings.backend
-
-    def agreed(self) -> Mapping[str, object]:
-        """The settings that boundaries of one name must have in common unless they are ``shared``, by name."""
-        terms = self._settings
-        return {
-            "effects": terms.effects,
-            "window": terms.clocks.window,
-            "memory": terms.clocks.memory,
-            "on_expired": terms.on_expired,
-            "secret": terms.secret,
-        }
-
-    def restarts(self, error: BaseException) -> bool:
-        """Whether ``error`` means that the database wants the whole transaction again."""
-        return self._settings.backend.restarts(error)
-
-    def is_permanent(self, error: BaseException) -> bool:
-        """Whether an error of the work is stored and replayed as a failure, by its type."""
-        return is_permanent(error, self._settings)
-
-    def tenant(self) -> str:
-        """The scope of claims that name none."""
-        return self._settings.scope_of(None)
-
-    def dropped_by(self, outer: Boundary) -> list[str]:
-        """Names of the arguments that would be ignored if ``outer`` kept a record in this boundary's place."""
-        ours, theirs = self._settings, outer._settings
-        compared = [
-            "clocks",
-            "concurrency",
-            "effects",
-            "probe",
-            "permanent",
-            "on_expired",
-            "encryption",
-            "quota",
-            "secret",
-        ]
-        if ours.scope is not None:
-            compared.append("scope")
-        dropped = [name for name in compared if getattr(ours, name) != getattr(theirs, name)]
-        if ours.effects == "transactional" and ours.backend is not theirs.backend:
-            dropped.append("store")
-        return dropped
+        return self.entrypoint.window
 
     def __repr__(self) -> str:
         terms = self._settings
         return (
-            f"Boundary({terms.name!r}, store={self.address!r}, window={terms.clocks.window / 1e6:g} s, "
+            f"Boundary({terms.name!r}, store={terms.backend.address!r}, window={terms.clocks.window / 1e6:g} s, "
             f"concurrency={terms.concurrency!r}, effects={terms.effects!r})"
         )
 
@@ -275,7 +185,7 @@ class Boundary:
         wrong with the transaction itself, and everything else, shows on entering.
         """
         print_ = UNCHECKED if payload is ... else fingerprint_of(payload)
-        return self.open(key, operation=operation or self.name, fingerprint=print_, scope=scope, tx=tx)
+        return self.entrypoint.open(key, operation=operation or self.name, fingerprint=print_, scope=scope, tx=tx)
 
     def once(
         self,
@@ -304,9 +214,9 @@ class Boundary:
             named = operation or key_spaces.default_operation(function)
             heir = self._inherit if operation is None and key_spaces.is_method(function) else None
             given = operation is not None
-            guarded = Guarded(self._settings, self.open, function, key, payload, named, heir, named=given)
+            guarded = Guarded(self._settings, self.entrypoint.open, function, key, payload, named, heir, named=given)
             wrapped: Callable[P, R] = wrap(guarded)
-            self.take_operation(named, function, shared=shared)
+            self.entrypoint.take_operation(named, function, shared=shared)
             self._guarded.setdefault(named, guarded)
             return wrapped
 
@@ -316,94 +226,9 @@ class Boundary:
         """The operation of a method without a named one in a class that may inherit it."""
         named = key_spaces.operation_in(kind, guarded.function, guarded.operation)
         if named != guarded.operation:
-            self.take_operation(named, kind)
+            self.entrypoint.take_operation(named, kind)
             self._guarded.setdefault(named, guarded)
         return named
-
-    def open(
-        self,
-        key: Key | None,
-        *,
-        operation: str,
-        fingerprint: bytes | Fingerprint,
-        scope: str | None = None,
-        tx: Any = None,
-        annotation: Any = None,
-        codec: Codec | None = None,
-    ) -> Claim:
-        """`claim` for entry points: with a fingerprint of their own making, and a codec for results of their kind.
-
-        The codec is the boundary's unless one is given; ``annotation`` is handed to it.
-        """
-        terms = self._settings if codec is None else self._with(codec)
-        if self.closed:
-            raise ConfigurationError(f"Boundary {self.name!r} has been closed.")
-        if tx is not None and terms.effects != "transactional":
-            raise ConfigurationError(
-                f"tx= needs effects='transactional'; boundary {self.name!r} has {terms.effects!r}."
-            )
-        text = terms.key(key)
-        keys.check_name(operation, "operation")
-        if text is None:
-            return Claim(terms, None, operation)
-        want = self._want(text, operation, fingerprint, scope)
-        return Claim(terms, want, operation, tx, annotation)
-
-    def open_many(self, keys_: Sequence[tuple[str, bytes]], *, operation: str, codec: Codec) -> Claims:
-        """`open` for several keys and fingerprints at once, in one transaction of the boundary's own."""
-        return Claims(self._with(codec), [self._want(key, operation, print_) for key, print_ in keys_], operation)
-
-    @property
-    def opens_many(self) -> bool:
-        """Whether `open_many` can be used: in transactions, on a store that can, with nothing to count or encrypt."""
-        terms = self._settings
-        plain = terms.quota is None and terms.encryption is None and terms.backend.near is None
-        return plain and terms.effects == "transactional" and getattr(terms.backend.store, "CLAIMS_MANY", False)
-
-    def lookup(self, key: Key, *, operation: str) -> bytes:
-        """The key under which the record of a claim with this key is stored."""
-        return keys.lookup(self._settings.secret, self.name, self.tenant(), operation, keys.parse(key))
-
-    def _want(
-        self, key: str, operation: str, fingerprint: bytes | Fingerprint, scope: str | None = None
-    ) -> ClaimRequest:
-        """What an attempt at a key asks for."""
-        terms = self._settings
-        scope_text = terms.scope_of(scope)
-        print_ = fingerprint if isinstance(fingerprint, Fingerprint) else Fingerprint(fingerprint)
-        return ClaimRequest(
-            key=keys.lookup(terms.secret, terms.name, scope_text, operation, key),
-            boundary=terms.name,
-            scope=scope_text,
-            operation=operation,
-            fingerprint=print_.stored,
-            older_fingerprint=print_.older,
-            attempt=os.urandom(16).hex(),
-            effects=terms.effects,
-            clocks=terms.clocks,
-            on_expired=terms.on_expired,
-            quota=None if terms.quota is None else terms.quota.allowance(terms.name, scope_text),
-        )
-
-    def take_operation(self, operation: str, owner: object, *, origin: Any = None, shared: bool = False) -> str:
-        """Let ``owner``, a function or another entry point, claim keys under an operation.
-
-        Raises `ConfigurationError` when another one of this process does, unless both say that it is ``shared``.
-        """
-        keys.check_name(operation, "operation")
-        key_spaces.take(self, operation, key_spaces.Owner(owner, origin or key_spaces.origin_of(owner), shared))
-        return operation
-
-    def emit(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:
-        """Tell the observers, as an entry point does, of something that came to no claim, or outlives it."""
-        self._settings.emit(name, operation, key, "", fields)
-
-    def _with(self, codec: Codec) -> BoundarySettings:
-        """The terms with the codec of an entry point, which is the same one for every claim."""
-        terms = self._entry
-        if terms.codec is not codec:
-            terms = self._entry = self._settings._replace(codec=codec)
-        return terms
 
     # ------------------------------------------------------------ settling doubt
 
@@ -485,9 +310,9 @@ class Boundary:
             await self._settings.backend.aclose()
 
     def _leave(self) -> bool:
-        if self.closed:
+        if self.entrypoint.closed:
             return False
-        self.closed = True
+        self.entrypoint.closed = True
         return registry.leave(self._settings.backend)
 
 

@@ -11,19 +11,27 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from retrysafe.boundary import Boundary
+from retrysafe.backends.backend import Backend
+from retrysafe.claims import key_spaces
+from retrysafe.claims.batch import Claims
 from retrysafe.claims.cancellation import is_cancelled, run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.decorator import is_coroutine_function, is_generator_function
+from retrysafe.claims.outcome import is_permanent
+from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, RetryTransaction
+from retrysafe.protocol import keys
+from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.exception_groups import every
+from retrysafe.protocol.records import ClaimRequest, Effects, Fingerprint, Key, Wait
 
 R = TypeVar("R")
 
@@ -38,35 +46,297 @@ _leaving: _Threads = WeakKeyDictionary()
 """Threads to settle in, apart from those of claims and of handlers, so that no number of either can delay an end."""
 
 
-def refuse_bound_to_threads(boundary: Boundary) -> None:
-    """Raise `ConfigurationError` for a transaction that belongs to one thread, which a loop cannot keep to."""
-    if boundary.alias is not None and boundary.effects == "transactional":
-        raise ConfigurationError(
-            f"Boundary {boundary.name!r} opens its transactions on connections of Django's, each of which belongs to "
-            "one thread; an ASGI middleware runs in none. Use retrysafe.http.django."
+class EntryPoint:
+    """What a way in needs of a boundary: HTTP, webhooks, messages, and whatever else brings work.
+
+    A boundary has one, as ``boundary.entrypoint``. A way in names the operation that it claims keys under
+    (`take_operation`), opens a claim for each piece of work (`open`), runs a handler in it (`run`, `arun`,
+    `run_in_threads`) or enters and leaves it itself (`enter`, `leave`), and tells observers what came to no claim
+    (`emit`).
+    """
+
+    def __init__(self, settings: BoundarySettings, *, shared: bool, origin: key_spaces.Origin) -> None:
+        self.settings = settings
+        self.closed = False
+        """Whether its boundary claims nothing any more."""
+        self.shared = shared
+        """Whether other boundaries of its name are to claim the same keys."""
+        self.origin = origin
+        """Where in the code the boundary was built."""
+        self.owners: dict[str, key_spaces.Owner] = {}
+        """Who claims keys under each operation."""
+        self._with_codec = settings
+        """The settings with the codec of the way in that claimed last."""
+        key_spaces.enter(self)
+
+    @property
+    def name(self) -> str:
+        """The boundary's name."""
+        return self.settings.name
+
+    @property
+    def effects(self) -> Effects:
+        """Which effects the boundary covers."""
+        return self.settings.effects
+
+    @property
+    def window(self) -> float:
+        """Seconds for which a retry is recognised."""
+        return self.settings.clocks.window / 1e6
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a simultaneous duplicate waits at most."""
+        concurrency = self.settings.concurrency
+        return concurrency.seconds if isinstance(concurrency, Wait) else 0.0
+
+    @property
+    def largest_result(self) -> int | None:
+        """How many bytes of a result the store can keep; None when there is no limit of its own."""
+        return self.settings.largest_result
+
+    @property
+    def address(self) -> str:
+        """Where the store is, without a password."""
+        return self.settings.backend.address
+
+    @property
+    def serves_async(self) -> bool:
+        """Whether the store can be asked on an event loop; if not, it is asked in threads there."""
+        return self.settings.backend.serves_async
+
+    @property
+    def alias(self) -> str | None:
+        """The alias in Django's ``DATABASES`` that the store is; its transactions belong to the thread that began them.
+
+        None for every other store.
+        """
+        return self.settings.backend.alias
+
+    @property
+    def backend(self) -> Backend:
+        """The store with its clients, for entry points that keep more in it than records."""
+        return self.settings.backend
+
+    def agreed(self) -> Mapping[str, object]:
+        """The settings that boundaries of one name must have in common unless they are ``shared``, by name."""
+        terms = self.settings
+        return {
+            "effects": terms.effects,
+            "window": terms.clocks.window,
+            "memory": terms.clocks.memory,
+            "on_expired": terms.on_expired,
+            "secret": terms.secret,
+        }
+
+    def restarts(self, error: BaseException) -> bool:
+        """Whether ``error`` means that the database wants the whole transaction again."""
+        return self.settings.backend.restarts(error)
+
+    def is_permanent(self, error: BaseException) -> bool:
+        """Whether an error of the work is stored and replayed as a failure, by its type."""
+        return is_permanent(error, self.settings)
+
+    def tenant(self) -> str:
+        """The scope of claims that name none."""
+        return self.settings.scope_of(None)
+
+    def dropped_by(self, outer: EntryPoint) -> list[str]:
+        """Names of the arguments that would be ignored if ``outer`` kept a record in this boundary's place."""
+        ours, theirs = self.settings, outer.settings
+        compared = [
+            "clocks",
+            "concurrency",
+            "effects",
+            "probe",
+            "permanent",
+            "on_expired",
+            "encryption",
+            "quota",
+            "secret",
+        ]
+        if ours.scope is not None:
+            compared.append("scope")
+        dropped = [name for name in compared if getattr(ours, name) != getattr(theirs, name)]
+        if ours.effects == "transactional" and ours.backend is not theirs.backend:
+            dropped.append("store")
+        return dropped
+
+    def open(
+        self,
+        key: Key | None,
+        *,
+        operation: str,
+        fingerprint: bytes | Fingerprint,
+        scope: str | None = None,
+        tx: Any = None,
+        annotation: Any = None,
+        codec: Codec | None = None,
+    ) -> Claim:
+        """`claim` for entry points: with a fingerprint of their own making, and a codec for results of their kind.
+
+        The codec is the boundary's unless one is given; ``annotation`` is handed to it.
+        """
+        terms = self.settings if codec is None else self._with(codec)
+        if self.closed:
+            raise ConfigurationError(f"Boundary {self.name!r} has been closed.")
+        if tx is not None and terms.effects != "transactional":
+            raise ConfigurationError(
+                f"tx= needs effects='transactional'; boundary {self.name!r} has {terms.effects!r}."
+            )
+        text = terms.key(key)
+        keys.check_name(operation, "operation")
+        if text is None:
+            return Claim(terms, None, operation)
+        want = self._want(text, operation, fingerprint, scope)
+        return Claim(terms, want, operation, tx, annotation)
+
+    def open_many(self, keys_: Sequence[tuple[str, bytes]], *, operation: str, codec: Codec) -> Claims:
+        """`open` for several keys and fingerprints at once, in one transaction of the boundary's own."""
+        return Claims(self._with(codec), [self._want(key, operation, print_) for key, print_ in keys_], operation)
+
+    @property
+    def opens_many(self) -> bool:
+        """Whether `open_many` can be used: in transactions, on a store that can, with nothing to count or encrypt."""
+        terms = self.settings
+        plain = terms.quota is None and terms.encryption is None and terms.backend.near is None
+        return plain and terms.effects == "transactional" and getattr(terms.backend.store, "CLAIMS_MANY", False)
+
+    def lookup(self, key: Key, *, operation: str) -> bytes:
+        """The key under which the record of a claim with this key is stored."""
+        return keys.lookup(self.settings.secret, self.name, self.tenant(), operation, keys.parse(key))
+
+    def _want(
+        self, key: str, operation: str, fingerprint: bytes | Fingerprint, scope: str | None = None
+    ) -> ClaimRequest:
+        """What an attempt at a key asks for."""
+        terms = self.settings
+        scope_text = terms.scope_of(scope)
+        print_ = fingerprint if isinstance(fingerprint, Fingerprint) else Fingerprint(fingerprint)
+        return ClaimRequest(
+            key=keys.lookup(terms.secret, terms.name, scope_text, operation, key),
+            boundary=terms.name,
+            scope=scope_text,
+            operation=operation,
+            fingerprint=print_.stored,
+            older_fingerprint=print_.older,
+            attempt=os.urandom(16).hex(),
+            effects=terms.effects,
+            clocks=terms.clocks,
+            on_expired=terms.on_expired,
+            quota=None if terms.quota is None else terms.quota.allowance(terms.name, scope_text),
         )
 
+    def take_operation(self, operation: str, owner: object, *, origin: Any = None, shared: bool = False) -> str:
+        """Let ``owner``, a function or another entry point, claim keys under an operation.
 
-async def enter(claim: Claim, boundary: Boundary) -> None:
-    """Enter the claim; one that a cancelled caller has won is given back."""
-    if boundary.serves_async:
-        await claim.__aenter__()
-        return
-    await claim.enter_by(_in_entering)
+        Raises `ConfigurationError` when another one of this process does, unless both say that it is ``shared``.
+        """
+        keys.check_name(operation, "operation")
+        key_spaces.take(self, operation, key_spaces.Owner(owner, origin or key_spaces.origin_of(owner), shared))
+        return operation
 
+    def emit(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:
+        """Tell the observers, as an entry point does, of something that came to no claim, or outlives it."""
+        self.settings.emit(name, operation, key, "", fields)
 
-async def enter_from_threads(claim: Claim) -> None:
-    """Enter the claim by sync code, for sync work that a thread will do: no thread is held while the claim waits."""
-    await claim.enter_by(_in_entering)
+    def _with(self, codec: Codec) -> BoundarySettings:
+        """The terms with the codec of an entry point, which is the same one for every claim."""
+        terms = self._with_codec
+        if terms.codec is not codec:
+            terms = self._with_codec = self.settings._replace(codec=codec)
+        return terms
 
+    # ------------------------------------------------------------ entering and leaving
 
-async def leave(claim: Claim, error: BaseException | None, boundary: Boundary) -> None:
-    """Leave the claim, with what the work raised, to the end even if the caller is cancelled."""
-    kind, trace = (None, None) if error is None else (type(error), error.__traceback__)
-    if boundary.serves_async:
-        await claim.__aexit__(kind, error, trace)
-        return
-    await _in(_leaving, functools.partial(claim.__exit__, kind, error, trace))
+    def refuse_bound_to_threads(self) -> None:
+        """Raise `ConfigurationError` for a transaction that belongs to one thread, which a loop cannot keep to."""
+        if self.alias is not None and self.effects == "transactional":
+            raise ConfigurationError(
+                f"Boundary {self.name!r} opens its transactions on connections of Django's, each of which belongs to "
+                "one thread; an ASGI middleware runs in none. Use retrysafe.http.django."
+            )
+
+    async def enter(self, claim: Claim) -> None:
+        """Enter the claim from an event loop; one that a cancelled caller has won is given back."""
+        if self.serves_async:
+            await claim.__aenter__()
+            return
+        await claim.enter_by(_in_entering)
+
+    async def leave(self, claim: Claim, error: BaseException | None) -> None:
+        """Leave the claim, with what the work raised, to the end even if the caller is cancelled."""
+        kind, trace = (None, None) if error is None else (type(error), error.__traceback__)
+        if self.serves_async:
+            await claim.__aexit__(kind, error, trace)
+            return
+        await _in(_leaving, functools.partial(claim.__exit__, kind, error, trace))
+
+    # ------------------------------------------------------------ handlers inside their claim
+
+    def run(self, make: Callable[[], Claim], work: Callable[[Claim], None]) -> Claim:
+        """Enter a claim, do the work unless it is a replay, and leave it; again if the database wants that."""
+        restarts = 0
+        while True:
+            claim = make()
+            try:
+                with claim:
+                    if not claim.replayed:
+                        work(claim)
+                return claim
+            except RetryTransaction:
+                pause = claim.restart_pause(restarts)
+                if pause is None:
+                    raise
+            restarts += 1
+            time.sleep(pause)
+
+    async def arun(self, make: Callable[[], Claim], work: Callable[[Claim], Awaitable[None]]) -> Claim:
+        """`run` on an event loop, whichever colour the store has."""
+        self.refuse_bound_to_threads()
+        restarts = 0
+        while True:
+            claim = make()
+            try:
+                await self.enter(claim)
+                await self._work_and_leave(claim, work)
+                return claim
+            except RetryTransaction:
+                pause = claim.restart_pause(restarts)
+                if pause is None:
+                    raise
+            restarts += 1
+            await asyncio.sleep(pause)
+
+    async def run_in_threads(self, make: Callable[[], Claim], work: Callable[[Claim], None]) -> Claim:
+        """`run` for an event loop: the work is done in a thread, and none is held while its claim waits.
+
+        Connections of Django belong to one thread: with these, the key is waited for in the thread of the work.
+        """
+        if self.alias is not None:
+            return await in_thread(lambda: self.run(make, work))
+        restarts = 0
+        while True:
+            claim = make()
+            try:
+                await claim.enter_by(_in_entering)
+                await in_thread(functools.partial(_work_entered, claim, work))
+                return claim
+            except RetryTransaction:
+                pause = claim.restart_pause(restarts)
+                if pause is None:
+                    raise
+            restarts += 1
+            await asyncio.sleep(pause)
+
+    async def _work_and_leave(self, claim: Claim, work: Callable[[Claim], Awaitable[None]]) -> None:
+        try:
+            if not claim.replayed:
+                await work(claim)
+        except BaseException as error:
+            await self.leave(claim, error)
+            raise
+        await self.leave(claim, None)
 
 
 async def _in_entering(function: Callable[[], Any]) -> Any:
@@ -134,66 +404,6 @@ def function_of(function: Callable[..., Any], parse: Callable[[Any], Any] | None
     return Function(function, parse, is_coroutine_function(function))
 
 
-def run_claimed(make: Callable[[], Claim], work: Callable[[Claim], None]) -> Claim:
-    """Enter a claim, do the work unless it is a replay, and leave it; all of it again if the database wants that."""
-    restarts = 0
-    while True:
-        claim = make()
-        try:
-            with claim:
-                if not claim.replayed:
-                    work(claim)
-            return claim
-        except RetryTransaction:
-            pause = claim.restart_pause(restarts)
-            if pause is None:
-                raise
-        restarts += 1
-        time.sleep(pause)
-
-
-async def arun_claimed(
-    make: Callable[[], Claim], boundary: Boundary, work: Callable[[Claim], Awaitable[None]]
-) -> Claim:
-    """`run_claimed` on an event loop, whichever colour the store has."""
-    refuse_bound_to_threads(boundary)
-    restarts = 0
-    while True:
-        claim = make()
-        try:
-            await enter(claim, boundary)
-            await _work_and_leave(claim, boundary, work)
-            return claim
-        except RetryTransaction:
-            pause = claim.restart_pause(restarts)
-            if pause is None:
-                raise
-        restarts += 1
-        await asyncio.sleep(pause)
-
-
-async def run_claimed_in_threads(make: Callable[[], Claim], boundary: Boundary, work: Callable[[Claim], None]) -> Claim:
-    """`run_claimed` for an event loop: the work is done in a thread, and none is held while its claim waits.
-
-    Connections of Django belong to one thread: with these, the key is waited for in the thread of the work.
-    """
-    if boundary.alias is not None:
-        return await in_thread(lambda: run_claimed(make, work))
-    restarts = 0
-    while True:
-        claim = make()
-        try:
-            await enter_from_threads(claim)
-            await in_thread(functools.partial(_work_entered, claim, work))
-            return claim
-        except RetryTransaction:
-            pause = claim.restart_pause(restarts)
-            if pause is None:
-                raise
-        restarts += 1
-        await asyncio.sleep(pause)
-
-
 def _work_entered(claim: Claim, work: Callable[[Claim], None]) -> None:
     try:
         if not claim.replayed:
@@ -202,16 +412,6 @@ def _work_entered(claim: Claim, work: Callable[[Claim], None]) -> None:
         claim.__exit__(type(error), error, error.__traceback__)
         raise
     claim.__exit__(None, None, None)
-
-
-async def _work_and_leave(claim: Claim, boundary: Boundary, work: Callable[[Claim], Awaitable[None]]) -> None:
-    try:
-        if not claim.replayed:
-            await work(claim)
-    except BaseException as error:
-        await leave(claim, error, boundary)
-        raise
-    await leave(claim, None, boundary)
 
 
 async def in_thread(work: Callable[[], R]) -> R:

@@ -457,7 +457,7 @@ def test_what_encrypting_adds_is_kept_free(file: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(SqliteStore, "capabilities", SqliteStore.capabilities._replace(largest_result=most))
     keyring = Keyring({"k" * 64: bytes(32)})
     made = boundary(file, keyring)
-    assert made.largest_result == most - OVERHEAD
+    assert made.entrypoint.largest_result == most - OVERHEAD
     answer = "x" * (most - OVERHEAD - 2 + over)  # and two quotes
     if over:
         with pytest.raises(ResultNotEncodable, match=f"keeps up to {most - OVERHEAD}"):

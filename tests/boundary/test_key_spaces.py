@@ -293,7 +293,7 @@ def handle(event_id):
 
 if __name__ == "__main__":
     handle("e-1")
-    print(*boundary.owners)
+    print(*boundary.entrypoint.owners)
 """
 
 
@@ -306,7 +306,7 @@ def test_the_module_that_a_process_was_started_with_has_the_name_it_is_imported_
     (folder / "worker.py").write_text(_SCRIPT.format(url=url))
     where, name = (tmp_path, "app.worker") if how[0] == "-m" else (folder, "worker")
     told = subprocess.run([sys.executable, *how], cwd=where, check=True, capture_output=True, text=True).stdout
-    imported = textwrap.dedent(f"import {name} as it; it.handle('e-1'); print(*it.boundary.owners)")
+    imported = textwrap.dedent(f"import {name} as it; it.handle('e-1'); print(*it.boundary.entrypoint.owners)")
     assert (
         told
         == subprocess.run(

@@ -32,7 +32,7 @@ def once(boundary: Boundary) -> Guarding:
 
 def claimed_by_0_1(boundary: Boundary, key: str, parts: dict[str, bytes]) -> None:
     """A record with the fingerprint that release 0.1 has stored: of all arguments, by their canonical forms."""
-    with boundary.open(key, operation="pay", fingerprint=of_parts(parts)) as claim:
+    with boundary.entrypoint.open(key, operation="pay", fingerprint=of_parts(parts)) as claim:
         claim.result = "by 0.1"
 
 

@@ -626,7 +626,7 @@ def test_what_is_reserved_for_the_fixed_part_suffices(own_table: str, make: Maki
 
 def _takes(boundary: Boundary, key: str, fingerprint: bytes) -> bool:
     try:
-        with boundary.open(key, operation=boundary.name, fingerprint=fingerprint) as claimed:
+        with boundary.entrypoint.open(key, operation=boundary.name, fingerprint=fingerprint) as claimed:
             claimed.result = "x" * (LARGEST - 2)
     except ConfigurationError:
         return False
@@ -641,7 +641,7 @@ def _plain(value: Any) -> Any:
 def test_a_fixed_part_that_is_too_large_is_refused_before_the_effect(dynamodb: str, make: Making) -> None:
     """49: no payload of today makes one; a fingerprint of tomorrow may."""
     boundary = make(dynamodb)
-    claimed = boundary.open("key", operation=boundary.name, fingerprint=b"f" * RESERVED)
+    claimed = boundary.entrypoint.open("key", operation=boundary.name, fingerprint=b"f" * RESERVED)
     with pytest.raises(ConfigurationError, match="without its result"), claimed:
         pytest.fail("it must not run")
     assert records_of(dynamodb, boundary.name) == []

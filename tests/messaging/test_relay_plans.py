@@ -78,7 +78,7 @@ def test_messages_leave_although_nobody_can_count_them(place: Place) -> None:
         total = Sum()
         uncounted.transaction = client.transaction  # type: ignore[attr-defined]
         relay._round(setting, uncounted, total)  # type: ignore[arg-type]
-    assert (told.names["backlog_uncounted"], total.published) == (1, 1)
+    assert (told.names["backlog_uncounted"], total.left) == (1, 1)
 
 
 class Fast(MemoryPublisher):

@@ -255,7 +255,7 @@ def test_the_boundaries_that_a_test_makes_are_closed(runs: Runs) -> None:
 
         def test_it(retrysafe_boundary, retrysafe_store, tmp_path):
             boundary = retrysafe_boundary("shop", effects="transactional", observers=())
-            assert boundary.address == retrysafe_store and boundary.name == "shop"
+            assert boundary.entrypoint.address == retrysafe_store and boundary.name == "shop"
             elsewhere = retrysafe_boundary(store=f"sqlite:///{tmp_path}/other.db")
             assert elsewhere.address.endswith("other.db")
             for one in (boundary, elsewhere):

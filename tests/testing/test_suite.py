@@ -141,7 +141,7 @@ def test_a_backend_of_ones_own_is_a_store() -> None:
         runs.append(order)
 
     assert_once(lambda: charge("A-1"), effects=runs)
-    assert boundary.address == "mine://"
+    assert boundary.entrypoint.address == "mine://"
     with testing.Clock(boundary) as clock:
         assert clock.advance("25h") == 1
     charge("A-1")

@@ -39,15 +39,17 @@ def describe(boundary: Boundary) -> dict[str, Any]:
         "secret": "set" if terms.secret else "not set",
         "quota": _quota(terms),
         "encryption": _encryption(terms),
-        "shared": "with others of its name" if boundary.shared else "no: another of its name is refused in one process",
-        "operations": [_owned(boundary, name) for name in sorted(boundary.owners)],
+        "shared": "with others of its name"
+        if boundary.entrypoint.shared
+        else "no: another of its name is refused in one process",
+        "operations": [_owned(boundary, name) for name in sorted(boundary.entrypoint.owners)],
         "retries": {ground.value: outlook(terms, ground) for ground in GROUNDS[terms.effects]},
     }
 
 
 def _owned(boundary: Boundary, name: str) -> dict[str, str]:
     """Who claims keys under an operation, and which."""
-    owner, guarded = boundary.owners[name], boundary._guarded.get(name)
+    owner, guarded = boundary.entrypoint.owners[name], boundary._guarded.get(name)
     told = {"entry point": owner.title} if guarded is None else operation(guarded)
     return {"operation": name, **told, **({"shared": "with others that say so"} if owner.shared else {})}
 

@@ -107,7 +107,7 @@ def run_skip(options: argparse.Namespace) -> int:
         raise ConfigurationError(f"{options.inbox} is a {type(inbox).__qualname__}, and should be your Inbox.")
     actor = options.actor or f"{user()}@{socket.gethostname()}"
     told = {"actor": actor, "reason": options.reason}
-    if inbox.boundary.backend.serves_sync:
+    if inbox.boundary.entrypoint.backend.serves_sync:
         moved = inbox.skip(options.consumer, options.entity, options.to, **told)
     else:
         moved = asyncio.run(inbox.askip(options.consumer, options.entity, options.to, **told))

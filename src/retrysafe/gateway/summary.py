@@ -18,7 +18,7 @@ PASSED_BY = "a route that requires keys is passed by /path/, /Path and /path;x, 
 def summary(settings: Settings, guards: Guards) -> Iterator[str]:
     """Line by line: where, whose, and what a retry of each route can rely on."""
     yield f"upstream     {_without_password(settings.upstream)}"
-    yield f"store        {guards.boundary.address}"
+    yield f"store        {guards.boundary.entrypoint.address}"
     yield f"boundary     {settings.name}"
     yield f"principal    {_principal(settings)}"
     yield f"workers      {settings.workers}, {settings.grace:g} s to finish when stopped"

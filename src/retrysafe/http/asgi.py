@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
-from retrysafe.entrypoint import enter, leave, refuse_bound_to_threads
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
@@ -67,7 +66,7 @@ class IdempotencyMiddleware:
         principal: Principal | None = None,
         **options: Unpack[Options],
     ) -> None:
-        refuse_bound_to_threads(boundary)
+        boundary.entrypoint.refuse_bound_to_threads()
         self.app = app
         self.guard = Guard(boundary, options, principal)
 
@@ -281,7 +280,7 @@ class Exchange:
         """Claim the key; raises `Preempted` when something else is answered than what the handler would."""
         try:
             claim = self.tried = self.guard.claim(self.request, self.key, self._body, whose)
-            await enter(claim, self.guard.boundary)
+            await self.guard.entry.enter(claim)
         except (Refusal, RetryTransaction) as instead:
             self._preempt(instead)
         except RetrysafeError as error:
@@ -289,11 +288,11 @@ class Exchange:
                 return
             self._preempt(self.guard.refusal(error))
         if claim.replayed:
-            await leave(claim, None, self.guard.boundary)
+            await self.guard.entry.leave(claim, None)
             self._preempt(self.guard.replay(claim))
         self.claim = claim
         if self.guard.transactional:
-            self._watch = watch(claim, self.guard.boundary.address)
+            self._watch = watch(claim, self.guard.entry.address)
 
     def _preempt(self, instead: Response | Refusal | RetryTransaction) -> NoReturn:
         self._instead = instead
@@ -320,7 +319,7 @@ class Exchange:
         if self._watch is not None:
             self._watch.phase = Phase.SETTLING
         try:
-            await leave(claim, error, self.guard.boundary)
+            await self.guard.entry.leave(claim, error)
         finally:
             self._audible.set()
             if self._watch is not None:
@@ -442,7 +441,7 @@ class Exchange:
     async def _settle(self) -> None:
         """Record the response before the client can see the end of it."""
         claim, error = self._required_claim(), self.error
-        if error is not None and self._status >= 500 and self.guard.boundary.restarts(error):
+        if error is not None and self._status >= 500 and self.guard.entry.restarts(error):
             await self._give_up_for(error)
             return
         body = None if self._captured is None else bytes(self._captured)

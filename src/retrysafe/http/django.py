@@ -52,7 +52,7 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 def guard_of(boundary: Boundary, principal: Principal | None, options: Options) -> Guard:
     """The guard for a Django view. Raises `ConfigurationError` for choices that cannot be kept."""
-    if boundary.effects == "transactional" and boundary.alias is None:
+    if boundary.effects == "transactional" and boundary.entrypoint.alias is None:
         raise ConfigurationError(
             f"{boundary!r} is transactional, but not on an alias of Django's DATABASES: what the ORM does would not "
             "commit with the record. Use store='default', or effects='keyed'."
@@ -115,7 +115,7 @@ def _guarded(guard: Guard, view: Any) -> Any:
 def _guarded_async(guard: Guard, view: Any) -> Any:
     """As Django adapts async views to sync middleware: the guard in the thread of sync code, the view on the loop."""
     if guard.transactional:
-        raise ConfigurationError(ASYNC_VIEW.format(view=view, alias=guard.boundary.alias))
+        raise ConfigurationError(ASYNC_VIEW.format(view=view, alias=guard.entry.alias))
 
     @wraps(view)
     async def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -151,7 +151,7 @@ ASYNC_VIEW = (
 
 def own_alias(guard: Guard) -> str | None:
     """The alias whose transaction the guard holds."""
-    return guard.boundary.alias if guard.transactional else None
+    return guard.entry.alias if guard.transactional else None
 
 
 class TakenOver(set[str]):
@@ -236,11 +236,11 @@ class IdempotencyMiddleware:
         if not self.guard.transactional:
             return
         if iscoroutinefunction(view):
-            raise ConfigurationError(ASYNC_VIEW.format(view=view, alias=self.guard.boundary.alias))
+            raise ConfigurationError(ASYNC_VIEW.format(view=view, alias=self.guard.entry.alias))
         if threading.get_ident() != visit.thread:
             raise ConfigurationError(
                 f"{view!r} runs in another thread than IdempotencyMiddleware, whose transaction on the alias "
-                f"{self.guard.boundary.alias!r} belongs to its own: a middleware between the two has moved it, as "
+                f"{self.guard.entry.alias!r} belongs to its own: a middleware between the two has moved it, as "
                 "sync_to_async(…, thread_sensitive=False) does. Put IdempotencyMiddleware after that one."
             )
 
@@ -250,7 +250,7 @@ class IdempotencyMiddleware:
         if visit is None:
             return None
         visit.caught = exception
-        if self.guard.transactional and self.guard.boundary.restarts(exception):
+        if self.guard.transactional and self.guard.entry.restarts(exception):
             visit.uncaught = exception
             return Again(status=500)
         return None

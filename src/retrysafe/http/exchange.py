@@ -130,7 +130,7 @@ class Exchange:
             _preempt(self.guard.replay(claim))
         self.claim = claim
         if self.guard.transactional:
-            self._watch = watch(claim, self.guard.boundary.address)
+            self._watch = watch(claim, self.guard.entry.address)
 
     def _attempt(self, handler: Handler) -> Live:
         if not self._deferred:
@@ -301,7 +301,7 @@ class Capture:
 
     def _settle(self) -> None:
         error = self._live.error
-        if error is not None and self._live.status >= 500 and self._guard.boundary.restarts(error):
+        if error is not None and self._live.status >= 500 and self._guard.entry.restarts(error):
             self._end(error)
             return
         body = None if self._captured is None else bytes(self._captured)

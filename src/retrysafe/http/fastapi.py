@@ -20,7 +20,6 @@ from fastapi.security.base import SecurityBase
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
-from retrysafe.entrypoint import refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi, starlette
 from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, is_scoped_around, request_of
@@ -56,7 +55,7 @@ class Idempotency:
     """
 
     def __init__(self, boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> None:
-        refuse_bound_to_threads(boundary)
+        boundary.entrypoint.refuse_bound_to_threads()
         merged: Options = {"required": True, **options}
         self.guard = Guard(boundary, merged, principal)
         self.begin = _beginning(self.guard.principal or _nobody)

@@ -49,13 +49,14 @@ class Guard:
         principals.check(principal)
         self.fields = fields
         self.boundary = boundary
+        self.entry = boundary.entrypoint
         self.options = options
         self.policy = policy_of(options)
         self._compared = False
         self.shared = principal == principals.SHARED
         """Whether all clients have one space of keys on purpose."""
         self.principal: Callable[..., Any] | None = None if isinstance(principal, str) else principal
-        boundary.take_operation(OPERATION, "HTTP requests")
+        boundary.entrypoint.take_operation(OPERATION, "HTTP requests")
 
     def under(self, need: Need, options: Options) -> Guard:
         """The guard of one route: this one's boundary and principal, its options but for ``options``.
@@ -119,13 +120,13 @@ class Guard:
         named = [found for found in (*around, *own) if principals.is_named(found)]
         if not all(map(principals.is_named, own or around)):
             raise Refusal("principal-missing")
-        return principals.scoped(self.boundary.tenant(), *dict.fromkeys(named))
+        return principals.scoped(self.entry.tenant(), *dict.fromkeys(named))
 
     # ------------------------------------------------------------ the claim
 
     def claim(self, request: Request, key: str, body: Body, scope: str | None, tx: Any = None) -> Claim:
         """The claim for a request whose body has been read. Raises `Refusal` for one that is no JSON but says so."""
-        return self.boundary.open(
+        return self.entry.open(
             key,
             operation=self._operation(request),
             fingerprint=fingerprint.of_parts(self._parts(request, body)),
@@ -181,7 +182,7 @@ class Guard:
 
     def _fitting(self, response: Response) -> Response:
         """The response as the store can keep it."""
-        largest = self.boundary.largest_result
+        largest = self.entry.largest_result
         if largest is None or response.body is None or len(_CODEC.encode(response, None).body or b"") <= largest:
             return response
         return response._replace(body=None)

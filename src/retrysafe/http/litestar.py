@@ -24,7 +24,6 @@ from litestar.response import Response
 from litestar.routes import BaseRoute, HTTPRoute
 
 from retrysafe.boundary import Boundary
-from retrysafe.entrypoint import refuse_bound_to_threads
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import asgi, openapi
 from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, is_scoped_around, request_of
@@ -116,7 +115,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
     """
 
     def __init__(self, boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> None:
-        refuse_bound_to_threads(boundary)
+        boundary.entrypoint.refuse_bound_to_threads()
         self._guards = _Guards(Guard(boundary, options, principal))
         middleware: Any = IdempotencyMiddleware
         self._middleware = DefineMiddleware(middleware, boundary=boundary, principal=principal, **options)

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from retrysafe.claims.claim import Claim
-from retrysafe.entrypoint import enter, leave
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
@@ -56,7 +55,7 @@ class Exchange:
         self.claim = None
         claim = self.guard.claim(self.request, self.key, self._body, self._whose)
         try:
-            await enter(claim, self.guard.boundary)
+            await self.guard.entry.enter(claim)
         except RetryTransaction:
             raise
         except RetrysafeError as error:
@@ -66,7 +65,7 @@ class Exchange:
         self.claim = claim
         if not claim.replayed:
             return None
-        await leave(claim, None, self.guard.boundary)
+        await self.guard.entry.leave(claim, None)
         return self.guard.replay(claim)
 
     async def _run(self, handler: Handler) -> None:
@@ -94,7 +93,7 @@ class Exchange:
 
     async def _leave(self, claim: Claim, error: BaseException | None) -> None:
         try:
-            await leave(claim, error, self.guard.boundary)
+            await self.guard.entry.leave(claim, error)
         except RetryTransaction:
             raise
         except RetrysafeError as failure:

@@ -40,7 +40,7 @@ def view(receiver: Receiver) -> Callable[[HttpRequest], HttpResponse]:
 
     boundary = receiver.boundary
     made = _exempt(webhook)
-    own = boundary.alias if boundary.effects == "transactional" else None
+    own = boundary.entrypoint.alias if boundary.effects == "transactional" else None
     around = partial(atomic_requests, take_over_atomic_requests(made), own)
     return cast("Callable[[HttpRequest], HttpResponse]", made)
 

@@ -10,7 +10,7 @@ from typing import Any
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.decorator import fingerprint_of, refuse_unfinished
-from retrysafe.entrypoint import CODEC, Function, arun_claimed, run_claimed, run_claimed_in_threads
+from retrysafe.entrypoint import CODEC, Function
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.keys import LONGEST
 from retrysafe.webhooks.deliveries import WebhookEvent
@@ -37,22 +37,22 @@ class Handling:
         self.handler = handler
         self.raised: BaseException | None = None
         """What the handler raised: the claim's errors are answered, the handler's are the application's."""
-        self._boundary = boundary
+        self._entry = boundary.entrypoint
         self._operation = operation
         self._event = event
         self._around = around
 
     def run(self) -> bool:
         """Handle the event; False when it was handled before. Raises what the claim or the handler raises."""
-        return not run_claimed(self._claim, self._handle).replayed
+        return not self._entry.run(self._claim, self._handle).replayed
 
     async def arun(self) -> bool:
         """`run` for a coroutine function as the handler, or for none."""
-        return not (await arun_claimed(self._claim, self._boundary, self._ahandle)).replayed
+        return not (await self._entry.arun(self._claim, self._ahandle)).replayed
 
     async def arun_in_threads(self) -> bool:
         """`run` on an event loop, with a plain function as the handler: a thread is taken when the event is claimed."""
-        return not (await run_claimed_in_threads(self._claim, self._boundary, self._handle)).replayed
+        return not (await self._entry.run_in_threads(self._claim, self._handle)).replayed
 
     def _claim(self) -> Claim:
         """The claim of the event; of one that nobody handles apart from it, so that its handling stays possible.
@@ -61,7 +61,7 @@ class Handling:
         """
         event, operation = self._event, self._operation if self.handler else unhandled(self._operation)
         fingerprint = fingerprint_of(dict(event.payload))
-        return self._boundary.open(event.key, operation=operation, fingerprint=fingerprint, codec=CODEC)
+        return self._entry.open(event.key, operation=operation, fingerprint=fingerprint, codec=CODEC)
 
     def _handle(self, claim: Claim) -> None:
         if self.handler is None:
@@ -114,7 +114,7 @@ class Handling:
 
     def _keep(self, claim: Claim) -> None:
         """Nobody handles events of this type: it is acknowledged, and its body kept as the result, if it fits."""
-        event, largest = self._event, self._boundary.largest_result
+        event, largest = self._event, self._entry.largest_result
         result: dict[str, Any] = {"handled": False, "type": event.type[:LONGEST]}
         if largest is None or 2 * len(event.body) + 8 * LONGEST <= largest:
             result["body"] = event.body

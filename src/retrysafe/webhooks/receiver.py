@@ -68,11 +68,12 @@ class Receiver:
         if concurrent_status not in _CONCURRENT:
             raise ConfigurationError(f"concurrent_status={concurrent_status!r}: expected 503, 409, 425 or 429.")
         self.boundary = boundary
+        self._entry = boundary.entrypoint
         self.scheme = scheme
         if shared and not operation:
             raise ConfigurationError("shared=True needs the operation= that is shared.")
         name, origin = operation or f"webhook {scheme.name}", origin_of_caller(1)
-        self.operation = boundary.take_operation(name, self, origin=origin, shared=shared)
+        self.operation = boundary.entrypoint.take_operation(name, self, origin=origin, shared=shared)
         self.unhandled = check_name(unhandled(self.operation), "operation")
         """The operation under which events are kept that have no handler."""
         self.body_limit = scheme.body_limit if body_limit is None else body_limit
@@ -174,7 +175,7 @@ class Receiver:
 
     def refuse(self, refusal: DeliveryRefused) -> Response:
         """The answer to a delivery that is not taken; the observers are told."""
-        self.boundary.emit("delivery_refused", self.operation, scheme=self.scheme.name, refusal=refusal.reason)
+        self._entry.emit("delivery_refused", self.operation, scheme=self.scheme.name, refusal=refusal.reason)
         return refused(refusal)
 
     def _found(self, headers: HeaderLines, body: bytes) -> WebhookEvent[Any] | Response:
@@ -189,7 +190,7 @@ class Receiver:
     async def _arun(self, handling: Handling) -> bool:
         """The claim has the colour of the handler, so that both work on one connection."""
         handler = handling.handler
-        if self.boundary.serves_async if handler is None else handler.is_async:
+        if self._entry.serves_async if handler is None else handler.is_async:
             return await handling.arun()
         return await handling.arun_in_threads()
 

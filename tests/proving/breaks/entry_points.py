@@ -163,7 +163,7 @@ BREAKS = [
     Break(
         "keys of two principals meet",
         "http/guard.py",
-        "        return principals.scoped(self.boundary.tenant(), *dict.fromkeys(named))",
+        "        return principals.scoped(self.entry.tenant(), *dict.fromkeys(named))",
         "        return None",
         killed_by=(f"{GUARD}::test_k8_two_principals_do_not_meet_and_k9_one_meets_itself",),
         rows=(74,),
@@ -750,9 +750,9 @@ BREAKS = [
     Break(
         "a webhook's transaction that the database wants again is not run again",
         "entrypoint.py",
-        "            pause = claim.restart_pause(restarts)\n            if pause is None:\n"
-        "                raise\n        restarts += 1\n        time.sleep(pause)",
-        "            raise",
+        "                pause = claim.restart_pause(restarts)\n                if pause is None:\n"
+        "                    raise\n            restarts += 1\n            time.sleep(pause)",
+        "                raise",
         killed_by=(
             f"{RECEIVER}::test_a_transaction_that_the_database_wants_again_is_run_again[sync-postgresql-transactional]",
         ),

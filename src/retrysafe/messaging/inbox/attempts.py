@@ -8,10 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.decorator import refuse_unfinished
-from retrysafe.entrypoint import CODEC, Function
+from retrysafe.entrypoint import CODEC, EntryPoint, Function
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,
@@ -46,7 +45,7 @@ SHORTEST_PAUSE = 0.1
 class Settings(NamedTuple):
     """What all messages of a handler have in common."""
 
-    boundary: Boundary
+    entry: EntryPoint
     consumer: str
     function: Function
     trials: Trials
@@ -84,8 +83,8 @@ def key_of(source: str, message_id: str) -> str:
 def arrival_of(setting: Settings, envelope: Envelope, identity: Identity) -> Arrival:
     """The message as the inbox knows it; one without an id by its content."""
     key = identity.key or keys.hash_of(b"\0".join((envelope.topic.encode(), envelope.payload)))
-    record_key = setting.boundary.lookup(key, operation=setting.consumer)
-    return Arrival(record_key, record_key, setting.boundary.name, setting.consumer, envelope)
+    record_key = setting.entry.lookup(key, operation=setting.consumer)
+    return Arrival(record_key, record_key, setting.entry.name, setting.consumer, envelope)
 
 
 class Attempt:
@@ -101,7 +100,7 @@ class Attempt:
         """What the handler declared its failure to be, for good."""
         self.counted = False
         """Whether it is noted that the attempt begins."""
-        self.late = late or is_late(envelope, setting.boundary.window)
+        self.late = late or is_late(envelope, setting.entry.window)
         self._setting = setting
         self._envelope = envelope
         self._alone = alone
@@ -112,7 +111,7 @@ class Attempt:
     def claim(self) -> Claim:
         """The claim of the message; raises `InvalidKey` for one without an id, unless its boundary lets such pass."""
         key, print_ = self.identity
-        return self._setting.boundary.open(key, operation=self._setting.consumer, fingerprint=print_, codec=CODEC)
+        return self._setting.entry.open(key, operation=self._setting.consumer, fingerprint=print_, codec=CODEC)
 
     def work(self, claim: Claim) -> None:
         """Let a plain function handle the message."""
@@ -219,13 +218,13 @@ class Attempt:
         return HandlerOutcome(MessageOutcome.FAILED, error_text(error))
 
     def _is_permanent(self, error: Exception) -> bool:
-        permanent = self._setting.boundary.is_permanent
+        permanent = self._setting.entry.is_permanent
         return permanent(error) or all(isinstance(leaf, MessageUnreadable) or permanent(leaf) for leaf in leaves(error))
 
     def _set_apart(self) -> None:
         """A second payload under a used id is a dead letter of its own; the first one keeps its own."""
         other = keys.hash_of(self.arrival.record_key + self.identity.fingerprint)
-        apart = self._setting.boundary.lookup(other, operation=self._setting.consumer)
+        apart = self._setting.entry.lookup(other, operation=self._setting.consumer)
         self.arrival = self.arrival._replace(identity=apart)
 
     def settle(self, error: str) -> Callable[[Claim], None]:
@@ -244,7 +243,7 @@ class Attempt:
     def _place(self, entity: str | None, sequence: int | None) -> bytes | None:
         if entity is None or sequence is None:
             return None
-        return self._setting.boundary.lookup(key_of(entity, str(sequence)), operation=f"{self._setting.consumer} place")
+        return self._setting.entry.lookup(key_of(entity, str(sequence)), operation=f"{self._setting.consumer} place")
 
     @property
     def has_record(self) -> bool:

@@ -85,7 +85,7 @@ class BatchHandler(Handler[P, R]):
     def _plan(self, deliveries: Sequence[Delivery]) -> Plan:
         """What was handed out before may have killed a consumer: it is handled by itself."""
         lanes = [lane(one.envelope.topic, one.envelope.key, one.envelope.id) for one in deliveries]
-        alone = not self.setting.boundary.opens_many
+        alone = not self.setting.entry.opens_many
         return plan(lanes, {place for place, one in enumerate(deliveries) if alone or one.redelivered})
 
     def _single(self, deliveries: Sequence[Delivery], part: Part, alone: bool) -> list[HandleResult]:
@@ -148,7 +148,7 @@ class BatchHandler(Handler[P, R]):
 
     def _claims(self, batch: _Batch) -> Claims:
         wanted = [(attempt.identity.key or "", attempt.identity.fingerprint) for attempt in batch.attempts]
-        claims = self.setting.boundary.open_many(wanted, operation=self.consumer, codec=CODEC)
+        claims = self.setting.entry.open_many(wanted, operation=self.consumer, codec=CODEC)
         claims.result = HANDLED
         return claims
 

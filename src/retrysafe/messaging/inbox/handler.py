@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from retrysafe.claims.cancellation import run_to_completion
-from retrysafe.entrypoint import arun_claimed, in_thread, run_claimed
+from retrysafe.entrypoint import in_thread
 from retrysafe.errors import RetrysafeError
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, Settings
@@ -67,7 +67,7 @@ class Handler(Generic[P, R]):
         end = self._begin(attempt) if redelivered else None
         if end is None:
             try:
-                end = attempt.after(run_claimed(attempt.claim, attempt.work))
+                end = attempt.after(self.setting.entry.run(attempt.claim, attempt.work))
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
                 end = self._judged(attempt, error)
             except BaseException:
@@ -83,7 +83,7 @@ class Handler(Generic[P, R]):
         end = await self._abegin(attempt) if redelivered else None
         if end is None:
             try:
-                end = attempt.after(await arun_claimed(attempt.claim, self.setting.boundary, attempt.awork))
+                end = attempt.after(await self.setting.entry.arun(attempt.claim, attempt.awork))
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
                 end = await self._ajudged(attempt, error)
             except BaseException:
@@ -112,7 +112,7 @@ class Handler(Generic[P, R]):
 
     def emit(self, name: str, **fields: Any) -> None:
         """Tell the observers of what concerns no message."""
-        self.setting.boundary.emit(name, self.consumer, **fields)
+        self.setting.entry.emit(name, self.consumer, **fields)
 
     # ------------------------------------------------------------ before
 
@@ -144,7 +144,7 @@ class Handler(Generic[P, R]):
             handled = self.letters.run(self._concluding(attempt, end))
         if handled.became is MessageOutcome.DEAD and attempt.has_record:
             with suppress(RetrysafeError):  # it has failed before, or another delivery of it is being handled
-                run_claimed(attempt.claim, attempt.settle(handled.error))
+                self.setting.entry.run(attempt.claim, attempt.settle(handled.error))
         return self._told(attempt, handled)
 
     async def _aconclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
@@ -158,7 +158,7 @@ class Handler(Generic[P, R]):
                 settle(claim)
 
             with suppress(RetrysafeError):
-                await arun_claimed(attempt.claim, self.setting.boundary, fail)
+                await self.setting.entry.arun(attempt.claim, fail)
         return self._told(attempt, handled)
 
     def _concluding(self, attempt: Attempt, end: HandlerOutcome) -> Steps[HandleResult]:
@@ -204,7 +204,7 @@ class Handler(Generic[P, R]):
 
     def _tell(self, name: str, attempt: Attempt, **fields: Any) -> None:
         arrival = attempt.arrival
-        self.setting.boundary.emit(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
+        self.setting.entry.emit(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
 
 
 _DONE = (MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.PASSED)

@@ -50,7 +50,10 @@ class Inbox:
 
     def __init__(self, boundary: Boundary, *, dead_letter_store: Any = None) -> None:
         self.boundary = boundary
-        self._letters = Letters(boundary.backend if dead_letter_store is None else registry.connect(dead_letter_store))
+        self._entry = boundary.entrypoint
+        self._letters = Letters(
+            self._entry.backend if dead_letter_store is None else registry.connect(dead_letter_store)
+        )
         self._consumers: set[str] = set()
 
     # ------------------------------------------------------------ handlers
@@ -68,7 +71,7 @@ class Inbox:
         name = self._taken(consumer)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            self.boundary.take_operation(name, function)
+            self._entry.take_operation(name, function)
             made: Handler[P, R] = Handler(self._settings(name, function, options), self._letters)
             functools.update_wrapper(made, function)
             return made
@@ -108,7 +111,7 @@ class Inbox:
         name = self._taken(consumer)
 
         def decorate(function: Callable[P, R]) -> BatchHandler[P, R]:
-            self.boundary.take_operation(name, function)
+            self._entry.take_operation(name, function)
             setting = self._settings(name, function, options)._replace(together=together)
             made: BatchHandler[P, R] = BatchHandler(setting, self._letters, most)
             functools.update_wrapper(made, function)
@@ -132,9 +135,9 @@ class Inbox:
         shortest = seconds_of(options.get("backoff_base", "500ms"), "backoff_base")
         backoff = Backoff(shortest, seconds_of(options.get("backoff_max", "60s"), "backoff_max"))
         wanted = function_of(function, options.get("parse"))
-        trials = Trials(max_attempts, max_crashes, max_gaps, backoff, Trials().grace + self.boundary.patience)
+        trials = Trials(max_attempts, max_crashes, max_gaps, backoff, Trials().grace + self._entry.patience)
         unavailable = exception_types(options.get("unavailable", ()), "unavailable")
-        return Settings(self.boundary, consumer, wanted, trials, options.get("digest", True), unavailable, Stalls())
+        return Settings(self._entry, consumer, wanted, trials, options.get("digest", True), unavailable, Stalls())
 
     # ------------------------------------------------------------ sequences
 
@@ -148,10 +151,10 @@ class Inbox:
         ``consumer`` is by default the one whose handler runs: each one keeps sequences of its own.
         """
         steps = self._advancing(entity, sequence, strict, first, consumer)
-        joining = registry.join(self.boundary.backend, tx)
+        joining = registry.join(self._entry.backend, tx)
         if joining.execute is None:
             raise ConfigurationError("tx= belongs to async code: await aapply_if_newer().")
-        self.boundary.backend.check(joining.execute, joining.place)
+        self._entry.backend.check(joining.execute, joining.place)
         return _applied(entity, sequence, run(steps, joining.execute), first if strict else None)
 
     async def aapply_if_newer(
@@ -159,10 +162,10 @@ class Inbox:
     ) -> bool:
         """`apply_if_newer` in a transaction of async code."""
         steps = self._advancing(entity, sequence, strict, first, consumer)
-        joining = registry.join(self.boundary.backend, tx)
+        joining = registry.join(self._entry.backend, tx)
         if joining.aexecute is None:
             raise ConfigurationError("tx= belongs to sync code: use apply_if_newer().")
-        await self.boundary.backend.acheck(joining.aexecute, joining.place)
+        await self._entry.backend.acheck(joining.aexecute, joining.place)
         return _applied(entity, sequence, await arun(steps, joining.aexecute), first if strict else None)
 
     def skip(self, consumer: str, entity: str, sequence: int, *, actor: str = "", reason: str = "") -> bool:
@@ -172,18 +175,18 @@ class Inbox:
         handled when it is redriven. Observers are told: ``sequence_skipped``.
         """
         steps = self._advancing(entity, sequence, strict=False, first=1, consumer=consumer)
-        moved, _ = Letters(self.boundary.backend).run(steps)
+        moved, _ = Letters(self._entry.backend).run(steps)
         return moved and self._skipped(consumer, entity, sequence, actor, reason)
 
     async def askip(self, consumer: str, entity: str, sequence: int, *, actor: str = "", reason: str = "") -> bool:
         """`skip` on an event loop."""
         steps = self._advancing(entity, sequence, strict=False, first=1, consumer=consumer)
-        moved, _ = await Letters(self.boundary.backend).arun(steps)
+        moved, _ = await Letters(self._entry.backend).arun(steps)
         return moved and self._skipped(consumer, entity, sequence, actor, reason)
 
     def _skipped(self, consumer: str, entity: str, sequence: int, actor: str, reason: str) -> bool:
         told = {"entity": legible(entity), "sequence": sequence, "actor": actor, "reason": reason}
-        self.boundary.emit("sequence_skipped", consumer, **told)
+        self._entry.emit("sequence_skipped", consumer, **told)
         return True
 
     def _advancing(
@@ -201,8 +204,8 @@ class Inbox:
                 f"sequence= is {given!r}, and must be a whole number of up to 18 digits: a message whose writer "
                 "gave it none cannot be put in order."
             )
-        inbox = Letters(self.boundary.backend).inbox
-        key = self.boundary.lookup(key_of(entity), operation=f"{name} sequence")
+        inbox = Letters(self._entry.backend).inbox
+        key = self._entry.lookup(key_of(entity), operation=f"{name} sequence")
         names = (self.boundary.name, name, legible(entity[:LONGEST]))
         return procedures.advance(inbox, key, names, sequence, first=first if strict else None)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 from retrysafe.claims.cancellation import run_to_completion
-from retrysafe.entrypoint import arun_claimed, run_claimed
 from retrysafe.errors import RetrysafeError
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, Settings
@@ -41,10 +40,10 @@ def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handl
 
 
 def _handled(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult:
-    boundary, attempt = setting.boundary, _attempt(setting, letter)
-    Asking(boundary.backend).run(procedures.reopen(boundary.backend.store, letter.arrival.record_key))
+    backend, attempt = setting.entry.backend, _attempt(setting, letter)
+    Asking(backend).run(procedures.reopen(backend.store, letter.arrival.record_key))
     try:
-        end = attempt.after(run_claimed(attempt.claim, attempt.work))
+        end = attempt.after(setting.entry.run(attempt.claim, attempt.work))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
         end = attempt.failed(error)
     handled = letters.run(procedures.conclude_redriven(letters.inbox, letter, end))
@@ -63,10 +62,10 @@ async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -
 
 
 async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult:
-    boundary, attempt = setting.boundary, _attempt(setting, letter)
-    await Asking(boundary.backend).arun(procedures.reopen(boundary.backend.store, letter.arrival.record_key))
+    backend, attempt = setting.entry.backend, _attempt(setting, letter)
+    await Asking(backend).arun(procedures.reopen(backend.store, letter.arrival.record_key))
     try:
-        end = attempt.after(await arun_claimed(attempt.claim, boundary, attempt.awork))
+        end = attempt.after(await setting.entry.arun(attempt.claim, attempt.awork))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
         end = attempt.failed(error)
     handled = await letters.arun(procedures.conclude_redriven(letters.inbox, letter, end))
@@ -75,7 +74,7 @@ async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) ->
 
 def _marked(setting: Settings, letters: Letters, limit: int) -> Ask[list[InboxLetter]]:
     return letters.inbox.letters(
-        DeadLetterFilter(consumer=setting.consumer), boundary=setting.boundary.name, limit=limit, marked=True
+        DeadLetterFilter(consumer=setting.consumer), boundary=setting.entry.name, limit=limit, marked=True
     )
 
 
@@ -85,7 +84,7 @@ def _in_sequence(found: list[InboxLetter]) -> list[InboxLetter]:
 
 
 def _attempt(setting: Settings, letter: InboxLetter) -> Attempt:
-    return Attempt(setting, letter.arrival.envelope, late=is_late(letter.letter, setting.boundary.window))
+    return Attempt(setting, letter.arrival.envelope, late=is_late(letter.letter, setting.entry.window))
 
 
 def is_late(letter: DeadLetter, window: float) -> bool:
@@ -96,7 +95,7 @@ def is_late(letter: DeadLetter, window: float) -> bool:
 def _told(setting: Settings, letter: InboxLetter, end: HandlerOutcome, handled: HandleResult) -> HandleResult:
     arrival = letter.arrival
     became, topic = handled.became.value, arrival.envelope.topic
-    setting.boundary.emit(
+    setting.entry.emit(
         *("dead_letter_handled", arrival.consumer, arrival.record_key), topic=topic, became=became, error=end.error
     )
     return handled

@@ -11,7 +11,7 @@ from retrysafe.messaging.inbox.handler import Handler
 
 def check_retention(consumer: Consumer, handler: Handler[..., Any]) -> None:
     """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten."""
-    boundary, redelivery_window = handler.setting.boundary, consumer.redelivery_window
+    boundary, redelivery_window = handler.setting.entry, consumer.redelivery_window
     if redelivery_window is None:
         handler.emit("retention_unknown", window=boundary.window)
     elif boundary.window < redelivery_window:

@@ -15,7 +15,6 @@ import redis.asyncio
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
-from retrysafe.entrypoint import enter, leave
 from retrysafe.errors import InProgress, LeaseLost
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.outcomes import Answered
@@ -73,7 +72,7 @@ class _Holding:
 
     async def _hold(self, claim: Claim, leases: Boundary) -> None:
         try:
-            await enter(claim, leases)
+            await leases.entrypoint.enter(claim)
         except InProgress:
             return
         else:
@@ -83,9 +82,9 @@ class _Holding:
             try:
                 await self._leave.wait()
             except asyncio.CancelledError as error:
-                await leave(claim, error, leases)
+                await leases.entrypoint.leave(claim, error)
                 raise
-            await leave(claim, None, leases)
+            await leases.entrypoint.leave(claim, None)
         finally:
             self._settled.set()
 
