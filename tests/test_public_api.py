@@ -12,9 +12,9 @@ from retrysafe import RetrysafeError
 
 NAMES = {
     "Boundary", "Claim", "Codec", "ConfigurationError", "IllegalTransition", "InProgress", "InvalidKey", "JSONCodec",
-    "KeyExpired", "KeyReused", "Keyring", "LeaseLost", "LoggingObserver", "Observer", "Occurrence", "OutcomeUnknown",
+    "KeyExpired", "KeyReused", "Keyring", "LeaseLost", "LoggingObserver", "Observer", "Event", "OutcomeUnknown",
     "Quota", "QuotaExceeded", "ResultNotEncodable", "ResultUnreadable", "RetryTransaction", "RetrysafeError",
-    "SchemaOutdated", "StoreUnavailable", "Stored", "StoredFailure", "current", "layered", "reject", "wait",
+    "SchemaOutdated", "StoreUnavailable", "StoredFailure", "StoredResult", "current", "layered", "reject", "wait",
 }  # fmt: skip
 
 

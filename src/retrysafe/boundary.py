@@ -119,7 +119,7 @@ class Boundary:
         _check_quota(quota, clocks, backend)
         clocks = clocks._replace(margin=backend.store.capabilities.margin)
         self._guarded: dict[str, Guarded] = {}
-        self._settings = settings = BoundarySettings(
+        settings = BoundarySettings(
             name=name,
             backend=backend,
             clocks=clocks,
@@ -142,6 +142,10 @@ class Boundary:
         """What HTTP, webhooks, messages and other ways in need of it."""
         backend.users += 1
         backend.boundaries.add(name)
+
+    @property
+    def _settings(self) -> BoundarySettings:
+        return self.entrypoint.settings
 
     @property
     def name(self) -> str:

@@ -165,7 +165,7 @@ def test_an_observer_is_told_what_it_wants_and_nothing_is_made_for_nobody() -> N
 def test_the_store_is_timed_only_for_those_who_want_to_know() -> None:
     unasked = Boundary("x", store="memory://", observers=[Choosy("completed")])
     with unasked.claim("k") as claim:
-        assert type(claim._ground).__name__ == "Leased"
+        assert type(claim._ground).__name__ == "LeaseMode"
     asked = Choosy("store_request")
     timed = Boundary("x", store="memory://", observers=[asked])
     with timed.claim("other"):

@@ -316,11 +316,12 @@ VALUES: dict[str, Any] = {
 def test_no_metric_carries_a_key_an_attempt_or_a_scope(name: str, telemetry: Telemetry) -> None:
     key = keys.redact(b"\xde\xad\xbe\xef" * 8)
 
-    def occurrence(name: str) -> Event:
+    def occurrence(name: str, side: str = "outbox") -> Event:
         fields = {field: VALUES.get(field, "secrettext") for field in EVENTS[name].fields}
-        return Event(name, "b", "o", key, "attempt-id", fields)
+        return Event(name, "b", "o", key, "attempt-id", fields | ({"side": side} if "side" in fields else {}))
 
-    telemetry.observer(occurrence(name))
+    for side in ("outbox", "inbox"):
+        telemetry.observer(occurrence(name, side))
     watch = telemetry.observer.watch(occurrence("received"))
     watch(occurrence("started"))
     watch(occurrence(name))
