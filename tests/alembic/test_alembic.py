@@ -31,7 +31,7 @@ ENV = """
 from alembic import context
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine
 
-from retrysafe.migrations import alembic as retrysafe
+from retrysafe.backends.migrations import alembic as retrysafe
 
 metadata = MetaData()
 Table("goods", metadata, Column("id", Integer, primary_key=True))
@@ -51,7 +51,7 @@ else:
 """
 REVISION = """
 from alembic import op
-from retrysafe.migrations import alembic as retrysafe
+from retrysafe.backends.migrations import alembic as retrysafe
 import sqlalchemy
 
 revision, down_revision = "a1", None

@@ -72,7 +72,12 @@ def at(standing: EffectiveState, **changes: object) -> Record:
         EffectiveState.UNKNOWN: {"state": State.UNKNOWN},
         EffectiveState.RELEASED: {"state": State.RELEASED},
         EffectiveState.EXPIRED: {"state": State.COMPLETED, "result": RESULT, "expires": NOW},
-        EffectiveState.FORGOTTEN: {"state": State.COMPLETED, "result": RESULT, "expires": NOW - 9, "tombstone_until": NOW},
+        EffectiveState.FORGOTTEN: {
+            "state": State.COMPLETED,
+            "result": RESULT,
+            "expires": NOW - 9,
+            "tombstone_until": NOW,
+        },
     }
     record = record._replace(**{**shapes[standing], **changes})  # type: ignore[arg-type]
     assert record.effective_state is standing or changes

@@ -256,7 +256,8 @@ async def _fails(boundary: Boundary) -> None:
 
 ENDS_AT_ONCE = """
 import sqlite3, sys
-from retrysafe import Boundary, deferred
+from retrysafe import Boundary
+from retrysafe.claims import deferred
 from retrysafe.protocol.backoff import Backoff
 deferred.SETTLING = Backoff(1e9, 1e9)
 url = sys.argv[1]

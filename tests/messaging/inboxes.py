@@ -46,7 +46,7 @@ class World:
 
     def inbox(self, **terms: Any) -> Inbox:
         name = f"inbox-{secrets.token_hex(6)}"
-        letters = terms.pop("letters", None)
+        letters = terms.pop("dead_letter_store", None)
         terms = {
             "store": self.url,
             "effects": "transactional",

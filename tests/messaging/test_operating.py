@@ -205,7 +205,7 @@ def test_nobody_relays_and_that_is_told(place: Place, capsys: pytest.CaptureFixt
     assert (found["stalled"], found["relays"], found["topics"][0]["topic"]) == (True, [], "orders")
     assert main(["outbox", "status", "--store", place.url]) == 1
     assert "no relay is there" in capsys.readouterr().out
-    assert main(["outbox", "status", "--store", place.url, "--alarm", "5m"]) == 0
+    assert main(["outbox", "status", "--store", place.url, "--stalled-after", "5m"]) == 0
 
 
 def test_one_relay_tells_how_things_stand(place: Place) -> None:

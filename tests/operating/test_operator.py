@@ -338,7 +338,7 @@ def test_a_change_without_an_answer_is_audited_as_such(shelf: Place, tmp_path: P
 KILLED = """
 import os, signal, sys
 from retrysafe.auditing import AuditFile
-from retrysafe.operating import Operator
+from retrysafe.admin.operator import Operator
 
 store, key_hash, path, moment = sys.argv[1:]
 write = AuditFile(path)
@@ -383,7 +383,7 @@ def test_a_file_without_our_tables_is_not_migrated(tmp_path: Path) -> None:
     with Operator(f"sqlite:///{file}") as operator:
         with pytest.raises(SchemaOutdated, match="retrysafe migrate"):
             operator.find()
-        assert operator.status().schema == (0, 5)
+        assert operator.status().schema == (0, 6)
 
 
 def test_memory_cannot_be_seen_from_outside() -> None:

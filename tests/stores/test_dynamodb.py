@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from retrysafe.backends.dynamodb.store import MARGIN, DynamodbStore, size_of
+from retrysafe.backends.dynamodb.store import MARGIN, STORED_AS, DynamodbStore, size_of
 from retrysafe.backends.dynamodb.table import Table
 from retrysafe.errors import SchemaOutdated
 from retrysafe.protocol.asks import Ask
@@ -51,9 +52,15 @@ def test_a_clock_further_behind_than_the_margin_writes_longer_leases(error: int,
         assert lease_of(request) == 32 * SECOND + longer
 
 
+def stored(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The item that a claim writes, by its attributes."""
+    names = {name: name.removeprefix(":set_") for name in fields}
+    return {STORED_AS.get(names[name], names[name]): value for name, value in fields.items()}
+
+
 def seen(judging: DynamodbStore, **changes: Any) -> Record:
     fields = judging.claim(WANT).request.arguments["ExpressionAttributeValues"]
-    item = {name.removeprefix(":set_"): value for name, value in fields.items()}
+    item = stored(fields)
     item |= {"key_hash": {"B": WANT.key}} | {name: {"S": value} for name, value in changes.items()}
     record = judging.read(WANT.key).parse(Answer(None, {"Item": item}))
     assert record is not None
@@ -66,10 +73,7 @@ def test_without_a_clock_a_lease_lapses_when_it_was_seen_unchanged_for_its_lengt
     assert seen(watching).effective_state is EffectiveState.RUNNING
     clock.now += 365 * 86400 * SECOND  # whatever the wall clock says: this is written by another machine
     writer = store(Clock(corrected=False))
-    item = {
-        name.removeprefix(":set_"): value
-        for name, value in writer.claim(WANT).request.arguments["ExpressionAttributeValues"].items()
-    }
+    item = stored(writer.claim(WANT).request.arguments["ExpressionAttributeValues"])
     answer = Answer(None, {"Item": {**item, "key_hash": {"B": b"o" * 32}}})
 
     def look() -> Record:

@@ -161,7 +161,7 @@ def test_a_broken_store_fails_the_simulation(broken: Callable[[], OperableStore]
 
 PACKAGE = """
 import pytest
-from retrysafe.backend import Backend
+from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.client import MemoryClient
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.testing import StoreSuite, SyncHarness

@@ -178,7 +178,7 @@ def run_sweep(options: argparse.Namespace) -> int:
             older_than=options.older_than,
             every=options.every or "1h",
             batch=options.batch,
-            pause=options.backoff_base,
+            pause=options.pause,
             archive=archive,
             observers=[total],
         ),

@@ -59,7 +59,7 @@ class Measure(NamedTuple):
     attributes: tuple[str, ...] = ()
 
 
-CLAIMS, ATTEMPTS = "retrysafe.claims.batch", "retrysafe.attempts"
+CLAIMS, ATTEMPTS = "retrysafe.claims", "retrysafe.attempts"
 COUNTERS = (
     Counter(
         CLAIMS,

@@ -100,7 +100,7 @@ class Publishing(ABC):
             else:
                 said = await asyncio.to_thread(self.publisher.publish, list(envelopes))
         assert len(said) == len(envelopes), f"{len(envelopes)} messages, {len(said)} receptions"
-        assert all(isinstance(one.reception, PublishStatus) for one in said)
+        assert all(isinstance(one.status, PublishStatus) for one in said)
         return list(said)
 
     async def publish_until_taken(self, *envelopes: Envelope) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import singledispatch
 from typing import Any
 
-from retrysafe.backends.dynamodb.store import DynamodbStore
+from retrysafe.backends.dynamodb.store import STORED_AS, DynamodbStore
 from retrysafe.backends.memory.store import MemoryStore, Records
 from retrysafe.backends.redis.store import RedisStore, name_of
 from retrysafe.backends.sql import TABLE, SqlStore
@@ -221,7 +221,7 @@ def _shifted(micros: Micros) -> dict[str, Any]:
     return {
         "UpdateExpression": "SET " + ", ".join(f"#{name} = #{name} - :by" for name in INSTANTS),
         "ConditionExpression": "attribute_exists(key_hash)",
-        "ExpressionAttributeNames": {f"#{name}": name for name in INSTANTS},
+        "ExpressionAttributeNames": {f"#{name}": STORED_AS.get(name, name) for name in INSTANTS},
         "ExpressionAttributeValues": {":by": {"N": str(micros)}},
     }
 

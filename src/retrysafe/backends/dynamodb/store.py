@@ -54,7 +54,7 @@ _EVALUATED = 1000
 
 _TEXTS = ("boundary", "scope", "operation", "state", "attempt", "effects")
 _NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "tombstone_until", "version")
-_STORED_AS: Mapping[str, str] = {"tombstone_until": "forget"}
+STORED_AS: Mapping[str, str] = {"tombstone_until": "forget"}
 """Attributes that items have had under another name since 0.1."""
 _HEAD = ("key_hash", *_TEXTS, *_NUMBERS, "fingerprint")
 _CONDITION = frozenset({"ConditionalCheckFailedException"})
@@ -416,7 +416,7 @@ _STATES = {state.value: state.value for state in State}
 def _placeholders(*expressions: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """The attribute names that expressions use, and their values' names: neither more nor fewer may be given."""
     found = [match for expression in expressions for match in _PLACEHOLDER.findall(expression)]
-    names = {f"#{name}": _STORED_AS.get(name, name) for mark, name in found if mark == "#"}
+    names = {f"#{name}": STORED_AS.get(name, name) for mark, name in found if mark == "#"}
     return names, tuple(dict.fromkeys(name for mark, name in found if mark == ":"))
 
 
@@ -485,7 +485,7 @@ def _refuse_too_large(update: _Update) -> None:
 
 def _record(item: Mapping[str, Any], now: Micros) -> Record:
     fields: dict[str, Any] = {name: item[name]["S"] for name in _TEXTS}
-    fields |= {name: int(item[_STORED_AS.get(name, name)]["N"]) for name in _NUMBERS}
+    fields |= {name: int(item[STORED_AS.get(name, name)]["N"]) for name in _NUMBERS}
     fields["state"] = state_of(fields["state"])
     result = None
     if "media_type" in item:

@@ -2,7 +2,7 @@
 
 In a revision:
 
-    from retrysafe.migrations import alembic as retrysafe
+    from retrysafe.backends.migrations import alembic as retrysafe
 
     def upgrade() -> None:
         retrysafe.upgrade(op, 1)

@@ -107,7 +107,7 @@ class Inbox:
                 f'effects="{self.boundary.effects}": what was done could not be undone. It needs "transactional".'
             )
         if not 1 <= most <= MOST:
-            raise ConfigurationError(f"most= is a number from 1 to {MOST}.")
+            raise ConfigurationError(f"max_batch= is a number from 1 to {MOST}.")
         name = self._taken(consumer)
 
         def decorate(function: Callable[P, R]) -> BatchHandler[P, R]:
