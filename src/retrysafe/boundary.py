@@ -158,6 +158,11 @@ class Boundary:
         return self._settings.effects
 
     @property
+    def address(self) -> str:
+        """Where the store is, without a password."""
+        return self.entrypoint.address
+
+    @property
     def window(self) -> float:
         """Seconds for which a retry is recognised."""
         return self.entrypoint.window
@@ -165,7 +170,7 @@ class Boundary:
     def __repr__(self) -> str:
         terms = self._settings
         return (
-            f"Boundary({terms.name!r}, store={terms.backend.address!r}, window={terms.clocks.window / 1e6:g} s, "
+            f"Boundary({terms.name!r}, store={self.address!r}, window={terms.clocks.window / 1e6:g} s, "
             f"concurrency={terms.concurrency!r}, effects={terms.effects!r})"
         )
 

@@ -63,8 +63,10 @@ def upgrade():
     retrysafe.upgrade(op, 3)
     retrysafe.upgrade(op, 4)
     retrysafe.upgrade(op, 5)
+    retrysafe.upgrade(op, 6)
 
 def downgrade():
+    retrysafe.downgrade(op, 6)
     retrysafe.downgrade(op, 5)
     retrysafe.downgrade(op, 4)
     retrysafe.downgrade(op, 3)

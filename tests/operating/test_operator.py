@@ -337,7 +337,7 @@ def test_a_change_without_an_answer_is_audited_as_such(shelf: Place, tmp_path: P
 
 KILLED = """
 import os, signal, sys
-from retrysafe.auditing import AuditFile
+from retrysafe.admin.audit import AuditFile
 from retrysafe.admin.operator import Operator
 
 store, key_hash, path, moment = sys.argv[1:]
