@@ -439,16 +439,16 @@ BREAKS = [
         """        mine = self.is_open()
         self._entered = False
         _innermost.set(self.outer)
-        if""",
+        claim""",
         """        mine = self.is_open()
-        if""",
+        claim""",
         killed_by=(f"{PEERS}::test_nested_guarded_calls_keep_their_results_apart",),
     ),
     Break(
         "a store is the object that leads to it, not its database",
         "nesting.py",
-        "if place.claim.tx is not None and backend.is_same(place.claim._backend):",
-        "if place.claim.tx is not None and backend is place.claim._backend:",
+        "if claim.tx is not None and backend.is_same(claim._backend):",
+        "if claim.tx is not None and backend is claim._backend:",
         killed_by=(
             "tests/faults/test_same_database.py::test_a_claim_inside_joins_whatever_the_store_is_called[two engines]",
             "tests/faults/test_same_database.py::test_on_an_event_loop_too",
