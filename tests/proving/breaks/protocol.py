@@ -442,7 +442,7 @@ BREAKS = [
         claim""",
         """        mine = self.is_open()
         claim""",
-        killed_by=(f"{PEERS}::test_nested_guarded_calls_keep_their_results_apart",),
+        killed_by=("tests/boundary/test_terms.py::test_current_is_the_innermost_open_claim",),
     ),
     Break(
         "a store is the object that leads to it, not its database",
