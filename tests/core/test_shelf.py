@@ -35,6 +35,11 @@ def test_what_came_is_handed_out_in_its_order_and_no_more_than_asked_for() -> No
     assert shelf.take(9, 0.0) == []
 
 
+def test_a_key_that_is_no_text_has_a_lane_too() -> None:
+    """A structured CloudEvent can bring half of a surrogate pair; it must not stop what came with it."""
+    assert tags(shelf_with(delivery(0, "\ud800"), delivery(1)).take(9, 0.0)) == [0, 1]
+
+
 def test_what_is_given_back_returns_to_its_place_when_its_lane_has_rested() -> None:
     shelf = shelf_with(delivery(0), delivery(1, "B"), delivery(2), delivery(3))
     first, other, third = shelf.take(3, 0.0)

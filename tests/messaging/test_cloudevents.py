@@ -146,3 +146,10 @@ def test_headers_under_their_own_names_never_take_an_attributes_place() -> None:
     headers = {"id": "forged", "tenant": "a", "ce-id": "1", "x-death": "no", "ce-trial": True, "number": 7}
     found = envelope_from(headers, {}, b"", "q")
     assert (found.id, found.headers) == ("1", {"tenant": "a", "trial": "true"})
+
+
+@pytest.mark.parametrize(("number", "kept"), [(2**63 - 1, 2**63 - 1), (-(2**63) + 1, -(2**63) + 1), (2**63, None)])
+def test_a_sequence_of_63_bits_is_carried(number: int, kept: int | None) -> None:
+    """What an outbox takes, such as nanoseconds since the epoch, a consumer can use."""
+    given = {"id": "1", "source": "/shop", "type": "t", "sequence": str(number)}
+    assert cloudevents.received(given, b"", "t").sequence == kept

@@ -649,6 +649,22 @@ def test_a_relay_that_cannot_work_says_so_at_once(postgresql: str) -> None:
         pass
 
 
+async def test_a_publisher_that_is_cancelled_within_ends_no_relay(place: Place) -> None:
+    """As a client does whose connection's task ends under it: nobody can tell what became of the messages."""
+
+    class Torn(AsyncMemoryPublisher):
+        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+            raise asyncio.CancelledError
+
+    place.write(Message("a", 1))
+    assert await place.relay(Torn(), backoff_base="30d", backoff_max="30d").arun_once() == Relayed(0, 1, 0)
+    running = asyncio.create_task(place.relay(Torn()).arun_forever())
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
 async def test_a_slow_bucket_keeps_no_other(place: Place) -> None:
     """Several are under way together."""
     gate = asyncio.Event()

@@ -105,6 +105,26 @@ async def test_a_storm_of_duplicates_is_applied_once_and_in_order(coroutine: boo
 
 
 @ONE
+async def test_a_consumer_that_is_cancelled_within_is_asked_again(world: World) -> None:
+    handler = world.inbox().handler("stock")(lambda one: world.apply(one.tx, one.envelope.id))
+    broker = MemoryBroker()
+    consumer: Any = Recording(broker)
+    receive, torn = consumer.receive, [True]
+
+    async def receiving(limit: int, wait: float, /) -> Any:
+        if torn.pop() if torn else False:
+            raise asyncio.CancelledError
+        return await receive(limit, wait)
+
+    consumer.receive = receiving
+    broker.put([envelope(1)])
+    async with Subscription(consumer, handler):
+        await until(lambda: not broker.depth())
+    assert world.applied() == ["1"]
+    await world.boundaries[-1].aclose()
+
+
+@ONE
 @pytest.mark.fault(53)
 async def test_a_failing_message_holds_its_own_lane_and_no_other(world: World) -> None:
     applied: list[tuple[str, int]] = []

@@ -17,8 +17,20 @@ def is_cancelled() -> bool:
     """Whether the task that asks is cancelled: another task, or a future that it awaits, may be what was."""
     import asyncio
 
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop is running in this thread
+        return False
     return task is not None and task.cancelling() > 0
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether it is an error, or the cancellation of something that was awaited and not of the task that asks."""
+    if isinstance(error, Exception):
+        return True
+    import asyncio
+
+    return isinstance(error, asyncio.CancelledError) and not is_cancelled()
 
 
 async def run_to_completion(work: Coroutine[Any, Any, R]) -> tuple[R, CancelledError | None]:

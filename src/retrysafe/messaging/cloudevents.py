@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrysafe.protocol.messages import Envelope
+from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 
 VERSION = "1.0"
 OWN = ("specversion", "id", "source", "type", "subject", "sequence", "topic", "datacontenttype")
@@ -59,7 +60,8 @@ def received(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
     known = {"id": "", "source": "", "type": "", "topic": topic, **given}
     if "partitionkey" in known:
         known.setdefault("subject", known["partitionkey"])
-    if not re.fullmatch(r"-?\d{1,18}", known.get("sequence", "0"), re.ASCII):
+    number = known.get("sequence", "0")
+    if not re.fullmatch(r"-?\d{1,19}", number, re.ASCII) or abs(int(number)) > LARGEST_SEQUENCE:
         del known["sequence"]
     return envelope_of(known, payload)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from retrysafe.messaging.cloudevents import OWN
 from retrysafe.messaging.errors import MessageRefused
+from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 
 LONGEST_NAME = 255
 """Bytes of a topic, a type and a media type: AMQP counts bytes."""
@@ -21,7 +22,6 @@ LONGEST_HEADER_NAME = 100
 LARGEST_HEADERS = 32_768
 """Bytes of all headers as they are stored: they have to fit into one frame of AMQP, and into 64 KiB of MySQL."""
 _HEADER_NAME = re.compile(r"[!-~]+", re.ASCII)
-_BIGGEST = (1 << 63) - 1
 
 
 def name(text: Any, argument: str) -> str:
@@ -39,7 +39,7 @@ def sequence(number: Any) -> int | None:
     """The version of what a message is about."""
     if number is None:
         return None
-    if not isinstance(number, int) or isinstance(number, bool) or abs(number) > _BIGGEST:
+    if not isinstance(number, int) or isinstance(number, bool) or abs(number) > LARGEST_SEQUENCE:
         raise MessageRefused(f"sequence={number!r} must be a whole number of at most 63 bits.")
     return number
 

@@ -16,13 +16,17 @@ BUCKETS = 64
 """Stored in every message: never to be changed."""
 
 
+LARGEST_SEQUENCE = (1 << 63) - 1
+"""A sequence is a whole number of at most 63 bits, wherever it is written, carried or applied."""
+
+
 @lru_cache(4096)
 def lane(topic: str, key: str | None, message_id: str) -> int:
     """A number for the lane, as a signed 64-bit integer; a message without a key has one of its own."""
     parts = ("", message_id) if key is None else (topic, key)
     digest = blake2b(digest_size=8, person=b"retrysafe lane")
     for part in parts:
-        encoded = part.encode()
+        encoded = part.encode("utf-8", "surrogatepass")  # what arrives may be anything, and has a lane too
         digest.update(len(encoded).to_bytes(4, "big") + encoded)
     return int.from_bytes(digest.digest(), "big", signed=True)
 

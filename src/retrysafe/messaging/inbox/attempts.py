@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from retrysafe.claims.claim import Claim
@@ -40,6 +41,28 @@ from retrysafe.protocol.redelivery_policy import KILLS, SUSPECT, Counts, Message
 HANDLED: dict[str, Any] = {"handled": True}
 """The stored result of a message that a handler has handled."""
 SHORTEST_PAUSE = 0.1
+
+
+_consumer: ContextVar[str | None] = ContextVar("retrysafe_consumer", default=None)
+
+
+def running_consumer() -> str | None:
+    """The consumer whose handler runs in this task or thread; a claim inside it has an operation of its own."""
+    return _consumer.get()
+
+
+@contextmanager
+def handler_of(consumer: str) -> Iterator[None]:
+    """The handler of a consumer runs."""
+    before = _consumer.set(consumer)
+    try:
+        yield
+    finally:
+        _consumer.reset(before)
+
+
+_ENDED_WITHIN = (ConfigurationError, LeaseLost)
+"""What leaving the claim raises when its handler has aborted or ended the transaction, and has said nothing of it."""
 
 
 class Settings(NamedTuple):
@@ -98,6 +121,8 @@ class Attempt:
         """What the handler raised: the claim's errors are judged, the handler's are its own."""
         self.failure: BaseException | None = None
         """What the handler declared its failure to be, for good."""
+        self.ran = False
+        """Whether the handler has run to its end."""
         self.counted = False
         """Whether it is noted that the attempt begins."""
         self.late = late or is_late(envelope, setting.entry.window)
@@ -121,7 +146,9 @@ class Attempt:
             claim.not_executed()
             raise ConfigurationError(f"The handler {self._setting.consumer!r} is a coroutine function: use ahandle().")
         try:
-            refuse_unfinished(claim, self._setting.function.call(self._given(claim)))
+            with handler_of(self._setting.consumer):
+                refuse_unfinished(claim, self._setting.function.call(self._given(claim)))
+            self.ran = True
         except BaseException as error:
             self.raised = error
             raise
@@ -134,7 +161,9 @@ class Attempt:
         if self._given_up(claim):
             return
         try:
-            refuse_unfinished(claim, await self._setting.function.acall(self._given(claim)), ran=True)
+            with handler_of(self._setting.consumer):
+                refuse_unfinished(claim, await self._setting.function.acall(self._given(claim)), ran=True)
+            self.ran = True
         except BaseException as error:
             self.raised = error
             raise
@@ -204,6 +233,8 @@ class Attempt:
         """What an error of the claim's means."""
         if isinstance(error, InProgress | QuotaExceeded):
             return HandlerOutcome(MessageOutcome.BUSY, again=pause(error.retry_after))
+        if self.ran and self._setting.entry.effects == "transactional" and isinstance(error, _ENDED_WITHIN):
+            return HandlerOutcome(MessageOutcome.FAILED, error_text(error))
         if isinstance(error, LeaseLost):
             return HandlerOutcome(MessageOutcome.BUSY, error.detail, again=pause(1.0))
         if isinstance(error, KeyReused):

@@ -12,7 +12,7 @@ from retrysafe.claims.batch import Claims
 from retrysafe.claims.decorator import refuse_unfinished
 from retrysafe.entrypoint import CODEC, in_thread
 from retrysafe.errors import OutcomeUnknown, RetrysafeError, RetryTransaction
-from retrysafe.messaging.inbox.attempts import HANDLED, Attempt, Settings
+from retrysafe.messaging.inbox.attempts import HANDLED, Attempt, Settings, handler_of
 from retrysafe.messaging.inbox.batch_plan import Broken, Part, Plan, plan
 from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.messaging.inbox.handler import Handler
@@ -106,7 +106,8 @@ class BatchHandler(Handler[P, R]):
             try:
                 with self._claims(batch) as claims:
                     for group in progress.groups(self.setting, claims):
-                        refuse_unfinished(claims, self.setting.function.call(group))  # type: ignore[arg-type]
+                        with handler_of(self.consumer):
+                            refuse_unfinished(claims, self.setting.function.call(group))  # type: ignore[arg-type]
                     progress.at = None
                 return progress.handled()
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
@@ -125,7 +126,8 @@ class BatchHandler(Handler[P, R]):
             try:
                 async with self._claims(batch) as claims:
                     for group in progress.groups(self.setting, claims):
-                        refuse_unfinished(claims, await self.setting.function.acall(group), ran=True)  # type: ignore[arg-type]
+                        with handler_of(self.consumer):
+                            refuse_unfinished(claims, await self.setting.function.acall(group), ran=True)  # type: ignore[arg-type]
                     progress.at = None
                 return progress.handled()
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own

@@ -9,12 +9,11 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 from retrysafe.backends import registry
 from retrysafe.backends.driver import arun, run
 from retrysafe.boundary import Boundary, exception_types
-from retrysafe.claims.context import enclosing
 from retrysafe.entrypoint import function_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.errors import SequenceGap
 from retrysafe.messaging.inbox import procedures
-from retrysafe.messaging.inbox.attempts import Settings
+from retrysafe.messaging.inbox.attempts import Settings, running_consumer
 from retrysafe.messaging.inbox.batches import BatchHandler
 from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.messaging.inbox.handler import Handler
@@ -24,6 +23,7 @@ from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.keys import LONGEST, check_name, key_of
 from retrysafe.protocol.legible import legible
+from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import Trials
 
@@ -31,7 +31,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MOST = 1000
 """How many messages may share a transaction: a statement names each of them."""
-_BEYOND = 10**18
 
 
 class Inbox:
@@ -192,16 +191,15 @@ class Inbox:
     def _advancing(
         self, entity: str, sequence: int, strict: bool, first: int, consumer: str | None
     ) -> Steps[tuple[bool, int | None]]:
-        around = enclosing()
-        name = consumer or (None if around is None else around.operation)
+        name = consumer or running_consumer()
         if name is None:
             raise ConfigurationError(
                 "apply_if_newer() outside a handler needs consumer=: each keeps its own sequences."
             )
         given: Any = sequence
-        if isinstance(given, bool) or not isinstance(given, int) or abs(given) >= _BEYOND:
+        if isinstance(given, bool) or not isinstance(given, int) or abs(given) > LARGEST_SEQUENCE:
             raise ConfigurationError(
-                f"sequence= is {given!r}, and must be a whole number of up to 18 digits: a message whose writer "
+                f"sequence= is {given!r}, and must be a whole number of at most 63 bits: a message whose writer "
                 "gave it none cannot be put in order."
             )
         inbox = Letters(self._entry.backend).inbox

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from retrysafe.claims.cancellation import is_failure
 from retrysafe.messaging.relay.circuit_breaker import Breaker
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued
 from retrysafe.protocol.publish_policy import answered, bounded_pause
@@ -313,8 +314,10 @@ def published_by(publisher: Any, wave: Sequence[Queued]) -> Sequence[PublishResu
     """Publish; a publisher that fails takes no relay with it."""
     try:
         return _receptions(wave, publisher.publish(_envelopes(wave)))
-    except Exception as error:  # noqa: BLE001 - whatever a publisher raises, nobody can tell what it did
-        return _doubtful(wave, error)
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        return _doubtful(wave, error)  # whatever a publisher raises, nobody can tell what it did
 
 
 async def apublished_by(publisher: Any, wave: Sequence[Queued], within: float) -> Sequence[PublishResult]:
@@ -324,7 +327,9 @@ async def apublished_by(publisher: Any, wave: Sequence[Queued], within: float) -
     try:
         async with asyncio.timeout(within):
             return _receptions(wave, await publisher.publish(_envelopes(wave)))
-    except Exception as error:  # noqa: BLE001 - as above
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         return _doubtful(wave, error)
 
 
@@ -332,7 +337,7 @@ def _envelopes(wave: Sequence[Queued]) -> list[Envelope]:
     return [queued.envelope for queued in wave]
 
 
-def _doubtful(wave: Sequence[Queued], error: Exception) -> list[PublishResult]:
+def _doubtful(wave: Sequence[Queued], error: BaseException) -> list[PublishResult]:
     """How a wave was taken whose publisher failed: nobody can tell."""
     return [PublishResult(PublishStatus.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
 

@@ -14,6 +14,7 @@ from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.boundary import Boundary
+from retrysafe.claims.cancellation import is_failure
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.base import AsyncPublisher, Publisher
@@ -332,7 +333,9 @@ class Relay:
                 try:
                     await self._backend.acheck(client)
                     rest = self._rest(found=await self._around(setting, client, Sum()))
-                except Exception as error:  # noqa: BLE001 - the same
+                except BaseException as error:
+                    if not is_failure(error):
+                        raise
                     rest = self._failed(error)
                 self._woken(nudged=await self._bell.await_for(rest))
 
@@ -344,7 +347,7 @@ class Relay:
         self._polls, rest = self._polls.found() if found else self._polls.empty(random.random())
         return rest
 
-    def _failed(self, error: Exception) -> float:
+    def _failed(self, error: BaseException) -> float:
         self._anew()
         self._reporter.failed(error)
         self._polls, rest = self._polls.failed(random.random())

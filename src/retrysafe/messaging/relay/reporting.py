@@ -36,7 +36,7 @@ class Reporter:
         """A destination takes nothing, or takes messages again."""
         self._tell(name, None, **fields)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """A relay could not go on."""
         self._tell("relay_failed", None, error=str(error) or type(error).__name__)
 

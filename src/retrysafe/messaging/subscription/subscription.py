@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from typing import Any
 
+from retrysafe.claims.cancellation import is_failure
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.inbox.handler import Handler
@@ -123,8 +124,10 @@ class Subscription:
                 if room:
                     run.add(await self._consumer.receive(room, LOOK))
                 polls, _ = polls.found()
-            except Exception as error:  # noqa: BLE001 - whatever the broker's client raises, it is tried again
-                run.failed(error)
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
+                run.failed(error)  # whatever the broker's client raises, it is tried again
                 polls, rest = polls.failed(random.random())
                 await self._bell.await_for(rest)
 

@@ -85,7 +85,7 @@ class Run:
                 return 0
         return max(0, self._lanes.most - self._lanes.count)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """Tell that the broker or the database could not be asked."""
         self._handler.emit("consumer_failed", error=f"{type(error).__name__}: {error}".partition("\n")[0])
 
