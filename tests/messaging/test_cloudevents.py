@@ -152,4 +152,4 @@ def test_headers_under_their_own_names_never_take_an_attributes_place() -> None:
 def test_a_sequence_of_63_bits_is_carried(number: int, kept: int | None) -> None:
     """What an outbox takes, such as nanoseconds since the epoch, a consumer can use."""
     given = {"id": "1", "source": "/shop", "type": "t", "sequence": str(number)}
-    assert cloudevents.received(given, b"", "t").sequence == kept
+    assert received(given, b"", "t").sequence == kept
