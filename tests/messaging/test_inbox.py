@@ -739,6 +739,18 @@ def test_a_handler_that_rolls_back_by_itself_spends_an_attempt(make: str, world:
     assert world.applied() == []
 
 
+def test_a_failing_message_with_attributes_of_any_length_is_a_dead_letter(world: World) -> None:
+    """Whatever other publishers have put into it; what follows it in its lane goes on."""
+    inbox = world.inbox()
+    handle = inbox.handler("stock", max_attempts=1)(lambda message: 1 / message.data["n"])
+    long = "x" * 70_000
+    sent = envelope(long, long, payload=b'{"n":0}', type=long, source=long, headers={"x": long})
+    assert became(handle.handle(sent)) == ["dead"]
+    (kept,) = world.letters(inbox)
+    found = kept.letter.envelope
+    assert (found.id, found.key, found.type, found.source, found.headers) == (long, long, long, long, {"x": long})
+
+
 def test_a_gap_error_names_the_last_one_applied(world: World) -> None:
     inbox = world.inbox()
     found: list[int | None] = []

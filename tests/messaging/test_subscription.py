@@ -105,6 +105,28 @@ async def test_a_storm_of_duplicates_is_applied_once_and_in_order(coroutine: boo
 
 
 @ONE
+async def test_a_message_that_is_handled_after_a_failure_leaves_no_note(world: World) -> None:
+    inbox, failed = world.inbox(), set[str]()
+    with world.connected() as look:
+        before = int(look("SELECT count(*) FROM retrysafe_inbox_attempts")[0][0])
+
+    def handle(one: Any) -> None:
+        if one.envelope.id not in failed:
+            failed.add(one.envelope.id)
+            raise ValueError("once")
+        world.apply(one.tx, one.envelope.id)
+
+    broker = MemoryBroker()
+    broker.put([envelope(n, n) for n in range(5)])
+    async with Subscription(Recording(broker), inbox.handler("stock", backoff_base="1ms")(handle)):
+        await until(lambda: not broker.depth())
+    assert world.applied() == ["0", "1", "2", "3", "4"]
+    with world.connected() as look:
+        assert int(look("SELECT count(*) FROM retrysafe_inbox_attempts")[0][0]) == before
+    await world.boundaries[-1].aclose()
+
+
+@ONE
 async def test_a_consumer_that_is_cancelled_within_is_asked_again(world: World) -> None:
     handler = world.inbox().handler("stock")(lambda one: world.apply(one.tx, one.envelope.id))
     broker = MemoryBroker()

@@ -166,7 +166,7 @@ BREAKS = [
     ),
     Break(
         "a lane goes on while its first message waits to be tried again",
-        "messaging/relay/waves.py",
+        "messaging/subscription/lanes.py",
         "            if lane in stopped:\n                continue\n            if one.again is None:\n",
         "            if True:\n",
         killed_by=(f"{SUBSCRIPTION}::test_a_failing_message_holds_its_own_lane_and_no_other[sqlite]",),

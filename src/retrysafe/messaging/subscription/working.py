@@ -11,8 +11,8 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.inbox.attempts import pause
 from retrysafe.messaging.inbox.handler import Handler
-from retrysafe.messaging.relay.waves import Lanes, Portion
 from retrysafe.messaging.subscription.exclusive import Exclusive
+from retrysafe.messaging.subscription.lanes import Lanes, Portion
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 from retrysafe.stop_signal import StopSignal

@@ -1,3 +1,9 @@
+ALTER TABLE retrysafe_inbox_dead
+    MODIFY message_id TEXT NOT NULL,
+    MODIFY message_key TEXT,
+    MODIFY message_type TEXT NOT NULL,
+    MODIFY source TEXT NOT NULL,
+    MODIFY headers TEXT NOT NULL;
 ALTER TABLE retrysafe_records RENAME INDEX retrysafe_records_tombstone TO retrysafe_records_forget;
 ALTER TABLE retrysafe_outbox_attempts RENAME INDEX retrysafe_outbox_attempts_bucket TO retrysafe_outbox_troubles_bucket;
 ALTER TABLE retrysafe_outbox_attempts RENAME INDEX retrysafe_outbox_attempts_until TO retrysafe_outbox_troubles_until;

@@ -96,3 +96,10 @@ SET @retrysafe = IF(
 PREPARE retrysafe FROM @retrysafe;
 EXECUTE retrysafe;
 DEALLOCATE PREPARE retrysafe;
+-- Brokers of others bring attributes of more than 64 KiB, and what carries them must not be undeliverable for ever.
+ALTER TABLE retrysafe_inbox_dead
+    MODIFY message_id MEDIUMTEXT NOT NULL,
+    MODIFY message_key MEDIUMTEXT,
+    MODIFY message_type MEDIUMTEXT NOT NULL,
+    MODIFY source MEDIUMTEXT NOT NULL,
+    MODIFY headers MEDIUMTEXT NOT NULL;

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.ordering import lane as lane_of
-from retrysafe.protocol.redelivery_policy import HandleResult
+from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 
 
 class Portion(NamedTuple):
@@ -27,6 +27,10 @@ class Concluded(NamedTuple):
     settled: list[Delivery]
     again: float | None
     keeps_order: bool
+
+
+_NOTED = (MessageOutcome.FAILED, MessageOutcome.GAP)
+"""What leaves a note of the attempt."""
 
 
 class Lanes:
@@ -79,6 +83,8 @@ class Lanes:
                 self.count -= 1
             else:
                 stopped[lane] = one.again
+                if one.became in _NOTED:  # whose note is removed by an attempt that looks for one
+                    self._lanes[lane][0] = delivery._replace(redelivered=True)
         for lane, done in settled.items():
             head = self._lanes[lane][0] if self._lanes[lane] else None
             keyed = head is not None and head.envelope.key is not None
