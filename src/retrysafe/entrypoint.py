@@ -8,14 +8,12 @@ that cannot be awaited runs in a thread with its claim.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import functools
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from retrysafe.backends.backend import Backend
@@ -33,13 +31,17 @@ from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.records import ClaimRequest, Effects, Fingerprint, Key, Wait
 
+if TYPE_CHECKING:  # a program that has no event loop needs neither
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
 R = TypeVar("R")
 
 CODEC = JSONCodec()
 """What stores the results, which are ours: a codec of the boundary's for those of its functions may not know them."""
 CANCELLED_WITHIN = "The handler was cancelled by itself, or by something that it waited for."
 _MOST = 40
-_Threads = WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor]
+_Threads: TypeAlias = "WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor]"
 _entering: _Threads = WeakKeyDictionary()
 """Threads for statements of claims: none is held while a claim waits for another attempt."""
 _leaving: _Threads = WeakKeyDictionary()
@@ -293,6 +295,8 @@ class EntryPoint:
 
     async def arun(self, make: Callable[[], Claim], work: Callable[[Claim], Awaitable[None]]) -> Claim:
         """`run` on an event loop, whichever colour the store has."""
+        import asyncio
+
         self.refuse_bound_to_threads()
         restarts = 0
         while True:
@@ -313,6 +317,8 @@ class EntryPoint:
 
         Connections of Django belong to one thread: with these, the key is waited for in the thread of the work.
         """
+        import asyncio
+
         if self.alias is not None:
             return await in_thread(lambda: self.run(make, work))
         restarts = 0
@@ -345,6 +351,9 @@ async def _in_entering(function: Callable[[], Any]) -> Any:
 
 async def _in(pools: _Threads, function: Callable[[], Any]) -> Any:
     """Run a function in a thread, to its end even if the caller is cancelled."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     loop = asyncio.get_running_loop()
     threads = pools.get(loop)
     if threads is None:
@@ -371,6 +380,8 @@ class Function(NamedTuple):
 
     def call(self, given: Any) -> Any:
         """Call a plain function; raises what it raises, but see `acall`."""
+        import asyncio
+
         try:
             return self.function(given)
         except (asyncio.CancelledError, BaseExceptionGroup) as error:
@@ -384,6 +395,8 @@ class Function(NamedTuple):
         A cancellation that did not come from outside is an error of the function's, as any other: it must not end
         who waits for it.
         """
+        import asyncio
+
         try:
             return await self.function(given)
         except (asyncio.CancelledError, BaseExceptionGroup) as error:
@@ -394,6 +407,8 @@ class Function(NamedTuple):
 
 def _is_cancellation(error: BaseException) -> bool:
     """Whether it is one, or a group of such and perhaps of errors, but of nothing that ends a process."""
+    import asyncio
+
     return every(error, (asyncio.CancelledError, Exception)) and not every(error, Exception)
 
 
@@ -416,6 +431,8 @@ def _work_entered(claim: Claim, work: Callable[[Claim], None]) -> None:
 
 async def in_thread(work: Callable[[], R]) -> R:
     """Do sync work, with its claim, in a thread, and to its end even if the caller is cancelled."""
+    import asyncio
+
     done, cancelled = await run_to_completion(asyncio.to_thread(work))
     if cancelled is not None:
         raise cancelled

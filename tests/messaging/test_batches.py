@@ -79,7 +79,7 @@ def test_poison_ends_alone_in_the_dead_letters_and_holds_its_own_lane_only(make:
 
 def _inbox_of(handler: Any) -> Any:
     class Found:
-        boundary = handler.setting.boundary
+        boundary = handler.setting.entry
         _letters = handler.letters
 
     return Found

@@ -93,7 +93,7 @@ async def test_the_connection_is_cut_at_every_frame(
                 await publishing.publisher.aclose()  # the handshake has frames too
         else:
             pytest.fail("there were more frames than that")
-        assert k > 5
+        assert k > (5 if kind == "rabbitmq" else 3)  # the Redis client sends a batch in few pieces
         arrived += await publishing.arrived()
         check(outbox, arrived, ids)
 
