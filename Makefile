@@ -2,7 +2,7 @@ PYTHON ?= python3
 ARGS ?=
 SERVERS ?=
 # One more than there are cores, since tests wait for services.
-WORKERS ?= $(shell expr $$(nproc) + 1)
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -42,7 +42,7 @@ START_SERVICES = $(SERVICES) start || { code=$$?; [ $$code -eq 3 ] && [ -z "$$RE
 	|| exit $$code
 
 # Those that are marked "quick" need no service.
-ifeq ($(findstring quick,$(ARGS)),)
+ifeq ($(findstring -m quick,$(ARGS)),)
 WITH_SERVICES = trap '$(SERVICES) stop' EXIT; $(START_SERVICES); eval "$$($(SERVICES) env $(SERVERS))";
 endif
 

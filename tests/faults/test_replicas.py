@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -230,9 +231,17 @@ def test_a_wait_for_a_replica_that_nobody_ends_is_an_unavailable_store(
             claim.result = "once"
     finally:
         waiting.set(synchronous_standby_names="")
+    until(partial(_is_idle, waiting))
     with boundary.claim("key") as claim:
         assert (claim.replayed, claim.result) == (True, "once")
     assert _charged(waiting) == [("key",)]
+
+
+def _is_idle(server: Cluster) -> bool:
+    """Whether nothing is under way: a backend goes on for a moment after its client has left it."""
+    busy = "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND state <> 'idle'"
+    with server.admin() as admin:
+        return not admin.execute(f"{busy} AND pid <> pg_backend_pid()".encode()).fetchall()
 
 
 @pytest.mark.fault(29)

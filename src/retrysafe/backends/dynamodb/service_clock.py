@@ -8,7 +8,7 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 
-from retrysafe.backends.dynamodb.clock_correction import Bounds, narrowed, sampled
+from retrysafe.protocol.clock_correction import Bounds, narrowed, sampled
 from retrysafe.protocol.records import Micros
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)

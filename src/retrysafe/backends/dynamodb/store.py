@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from retrysafe.backends.dynamodb.clock_correction import Sightings
 from retrysafe.backends.dynamodb.table import Table
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.asks import Ask, Steps
+from retrysafe.protocol.clock_correction import Sightings
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import (
     ClaimRequest,
