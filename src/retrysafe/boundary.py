@@ -194,7 +194,9 @@ class Boundary:
         wrong with the transaction itself, and everything else, shows on entering.
         """
         print_ = UNCHECKED if payload is ... else fingerprint_of(payload)
-        return self.entrypoint.open(key, operation=operation or self.name, fingerprint=print_, scope=scope, tx=tx)
+        return self.entrypoint.open(
+            key, operation=operation or self.entrypoint.settings.name, fingerprint=print_, scope=scope, tx=tx
+        )
 
     def once(
         self,

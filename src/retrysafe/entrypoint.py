@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -24,12 +23,13 @@ from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.decorator import is_coroutine_function, is_generator_function
 from retrysafe.claims.outcome import is_permanent
+from retrysafe.claims.plan import Plans
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.protocol import keys
 from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.exception_groups import every
-from retrysafe.protocol.records import ClaimRequest, Effects, Fingerprint, Key, Wait
+from retrysafe.protocol.records import Effects, Fingerprint, Key, Wait
 
 if TYPE_CHECKING:  # a program that has no event loop needs neither
     import asyncio
@@ -67,8 +67,7 @@ class EntryPoint:
         """Where in the code the boundary was built."""
         self.owners: dict[str, key_spaces.Owner] = {}
         """Who claims keys under each operation."""
-        self._with_codec = settings
-        """The settings with the codec of the way in that claimed last."""
+        self._plans = Plans(settings)
         key_spaces.enter(self)
 
     @property
@@ -179,23 +178,26 @@ class EntryPoint:
 
         The codec is the boundary's unless one is given; ``annotation`` is handed to it.
         """
-        terms = self.settings if codec is None else self._with(codec)
+        settings = self.settings
         if self.closed:
             raise ConfigurationError(f"Boundary {self.name!r} has been closed.")
-        if tx is not None and terms.effects != "transactional":
+        if tx is not None and settings.effects != "transactional":
             raise ConfigurationError(
-                f"tx= needs effects='transactional'; boundary {self.name!r} has {terms.effects!r}."
+                f"tx= needs effects='transactional'; boundary {self.name!r} has {settings.effects!r}."
             )
-        text = terms.key(key)
-        keys.check_name(operation, "operation")
+        plans = self._plans if codec is None else self._plans.with_codec(codec)
+        text = settings.key(key)
         if text is None:
-            return Claim(terms, None, operation)
-        want = self._want(text, operation, fingerprint, scope)
-        return Claim(terms, want, operation, tx, annotation)
+            return Claim(plans.of(operation, ""), None)
+        plan = plans.of(operation, "" if scope is None and settings.scope is None else settings.scope_of(scope))
+        if not isinstance(fingerprint, Fingerprint):
+            fingerprint = Fingerprint(fingerprint)
+        return Claim(plan, plan.request(text, fingerprint), tx, annotation)
 
     def open_many(self, keys_: Sequence[tuple[str, bytes]], *, operation: str, codec: Codec) -> Claims:
         """`open` for several keys and fingerprints at once, in one transaction of the boundary's own."""
-        return Claims(self._with(codec), [self._want(key, operation, print_) for key, print_ in keys_], operation)
+        plan = self._plans.with_codec(codec).of(operation, self.tenant())
+        return Claims(plan.settings, [plan.request(key, Fingerprint(print_)) for key, print_ in keys_], operation)
 
     @property
     def opens_many(self) -> bool:
@@ -207,27 +209,6 @@ class EntryPoint:
     def lookup(self, key: Key, *, operation: str) -> bytes:
         """The key under which the record of a claim with this key is stored."""
         return keys.lookup(self.settings.secret, self.name, self.tenant(), operation, keys.parse(key))
-
-    def _want(
-        self, key: str, operation: str, fingerprint: bytes | Fingerprint, scope: str | None = None
-    ) -> ClaimRequest:
-        """What an attempt at a key asks for."""
-        terms = self.settings
-        scope_text = terms.scope_of(scope)
-        print_ = fingerprint if isinstance(fingerprint, Fingerprint) else Fingerprint(fingerprint)
-        return ClaimRequest(
-            key=keys.lookup(terms.secret, terms.name, scope_text, operation, key),
-            boundary=terms.name,
-            scope=scope_text,
-            operation=operation,
-            fingerprint=print_.stored,
-            older_fingerprint=print_.older,
-            attempt=os.urandom(16).hex(),
-            effects=terms.effects,
-            clocks=terms.clocks,
-            on_expired=terms.on_expired,
-            quota=None if terms.quota is None else terms.quota.allowance(terms.name, scope_text),
-        )
 
     def take_operation(self, operation: str, owner: object, *, origin: Any = None, shared: bool = False) -> str:
         """Let ``owner``, a function or another entry point, claim keys under an operation.
@@ -241,13 +222,6 @@ class EntryPoint:
     def emit(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:
         """Tell the observers, as an entry point does, of something that came to no claim, or outlives it."""
         self.settings.emit(name, operation, key, "", fields)
-
-    def _with(self, codec: Codec) -> BoundarySettings:
-        """The terms with the codec of an entry point, which is the same one for every claim."""
-        terms = self._with_codec
-        if terms.codec is not codec:
-            terms = self._with_codec = self.settings._replace(codec=codec)
-        return terms
 
     # ------------------------------------------------------------ entering and leaving
 

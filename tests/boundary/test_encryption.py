@@ -404,7 +404,7 @@ COPY = (
 
 
 def hash_of(made: Boundary, key: str, **named: str) -> str:
-    return made.claim(key, **named)._required_want().key.hex()
+    return made.claim(key, **named)._required_request().key.hex()
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,8 @@ def test_a_lost_lease_says_whose_it_was(monkeypatch: pytest.MonkeyPatch) -> None
 
     boundary = Boundary("shop", store="memory://", observers=(), probe=probe)
     with pytest.raises(LeaseLost) as caught, boundary.claim("K") as claim:
-        assert claim._lease is not None
-        monkeypatch.setattr(claim._lease, "is_held", lambda: False)
+        assert claim._held is not None
+        monkeypatch.setattr(claim._held, "is_held", lambda: False)
         claim.ensure_held()
     assert (caught.value.boundary, bool(caught.value.key)) == ("shop", True)
 

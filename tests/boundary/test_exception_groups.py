@@ -182,7 +182,7 @@ async def test_work_that_we_stopped_is_recognised_in_a_group(tmp_path: Path) -> 
 
     async def work() -> None:
         async with guarded.claim("k") as claim:
-            lease = claim._lease
+            lease = claim._held
             assert isinstance(lease, Lease)
             lease.lose()  # as the heartbeat does
             try:

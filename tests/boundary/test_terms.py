@@ -25,6 +25,7 @@ from retrysafe import (
     wait,
 )
 from retrysafe.claims.observers import EVENTS, Observers
+from retrysafe.claims.plan import Plans
 from tests.stores.harnesses import FakeClock, memory_backend
 
 # ---------------------------------------------------------------- refused when built
@@ -96,7 +97,9 @@ class Timed:
 
     def use(self, **terms: Any) -> None:
         """Replace some of the boundary's terms."""
-        self.boundary.entrypoint.settings = self.boundary.entrypoint.settings._replace(**terms)
+        entry = self.boundary.entrypoint
+        entry.settings = entry.settings._replace(**terms)
+        entry._plans = Plans(entry.settings)
 
     def names(self) -> list[str]:
         return [occurrence.name for occurrence in self.seen]

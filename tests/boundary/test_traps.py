@@ -263,8 +263,8 @@ def test_a_person_settles_a_dead_attempt_with_the_class_that_callers_expect(tmp_
     dead._leave()
     from retrysafe.claims import lease
 
-    assert dead._lease is not None
-    lease.for_thread(boundary._settings.backend).drop(dead._lease)
+    assert dead._held is not None
+    lease.for_thread(boundary._settings.backend).drop(dead._held)
     settled = threading.Event()
     while not settled.wait(0.01):
         if boundary.resolve("k", "completed", result=Receipt(9), operation="pay"):

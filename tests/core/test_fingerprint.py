@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
@@ -173,3 +174,30 @@ def test_a_member_of_an_enum_is_one_value_whatever_it_is_made_of() -> None:
 
     assert canonical.members_of(Prices.LOW) is None
     assert fingerprint.names(of_payload({"price": Prices.LOW})) == ("price",)
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=3), st.binary(max_size=3),
+    st.decimals(places=1), st.lists(st.integers(0, 2), max_size=2), st.dictionaries(st.sampled_from("ab"), st.none()),
+)  # fmt: skip
+
+
+@given(
+    st.dictionaries(st.sampled_from(["key", "amount", "a.b", "x"]), st.tuples(VALUES, VALUES, st.booleans())),
+    st.sampled_from([0, 2, 64]),
+)
+def test_fields_that_are_known_before_count_as_they_always_do(given: dict[str, Any], most: int) -> None:
+    values = {name: value for name, (value, _, _) in given.items()}
+    defaults = {name: value if same else other for name, (value, other, same) in given.items() if same or other}
+
+    def outcome(of: Callable[[], Any]) -> object:
+        try:
+            return of()
+        except canonical.NotCanonical as error:
+            return str(error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fingerprint, "MOST_PARTS", most)
+        known = fingerprint.Fields(tuple(values), defaults)
+        beside = values | {"another argument": 1}
+        assert outcome(lambda: known.of(beside)) == outcome(lambda: fingerprint.of_fields(values, defaults))

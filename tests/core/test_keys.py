@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 from uuid import UUID
 
@@ -108,3 +109,11 @@ def test_derived_keys_depend_on_key_and_name_and_secret_alone() -> None:
 def test_a_redacted_key_shows_only_the_beginning_of_its_hash() -> None:
     record_key = keys.lookup(None, "b", "", "op", "customer@example.org")
     assert keys.redact(record_key) == record_key.hex()[:8]
+
+
+@pytest.mark.parametrize("secret", [None, b"s", bytes(range(64)), bytes(range(65)), bytes(200)])
+def test_a_hash_that_is_kept_for_many_keys_is_hmac(secret: bytes | None) -> None:
+    """RFC 2104: a secret that is longer than a block is hashed first."""
+    lookup = keys.Lookup(secret, "shop", "tenant", "pay")
+    message = b"".join(len(part).to_bytes(4, "big") + part for part in (b"lookup.v1", b"shop", b"tenant", b"pay", b"k"))
+    assert lookup.of("k") == lookup.of("k") == hmac.digest(secret or b"retrysafe", message, "sha256")

@@ -279,7 +279,7 @@ def test_what_the_service_has_not_removed_yet_is_forgotten_all_the_same(dynamodb
     boundary = make(dynamodb, window="1h", memory="2h")
     with boundary.claim("key", payload="of then") as claim:
         claim.result = 1
-        key = claim._required_want().key
+        key = claim._required_request().key
     _move(key, -3 * 3600)
     assert records_of(dynamodb, boundary.name) == [("completed", 1)]
     with boundary.claim("key", payload="of now") as claim:
@@ -546,7 +546,7 @@ def test_without_a_date_a_lease_is_watched_for_its_whole_length(
 ) -> None:
     """Not correctable: who sees an old lease for the first time does not take it over, whatever its own clock says."""
     gone = make(dynamodb_url(), lease=0.2)
-    want = gone.claim("key")._required_want()
+    want = gone.claim("key")._required_request()
     run(claim(connect(dynamodb_url()).store, want), connect(dynamodb_url()).client())
     _move(want.key, -86400)
     http_proxy.date = lambda date: None
@@ -777,7 +777,7 @@ def test_sweeping_by_hand_removes_what_is_forgotten_and_mends_what_lost_its_time
             raise ZeroDivisionError
         with boundary.claim("running"):
             keys = {
-                key: boundary.claim(key)._required_want().key
+                key: boundary.claim(key)._required_request().key
                 for key in ("kept", "forgotten", "lost", "unknown", "running")
             }
             for key in ("forgotten", "unknown", "running"):

@@ -895,7 +895,7 @@ async def test_r18_cancelled_at_every_await(place: Place, awaits: int) -> None:
 async def test_r20_an_original_that_lost_its_lease_is_not_sent_as_success(place: Place) -> None:
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         claim = current()
-        claim._lease.lose()  # type: ignore[union-attr]  # as the heartbeat does
+        claim._held.lose()  # type: ignore[union-attr]  # as the heartbeat does
         await asyncio.Event().wait()
 
     answer = await post(guarded(App(handler), place))
@@ -909,7 +909,7 @@ async def test_r20_an_original_that_lost_its_lease_is_not_sent_as_success(place:
 async def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(place: Place) -> None:
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         claim = current()
-        claim._lease.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
+        claim._held.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
         claim.ensure_held()
 
     answer = await post(guarded(App(handler), place))
@@ -920,7 +920,7 @@ async def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(place
 async def test_r20_a_lost_lease_is_recognised_in_a_group(place: Place) -> None:
     async def late() -> None:
         claim = current()
-        claim._lease.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
+        claim._held.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
         claim.ensure_held()
 
     async def handler(scope: Any, receive: Any, send: Any) -> None:

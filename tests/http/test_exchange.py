@@ -207,7 +207,7 @@ def test_r16_what_is_no_response_frees_the_key(leased: Boundary) -> None:
 
 def lose(boundary: Boundary, exchange: Exchange) -> None:
     """Let another attempt take the key over, as after a lease that lapsed."""
-    held = exchange.claim._required_hold()  # type: ignore[union-attr]
+    held = exchange.claim.ownership  # type: ignore[union-attr]
     exchange.claim._held = held._replace(token=held.token - 1)  # type: ignore[union-attr]
 
 
@@ -226,7 +226,7 @@ def test_r20_a_lost_lease_is_not_sent_as_success(leased: Boundary) -> None:
 def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(leased: Boundary) -> None:
     def handler() -> Live:
         claim = current()
-        claim._lease.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
+        claim._held.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
         claim.ensure_held()
         return Live(200, (), [b"a"])
 

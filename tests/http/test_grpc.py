@@ -504,7 +504,7 @@ def test_an_allow_list_of_trailing_metadata_does_not_drop_the_status(build: Buil
 def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(build: Build) -> None:
     def lost() -> None:
         claim = current()
-        claim._lease.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
+        claim._held.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
         claim.ensure_held()
 
     async def alost() -> None:

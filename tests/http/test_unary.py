@@ -49,7 +49,7 @@ async def test_r18_a_cancelled_handler_frees_its_key(place: Place) -> None:
 async def test_r20_an_original_that_lost_its_lease_is_not_sent_as_success(place: Place) -> None:
     async def late() -> Response:
         claim = current()
-        claim._lease.lose()  # type: ignore[union-attr]  # as the heartbeat does
+        claim._held.lose()  # type: ignore[union-attr]  # as the heartbeat does
         await asyncio.Event().wait()
         raise AssertionError
 

@@ -144,7 +144,7 @@ class Choosy:
         self.names = names
         self.seen: list[Event] = []
 
-    def wants(self, name: str, /) -> bool:
+    def is_enabled(self, name: str, /) -> bool:
         return name in self.names
 
     def __call__(self, occurrence: Event, /) -> None:
@@ -165,7 +165,7 @@ def test_an_observer_is_told_what_it_wants_and_nothing_is_made_for_nobody() -> N
 def test_the_store_is_timed_only_for_those_who_want_to_know() -> None:
     unasked = Boundary("x", store="memory://", observers=[Choosy("completed")])
     with unasked.claim("k") as claim:
-        assert type(claim._ground).__name__ == "LeaseMode"
+        assert type(claim._mode).__name__ == "LeaseMode"
     asked = Choosy("store_request")
     timed = Boundary("x", store="memory://", observers=[asked])
     with timed.claim("other"):
@@ -241,7 +241,7 @@ def test_a_watch_is_told_in_its_observers_place_and_closed_once() -> None:
 class Undecided:
     """Cannot say what it wants."""
 
-    def wants(self, name: str, /) -> bool:
+    def is_enabled(self, name: str, /) -> bool:
         raise RuntimeError("broken wants")
 
     def __call__(self, occurrence: Event, /) -> None:

@@ -25,7 +25,7 @@ from retrysafe import (
     wait,
 )
 from retrysafe.claims.modes import Settled
-from retrysafe.claims.observers import EVENTS
+from retrysafe.claims.observers import EVENTS, AttemptEvents, Observers
 from retrysafe.claims.timing import Timed
 from retrysafe.observability.metrics import (
     ATTEMPTS,
@@ -203,7 +203,8 @@ class Silent:
 async def test_an_end_that_the_store_did_not_answer_is_told_as_such() -> None:
     told: list[bool] = []
     silent: Any = Silent()
-    timed = Timed(silent, lambda name, **fields: told.append(fields["answered"]))
+    observers = Observers([lambda event: told.append(event.fields["answered"])])
+    timed = Timed(silent, AttemptEvents(observers, "", "", b"", ""))
     nothing: Any = None
     assert timed.settle(nothing, nothing, None, failing=False) is Settled.UNANSWERED
     assert await timed.asettle(nothing, nothing, None, failing=False) is Settled.UNANSWERED

@@ -176,7 +176,7 @@ async def test_what_a_span_says_of_its_attempt(works: Works, telemetry: Telemetr
         "retrysafe.operation": "charges",
         "retrysafe.effects": "keyed",
         "retrysafe.store": "sqlite",
-        "retrysafe.key": first._required_want().key[:4].hex(),
+        "retrysafe.key": first._required_request().key[:4].hex(),
         "retrysafe.attempt": first.attempt_id,
         "retrysafe.outcome": "started",
         "retrysafe.ending": "completed",

@@ -12,6 +12,7 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.backends.memory.client import MemoryClient
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.claims.lease import Lease, _Schedule, clock
+from retrysafe.claims.observers import AttemptEvents, Observers
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.claiming import ROUNDS, NotWon, Won, claim
@@ -383,7 +384,11 @@ def test_a_lease_that_cannot_be_renewed_costs_the_others_nothing() -> None:
     told: dict[bytes, list[str]] = {held.key: [] for held in claims}
     now = clock()
     for held in claims:
-        beats.add(Lease(held, now, lambda name, held=held, **fields: told[held.key].append(name)))
+        observers = Observers([lambda event, held=held: told[held.key].append(event.name)])
+        lease = Lease(held, now, AttemptEvents(observers, "", "", held.key, ""))
+        beats.new[lease] = lease
+    beats.looks_at = now
+    beats.look(now)
     beats.answered(claims, {claims[2]}, DOWN, now)
     assert [name for name in told[b"third"] if name != "store_request"] == []
     assert {"renewal_failed"} <= set(told[b"key"]) & set(told[b"second"])

@@ -133,6 +133,22 @@ class Backend:
                     found = self._clients[pid] = self._made(self._sync)
         return found
 
+    def ready(self) -> Client:
+        """The sync client of this process, to a store that has been found fit for use; see `check`."""
+        pid = os.getpid()
+        client = self._clients.get(pid)
+        if client is None or pid not in self._checked:
+            client = self.client()
+            self.check(client)
+        return client
+
+    async def aready(self) -> AsyncClient:
+        """The same for async code."""
+        client = self.aclient()
+        if self._needs_check():
+            await self.acheck(client)
+        return client
+
     def aclient(self) -> AsyncClient:
         """The async client of this process and the running loop."""
         import asyncio

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from retrysafe.errors import RetryTransaction, StoreUnavailable
-from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.backoff import REFUSED, RESTART, Backoff, Retries
 from retrysafe.protocol.client import AsyncExecutor, Executor
 
@@ -38,25 +38,44 @@ class _Refusals:
         return retries.next_pause(now, random.random())
 
 
-def run(steps: Steps[R], execute: Executor, patience: float = PATIENCE) -> R:
-    """Drive a program on a sync executor."""
+def put(request: Ask[R], execute: Executor, *, again: bool) -> R:
+    """Put one request, as `protocol.asks.ask` does in a program; a program is started only if it is to be put again."""
+    try:
+        return request.parse(execute(request.request))
+    except StoreUnavailable as error:
+        return run(ask(request, again=again), execute, failed=error)
+
+
+async def aput(request: Ask[R], execute: AsyncExecutor, *, again: bool) -> R:
+    """`put` for async code."""
+    try:
+        return request.parse(await execute(request.request))
+    except StoreUnavailable as error:
+        return await arun(ask(request, again=again), execute, failed=error)
+
+
+def run(steps: Steps[R], execute: Executor, patience: float = PATIENCE, *, failed: StoreUnavailable | None = None) -> R:
+    """Drive a program on a sync executor; ``failed`` is how its first request has failed, if that was put already."""
     refusals: _Refusals | None = None
     try:
-        put = next(steps)
+        asked = next(steps)
         while True:
             try:
-                answer = put.parse(execute(put.request))
+                if failed is not None:
+                    first, failed = failed, None
+                    raise first
+                answer = asked.parse(execute(asked.request))
             except StoreUnavailable as error:
                 refusals = refusals or _Refusals(REFUSED, patience)
-                pause = refusals.pause(put, error)
+                pause = refusals.pause(asked, error)
                 if pause is None:
-                    put = steps.throw(error)
+                    asked = steps.throw(error)
                 else:
                     time.sleep(pause)
             except Exception as error:  # noqa: BLE001 - the program decides
-                put = steps.throw(error)
+                asked = steps.throw(error)
             else:
-                put = steps.send(answer)
+                asked = steps.send(answer)
     except StopIteration as stop:
         outcome: R = stop.value
         return outcome
@@ -64,25 +83,30 @@ def run(steps: Steps[R], execute: Executor, patience: float = PATIENCE) -> R:
         steps.close()
 
 
-async def arun(steps: Steps[R], execute: AsyncExecutor, patience: float = PATIENCE) -> R:
-    """Drive a program on an async executor."""
+async def arun(
+    steps: Steps[R], execute: AsyncExecutor, patience: float = PATIENCE, *, failed: StoreUnavailable | None = None
+) -> R:
+    """`run` for async code."""
     refusals: _Refusals | None = None
     try:
-        put = next(steps)
+        asked = next(steps)
         while True:
             try:
-                answer = put.parse(await execute(put.request))
+                if failed is not None:
+                    first, failed = failed, None
+                    raise first
+                answer = asked.parse(await execute(asked.request))
             except StoreUnavailable as error:
                 refusals = refusals or _Refusals(REFUSED, patience)
-                pause = refusals.pause(put, error)
+                pause = refusals.pause(asked, error)
                 if pause is None:
-                    put = steps.throw(error)
+                    asked = steps.throw(error)
                 else:
                     await _sleep(pause)
             except Exception as error:  # noqa: BLE001 - the program decides
-                put = steps.throw(error)
+                asked = steps.throw(error)
             else:
-                put = steps.send(answer)
+                asked = steps.send(answer)
     except StopIteration as stop:
         outcome: R = stop.value
         return outcome

@@ -15,15 +15,16 @@ class Wakeups:
     """Who waits for which key. A wake-up may be missed; whoever waits also polls."""
 
     def __init__(self) -> None:
-        self._waiting: defaultdict[bytes, list[tuple[Callable[[], object], Listener | AsyncListener | None]]]
-        self._waiting = defaultdict(list)
+        self.waiting: defaultdict[bytes, list[tuple[Callable[[], object], Listener | AsyncListener | None]]]
+        self.waiting = defaultdict(list)
+        """Who is woken for each key: empty most of the time, and looked at without the lock."""
         self._lock = ProcessLock()
 
     def wake(self, key: bytes) -> None:
         """Wake everybody who waits for ``key``."""
-        if self._waiting:
+        if self.waiting:
             with self._lock.mine:
-                waiting = self._waiting.pop(key, ())
+                waiting = self.waiting.pop(key, ())
             for wake, _ in waiting:
                 wake()
 
@@ -58,16 +59,16 @@ class Wakeups:
         self, key: bytes, wake: Callable[[], object], listener: Listener | AsyncListener | None
     ) -> Iterator[None]:
         with self._lock.mine:
-            self._waiting[key].append((wake, listener))
+            self.waiting[key].append((wake, listener))
         if listener is not None:
             listener.listen(key)
         try:
             yield
         finally:
             with self._lock.mine:
-                left = [one for one in self._waiting.pop(key, ()) if one[0] is not wake]
+                left = [one for one in self.waiting.pop(key, ()) if one[0] is not wake]
                 if left:
-                    self._waiting[key] = left
+                    self.waiting[key] = left
                 others = any(one[1] is listener for one in left)
             if listener is not None and not others:
                 listener.ignore(key)

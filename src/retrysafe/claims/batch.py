@@ -35,7 +35,7 @@ class Claims:
         self._wants = [want._replace(attempt=attempt) for want in wants]
         self._store: Any = terms.backend.store
         self._held: list[Ownership] = []
-        self._context = ClaimContext(self)
+        self._context: ClaimContext | None = None
         self._lending: Any = None
         self._opened: Any = None
 
@@ -59,16 +59,15 @@ class Claims:
     def __enter__(self) -> Claims:
         try:
             restarting(self._enter)
-            self._context.enter()
+            self._context = ClaimContext(self)
         except BaseException as error:
-            self._context.abandon()
+            self._abandon()
             self._give_back(error)
             raise
         return self
 
     def _enter(self) -> None:
-        client = self._settings.backend.client()
-        self._settings.backend.check(client)
+        client = self._settings.backend.ready()
         self._lending = client.transaction()
         self._opened = self._lending.__enter__()
         try:
@@ -82,12 +81,11 @@ class Claims:
         if cancelled is not None:
             await run_to_completion(self._agive_back())
             raise cancelled
-        self._context.enter()
+        self._context = ClaimContext(self)
         return self
 
     async def _aenter(self) -> None:
-        client = self._settings.backend.aclient()
-        await self._settings.backend.acheck(client)
+        client = await self._settings.backend.aready()
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
         try:
@@ -103,13 +101,13 @@ class Claims:
     ) -> None:
         held, kept = self._held, False
         try:
-            if not self._context.leave():
+            if not self._leave():
                 return
             if error is None:
                 kept = run(conclude_many(self._store, held, self._stored()), self._opened.execute)
             self._give_back()
         except BaseException as raised:
-            self._context.abandon()
+            self._abandon()
             self._give_back(raised)
             raise
         if error is None and not kept:
@@ -119,7 +117,7 @@ class Claims:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._context.leave():
+        if not self._leave():
             return
         _, cancelled = await run_to_completion(self._aexit(error))
         if cancelled is not None:
@@ -154,6 +152,13 @@ class Claims:
 
     def not_executed(self) -> None:
         """See `Claim.not_executed`."""
+
+    def _leave(self) -> bool:
+        return self._context is not None and self._context.leave()
+
+    def _abandon(self) -> None:
+        if self._context is not None:
+            self._context.abandon()
 
     def _stored(self) -> Any:
         return encode_result(self._settings.codec, self.result, None, self._settings.largest_result)

@@ -29,6 +29,7 @@ _PLAIN = frozenset({str, int, bool, type(None)})
 _NESTED = frozenset({dict, list})
 _OBJECT = b'{"$":["object",'
 """With what every object begins that a constructor or an enum rebuilds; in a string its quotes would be escaped."""
+_from_json = json.JSONDecoder().decode
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -86,7 +87,7 @@ class JSONCodec:
         try:
             body = _to_json(_to_plain(value, annotation)).encode()
             if _OBJECT in body:  # everything else is exact by construction
-                found = difference(value, _from_plain(json.loads(body), annotation))
+                found = difference(value, _from_plain(_from_json(body.decode()), annotation))
                 if found is not None:
                     raise TypeError(f"result{found}")
         except Exception as error:  # the constructors and validators of a result may raise anything
@@ -101,7 +102,7 @@ class JSONCodec:
             kind = f"{stored.media_type} version {stored.codec_version}"
             raise ResultNotEncodable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")
         try:
-            return _from_plain(json.loads(stored.body), annotation)
+            return _from_plain(_from_json(stored.body.decode()), annotation)
         except Exception as error:  # as above
             raise ResultNotEncodable(f"The stored result does not fit the return annotation: {error}") from error
 

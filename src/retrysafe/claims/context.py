@@ -44,7 +44,7 @@ _inherited: list[Enclosing] = []
 
 
 class ClaimContext:
-    """The place of one claim among those around it.
+    """The place of one claim among those around it, while its block runs; making one makes the claim the innermost.
 
     It does not keep its claim alive. The running block does; and where an exception of a signal handler has come at the
     very beginning of ``__exit__``, so that the claim was never left, the claim ends with the last reference to it, and
@@ -52,24 +52,18 @@ class ClaimContext:
     """
 
     def __init__(self, claim: Enclosing) -> None:
+        outer = _innermost.get()
         self._claim = weakref.ref(claim)
-        self.outer: ClaimContext | None = None
-        self._entered = False
-        self._pid = 0
-        self._runner: object = None
-
-    def enter(self) -> None:
-        """Make this claim the innermost one."""
-        self.outer = next((place for place, _ in _around()), None)
-        self._entered = True
+        self.outer = outer if outer is None else next((place for place, _ in _around()), None)
         self._pid = os.getpid()
-        self._runner = _runner()
+        """The process in which the block of the claim runs; 0 once it has been left."""
+        self._runner = None if claim.tx is None else _runner()
         _innermost.set(self)
 
     def leave(self) -> bool:
         """Leave it; False in a child that was forked inside the block, which has no part in the claim."""
-        mine = self.is_open()
-        self._entered = False
+        mine = self._pid == os.getpid()
+        self._pid = 0
         _innermost.set(self.outer)
         claim = self._claim()
         if not mine and claim is not None:
@@ -79,43 +73,51 @@ class ClaimContext:
     def abandon(self) -> None:
         """Be out of the way of later claims, if an exception has come before `leave`."""
         if self.is_open():
-            self._entered = False
+            self._pid = 0
             if _innermost.get() is self:
                 _innermost.set(self.outer)
 
     def is_open(self) -> bool:
         """Whether its block is running, in this process."""
-        return self._entered and self._pid == os.getpid()
+        return self._pid == os.getpid()
 
     def open_claim(self) -> Enclosing | None:
         """The claim, if its block is running."""
         return self._claim() if self.is_open() else None
 
-    def is_inside(self, key: bytes) -> bool:
-        """Whether a claim on the same key is open around this one."""
-        return any(claim._held_key == key for _, claim in _around())
 
-    def strangers(self, backend: Backend) -> list[Backend]:
-        """The stores of transactions around this claim of which it is not known whether they are the same database."""
-        stores = [claim._backend for _, claim in _around() if claim.tx is not None]
-        return [store for store in stores if backend.is_same(store) is None]
+def is_nested() -> bool:
+    """Whether there may be claims around the running code."""
+    return _innermost.get() is not None
 
-    def transaction_on(self, backend: Backend, *, asked_for: bool) -> Enclosing | None:
-        """The innermost claim around this one that has a transaction on the same store.
 
-        Unless the transaction was ``asked_for``, it must be of the same task or thread: another one could go on when
-        the transaction has ended.
-        """
-        for place, claim in _around():
-            if claim.tx is not None and backend.is_same(claim._backend):
-                if not asked_for and place._runner != _runner():
-                    raise ConfigurationError(
-                        f"A claim was made in another task or thread than the transaction of {claim.boundary!r} "
-                        "around it, which could end first. Pass tx= and wait for the task inside the block, or make "
-                        "the claim outside it."
-                    )
-                return claim
-        return None
+def is_inside(key: bytes) -> bool:
+    """Whether a claim on this key is open around the running code."""
+    return any(claim._held_key == key for _, claim in _around())
+
+
+def strangers(backend: Backend) -> list[Backend]:
+    """The stores of transactions around the running code of which it is not known whether they are ``backend``."""
+    stores = [claim._backend for _, claim in _around() if claim.tx is not None]
+    return [store for store in stores if backend.is_same(store) is None]
+
+
+def transaction_on(backend: Backend, *, asked_for: bool) -> Enclosing | None:
+    """The innermost claim around the running code that has a transaction on the same store.
+
+    Unless the transaction was ``asked_for``, it must be of the same task or thread: another one could go on when
+    the transaction has ended.
+    """
+    for place, claim in _around():
+        if claim.tx is not None and backend.is_same(claim._backend):
+            if not asked_for and place._runner != _runner():
+                raise ConfigurationError(
+                    f"A claim was made in another task or thread than the transaction of {claim.boundary!r} "
+                    "around it, which could end first. Pass tx= and wait for the task inside the block, or make "
+                    "the claim outside it."
+                )
+            return claim
+    return None
 
 
 def enclosing() -> Enclosing | None:

@@ -11,7 +11,6 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from retrysafe.claims.claim import Claim
-from retrysafe.claims.outcome import stored_failure
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction
 from retrysafe.protocol import fingerprint
@@ -41,6 +40,8 @@ class Arguments:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return name → value with defaults; raises TypeError as the call itself would."""
+        if self._plain and not kwargs and len(args) == len(self.names):
+            return dict(zip(self.names, args, strict=True))
         if self._plain and len(args) <= len(self.names):
             bound = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
             if len(bound) == len(self.names) and (not kwargs or self._fits(kwargs, self.names[: len(args)])):
@@ -137,6 +138,8 @@ class Guarded:
         self._not_payload = {name for name in self._arguments.names[:1] if name in ("self", "cls")}
         if self._takes_tx:
             self._not_payload.add("tx")
+        counted = [name for name in self._arguments.names if name not in self._not_payload]
+        self._fields = fingerprint.Fields(counted, self._arguments.defaults)
         self._annotation: Any = _Unresolved
         self._heir = heir if self._not_payload & {"self", "cls"} else None
         self._heirs: WeakKeyDictionary[type, str] = WeakKeyDictionary()
@@ -166,8 +169,7 @@ class Guarded:
             return UNCHECKED
         if self.payload_by != "arguments":
             return fingerprint_of(self._select(bound))
-        counted = {name: value for name, value in bound.items() if name not in self._not_payload}
-        return _fingerprinted(fingerprint.of_fields, counted, self._arguments.defaults)
+        return _fingerprinted(self._fields.of, bound)
 
     @property
     def annotation(self) -> Any:
@@ -251,7 +253,7 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
                 with claim:
                     if not claim.replayed:
                         claim.result = refuse_unfinished(claim, function(*args, **kwargs))
-                return _answer(claim)
+                return claim.answer()
             except RetryTransaction:
                 pause = claim.restart_pause(restarts)
                 if pause is None:
@@ -310,7 +312,7 @@ def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
                 async with claim:
                     if not claim.replayed:
                         claim.result = refuse_unfinished(claim, await function(*args, **kwargs), ran=True)
-                return _answer(claim)
+                return claim.answer()
             except RetryTransaction:
                 pause = claim.restart_pause(restarts)
                 if pause is None:
@@ -319,11 +321,3 @@ def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
             await asyncio.sleep(pause)
 
     return once
-
-
-def _answer(claim: Claim) -> Any:
-    """The result, or the failure that the handler declared, as every retry will get it."""
-    failure = claim._signals.failure
-    if failure is not None:
-        raise claim._signed(stored_failure(failure, claim._settings.largest_result)) from failure
-    return claim.result

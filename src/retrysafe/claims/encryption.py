@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from retrysafe.errors import ConfigurationError, ResultUnreadable
-from retrysafe.protocol.records import State, StoredResult
+from retrysafe.protocol.records import ClaimRequest, State, StoredResult
 
 MEDIA_TYPE = "application/vnd.retrysafe.encrypted"
 FORMAT = 1
@@ -39,6 +39,11 @@ class Bound(NamedTuple):
     operation: str
     key: bytes
     state: State
+
+    @classmethod
+    def of(cls, request: ClaimRequest, state: State) -> Bound:
+        """What answers to a request belong to: taken from what was asked for, never from what was found."""
+        return cls(request.boundary, request.scope, request.operation, request.key, state)
 
 
 class Keyring:

@@ -1,29 +1,30 @@
 """Keeping leases alive while work runs: one pure schedule, a thread for sync code, a timer for async code.
 
 One heartbeat serves every lease of a process and store; it is started at the first lease and again
-after a fork.
+after a fork. Work that ends before a sixth of its lease has passed touches neither schedule nor timer.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims.deferred import Deferred, LoopSettler, ThreadSettler
+from retrysafe.claims.observers import AttemptEvents
 from retrysafe.errors import StoreUnavailable
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol.client import AsyncClient, Client
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.leasing import renewals
 from retrysafe.protocol.records import Ownership
-from retrysafe.protocol.renewal_schedule import PER_LEASE, RETRIES_PER_LEASE, Beats
+from retrysafe.protocol.renewal_schedule import LOOKS_PER_LEASE, PER_LEASE, RETRIES_PER_LEASE, Beats
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,13 +40,13 @@ def clock() -> float:
 class Lease:
     """A lease as its holder knows it: until when it is certainly held, on this machine's own clock."""
 
-    def __init__(self, held: Ownership, claimed_at: float, tell: Callable[..., None]) -> None:
+    def __init__(self, held: Ownership, claimed_at: float, events: AttemptEvents) -> None:
         self.held = held
         self.seconds = held.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
         self.settling = False
         """Whether the work is over and its outcome is being stored: a lease that ends now is no news."""
-        self._tell = tell
+        self.events = events
         self.lost = False
         """Whether it ended before the work did, and that has been told."""
         self._task: asyncio.Task[Any] | None = None
@@ -55,8 +56,8 @@ class Lease:
         return not self.lost and clock() < self.until
 
     def is_late(self) -> bool:
-        """Whether a renewal is due already, because the claim itself took long."""
-        return self.until - clock() < self.seconds * (1 - 1 / PER_LEASE)
+        """Whether it is to be renewed at once, because the claim itself took long."""
+        return self.until - clock() < self.seconds * (1 - 1 / LOOKS_PER_LEASE)
 
     def renewed(self, kept: set[Ownership], asked_at: float) -> None:
         """Note the answer of a renewal that was asked for at ``asked_at``."""
@@ -65,28 +66,26 @@ class Lease:
             self.until = asked_at + self.seconds
         else:
             self.lose()
-        self._tell("store_request", step="renew", seconds=seconds, answered=True)
+        self.events.emit("store_request", step="renew", seconds=seconds, answered=True)
 
     def not_renewed(self, error: Exception, asked_at: float) -> None:
         """Note that a renewal that was asked for at ``asked_at`` failed."""
         answered = not isinstance(error, StoreUnavailable)
-        self._tell("store_request", step="renew", seconds=round(clock() - asked_at, 6), answered=answered)
-        self._tell("renewal_failed", error=str(error).partition("\n")[0])
+        self.events.emit("store_request", step="renew", seconds=round(clock() - asked_at, 6), answered=answered)
+        self.events.emit("renewal_failed", error=str(error).partition("\n")[0])
 
     def lose(self) -> None:
         """The lease is gone: say so, and stop the task that works under it."""
         if self.settling:
             return
         self.lost = True
-        self._tell("lease_lost")
+        self.events.emit("lease_lost")
         if self._task is not None:
             self._task.cancel("retrysafe: the lease was lost")
 
     def watch_task(self) -> None:
         """Stop the running task should the lease be lost."""
-        import asyncio
-
-        self._task = asyncio.current_task()
+        self._task = sys.modules["asyncio"].current_task()
 
     def stopped_task(self, error: BaseException | None) -> bool:
         """Whether the work ended because we stopped it; that one cancellation is taken back, as a timeout does."""
@@ -99,20 +98,59 @@ class Lease:
         return task.uncancel() == 0 and error is not None and every(error, asyncio.CancelledError)
 
 
+_NEVER = float("inf")
+
+
 class _Schedule:
-    """What both heartbeats know: the leases, when they are due, and what a round of renewals means."""
+    """What both heartbeats know: the leases, when they are due, and what a round of renewals means.
+
+    A lease that begins is only noted, in `new`, and is gone from there when its work ends: most work ends before anyone
+    looks, and costs no schedule and no timer. Whoever looks, `LOOKS_PER_LEASE` times in the shortest lease, schedules
+    those that are there still. A dictionary's items are set and taken in one step, so that nothing of this is locked.
+    """
 
     def __init__(self) -> None:
         self.beats = Beats()
         self.leases: dict[Ownership, Lease] = {}
+        self.new: dict[Lease, Lease] = {}
+        self.shortest = _NEVER
+        """The shortest lease, in seconds, for which a look is arranged; one that is shorter arranges its own."""
+        self.looks_at = _NEVER
 
-    def add(self, lease: Lease) -> float:
-        self.leases[lease.held] = lease
-        return self.beats.add(lease.held, clock())
+    def arrange_look(self, lease: Lease) -> None:
+        """Look in time for ``lease``."""
+        self.shortest = min(self.shortest, lease.seconds)
+        self.looks_at = min(self.looks_at, clock() + self.shortest / LOOKS_PER_LEASE)
 
-    def drop(self, held: Ownership) -> None:
-        self.leases.pop(held, None)
-        self.beats.drop(held)
+    def look(self, now: float) -> None:
+        """Schedule the leases that are new. Who begins one meanwhile is seen here, or sees that no look is arranged."""
+        if self.looks_at > now:
+            return
+        self.shortest = self.looks_at = _NEVER
+        for lease in self.new.copy():
+            self.leases[lease.held] = lease
+            self.beats.add_new(lease.held, now)
+            if self.new.pop(lease, None) is None:  # its work has ended just now
+                self.drop(lease)
+
+    def drop(self, lease: Lease) -> None:
+        """Forget a lease."""
+        self.new.pop(lease, None)
+        self.leases.pop(lease.held, None)
+        self.beats.drop(lease.held)
+
+    def due(self) -> list[Ownership]:
+        """Those whose lease is to be renewed now, after a look if it is time for one."""
+        now = clock()
+        self.look(now)
+        return self.beats.due(now)
+
+    def next_due(self) -> float | None:
+        """When there is something to do; None: not before a lease begins."""
+        upcoming = self.beats.next_due()
+        if upcoming is None:
+            return None if self.looks_at == _NEVER else self.looks_at
+        return min(upcoming, self.looks_at)
 
     def answered(self, due: list[Ownership], kept: set[Ownership], failure: Exception | None, asked_at: float) -> None:
         """A lease that was not kept is lost, unless some renewals failed: then its own may have been among them.
@@ -123,7 +161,7 @@ class _Schedule:
             if lease.held in kept or failure is None:
                 lease.renewed(kept, asked_at)
                 if lease.held not in kept:
-                    self.drop(lease.held)
+                    self.drop(lease)
                 continue
             lease.not_renewed(failure, asked_at)
             if lease.until - clock() <= lease.seconds / 3:
@@ -133,14 +171,14 @@ class _Schedule:
 
     def close(self) -> None:
         """Nothing is renewed any more: whoever still works learns that its lease is lost."""
-        for lease in list(self.leases.values()):
+        for lease in [*self.leases.values(), *self.new]:
             self._lose(lease)
 
     def _still_wanted(self, due: list[Ownership]) -> list[Lease]:
         return [self.leases[held] for held in due if held in self.leases]
 
     def _lose(self, lease: Lease) -> None:
-        self.drop(lease.held)
+        self.drop(lease)
         lease.lose()
 
 
@@ -163,19 +201,26 @@ class ThreadHeartbeat:
 
     def add(self, lease: Lease) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
+        schedule = self._schedule
+        schedule.new[lease] = lease
+        if lease.seconds < schedule.shortest:
+            self._arrange_look(lease)
+
+    def drop(self, lease: Lease) -> None:
+        """Let ``lease`` go."""
+        if self._schedule.new.pop(lease, None) is None:
+            with self._changed:
+                self._schedule.drop(lease)
+
+    def _arrange_look(self, lease: Lease) -> None:
         with self._changed:
-            due = self._schedule.add(lease)
+            self._schedule.arrange_look(lease)
             if self._thread is None or not self._thread.is_alive():
                 thread = threading.Thread(target=self._run, name="retrysafe-heartbeat", daemon=True)
                 thread.start()
                 self._thread = thread
-            elif due < self._wakes:
+            elif self._schedule.looks_at < self._wakes:
                 self._changed.notify()
-
-    def drop(self, lease: Lease) -> None:
-        """Let ``lease`` go."""
-        with self._changed:
-            self._schedule.drop(lease.held)
 
     def close(self) -> None:
         """End the thread and its connections, once what is deferred has been tried once more."""
@@ -208,10 +253,10 @@ class ThreadHeartbeat:
         """Wait until something is due; None when the heartbeat is closed."""
         with self._changed:
             while not self._closed:
-                due = self._schedule.beats.due(clock())
+                due = self._schedule.due()
                 if due:
                     return due
-                upcoming = self._schedule.beats.next_due()
+                upcoming = self._schedule.next_due()
                 self._wakes = float("inf") if upcoming is None else upcoming
                 self._changed.wait(None if upcoming is None else max(0.0, upcoming - clock()))
         return None
@@ -239,13 +284,16 @@ class LoopHeartbeat:
 
     def add(self, lease: Lease) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
-        due = self._schedule.add(lease)
-        if self._timer is None or due < self._due:
+        schedule = self._schedule
+        schedule.new[lease] = lease
+        if lease.seconds < schedule.shortest:
+            schedule.arrange_look(lease)
             self._set_timer()
 
     def drop(self, lease: Lease) -> None:
         """Let ``lease`` go."""
-        self._schedule.drop(lease.held)
+        if self._schedule.new.pop(lease, None) is None:
+            self._schedule.drop(lease)
 
     async def aclose(self) -> None:
         """End the timer and its connections, once what is deferred has been tried once more."""
@@ -265,7 +313,7 @@ class LoopHeartbeat:
             self._client.abandon()
 
     def _set_timer(self) -> None:
-        loop, upcoming = self._loop(), self._schedule.beats.next_due()
+        loop, upcoming = self._loop(), self._schedule.next_due()
         if loop is None or upcoming is None or self._beating is not None:
             return
         if self._timer is not None:
@@ -278,7 +326,7 @@ class LoopHeartbeat:
     def _fire(self) -> None:
         self._timer = None
         loop = self._loop()
-        due = self._schedule.beats.due(clock())
+        due = self._schedule.due()
         if due and loop is not None:
             self._beating = loop.create_task(self._beat(due))
         else:

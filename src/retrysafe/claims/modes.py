@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.cache import ReadThroughCache
-from retrysafe.backends.driver import arestarting, arun, restarting, run
+from retrysafe.backends.driver import aput, arestarting, arun, put, restarting, run
 from retrysafe.backends.registry import join
 from retrysafe.errors import (
     ConfigurationError,
@@ -23,12 +23,12 @@ from retrysafe.errors import (
     StoreUnavailable,
 )
 from retrysafe.protocol.asks import Steps, ask
-from retrysafe.protocol.claiming import Outcome, Won, claim
+from retrysafe.protocol.claiming import Outcome, Won, claim, claim_again, judged
 from retrysafe.protocol.client import AfterCommit, AsyncExecutor, Executor
 from retrysafe.protocol.outcomes import ModeKind as Kind
 from retrysafe.protocol.outcomes import Settlement
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, StoredResult
-from retrysafe.protocol.settling import read, settle
+from retrysafe.protocol.settling import is_settled, read, settle
 from retrysafe.protocol.transactions import conclude, open_claim
 from retrysafe.protocol.transitions import RULES, Transition
 
@@ -107,32 +107,48 @@ class LeaseMode:
         return self._backend.aclient()
 
     def claim(self, want: ClaimRequest) -> Outcome:
+        if self._backend.near is None:
+            return self._claim(want)
         return _near_first(self._backend.near, want, self._claim)
 
     def _claim(self, want: ClaimRequest) -> Outcome:
-        client = self._backend.client()
-        self._backend.check(client)
-        return run(claim(self._backend.store, want), client)
+        client, store = self._backend.ready(), self._backend.store
+        if want.quota is not None:
+            return run(claim(store, want), client)
+        found = judged(want, put(store.claim(want), client, again=True))
+        return run(claim_again(store, want, found), client) if isinstance(found, Record) else found
 
     async def aclaim(self, want: ClaimRequest) -> Outcome:
+        if self._backend.near is None:
+            return await self._aclaim(want)
         return await _anear_first(self._backend.near, want, self._aclaim)
 
     async def _aclaim(self, want: ClaimRequest) -> Outcome:
-        client = self._backend.aclient()
-        await self._backend.acheck(client)
-        return await arun(claim(self._backend.store, want), client)
+        client, store = await self._backend.aready(), self._backend.store
+        if want.quota is not None:
+            return await arun(claim(store, want), client)
+        found = judged(want, await aput(store.claim(want), client, again=True))
+        return await arun(claim_again(store, want, found), client) if isinstance(found, Record) else found
 
     def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+        event, client, store = word.event, self._backend.client(), self._backend.store
+        assert event is not None, "only an own transaction can end without a word to the store"
         try:
-            return _settled(run(_settling(self._backend, held, word, stored), self._backend.client()))
+            if put(store.settle(held, event, stored), client, again=True):
+                return Settled.RECORDED
+            return _settled(run(is_settled(store, held, event, stored), client))
         except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
             return Settled.UNANSWERED
 
     async def asettle(
         self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
+        event, client, store = word.event, self._backend.aclient(), self._backend.store
+        assert event is not None, "only an own transaction can end without a word to the store"
         try:
-            return _settled(await arun(_settling(self._backend, held, word, stored), self._backend.aclient()))
+            if await aput(store.settle(held, event, stored), client, again=True):
+                return Settled.RECORDED
+            return _settled(await arun(is_settled(store, held, event, stored), client))
         except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
             return Settled.UNANSWERED
 
@@ -221,8 +237,7 @@ class OwnTransaction:
         return _near_first(self._backend.near, want, lambda want: restarting(lambda: self._claim(want)))
 
     def _claim(self, want: ClaimRequest) -> Outcome:
-        client = self._backend.client()
-        self._backend.check(client)
+        client = self._backend.ready()
         self._lending = client.transaction()
         self._opened = self._lending.__enter__()
         try:
@@ -238,8 +253,7 @@ class OwnTransaction:
         return await _anear_first(self._backend.near, want, lambda want: arestarting(lambda: self._aclaim(want)))
 
     async def _aclaim(self, want: ClaimRequest) -> Outcome:
-        client = self._backend.aclient()
-        await self._backend.acheck(client)
+        client = await self._backend.aready()
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
         outcome: Outcome | None = None

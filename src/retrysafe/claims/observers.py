@@ -289,20 +289,22 @@ def _shown(value: object) -> str:
 class Observers:
     """The observers of a boundary, or of one attempt, told one after the other; what one raises stops nobody."""
 
-    __slots__ = ("_each", "_watches", "_watching")
+    __slots__ = ("_each", "_watches", "_watching", "present")
 
     def __init__(self, observers: Iterable[Observer], watches: Iterable[Watch] = ()) -> None:
         self._each: tuple[tuple[Observer, Callable[[str], bool] | None], ...] = tuple(
-            (observer, getattr(observer, "wants", None)) for observer in observers
+            (observer, getattr(observer, "is_enabled", None)) for observer in observers
         )
+        self.present = bool(self._each)
+        """Whether there is any."""
         self._watches = tuple(watches)
         self._watching = any(hasattr(observer, "watch") for observer, _ in self._each)
 
     def is_enabled(self, name: str) -> bool:
-        """Whether anybody wants events of this name."""
-        for _, wants in self._each:
+        """Whether any observer has a use for events of this name."""
+        for _, takes in self._each:
             try:
-                if wants is None or wants(name):
+                if takes is None or takes(name):
                     return True
             except Exception:  # noqa: BLE001 - as below
                 _failed(name)
@@ -311,26 +313,30 @@ class Observers:
     def emit(
         self, name: str, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]
     ) -> None:
-        """Tell those who want it; the event is made only for them."""
+        """Tell those that have a use for it; the event is made only for them."""
         event: Event | None = None
-        for observer, wants in self._each:
+        for observer, takes in self._each:
             try:
-                if wants is None or wants(name):
+                if takes is None or takes(name):
                     if event is None:
                         event = Event(name, boundary, operation, keys.redact(key), attempt, fields)
                     observer(event)
             except Exception:  # noqa: BLE001 - it is logged, and must stop nobody
                 _failed(name)
 
-    def begin(self, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]) -> Observers:
-        """Tell that an attempt begins; return who is told the rest: a watch stands for the observer that gave it."""
+    def begin(
+        self, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]
+    ) -> AttemptEvents:
+        """Tell that an attempt begins, and return what tells the rest: a watch stands for the observer that gave it."""
+        if not self._each:
+            return UNOBSERVED
         told = self
         if self._watching:
             received = Event("received", boundary, operation, keys.redact(key), attempt, fields)
             watches: list[Watch] = []
             told = Observers([_watched(observer, received, watches) for observer, _ in self._each], watches)
         told.emit("received", boundary, operation, key, attempt, fields)
-        return told
+        return AttemptEvents(told, boundary, operation, key, attempt)
 
     def close(self, error: BaseException | None) -> None:
         """The attempt is over, and left by ``error``."""
@@ -339,6 +345,35 @@ class Observers:
                 watch.close(error)
             except Exception:  # noqa: BLE001 - as above
                 _failed("the end of an attempt")
+
+
+class AttemptEvents:
+    """Tells the observers what becomes of one attempt. It does not know the claim, whose parts keep it."""
+
+    __slots__ = ("_attempt", "_boundary", "_key", "_observers", "_operation")
+
+    def __init__(self, observers: Observers, boundary: str, operation: str, key: bytes, attempt: str) -> None:
+        self._observers = observers
+        self._boundary = boundary
+        self._operation = operation
+        self._key = key
+        self._attempt = attempt
+
+    def is_enabled(self, name: str) -> bool:
+        """Whether any observer has a use for events of this name."""
+        return self._observers.is_enabled(name)
+
+    def emit(self, name: str, /, **fields: Any) -> None:
+        """Tell them of an event."""
+        self._observers.emit(name, self._boundary, self._operation, self._key, self._attempt, fields)
+
+    def close(self, error: BaseException | None) -> None:
+        """The attempt is over, and left by ``error``."""
+        self._observers.close(error)
+
+
+UNOBSERVED = AttemptEvents(Observers(()), "", "", b"", "")
+"""The events of attempts that have no observer, and of calls without a key."""
 
 
 def _failed(name: str) -> None:

@@ -25,13 +25,17 @@ from retrysafe.protocol.transitions import Transition
 class HandlerSignals:
     """What the handler, or a probe, said about the effect."""
 
-    __slots__ = ("answered", "committed", "failure", "not_executed")
+    committed = False
+    not_executed = False
+    failure: BaseException | None = None
+    answered: tuple[Answered, str] = (Answered.DONE, "")
 
-    def __init__(self) -> None:
-        self.committed = False
-        self.not_executed = False
-        self.failure: BaseException | None = None
-        self.answered: tuple[Answered, str] = (Answered.DONE, "")
+
+NO_SIGNALS = HandlerSignals()
+"""Those of a handler that said nothing."""
+
+
+_COMPLETED = Settlement(Transition.COMPLETE)
 
 
 class WorkOutcome(NamedTuple):
@@ -52,6 +56,8 @@ def end_of(
     annotation: Any,
 ) -> WorkOutcome:
     """Judge the end of a block that raised ``error``, or None and left ``result``."""
+    if error is None and said is NO_SIGNALS:
+        return _returned(Ending.RETURNED, _COMPLETED, ground, terms, result, annotation)
     if said.failure is not None:
         return WorkOutcome(
             Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure, terms.largest_result)
@@ -71,12 +77,16 @@ def end_of(
         return WorkOutcome(
             ending, word, encode_failure("Failure", reason, None) if word.event is Transition.DOUBT else None
         )
+    return _returned(ending, word, ground, terms, result, annotation)
+
+
+def _returned(
+    ending: Ending, word: Settlement, ground: ModeKind, terms: BoundarySettings, result: Any, annotation: Any
+) -> WorkOutcome:
     try:
         return WorkOutcome(ending, word, encode_result(terms.codec, result, annotation, terms.largest_result))
-    except ResultNotEncodable as error_of_ours:
-        return WorkOutcome(
-            Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), StoredResult(None, "", 0), error_of_ours
-        )
+    except ResultNotEncodable as error:
+        return WorkOutcome(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), StoredResult(None, "", 0), error)
 
 
 def answer_of(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from retrysafe.claims.lease import clock
 from retrysafe.claims.modes import ClaimMode, Settled
+from retrysafe.claims.observers import AttemptEvents
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.claiming import Outcome
 from retrysafe.protocol.client import AsyncExecutor, Executor
@@ -18,9 +18,9 @@ from retrysafe.protocol.records import ClaimRequest, Ownership, StoredResult
 class Timing:
     """Tells how long a step took, and whether the store answered; for ``with``."""
 
-    def __init__(self, tell: Callable[..., None], step: str) -> None:
+    def __init__(self, events: AttemptEvents, step: str) -> None:
         self.answered = True
-        self._tell = tell
+        self._events = events
         self._step = step
 
     def __enter__(self) -> Timing:
@@ -31,17 +31,17 @@ class Timing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         answered = self.answered and not isinstance(error, StoreUnavailable)
-        self._tell("store_request", step=self._step, seconds=round(clock() - self._began, 6), answered=answered)
+        self._events.emit("store_request", step=self._step, seconds=round(clock() - self._began, 6), answered=answered)
 
 
 class Timed:
     """A ground whose store is timed: from asking, with the wait for a connection and a commit, to the answer."""
 
-    def __init__(self, ground: ClaimMode, tell: Callable[..., None]) -> None:
+    def __init__(self, ground: ClaimMode, events: AttemptEvents) -> None:
         self.kind = ground.kind
         self.waits = ground.waits
         self._ground = ground
-        self._tell = tell
+        self._events = events
 
     @property
     def tx(self) -> Any:
@@ -54,15 +54,15 @@ class Timed:
         return self._ground.aexecutor()
 
     def claim(self, want: ClaimRequest) -> Outcome:
-        with Timing(self._tell, "claim"):
+        with Timing(self._events, "claim"):
             return self._ground.claim(want)
 
     async def aclaim(self, want: ClaimRequest) -> Outcome:
-        with Timing(self._tell, "claim"):
+        with Timing(self._events, "claim"):
             return await self._ground.aclaim(want)
 
     def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
-        with Timing(self._tell, "settle") as timing:
+        with Timing(self._events, "settle") as timing:
             settled = self._ground.settle(held, word, stored, failing=failing)
             timing.answered = settled is not Settled.UNANSWERED
         return settled
@@ -76,7 +76,7 @@ class Timed:
     async def asettle(
         self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
-        with Timing(self._tell, "settle") as timing:
+        with Timing(self._events, "settle") as timing:
             settled = await self._ground.asettle(held, word, stored, failing=failing)
             timing.answered = settled is not Settled.UNANSWERED
         return settled

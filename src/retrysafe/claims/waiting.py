@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from retrysafe.claims import lease
 from retrysafe.claims.context import on_a_loop
+from retrysafe.claims.observers import AttemptEvents
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, InProgress
 from retrysafe.protocol.asks import Steps
@@ -42,9 +42,9 @@ def snapshot(terms: BoundarySettings) -> Steps[str | None]:
 class Waiting:
     """The patience of one duplicate."""
 
-    def __init__(self, terms: BoundarySettings, tell: Callable[..., None]) -> None:
+    def __init__(self, terms: BoundarySettings, events: AttemptEvents) -> None:
         self._terms = terms
-        self._tell = tell
+        self._events = events
         self._patience: Patience | None = None
         self._counted = False
 
@@ -59,9 +59,9 @@ class Waiting:
             pause = self._patience.next_pause(now, lease_left, self._terms.chance())
         if pause is None:
             retry_after = 1.0 if lease_left is None else max(1.0, min(lease_left, LONGEST_ADVICE))
-            self._tell("conflict", retry_after=retry_after)
+            self._events.emit("conflict", retry_after=retry_after)
             raise InProgress(retry_after=retry_after)
-        self._tell("waiting", pause=pause)
+        self._events.emit("waiting", pause=pause)
         return pause
 
     def over(self) -> None:

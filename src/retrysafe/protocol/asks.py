@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrysafe.errors import StoreUnavailable
 
 R = TypeVar("R")
 
 
-class Ask(Generic[R]):
+class Ask(NamedTuple, Generic[R]):
     """One request, and how to read its answer."""
 
-    __slots__ = ("parse", "request")
-
-    def __init__(self, request: Any, parse: Callable[[Any], R]) -> None:
-        self.request = request
-        self.parse = parse
+    request: Any
+    parse: Callable[[Any], R]
 
 
 Steps = Generator[Ask[Any], Any, R]

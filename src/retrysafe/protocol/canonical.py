@@ -56,6 +56,16 @@ def _of(value: Any, members: Members) -> bytes:
     return _compound(value, members)
 
 
+def of_simple(value: Any) -> bytes | None:
+    """`of_value` of what has no parts, such as text and numbers; None of anything else. Raises `ValueError`."""
+    simple = _SIMPLE.get(type(value))
+    if simple is None:
+        return None
+    tag, render = simple
+    body = render(value)
+    return b"%s%d:%s" % (tag, len(body), body)
+
+
 def of_json(text: bytes) -> bytes:
     """Return a canonical form of JSON text: no white space, members sorted, numbers exact.
 

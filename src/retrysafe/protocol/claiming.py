@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.decisions import Decision, decide
-from retrysafe.protocol.records import ClaimRequest, Ownership, Record, Refusal
+from retrysafe.protocol.records import ClaimRequest, Ownership, Record, Refusal, State
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Transition
 
@@ -31,45 +31,63 @@ class NotWon(NamedTuple):
 
 
 Outcome = Won | NotWon
+_UNDECIDED = (Decision.TAKE, Decision.SUSPECT)
 
 
-def claim(store: Store, want: ClaimRequest) -> Steps[Outcome]:
+def claim(store: Store, request: ClaimRequest) -> Steps[Outcome]:
     """Claim the key, or find out why not. A lost reply is recognised by the attempt id."""
-    again = not want.transactional
-    seen: Record | None = None
-    refusal = None if want.quota is None else (yield from _refused(store, want))
+    refusal = None if request.quota is None else (yield from _refused(store, request))
     if refusal is not None:
         return NotWon(Decision.REFUSED, None, refusal)
-    for _ in range(ROUNDS):
-        record = yield from ask(store.claim(want), again=again)
-        if record is None:
-            break
-        if isinstance(record, Refusal):
-            return NotWon(Decision.REFUSED, None, record)
-        decision = decide(record, want)
-        if decision is Decision.MINE:
-            return _won(want, record, seen)
-        if decision is Decision.TAKE:
-            seen = record
-            taken = yield from ask(store.take(want, record), again=again)
+    met = yield from ask(store.claim(request), again=not request.transactional)
+    found = judged(request, met)
+    return (yield from claim_again(store, request, found)) if isinstance(found, Record) else found
+
+
+def judged(request: ClaimRequest, met: Record | Refusal | None, seen: Record | None = None) -> Outcome | Record:
+    """What the store's answer to a claim decides by itself; or the record, when that is to be taken or marked.
+
+    ``seen`` is the record that was there before.
+    """
+    if met is None:
+        return NotWon(Decision.BUSY, None)
+    if isinstance(met, Refusal):
+        return NotWon(Decision.REFUSED, None, met)
+    if met.attempt == request.attempt and met.state is State.RUNNING:  # as `decide` says, too
+        return _won(request, met, seen)
+    decision = decide(met, request)
+    return met if decision in _UNDECIDED else NotWon(decision, met)
+
+
+def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[Outcome]:
+    """Go on from a record that can be taken, or whose attempt is in doubt, and look again when a race is lost."""
+    again = not request.transactional
+    seen: Record | None = None
+    for left in reversed(range(ROUNDS)):
+        if decide(met, request) is Decision.TAKE:
+            seen = met
+            taken = yield from ask(store.take(request, met), again=again)
             if taken is not None:
-                return _won(want, taken, seen)
-        elif decision is Decision.SUSPECT:
-            yield from ask(store.resolve(record, Transition.SUSPECT, None, want.clocks), again=again)
+                return _won(request, taken, seen)
         else:
-            return NotWon(decision, record)
+            yield from ask(store.resolve(met, Transition.SUSPECT, None, request.clocks), again=again)
+        if left:
+            found = judged(request, (yield from ask(store.claim(request), again=again)), seen)
+            if not isinstance(found, Record):
+                return found
+            met = found
     return NotWon(Decision.BUSY, None)
 
 
-def _refused(store: Store, want: ClaimRequest) -> Steps[Refusal | None]:
+def _refused(store: Store, request: ClaimRequest) -> Steps[Refusal | None]:
     """Ask for room where the claim itself cannot; a key that has a record needs none, whatever was counted."""
-    for request in store.admit(want):
-        refusal = yield from ask(request, again=True)
-        if refusal is not None and (yield from ask(store.read(want.key), again=True)) is None:
+    for admission in store.admit(request):
+        refusal = yield from ask(admission, again=True)
+        if refusal is not None and (yield from ask(store.read(request.key), again=True)) is None:
             return refusal
     return None
 
 
-def _won(want: ClaimRequest, record: Record, seen: Record | None) -> Won:
-    held = Ownership(want.key, want.attempt, record.token, want.clocks, want.transactional)
+def _won(request: ClaimRequest, record: Record, seen: Record | None) -> Won:
+    held = Ownership(request.key, request.attempt, record.token, request.clocks, request.effects == "transactional")
     return Won(held, record, seen)

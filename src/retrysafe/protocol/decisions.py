@@ -38,14 +38,14 @@ _EXPIRED: dict[OnExpired, Decision] = {"new": Decision.TAKE, "refuse": Decision.
 
 def decide(record: Record, want: ClaimRequest) -> Decision:
     """Return what the attempt behind ``want`` does about ``record``."""
-    standing = record.effective_state
+    standing = record.effective_state_at(record.now)
     if record.attempt == want.attempt and standing in (EffectiveState.RUNNING, EffectiveState.LAPSED):
         return Decision.MINE
     if standing is EffectiveState.FORGOTTEN:
         return Decision.TAKE
     if standing is EffectiveState.EXPIRED:
         return _EXPIRED[want.on_expired]
-    if not agree(record.fingerprint, want.payload):
+    if record.fingerprint != want.fingerprint and not agree(record.fingerprint, want.payload):
         return Decision.REUSED
     if standing is EffectiveState.LAPSED:
         return _LAPSED[record.effects]

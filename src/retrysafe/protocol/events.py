@@ -21,7 +21,7 @@ class Observer(Protocol):
     """Is told of every decision. It must be quick, and what it raises is logged and ignored.
 
     It is told in the thread or task of the decision; of leases also in the heartbeat's. Two methods are optional:
-    ``wants(name) -> bool``, asked before an event is made, spares it those it has no use for;
+    ``is_enabled(name) -> bool``, asked before an event is made, spares it those that it has no use for;
     ``watch(received) -> Watch`` gives a watch over each attempt, which is told of that attempt in its place.
     """
 

@@ -12,6 +12,8 @@ from retrysafe.errors import ConfigurationError, InvalidKey
 LONGEST = 255
 _DEFAULT_SECRET = b"retrysafe"
 _HASHED = "sha256:"
+_BLOCK = 64
+"""The block of SHA-256, in bytes."""
 
 
 def parse(key: object) -> str:
@@ -24,7 +26,7 @@ def parse(key: object) -> str:
         raise InvalidKey(f"A key must be a string, an int or a UUID, not {type(key).__name__}.")
     if not 1 <= len(text) <= LONGEST:
         raise InvalidKey(f"A key has 1 to {LONGEST} characters; this one has {len(text)}.")
-    if _has_control(text):
+    if not text.isprintable() and _has_control(text):
         raise InvalidKey("The key contains a control character.")
     return text
 
@@ -45,7 +47,7 @@ def check_name(text: object, argument: str) -> str:
     """Return a part of a key's identity; raise `ConfigurationError` when it cannot serve as one."""
     if not isinstance(text, str):
         raise ConfigurationError(f"{argument}= must be text, not {type(text).__name__}.")
-    if len(text) > LONGEST or _has_control(text):
+    if len(text) > LONGEST or (not text.isprintable() and _has_control(text)):
         raise ConfigurationError(f"{argument}= has up to {LONGEST} characters, and no control character among them.")
     return text
 
@@ -59,7 +61,7 @@ def check_secret(given: str | bytes | None) -> bytes | None:
 
 
 def _has_control(text: str) -> bool:
-    return not text.isprintable() and any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
+    return any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 
 def lookup(secret: bytes | None, boundary: str, scope: str, operation: str, key: str) -> bytes:
@@ -68,7 +70,33 @@ def lookup(secret: bytes | None, boundary: str, scope: str, operation: str, key:
     Length prefixes keep ("a", "bc") and ("ab", "c") apart; the parts are opaque UTF-8, so two
     Unicode forms of one text are two keys.
     """
-    return _digest(secret, "lookup.v1", boundary, scope, operation, key)
+    return Lookup(secret, boundary, scope, operation).of(key)
+
+
+class Lookup:
+    """`lookup` of the keys of one boundary, scope and operation: what they begin with is hashed once.
+
+    It is HMAC (RFC 2104) taken apart: the inner and the outer hash, each with its padded secret, are kept and copied.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret: bytes | None, boundary: str, scope: str, operation: str) -> None:
+        padded = secret or _DEFAULT_SECRET
+        if len(padded) > _BLOCK:
+            padded = hashlib.sha256(padded).digest()
+        padded = padded.ljust(_BLOCK, b"\0")
+        begin = b"".join(map(_prefixed, ("lookup.v1", boundary, scope, operation)))
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in padded) + begin)
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in padded))
+
+    def of(self, key: str) -> bytes:
+        """The key of the record."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        encoded = key.encode()
+        inner.update(len(encoded).to_bytes(4, "big") + encoded)
+        outer.update(inner.digest())
+        return outer.digest()
 
 
 def derive(secret: bytes | None, record_key: bytes, name: str) -> str:
@@ -82,9 +110,9 @@ def redact(record_key: bytes) -> str:
 
 
 def _digest(secret: bytes | None, *parts: str) -> bytes:
-    message = bytearray()
-    for part in parts:
-        encoded = part.encode()
-        message += len(encoded).to_bytes(4, "big")
-        message += encoded
-    return hmac.digest(secret or _DEFAULT_SECRET, message, "sha256")
+    return hmac.digest(secret or _DEFAULT_SECRET, b"".join(map(_prefixed, parts)), "sha256")
+
+
+def _prefixed(part: str) -> bytes:
+    encoded = part.encode()
+    return len(encoded).to_bytes(4, "big") + encoded

@@ -8,6 +8,8 @@ from retrysafe.protocol.records import Ownership
 
 PER_LEASE = 3
 """A lease is renewed when a third of it has passed."""
+LOOKS_PER_LEASE = 6
+"""Which leases are new is looked at so often: before the first renewal of any of them is due."""
 RETRIES_PER_LEASE = 12
 """A renewal that failed is tried again after a twelfth of the lease."""
 
@@ -27,6 +29,11 @@ class Beats:
         self.drop(held)
         return self._after(held, now, held.clocks.lease / 1e6 / PER_LEASE)
 
+    def add_new(self, held: Ownership, now: float) -> float:
+        """Schedule ``held``, which began to be held since the last look; return when it is due."""
+        self.drop(held)
+        return self._after(held, now, held.clocks.lease / 1e6 / LOOKS_PER_LEASE)
+
     def retry(self, held: Ownership, now: float) -> float:
         """Schedule ``held`` again soon, after a renewal that failed; return when it is due."""
         self.drop(held)
@@ -39,7 +46,7 @@ class Beats:
 
     def drop(self, held: Ownership) -> None:
         """Forget ``held``, whether it is known or not."""
-        for per_lease in (PER_LEASE, RETRIES_PER_LEASE):
+        for per_lease in (PER_LEASE, LOOKS_PER_LEASE, RETRIES_PER_LEASE):
             queue = self._queues[held.clocks.lease / 1e6 / per_lease]
             if queue.pop(held, None) is not None:
                 return

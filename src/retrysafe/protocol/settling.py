@@ -10,13 +10,17 @@ from retrysafe.protocol.transitions import RULES, Transition
 
 
 def settle(store: Store, held: Ownership, event: Transition, result: StoredResult | None = None) -> Steps[bool]:
-    """Let the owner settle its record; False when the record is no longer its own.
-
-    A lost reply is read back: a record that is already where it should be, by this attempt and
-    token and with this result, was settled by us.
-    """
+    """Let the owner settle its record; False when the record is no longer its own."""
     if (yield from ask(store.settle(held, event, result), again=not held.transactional)):
         return True
+    return (yield from is_settled(store, held, event, result))
+
+
+def is_settled(store: Store, held: Ownership, event: Transition, result: StoredResult | None) -> Steps[bool]:
+    """Whether the owner has settled its record already, so that only the reply was lost.
+
+    It has if the record is where it should be, by this attempt and token and with this result.
+    """
     record = yield from ask(store.read(held.key))
     return (
         record is not None

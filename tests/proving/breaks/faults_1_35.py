@@ -26,8 +26,8 @@ BREAKS: list[Break] = [
     Break(
         "a key is claimed before its attempt has begun",
         "claims/claim.py",
-        "        self._observers = terms.observers.begin(terms.name",
-        "        self._find_ground().claim(want)\n        self._observers = terms.observers.begin(terms.name",
+        "        if settings.observers.present:\n",
+        "        self._mode_inside(request.key).claim(request)\n        if settings.observers.present:\n",
         (
             f"{CRASHES}test_dead_before_its_claim_it_is_in_nobodys_way[sqlite-keyed]",
             f"{CRASHES}test_dead_before_its_claim_it_is_in_nobodys_way[postgresql-keyed]",
@@ -92,8 +92,8 @@ BREAKS: list[Break] = [
     Break(
         "derived keys depend on the attempt",
         "claims/claim.py",
-        "return keys.derive(self._settings.secret, self._required_want().key, name)",
-        "return keys.derive(self._settings.secret, self._required_want().attempt.encode(), name)",
+        "return keys.derive(self._settings.secret, self._required_request().key, name)",
+        "return keys.derive(self._settings.secret, self._required_request().attempt.encode(), name)",
         (
             f"{CRASHES}test_dead_after_its_effect_the_derived_key_is_the_same[sqlite]",
             f"{CRASHES}test_dead_after_its_effect_the_derived_key_is_the_same[postgresql]",
@@ -302,19 +302,14 @@ BREAKS: list[Break] = [
         rows=(23,),
     ),
     Break(
-        "an outcome that the store did not take at once is given up, in threads",
-        "claims/claim.py",
-        "            heartbeat.for_thread(self._settings.backend).carry(self._deferred(end, error))\n",
+        "an outcome that the store did not take at once is given up",
+        "claims/held.py",
+        "            self.heartbeat.carry(self._deferred(signals, outcome, error))\n",
         "            pass\n",
-        (f"{DEFERRED}test_in_a_thread_it_is_recorded_too[sqlite]",),
-        rows=(18,),
-    ),
-    Break(
-        "an outcome that the store did not take at once is given up, on an event loop",
-        "claims/claim.py",
-        "            heartbeat.for_loop(self._settings.backend).carry(self._deferred(end, error))\n",
-        "            pass\n",
-        (f"{DEFERRED}test_a_result_is_recorded_when_the_trouble_is_over[sqlite]",),
+        (
+            f"{DEFERRED}test_in_a_thread_it_is_recorded_too[sqlite]",
+            f"{DEFERRED}test_a_result_is_recorded_when_the_trouble_is_over[sqlite]",
+        ),
         rows=(18,),
     ),
     Break(

@@ -63,7 +63,7 @@ class MemoryStore:
             record = records[want.key] = transitions.first_claim(want, now)
             return record
 
-        return _ask(step)
+        return Ask(step, _as_it_is)
 
     def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen."""
@@ -77,10 +77,16 @@ class MemoryStore:
         """Settle the owner's record."""
 
         def step(records: Records, now: Micros) -> bool:
-            changed = _change(records, held.key, lambda record: transitions.settle(record, held, event, result, now))
-            return changed is not None
+            record = records.get(held.key)
+            if record is None:
+                return False
+            try:
+                records[held.key] = transitions.settle(record, held, event, result, now)
+            except IllegalTransition:
+                return False
+            return True
 
-        return _ask(step)
+        return Ask(step, _as_it_is)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         """Settle a record that is as seen."""

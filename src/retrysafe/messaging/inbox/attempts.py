@@ -153,7 +153,7 @@ class Attempt:
             self.raised = error
             raise
         finally:
-            self.failure = claim._signals.failure
+            self.failure = claim.declared_failure
         claim.result = HANDLED
 
     async def awork(self, claim: Claim) -> None:
@@ -168,7 +168,7 @@ class Attempt:
             self.raised = error
             raise
         finally:
-            self.failure = claim._signals.failure
+            self.failure = claim.declared_failure
         claim.result = HANDLED
 
     def _given_up(self, claim: Claim) -> bool:

@@ -278,7 +278,7 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, number: in
         if killers.dead:
             _conclude(setting, client, claim, killers, total)
         if queue:
-            queue = _fenced(client, partial(begin_fenced, setting.store, setting.outbox, claim._required_hold(), queue))
+            queue = _fenced(client, partial(begin_fenced, setting.store, setting.outbox, claim.ownership, queue))
         flow = Flow(queue, setting.rules)
         for wave in flow:
             claim.ensure_held()
@@ -287,7 +287,7 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, number: in
 
 
 def _conclude(setting: Setting, client: Client, claim: Claim, verdict: PublishOutcome, total: Sum) -> None:
-    held = claim._required_hold()
+    held = claim.ownership
     steps = partial(conclude_fenced, setting.store, setting.outbox, held, verdict, keep=setting.keep)
     _fenced(client, steps)
     total.add(verdict)
@@ -315,7 +315,7 @@ async def _adrain_leased(setting: Setting, leases: Boundary, client: AsyncClient
             if killers.dead:
                 await _aconclude(setting, client, claim, killers, total)
             if queue:
-                held = claim._required_hold()
+                held = claim.ownership
                 queue = await _afenced(client, partial(begin_fenced, setting.store, setting.outbox, held, queue))
             flow = Flow(queue, setting.rules)
             for wave in flow:
@@ -325,7 +325,7 @@ async def _adrain_leased(setting: Setting, leases: Boundary, client: AsyncClient
 
 
 async def _aconclude(setting: Setting, client: AsyncClient, claim: Claim, verdict: PublishOutcome, total: Sum) -> None:
-    held = claim._required_hold()
+    held = claim.ownership
     steps = partial(conclude_fenced, setting.store, setting.outbox, held, verdict, keep=setting.keep)
     await _afenced(client, steps)
     total.add(verdict)

@@ -1,0 +1,203 @@
+"""A claim that was won: its lease, and how its attempt ends in the store, for observers and for the caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retrysafe.backends.backend import Backend
+from retrysafe.claims.deferred import Deferred
+from retrysafe.claims.encryption import Bound, sealed
+from retrysafe.claims.lease import Lease, LoopHeartbeat, ThreadHeartbeat
+from retrysafe.claims.modes import ClaimMode, Settled
+from retrysafe.claims.observers import UNOBSERVED, AttemptEvents
+from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, end_of
+from retrysafe.claims.settings import BoundarySettings
+from retrysafe.errors import LeaseLost, OutcomeUnknown, RetryTransaction
+from retrysafe.protocol.exception_groups import unwrapped
+from retrysafe.protocol.outcomes import Answered, Ending, ModeKind
+from retrysafe.protocol.records import ClaimRequest, Ownership
+from retrysafe.protocol.settling import settle
+from retrysafe.protocol.transitions import RULES, Transition
+
+_ENDS = {Transition.FAIL: "failed", Transition.RELEASE: "released", Transition.DOUBT: "unknown"}
+_ENDED = (
+    "tx= was ended inside the block; or, on SQLite, MySQL and MariaDB, a savepoint or claim that began in it before "
+    "this claim did has ended before it."
+)
+
+
+class HeldClaim(Lease):
+    """What exists once a key is won. It does not know the claim, which must be free to go while a heartbeat has this.
+
+    A transactional one has no lease: nothing renews it, and it is not asked whether it is held.
+    """
+
+    def __init__(
+        self,
+        settings: BoundarySettings,
+        mode: ClaimMode,
+        request: ClaimRequest,
+        ownership: Ownership,
+        claimed_at: float,
+        events: AttemptEvents,
+    ) -> None:
+        super().__init__(ownership, claimed_at, events)
+        self._settings = settings
+        self._mode = mode
+        self._request = request
+        self.heartbeat: ThreadHeartbeat | LoopHeartbeat | None = None
+        """What renews the lease; None for a transactional claim."""
+
+    # ------------------------------------------------------------ the end
+
+    def end(self, signals: HandlerSignals, result: Any, annotation: Any, error: BaseException | None) -> None:
+        """Record how the block ended, and raise what the caller must know."""
+        try:
+            outcome = self._judged(signals, result, annotation, error)
+            held = self.held if signals is NO_SIGNALS else self._ownership_of(signals)
+            try:
+                settled = self._mode.settle(held, outcome.word, outcome.stored, failing=error is not None)
+            except Exception as failure:
+                self._not_settled(failure)
+                raise
+            self._settled(settled, signals, outcome, error)
+            if held.transactional:
+                self._mode.after()
+        finally:
+            if self.heartbeat is not None:
+                self.heartbeat.drop(self)
+
+    async def aend(self, signals: HandlerSignals, result: Any, annotation: Any, error: BaseException | None) -> None:
+        """`end` for async code."""
+        try:
+            outcome = self._judged(signals, result, annotation, error)
+            held = self.held if signals is NO_SIGNALS else self._ownership_of(signals)
+            try:
+                settled = await self._mode.asettle(held, outcome.word, outcome.stored, failing=error is not None)
+            except Exception as failure:
+                self._not_settled(failure)
+                raise
+            self._settled(settled, signals, outcome, error)
+        finally:
+            if self.heartbeat is not None:
+                self.heartbeat.drop(self)
+
+    def _judged(
+        self, signals: HandlerSignals, result: Any, annotation: Any, error: BaseException | None
+    ) -> WorkOutcome:
+        settings = self._settings
+        outcome = end_of(signals, error, self._mode.kind, settings, result, annotation)
+        if settings.encryption is None or outcome.word.event is None:
+            return outcome
+        target = RULES[outcome.word.event].target
+        assert target is not None
+        stored = sealed(settings.encryption, outcome.stored, Bound.of(self._request, target))
+        return outcome._replace(stored=stored)
+
+    def _ownership_of(self, signals: HandlerSignals) -> Ownership:
+        """The ownership, with the clocks of what it leaves: a key to be used elsewhere is free for any request."""
+        held = self.held
+        if signals.answered[0] is not Answered.ELSEWHERE:
+            return held
+        memory = 0 if self._request.on_expired == "refuse" else held.clocks.memory
+        return held._replace(clocks=held.clocks._replace(window=0, memory=memory))
+
+    def _announce(self) -> None:
+        """Wake those who wait for the key, and pass on what the store has warned of."""
+        backend = self._settings.backend
+        if backend.warnings or backend.near is not None:
+            tell_warnings(backend, self.events)
+        if backend.wakeups.waiting:
+            backend.wakeups.wake(self.held.key)
+
+    def _settled(
+        self, settled: Settled, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None
+    ) -> None:
+        """Tell what happened, and raise what the caller must know."""
+        self._announce()
+        if settled is Settled.UNANSWERED:
+            assert self.heartbeat is not None
+            self.heartbeat.carry(self._deferred(signals, outcome, error))
+            self.events.emit("settle_deferred", ending=outcome.ending.name.lower())
+        elif settled is Settled.LOST:
+            self._lost(error)
+        elif settled is Settled.DOUBTED:
+            self.events.emit("unknown", error_type=_cause(signals, error or outcome.unencodable))
+        elif settled is Settled.BROKEN or outcome.word.event is None:
+            self.events.emit("rolled_back", error_type=_cause(signals, error or outcome.unencodable))
+        elif self.events is not UNOBSERVED:
+            _tell_recorded(self.events, signals, outcome, error)
+        if outcome.unencodable is not None:
+            raise outcome.unencodable
+        if error is not None and self._can_restart(settled, error):
+            raise RetryTransaction(str(error)) from error
+
+    def _not_settled(self, failure: Exception) -> None:
+        """The transaction that carries the outcome could not be ended as wanted."""
+        self._announce()
+        if isinstance(failure, OutcomeUnknown):
+            self.events.emit("unknown", error_type=type(failure).__name__)
+        elif self.held.transactional:
+            self.events.emit("rolled_back", error_type=type(failure).__name__)
+        else:
+            self.events.emit("result_not_stored", ending=type(failure).__name__)
+
+    def _lost(self, error: BaseException | None) -> None:
+        if not self.lost:
+            self.events.emit("lease_lost")
+        if error is None:
+            raise LeaseLost(_ENDED if self.held.transactional else "Another attempt has taken the key over.")
+
+    def _can_restart(self, settled: Settled, error: BaseException) -> bool:
+        """Whether the database wants the whole transaction again, and nothing of it was committed."""
+        own = self._mode.kind is ModeKind.OWN and settled is not Settled.DOUBTED
+        return own and not isinstance(error, RetryTransaction) and self._settings.backend.restarts(error)
+
+    # ------------------------------------------------------------ an end that the store has not taken
+
+    def _deferred(self, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None) -> Deferred:
+        """The outcome as it is put to the store again, while the lease lasts, by the heartbeat."""
+        settings, request, event = self._settings, self._request, outcome.word.event
+        assert event is not None
+        ownership, stored = self._ownership_of(signals), outcome.stored
+        events = AttemptEvents(settings.observers, settings.name, request.operation, request.key, request.attempt)
+
+        def conclude(done: bool | None) -> None:
+            settings.backend.wakeups.wake(request.key)
+            if done is None:
+                events.emit("result_not_stored", ending=outcome.ending.name.lower())
+            elif done:
+                _tell_recorded(events, signals, outcome, error)
+            else:
+                events.emit("lease_lost")
+
+        return Deferred(self.until, lambda: settle(settings.backend.store, ownership, event, stored), conclude)
+
+
+def tell_warnings(backend: Backend, events: AttemptEvents) -> None:
+    """Pass on what the first look at the server's settings found, and what the server said by itself."""
+    warnings = backend.warnings if backend.near is None else backend.near.warnings or backend.warnings
+    while warnings:
+        try:
+            finding = warnings.pop(0)
+        except IndexError:  # another thread was quicker
+            return
+        events.emit("store_warning", setting=finding.name, text=finding.text)
+
+
+def _tell_recorded(
+    events: AttemptEvents, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None
+) -> None:
+    event = outcome.word.event
+    if outcome.ending is Ending.UNENCODABLE:
+        events.emit("result_withheld")
+    elif event is Transition.COMPLETE:
+        events.emit("completed")
+    else:
+        assert event is not None
+        events.emit(_ENDS[event], error_type=_cause(signals, signals.failure or error))
+
+
+def _cause(signals: HandlerSignals, error: BaseException | None) -> str:
+    """What a failure is told as: the type of its error, or what the entry point said of the answer."""
+    return signals.answered[1] if error is None else type(unwrapped(error)).__name__

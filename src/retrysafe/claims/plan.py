@@ -1,0 +1,78 @@
+"""What every claim of one operation and scope has in common, worked out once."""
+
+from __future__ import annotations
+
+import os
+
+from retrysafe.claims.modes import LeaseMode
+from retrysafe.claims.settings import BoundarySettings
+from retrysafe.protocol import keys
+from retrysafe.protocol.codec import Codec
+from retrysafe.protocol.outcomes import ModeKind
+from retrysafe.protocol.records import ClaimRequest, Fingerprint
+
+_MOST = 1024
+"""How many plans are kept: scopes such as tenants may be without number."""
+
+
+class Plan:
+    """The constant part of claims: settings, operation, scope, and the hash of what their keys begin with."""
+
+    __slots__ = ("_lookup", "lease_mode", "operation", "scope", "settings")
+
+    def __init__(self, settings: BoundarySettings, operation: str, scope: str, lease_mode: LeaseMode | None) -> None:
+        self.settings = settings
+        self.operation = keys.check_name(operation, "operation")
+        self.scope = scope
+        self.lease_mode = lease_mode
+        """The mode of claims that nothing transactional is around; None for a transactional boundary."""
+        self._lookup = keys.Lookup(settings.secret, settings.name, scope, operation)
+
+    def request(self, key: str, fingerprint: Fingerprint) -> ClaimRequest:
+        """What a new attempt at a key asks for."""
+        settings = self.settings
+        return ClaimRequest(
+            self._lookup.of(key),
+            settings.name,
+            self.scope,
+            self.operation,
+            fingerprint.stored,
+            os.urandom(16).hex(),
+            settings.effects,
+            settings.clocks,
+            settings.on_expired,
+            None if settings.quota is None else settings.quota.allowance(settings.name, self.scope),
+            fingerprint.older,
+        )
+
+
+class Plans:
+    """The plans of a boundary, or of an entry point with a codec of its own."""
+
+    def __init__(self, settings: BoundarySettings) -> None:
+        self.settings = settings
+        self._with_codecs: dict[int, Plans] = {}
+        self._plans: dict[tuple[str, str], Plan] = {}
+        keyed = settings.effects == "keyed"
+        self._lease_mode = (
+            None
+            if settings.effects == "transactional"
+            else LeaseMode(settings.backend, ModeKind.KEYED if keyed else ModeKind.EXTERNAL)
+        )
+
+    def of(self, operation: str, scope: str) -> Plan:
+        """The plan of an operation and scope. Raises `ConfigurationError` for a name that cannot be one."""
+        found = self._plans.get((operation, scope))
+        if found is None:
+            found = Plan(self.settings, operation, scope, self._lease_mode)
+            if len(self._plans) >= _MOST:
+                self._plans.clear()
+            self._plans[operation, scope] = found
+        return found
+
+    def with_codec(self, codec: Codec) -> Plans:
+        """The plans of an entry point whose results are of a kind of their own: they live as long as these."""
+        found = self._with_codecs.get(id(codec))
+        if found is None:
+            found = self._with_codecs[id(codec)] = Plans(self.settings._replace(codec=codec))
+        return found
