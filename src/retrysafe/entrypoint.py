@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
@@ -24,8 +23,9 @@ from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.decorator import is_coroutine_function, is_generator_function
 from retrysafe.claims.outcome import is_permanent
 from retrysafe.claims.plan import Plans
+from retrysafe.claims.restarts import arestarting, restarting
 from retrysafe.claims.settings import BoundarySettings
-from retrysafe.errors import ConfigurationError, RetryTransaction
+from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import keys
 from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.exception_groups import every
@@ -252,62 +252,37 @@ class EntryPoint:
 
     def run(self, make: Callable[[], Claim], work: Callable[[Claim], None]) -> Claim:
         """Enter a claim, do the work unless it is a replay, and leave it; again if the database wants that."""
-        restarts = 0
-        while True:
-            claim = make()
-            try:
-                with claim:
-                    if not claim.replayed:
-                        work(claim)
-                return claim
-            except RetryTransaction:
-                pause = claim.restart_pause(restarts)
-                if pause is None:
-                    raise
-            restarts += 1
-            time.sleep(pause)
+
+        def attempt(claim: Claim) -> None:
+            with claim:
+                if not claim.replayed:
+                    work(claim)
+
+        return restarting(make, attempt)
 
     async def arun(self, make: Callable[[], Claim], work: Callable[[Claim], Awaitable[None]]) -> Claim:
         """`run` on an event loop, whichever colour the store has."""
-        import asyncio
-
         self.refuse_bound_to_threads()
-        restarts = 0
-        while True:
-            claim = make()
-            try:
-                await self.enter(claim)
-                await self._work_and_leave(claim, work)
-                return claim
-            except RetryTransaction:
-                pause = claim.restart_pause(restarts)
-                if pause is None:
-                    raise
-            restarts += 1
-            await asyncio.sleep(pause)
+
+        async def attempt(claim: Claim) -> None:
+            await self.enter(claim)
+            await self._work_and_leave(claim, work)
+
+        return await arestarting(make, attempt)
 
     async def run_in_threads(self, make: Callable[[], Claim], work: Callable[[Claim], None]) -> Claim:
         """`run` for an event loop: the work is done in a thread, and none is held while its claim waits.
 
         Connections of Django belong to one thread: with these, the key is waited for in the thread of the work.
         """
-        import asyncio
-
         if self.alias is not None:
             return await in_thread(lambda: self.run(make, work))
-        restarts = 0
-        while True:
-            claim = make()
-            try:
-                await claim.enter_by(_in_entering)
-                await in_thread(functools.partial(_work_entered, claim, work))
-                return claim
-            except RetryTransaction:
-                pause = claim.restart_pause(restarts)
-                if pause is None:
-                    raise
-            restarts += 1
-            await asyncio.sleep(pause)
+
+        async def attempt(claim: Claim) -> None:
+            await claim.enter_by(_in_entering)
+            await in_thread(functools.partial(_work_entered, claim, work))
+
+        return await arestarting(make, attempt)
 
     async def _work_and_leave(self, claim: Claim, work: Callable[[Claim], Awaitable[None]]) -> None:
         try:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import re
-import time
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from retrysafe.claims.claim import Claim
+from retrysafe.claims.restarts import arestarting, restarting
 from retrysafe.claims.settings import BoundarySettings
-from retrysafe.errors import ConfigurationError, InvalidKey, RetryTransaction
+from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.protocol import fingerprint
 from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.records import Fingerprint
@@ -246,20 +246,12 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def once(*args: Any, **kwargs: Any) -> Any:
-        restarts = 0
-        while True:
-            claim = guarded.claim(args, kwargs)
-            try:
-                with claim:
-                    if not claim.replayed:
-                        claim.result = refuse_unfinished(claim, function(*args, **kwargs))
-                return claim.answer()
-            except RetryTransaction:
-                pause = claim.restart_pause(restarts)
-                if pause is None:
-                    raise
-            restarts += 1
-            time.sleep(pause)
+        def attempt(claim: Claim) -> None:
+            with claim:
+                if not claim.replayed:
+                    claim.result = refuse_unfinished(claim, function(*args, **kwargs))
+
+        return restarting(lambda: guarded.claim(args, kwargs), attempt).answer()
 
     return once
 
@@ -303,21 +295,11 @@ def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
 
     @functools.wraps(function)
     async def once(*args: Any, **kwargs: Any) -> Any:
-        import asyncio
+        async def attempt(claim: Claim) -> None:
+            async with claim:
+                if not claim.replayed:
+                    claim.result = refuse_unfinished(claim, await function(*args, **kwargs), ran=True)
 
-        restarts = 0
-        while True:
-            claim = guarded.claim(args, kwargs)
-            try:
-                async with claim:
-                    if not claim.replayed:
-                        claim.result = refuse_unfinished(claim, await function(*args, **kwargs), ran=True)
-                return claim.answer()
-            except RetryTransaction:
-                pause = claim.restart_pause(restarts)
-                if pause is None:
-                    raise
-            restarts += 1
-            await asyncio.sleep(pause)
+        return (await arestarting(lambda: guarded.claim(args, kwargs), attempt)).answer()
 
     return once
