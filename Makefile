@@ -7,7 +7,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VENV := .venv
 BIN := $(VENV)/bin
 SERVICES := scripts/services
-TYPED := src $(wildcard tests/typing)
+TYPED := src $(wildcard tests/laboratory tests/typing)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo shop test coverage check prove soak breaks mutate bench fuzz kills pipeline services clean
@@ -60,7 +60,7 @@ prove: $(VENV)/.dev-stamp ## Prove the promises at full length, and write the fi
 	$(BIN)/python -m pytest -n auto -m prove -o faulthandler_timeout=1800 $(ARGS) && $(BIN)/python scripts/generate-docs
 
 soak: $(VENV)/.dev-stamp ## Simulate schedules on all cores until one breaks a promise: ARGS="--seeds 1000000 --from 0"
-	$(BIN)/python -m retrysafe.testing.simulation $(ARGS)
+	$(BIN)/python -m tests.laboratory.simulation $(ARGS)
 
 breaks: $(VENV)/.dev-stamp ## Take each defence out of a copy of the source, and see that its tests fail (ARGS: which)
 	@trap '$(SERVICES) stop' EXIT; \

@@ -7,9 +7,9 @@ from typing import Any, cast, get_args
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.records import Micros
-from retrysafe.testing.histories import History, Kind, Operation
-from retrysafe.testing.simulation.acting import Actor
-from retrysafe.testing.simulation.messages import Message
+from tests.laboratory.histories import History, Kind, Operation
+from tests.laboratory.simulation.acting import Actor
+from tests.laboratory.simulation.messages import Message
 
 
 class Recording:

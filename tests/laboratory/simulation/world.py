@@ -11,12 +11,12 @@ from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.client import Executor
 from retrysafe.protocol.records import Micros, Record
 from retrysafe.protocol.store import OperableStore
-from retrysafe.testing.simulation.acting import Stage
-from retrysafe.testing.simulation.judging import Check, Judge
-from retrysafe.testing.simulation.messages import Message
-from retrysafe.testing.simulation.plan import Fault
-from retrysafe.testing.simulation.recording import Recording
-from retrysafe.testing.simulation.servers import FIT, CacheServer, SchemaServer
+from tests.laboratory.simulation.acting import Stage
+from tests.laboratory.simulation.judging import Check, Judge
+from tests.laboratory.simulation.messages import Message
+from tests.laboratory.simulation.plan import Fault
+from tests.laboratory.simulation.recording import Recording
+from tests.laboratory.simulation.servers import FIT, CacheServer, SchemaServer
 
 Clock = Callable[[], Micros]
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from retrysafe.protocol.records import Micros, Record
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.simulation.judging import LIVENESS, Violation
-from retrysafe.testing.simulation.network import Injected
-from retrysafe.testing.simulation.plan import Fault, Plan, name_of
-from retrysafe.testing.simulation.world import Line
+from tests.laboratory.simulation.judging import LIVENESS, Violation
+from tests.laboratory.simulation.network import Injected
+from tests.laboratory.simulation.plan import Fault, Plan, name_of
+from tests.laboratory.simulation.world import Line
 
 EPOCH = 1_000_000
 
@@ -59,7 +59,7 @@ class Report(NamedTuple):
     @property
     def command(self) -> str:
         """One line that plays this schedule again."""
-        words = ["python", "-m", "retrysafe.testing.simulation", "--seed", str(self.seed), "--plan", name_of(self.plan)]
+        words = ["python", "-m", "tests.laboratory.simulation", "--seed", str(self.seed), "--plan", name_of(self.plan)]
         if self.store:
             words += ["--store", self.store]
         if self.replayed:

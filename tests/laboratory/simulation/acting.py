@@ -23,11 +23,11 @@ from retrysafe.protocol.settling import read, resolve, settle
 from retrysafe.protocol.store import Cache, Store
 from retrysafe.protocol.sweeping import forgotten, remove, sweep
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.simulation.chance import stream
-from retrysafe.testing.simulation.judging import Judge
-from retrysafe.testing.simulation.messages import Message
-from retrysafe.testing.simulation.plan import Plan
-from retrysafe.testing.simulation.servers import Migrated
+from tests.laboratory.simulation.chance import stream
+from tests.laboratory.simulation.judging import Judge
+from tests.laboratory.simulation.messages import Message
+from tests.laboratory.simulation.plan import Plan
+from tests.laboratory.simulation.servers import Migrated
 
 R = TypeVar("R")
 Acts = Generator[Ask[Any] | int, Any, None]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from retrysafe.testing.simulation.judging import Check
-from retrysafe.testing.simulation.network import Injected
-from retrysafe.testing.simulation.report import Report
-from retrysafe.testing.simulation.schedule import Script
+from tests.laboratory.simulation.judging import Check
+from tests.laboratory.simulation.network import Injected
+from tests.laboratory.simulation.report import Report
+from tests.laboratory.simulation.schedule import Script
 
 Replay = Callable[[Script], Report]
 MOST_RUNS = 2000

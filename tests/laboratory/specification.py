@@ -16,8 +16,8 @@ from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.protocol.records import ClaimRequest, Micros, Ownership, Record, Refusal
 from retrysafe.protocol.requests import Step
 from retrysafe.protocol.transitions import RULES, Transition
-from retrysafe.testing.histories import UNKNOWN, Operation
 from retrysafe.testing.time_travel import age
+from tests.laboratory.histories import UNKNOWN, Operation
 
 FOREVER: Final = 1 << 62
 _STORE = MemoryStore()

@@ -11,14 +11,14 @@ its answer. A report prints its whole plan and the command that plays it again.
 
 from __future__ import annotations
 
-from retrysafe.testing.simulation.acting import Parts
-from retrysafe.testing.simulation.judging import LIVENESS, Check, Violation
-from retrysafe.testing.simulation.network import Injected
-from retrysafe.testing.simulation.plan import PLAN, PLANS, Fault, Plan
-from retrysafe.testing.simulation.report import Report
-from retrysafe.testing.simulation.schedule import PARTS, Script, simulate
-from retrysafe.testing.simulation.survey import Survey, survey
-from retrysafe.testing.simulation.world import Subject
+from tests.laboratory.simulation.acting import Parts
+from tests.laboratory.simulation.judging import LIVENESS, Check, Violation
+from tests.laboratory.simulation.network import Injected
+from tests.laboratory.simulation.plan import PLAN, PLANS, Fault, Plan
+from tests.laboratory.simulation.report import Report
+from tests.laboratory.simulation.schedule import PARTS, Script, simulate
+from tests.laboratory.simulation.survey import Survey, survey
+from tests.laboratory.simulation.world import Subject
 
 __all__ = [
     "LIVENESS",

@@ -4,7 +4,7 @@
     recorder = Recorder(history, actor="worker 1")
     store, execute = recorder.store(store), recorder.executor(client)
     run(claim(store, want), execute)                 # any program, as always
-    check(history.operations())                      # retrysafe.testing.linearizability
+    check(history.operations())                      # tests.laboratory.linearizability
 
 A recorder goes between a program and its store and executor, of any library, sync or async. It notes each step (claim,
 take, settle, resolve, renew, read, sweep) before it is sent and after it is answered. A step without an answer, because

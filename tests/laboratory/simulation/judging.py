@@ -14,7 +14,7 @@ from typing import NamedTuple
 from retrysafe.claims import codec
 from retrysafe.protocol.records import Allowance, Effects, Micros, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.simulation.messages import Message
+from tests.laboratory.simulation.messages import Message
 
 _SETTLED = (State.COMPLETED, State.FAILED)
 _OPEN = (State.RUNNING, State.UNKNOWN)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record
-from retrysafe.testing.histories import UNKNOWN, Operation
+from tests.laboratory.histories import UNKNOWN, Operation
 
 _WIDTH = 32
 

@@ -10,18 +10,18 @@ from retrysafe.backends.driver import run
 from retrysafe.protocol.records import EffectiveState
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import RULES, Transition
-from retrysafe.testing.histories import Operation
-from retrysafe.testing.simulation.acting import Actor, Acts, Parts, Stage
-from retrysafe.testing.simulation.judging import Check, Judge
-from retrysafe.testing.simulation.messages import WatchedCache, WatchedStore
-from retrysafe.testing.simulation.network import Drawn, Given, Injected, Network
-from retrysafe.testing.simulation.plan import LIES, PLAN, Fault, Plan
-from retrysafe.testing.simulation.recording import Recording
-from retrysafe.testing.simulation.report import EPOCH, Report
-from retrysafe.testing.simulation.servers import FIT, MIGRATIONS, SimulatedCache
-from retrysafe.testing.simulation.tending import last_sweep, migrator, operator, sweeper
-from retrysafe.testing.simulation.working import late_worker, worker
-from retrysafe.testing.simulation.world import Clock, Subject, Time, World, memory
+from tests.laboratory.histories import Operation
+from tests.laboratory.simulation.acting import Actor, Acts, Parts, Stage
+from tests.laboratory.simulation.judging import Check, Judge
+from tests.laboratory.simulation.messages import WatchedCache, WatchedStore
+from tests.laboratory.simulation.network import Drawn, Given, Injected, Network
+from tests.laboratory.simulation.plan import LIES, PLAN, Fault, Plan
+from tests.laboratory.simulation.recording import Recording
+from tests.laboratory.simulation.report import EPOCH, Report
+from tests.laboratory.simulation.servers import FIT, MIGRATIONS, SimulatedCache
+from tests.laboratory.simulation.tending import last_sweep, migrator, operator, sweeper
+from tests.laboratory.simulation.working import late_worker, worker
+from tests.laboratory.simulation.world import Clock, Subject, Time, World, memory
 
 PARTS = Parts()
 PATIENCE = 60
@@ -55,7 +55,7 @@ def simulate(
         parts: the programs; the shipping ones.
         subject: a store with an executor of its own, at the simulated time.
         script: faults to inject instead of those that the seed would draw.
-        history: what is asked of the store and answered is added to it (`retrysafe.testing.linearizability`).
+        history: what is asked of the store and answered is added to it (`tests.laboratory.linearizability`).
     """
     schedule = _Schedule(seed, store, plan, parts, subject, script, recorded=history is not None)
     report = schedule.run()

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Protocol
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import Micros
-from retrysafe.testing.simulation.acting import Actor, Cancelled, Stage
-from retrysafe.testing.simulation.messages import Message
-from retrysafe.testing.simulation.plan import LIES, Fault, Plan
-from retrysafe.testing.simulation.recording import Recording
-from retrysafe.testing.simulation.world import Time, World
+from tests.laboratory.simulation.acting import Actor, Cancelled, Stage
+from tests.laboratory.simulation.messages import Message
+from tests.laboratory.simulation.plan import LIES, Fault, Plan
+from tests.laboratory.simulation.recording import Recording
+from tests.laboratory.simulation.world import Time, World
 
 
 class Injected(NamedTuple):

@@ -1,4 +1,4 @@
-"""SQLite's own statements under the simulated clock: `--store retrysafe.testing.simulation.sqlite:subject`."""
+"""SQLite's own statements under the simulated clock: `--store tests.laboratory.simulation.sqlite:subject`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retrysafe.backends.sql.drivers.sqlite import perform
 from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.protocol.records import Micros
 from retrysafe.protocol.requests import Query, Rows
-from retrysafe.testing.simulation.world import Subject
+from tests.laboratory.simulation.world import Subject
 
 _MILLIS_A_DAY = 86_400_000
 _EPOCH = 2440587.5

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from retrysafe.protocol.records import Record
-from retrysafe.testing.histories import UNKNOWN, Operation
-from retrysafe.testing.specification import FOREVER, Specification, Traits, is_passive
-from retrysafe.testing.timeline import drawn, told_state
+from tests.laboratory.histories import UNKNOWN, Operation
+from tests.laboratory.specification import FOREVER, Specification, Traits, is_passive
+from tests.laboratory.timeline import drawn, told_state
 
 PLAIN = Traits()
 _PATIENCE = 2_000

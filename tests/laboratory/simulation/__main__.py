@@ -1,7 +1,7 @@
 """The command line: one schedule told in full, or many on all cores.
 
-python -m retrysafe.testing.simulation --seed 7 --plan everything
-python -m retrysafe.testing.simulation --seeds 1000000 --from 0
+python -m tests.laboratory.simulation --seed 7 --plan everything
+python -m tests.laboratory.simulation --seeds 1000000 --from 0
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.testing.simulation.network import parse_faults
-from retrysafe.testing.simulation.plan import PLANS, named
-from retrysafe.testing.simulation.schedule import Script, simulate
-from retrysafe.testing.simulation.soak import Work, factory, soak, tell_failure
+from tests.laboratory.simulation.network import parse_faults
+from tests.laboratory.simulation.plan import PLANS, named
+from tests.laboratory.simulation.schedule import Script, simulate
+from tests.laboratory.simulation.soak import Work, factory, soak, tell_failure
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def _one(asked: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m retrysafe.testing.simulation",
+        prog="python -m tests.laboratory.simulation",
         description="Simulate the protocol: one schedule (--seed), or many until one breaks a promise (--seeds).",
     )
     parser.add_argument("--seed", type=int, help="play this schedule, and tell it in full")

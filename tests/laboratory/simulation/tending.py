@@ -7,9 +7,9 @@ from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import EffectiveState, Record, StoredResult
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.simulation.acting import Act, Actor, Acts, Stage, on_connection
-from retrysafe.testing.simulation.messages import Message
-from retrysafe.testing.simulation.servers import LOCK, MIGRATIONS, UNLOCK
+from tests.laboratory.simulation.acting import Act, Actor, Acts, Stage, on_connection
+from tests.laboratory.simulation.messages import Message
+from tests.laboratory.simulation.servers import LOCK, MIGRATIONS, UNLOCK
 
 _EXPIRABLE = (EffectiveState.COMPLETED, EffectiveState.FAILED)
 

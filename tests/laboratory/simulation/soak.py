@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TextIO
 
-from retrysafe.testing.simulation.plan import named
-from retrysafe.testing.simulation.report import Report
-from retrysafe.testing.simulation.schedule import Script, simulate
-from retrysafe.testing.simulation.shrinking import shrink
-from retrysafe.testing.simulation.survey import NOTHING, Survey, survey
-from retrysafe.testing.simulation.world import Clock, Subject, memory
+from tests.laboratory.simulation.plan import named
+from tests.laboratory.simulation.report import Report
+from tests.laboratory.simulation.schedule import Script, simulate
+from tests.laboratory.simulation.shrinking import shrink
+from tests.laboratory.simulation.survey import NOTHING, Survey, survey
+from tests.laboratory.simulation.world import Clock, Subject, memory
 
 CHUNK = 200
 """Seeds that a process is given at a time."""

@@ -10,10 +10,10 @@ from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Ending, ModeKind
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.simulation.acting import Act, Actor, Acts, Cancelled, Stage, on_connection
-from retrysafe.testing.simulation.judging import result_of
-from retrysafe.testing.simulation.messages import Message
-from retrysafe.testing.simulation.servers import FIT, CacheServer
+from tests.laboratory.simulation.acting import Act, Actor, Acts, Cancelled, Stage, on_connection
+from tests.laboratory.simulation.judging import result_of
+from tests.laboratory.simulation.messages import Message
+from tests.laboratory.simulation.servers import FIT, CacheServer
 
 
 class Refused(Exception):

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from retrysafe.protocol.records import Micros
 from retrysafe.protocol.store import OperableStore
-from retrysafe.testing.simulation.acting import Parts
-from retrysafe.testing.simulation.plan import PLAN, Fault, Plan
-from retrysafe.testing.simulation.report import Report
-from retrysafe.testing.simulation.schedule import PARTS, simulate
-from retrysafe.testing.simulation.world import Clock, Subject, memory
+from tests.laboratory.simulation.acting import Parts
+from tests.laboratory.simulation.plan import PLAN, Fault, Plan
+from tests.laboratory.simulation.report import Report
+from tests.laboratory.simulation.schedule import PARTS, simulate
+from tests.laboratory.simulation.world import Clock, Subject, memory
 
 
 class Survey(NamedTuple):
