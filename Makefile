@@ -7,7 +7,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VENV := .venv
 BIN := $(VENV)/bin
 SERVICES := scripts/services
-TYPED := src $(wildcard tests/laboratory tests/typing)
+TYPED := src demo $(wildcard tests/laboratory tests/typing)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo shop test coverage check prove soak breaks mutate bench fuzz kills pipeline services clean
@@ -20,13 +20,14 @@ $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
 
 # Everything a developer needs.
-$(VENV)/.dev-stamp: pyproject.toml | $(VENV)/pyvenv.cfg
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+$(VENV)/.dev-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
+	$(BIN)/python -m pip install --quiet --editable demo --editable '.[dev]'
 	@touch $@ $(VENV)/.demo-stamp
 
 # The demo's needs only, so that it begins soon; without rich it prints plain text.
-$(VENV)/.demo-stamp: pyproject.toml | $(VENV)/pyvenv.cfg
-	$(BIN)/python -m pip install --quiet --editable '.[demo]' || $(BIN)/python -m pip install --quiet --editable .
+$(VENV)/.demo-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
+	$(BIN)/python -m pip install --quiet --editable demo --editable '.[demo]' \
+		|| $(BIN)/python -m pip install --quiet --editable demo --editable .
 	@touch $@
 
 venv: $(VENV)/.dev-stamp ## Make .venv with all that development needs

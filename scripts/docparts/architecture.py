@@ -1,4 +1,4 @@
-"""The rooms of the source and of our laboratory, and what each file holds, as its docstring says."""
+"""The rooms of the source, the demo and our laboratory, and what each file holds, as its docstring says."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pathlib import Path
 import retrysafe
 
 SOURCE = Path(retrysafe.__file__).parent
-LABORATORY = Path(__file__).parents[2] / "tests" / "laboratory"
+ROOT = Path(__file__).parents[2]
+BESIDE = ("demo/retrysafe_demo", "tests/laboratory")
 
 
 def files() -> str:
     """A table per room: the file, and the first sentence of its docstring."""
     parts = [_table("retrysafe", sorted(SOURCE.glob("*.py")), SOURCE)]
     parts += [_table(room.name, sorted(room.rglob("*.py")), SOURCE) for room in sorted(_rooms())]
-    parts.append(_table("tests/laboratory", sorted(LABORATORY.rglob("*.py")), LABORATORY))
+    parts += [_table(room, sorted((ROOT / room).rglob("*.py")), ROOT / room) for room in BESIDE]
     return "\n\n".join(parts)
 
 

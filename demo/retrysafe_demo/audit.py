@@ -21,8 +21,8 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import NamedTuple
 
-from retrysafe.demo.payments import Payment
-from retrysafe.demo.processes import DemoError
+from retrysafe_demo.payments import Payment
+from retrysafe_demo.processes import DemoError
 
 
 class Count(NamedTuple):

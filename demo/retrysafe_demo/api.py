@@ -2,8 +2,8 @@
 
 To see the guarded one alone, start a bank, which prints its port, and then the API, with any number of workers::
 
-    python -m retrysafe.demo.bank --ledger ledger.jsonl
-    RETRYSAFE_DEMO_BANK=PORT uvicorn --factory retrysafe.demo.api:create --workers 4
+    python -m retrysafe_demo.bank --ledger ledger.jsonl
+    RETRYSAFE_DEMO_BANK=PORT uvicorn --factory retrysafe_demo.api:create --workers 4
 
 ``GET /openapi.json`` describes it.
 """
@@ -27,12 +27,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from retrysafe import Boundary
-from retrysafe.demo import lanes
-from retrysafe.demo.client import Bank, Refused, Unanswered
-from retrysafe.demo.lanes import Charge
-from retrysafe.demo.payments import COLUMNS, InputError, Payment, checked
-from retrysafe.demo.processes import DemoError
 from retrysafe.http.asgi import IdempotencyMiddleware
+from retrysafe_demo import lanes
+from retrysafe_demo.client import Bank, Refused, Unanswered
+from retrysafe_demo.lanes import Charge
+from retrysafe_demo.payments import COLUMNS, InputError, Payment, checked
+from retrysafe_demo.processes import DemoError
 
 STORE, BANK, BANK_HAS_KEYS = "RETRYSAFE_DEMO_STORE", "RETRYSAFE_DEMO_BANK", "RETRYSAFE_DEMO_BANK_HAS_KEYS"
 """Variables of `create`: a store's URL, the bank's port on this machine, and "no" for a bank without keys."""
@@ -48,7 +48,7 @@ def create() -> Starlette:
     """The guarded API, set up by variables of the environment; raises `DemoError` when the bank's is missing."""
     port = os.environ.get(BANK, "")
     if not port.isdigit():
-        raise DemoError(f"{BANK} must be the port of a bank: start python -m retrysafe.demo.bank --ledger FILE")
+        raise DemoError(f"{BANK} must be the port of a bank: start python -m retrysafe_demo.bank --ledger FILE")
     keys = os.environ.get(BANK_HAS_KEYS, "yes") != "no"
     bank, store = Bank(int(port)), os.environ.get(STORE, DEFAULT_STORE)
     return retrysafe(lanes.guarded(bank, bank_has_keys=keys), lanes.boundary(store, run="", bank_has_keys=keys))
@@ -144,5 +144,5 @@ def _answer(status: int, title: str) -> Callable[[Request, Exception], Response]
 
 async def describe(request: Request) -> Response:
     """The OpenAPI document."""
-    document = files("retrysafe.demo").joinpath("openapi.json").read_bytes()
+    document = files("retrysafe_demo").joinpath("openapi.json").read_bytes()
     return Response(document, media_type="application/json")

@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
 
-from retrysafe.demo.payments import Payment
-from retrysafe.demo.schedule import Fault
+from retrysafe_demo.payments import Payment
+from retrysafe_demo.schedule import Fault
 
 KEY, RECOGNISED = "Idempotency-Key", "Idempotent-Replayed"
 FAULT, ATTEMPT = "Demo-Fault", "Demo-Attempt"

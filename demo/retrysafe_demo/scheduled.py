@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from retrysafe import Event
-from retrysafe.demo.client import Mishaps, mishaps
-from retrysafe.demo.schedule import Fault
-from retrysafe.demo.talk import Message, Say, pack
 from retrysafe.protocol.events import Watch
+from retrysafe_demo.client import Mishaps, mishaps
+from retrysafe_demo.schedule import Fault
+from retrysafe_demo.talk import Message, Say, pack
 
 Gate = Callable[[int], None]
 """Holds the attempt of a number until the coordinator lets it go on."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from retrysafe.demo.lanes import Lane, Setting
-from retrysafe.demo.processes import ENDING, Child, DemoError
-from retrysafe.demo.talk import Lines, Message, Say, pack
+from retrysafe_demo.lanes import Lane, Setting
+from retrysafe_demo.processes import ENDING, Child, DemoError
+from retrysafe_demo.talk import Lines, Message, Say, pack
 
 WORKERS = 4
 LONGEST_SILENCE = 20.0

@@ -10,9 +10,9 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from retrysafe.demo.payments import Payment
-from retrysafe.demo.schedule import PAUSES, Fault, Schedule
-from retrysafe.demo.talk import Ending, How
+from retrysafe_demo.payments import Payment
+from retrysafe_demo.schedule import PAUSES, Fault, Schedule
+from retrysafe_demo.talk import Ending, How
 
 BUSY_RETRY = 0.25
 """Seconds after which a delivery is tried again that met a store without an answer, or an error."""

@@ -10,12 +10,12 @@ from contextlib import closing, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from retrysafe.demo.pipeline import audit, shop
-from retrysafe.demo.pipeline.audit import PipelineCount
-from retrysafe.demo.pipeline.mishaps import SIZES, Death, Role, Schedule, schedule
-from retrysafe.demo.pipeline.shop import Places, path_of
-from retrysafe.demo.processes import Child, DemoError
-from retrysafe.demo.talk import Lines, Say
+from retrysafe_demo.pipeline import audit, shop
+from retrysafe_demo.pipeline.audit import PipelineCount
+from retrysafe_demo.pipeline.mishaps import SIZES, Death, Role, Schedule, schedule
+from retrysafe_demo.pipeline.shop import Places, path_of
+from retrysafe_demo.processes import Child, DemoError
+from retrysafe_demo.talk import Lines, Say
 
 TICK = 0.1
 MOST_UNSCHEDULED = 3

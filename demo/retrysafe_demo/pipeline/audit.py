@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from retrysafe.demo.pipeline.shop import SKUS, STOCK, Order, Places, path_of
+from retrysafe_demo.pipeline.shop import SKUS, STOCK, Order, Places, path_of
 
 
 class PipelineCount(NamedTuple):

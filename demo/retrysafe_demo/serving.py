@@ -14,12 +14,12 @@ from typing import Any
 
 import uvicorn
 
-from retrysafe.demo import api, lanes
-from retrysafe.demo.client import ATTEMPT, FAULT, Bank, mishaps
-from retrysafe.demo.lanes import Lane, Setting
-from retrysafe.demo.schedule import Fault
-from retrysafe.demo.scheduled import Scheduled, Telling, hear, say_ready
 from retrysafe.http.asgi import App, Message, Receive, Scope, Send
+from retrysafe_demo import api, lanes
+from retrysafe_demo.client import ATTEMPT, FAULT, Bank, mishaps
+from retrysafe_demo.lanes import Lane, Setting
+from retrysafe_demo.schedule import Fault
+from retrysafe_demo.scheduled import Scheduled, Telling, hear, say_ready
 
 
 def prepare() -> None:

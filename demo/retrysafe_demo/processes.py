@@ -19,6 +19,8 @@ import retrysafe
 STARTING = 30.0
 ENDING = 5.0
 """Seconds that a child gets to start, and to end by itself."""
+_ROOTS = dict.fromkeys(str(Path(file).parent.parent) for file in (retrysafe.__file__, __file__))
+"""Where a child finds both packages, as we have found them."""
 
 
 class DemoError(Exception):
@@ -30,11 +32,10 @@ class Child:
 
     def __init__(self, module: str, *arguments: str, log: Path, inherited: Sequence[int] = ()) -> None:
         self.log = log
-        root = str(Path(retrysafe.__file__).parent.parent)
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [*_ROOTS, *filter(None, [os.environ.get("PYTHONPATH")])]
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", f"retrysafe.demo.{module}", *arguments],
+                [sys.executable, "-P", "-m", f"retrysafe_demo.{module}", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

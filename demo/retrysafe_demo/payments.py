@@ -40,7 +40,7 @@ class Payment:
 
 def shipped() -> list[Payment]:
     """The payments that come with the package."""
-    text = files("retrysafe.demo").joinpath("payments.csv").read_text(encoding="utf-8")
+    text = files("retrysafe_demo").joinpath("payments.csv").read_text(encoding="utf-8")
     return parse(text, "payments.csv")
 
 

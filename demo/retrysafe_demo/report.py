@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from retrysafe.demo.audit import Count
-from retrysafe.demo.lanes import Lane
-from retrysafe.demo.pipeline.audit import PipelineCount
-from retrysafe.demo.posts import Form
-from retrysafe.demo.processes import DemoError
+from retrysafe_demo.audit import Count
+from retrysafe_demo.lanes import Lane
+from retrysafe_demo.pipeline.audit import PipelineCount
+from retrysafe_demo.posts import Form
+from retrysafe_demo.processes import DemoError
 
 COLUMNS = ("intents", "charged once", "charged twice", "lost", "wrong amount", "uncertain", "replayed")
 

@@ -14,13 +14,13 @@ import uuid
 from collections.abc import Container, Mapping
 from typing import Any
 
-from retrysafe.demo.attempts import Attempt
-from retrysafe.demo.client import ATTEMPT, FAULT, KEY
-from retrysafe.demo.posts import SEATS
-from retrysafe.demo.processes import DemoError
-from retrysafe.demo.schedule import Fault
-from retrysafe.demo.talk import Ending, How
-from retrysafe.demo.workers import Workers
+from retrysafe_demo.attempts import Attempt
+from retrysafe_demo.client import ATTEMPT, FAULT, KEY
+from retrysafe_demo.posts import SEATS
+from retrysafe_demo.processes import DemoError
+from retrysafe_demo.schedule import Fault
+from retrysafe_demo.talk import Ending, How
+from retrysafe_demo.workers import Workers
 
 PATIENCE = 3.0
 """Seconds that a client waits for an answer; a charge takes a few hundredths."""

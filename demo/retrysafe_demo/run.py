@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from retrysafe.backends.registry import connect
-from retrysafe.demo.audit import audit, charged_in_doubt, read_ledger
-from retrysafe.demo.lane_run import LaneRun
-from retrysafe.demo.lanes import Lane, Setting
-from retrysafe.demo.payments import Payment
-from retrysafe.demo.pipeline.running import Pipeline
-from retrysafe.demo.pipeline.running import run as run_pipeline
-from retrysafe.demo.posts import Form
-from retrysafe.demo.processes import DemoError
-from retrysafe.demo.report import Findings
-from retrysafe.demo.schedule import schedule
-from retrysafe.demo.view import View
+from retrysafe_demo.audit import audit, charged_in_doubt, read_ledger
+from retrysafe_demo.lane_run import LaneRun
+from retrysafe_demo.lanes import Lane, Setting
+from retrysafe_demo.payments import Payment
+from retrysafe_demo.pipeline.running import Pipeline
+from retrysafe_demo.pipeline.running import run as run_pipeline
+from retrysafe_demo.posts import Form
+from retrysafe_demo.processes import DemoError
+from retrysafe_demo.report import Findings
+from retrysafe_demo.schedule import schedule
+from retrysafe_demo.view import View
 
 TICK = 0.1
 """The longest time between two looks at what is due, in seconds."""

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from retrysafe import Boundary
-from retrysafe.demo.pipeline import shop
-from retrysafe.demo.pipeline.mishaps import Death, Mishaps, Point, Role, UnreliableConsumer, UnreliablePublisher
-from retrysafe.demo.pipeline.shop import LEASE, Places
-from retrysafe.messaging import Handler, Subscription
+from retrysafe.messaging import Handler, Relay, Subscription
 from retrysafe.messaging.brokers.sqlite import SqliteConsumer, SqlitePublisher
-from retrysafe.messaging.relay.relay import Relay
+from retrysafe_demo.pipeline import shop
+from retrysafe_demo.pipeline.mishaps import Death, Mishaps, Point, Role, UnreliableConsumer, UnreliablePublisher
+from retrysafe_demo.pipeline.shop import LEASE, Places
 
 LONGEST_PAUSE = 0.04
 """Seconds until the next customer comes, at most."""
@@ -67,7 +66,7 @@ def consume(places: Places, mishaps: Mishaps, queue: str, opened: tuple[Boundary
 
 def main() -> None:
     """Work in the role that the arguments say."""
-    parser = argparse.ArgumentParser(prog="retrysafe.demo.pipeline.worker")
+    parser = argparse.ArgumentParser(prog="retrysafe_demo.pipeline.worker")
     parser.add_argument("role", type=Role)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True)

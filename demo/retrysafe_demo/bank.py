@@ -20,8 +20,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from retrysafe.demo.client import FAULT, KEY, RECOGNISED
-from retrysafe.demo.schedule import Fault
+from retrysafe_demo.client import FAULT, KEY, RECOGNISED
+from retrysafe_demo.schedule import Fault
 
 HANG_UP = 10.0
 """The longest the bank waits for a client that is about to give up, in seconds."""
@@ -119,7 +119,7 @@ class Desk(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve until standard input ends, then finish what was begun."""
-    parser = argparse.ArgumentParser(prog="retrysafe.demo.bank")
+    parser = argparse.ArgumentParser(prog="retrysafe_demo.bank")
     parser.add_argument("--ledger", type=Path, required=True)
     parser.add_argument("--without-keys", action="store_true")
     options = parser.parse_args()

@@ -13,17 +13,17 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import NamedTuple
 
-from retrysafe.demo import talk
-from retrysafe.demo.attempts import Attempt, Stage
-from retrysafe.demo.broker import Broker, Delivery
-from retrysafe.demo.connections import Connections
-from retrysafe.demo.lanes import LEASE, Lane, Setting, keys_table
-from retrysafe.demo.payments import Payment
-from retrysafe.demo.posts import Form, Pipes, Post
-from retrysafe.demo.processes import STARTING, Child, DemoError
-from retrysafe.demo.schedule import PAUSES, Fault, Schedule
-from retrysafe.demo.talk import Ending, How, Message, Say
-from retrysafe.demo.workers import Worker, Workers
+from retrysafe_demo import talk
+from retrysafe_demo.attempts import Attempt, Stage
+from retrysafe_demo.broker import Broker, Delivery
+from retrysafe_demo.connections import Connections
+from retrysafe_demo.lanes import LEASE, Lane, Setting, keys_table
+from retrysafe_demo.payments import Payment
+from retrysafe_demo.posts import Form, Pipes, Post
+from retrysafe_demo.processes import STARTING, Child, DemoError
+from retrysafe_demo.schedule import PAUSES, Fault, Schedule
+from retrysafe_demo.talk import Ending, How, Message, Say
+from retrysafe_demo.workers import Worker, Workers
 
 MOST_PAUSED = 2
 """How many workers may be stopped at once; the others keep the lane going."""

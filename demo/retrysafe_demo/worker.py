@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 
 from retrysafe import InProgress, LeaseLost, OutcomeUnknown, RetrysafeError, StoreUnavailable
 from retrysafe.backends.registry import connect
-from retrysafe.demo import lanes
-from retrysafe.demo.client import Bank, Refused, Unanswered, mishaps
-from retrysafe.demo.lanes import Lane, Pay, Setting
-from retrysafe.demo.payments import Payment
-from retrysafe.demo.schedule import Fault
-from retrysafe.demo.scheduled import Scheduled, Telling, hear, say, say_ready
-from retrysafe.demo.talk import Ending, How, Say, pack
+from retrysafe_demo import lanes
+from retrysafe_demo.client import Bank, Refused, Unanswered, mishaps
+from retrysafe_demo.lanes import Lane, Pay, Setting
+from retrysafe_demo.payments import Payment
+from retrysafe_demo.schedule import Fault
+from retrysafe_demo.scheduled import Scheduled, Telling, hear, say, say_ready
+from retrysafe_demo.talk import Ending, How, Say, pack
 
 
 def ending(pay: Pay, payment: Payment) -> Ending:
@@ -85,7 +85,7 @@ def main() -> None:
         connect(setting.store).close()  # imports the store's library
     begin = serve
     if setting.listener is not None:
-        from retrysafe.demo import serving
+        from retrysafe_demo import serving
 
         serving.prepare()
         begin = serving.serve

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from retrysafe import Boundary, Observer, current
-from retrysafe.demo.client import Bank, Receipt
-from retrysafe.demo.payments import Payment
-from retrysafe.protocol.records import Effects
+from retrysafe_demo.client import Bank, Receipt
+from retrysafe_demo.payments import Payment
 
 LEASE = 1.0
 """Seconds for which an attempt is believed to be alive without a renewal."""
@@ -74,7 +73,7 @@ def guarded(bank: Bank, *, bank_has_keys: bool) -> Charge:
 
 def boundary(store: str, *, run: str, bank_has_keys: bool, observers: Sequence[Observer] | None = None) -> Boundary:
     """Where the guarantee of the third lane holds; keys of two runs never meet."""
-    effects: Effects = "keyed" if bank_has_keys else "external"
+    effects: Literal["keyed", "external"] = "keyed" if bank_has_keys else "external"
     return Boundary("payments", store=store, scope=run or None, lease=LEASE, effects=effects, observers=observers)
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from retrysafe.demo.lane_run import LaneRun
-from retrysafe.demo.lanes import Lane
-from retrysafe.demo.pipeline.audit import PipelineCount
-from retrysafe.demo.pipeline.running import Pipeline
-from retrysafe.demo.report import COLUMNS, Findings, pipeline_table, pipeline_verdict, table, verdict
+from retrysafe_demo.lane_run import LaneRun
+from retrysafe_demo.lanes import Lane
+from retrysafe_demo.pipeline.audit import PipelineCount
+from retrysafe_demo.pipeline.running import Pipeline
+from retrysafe_demo.report import COLUMNS, Findings, pipeline_table, pipeline_verdict, table, verdict
 
 EVERY = 3.0
 """Seconds between two plain progress lines of a lane."""

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from retrysafe.demo.scheduled import say
-from retrysafe.demo.talk import Say
+from retrysafe.messaging import Envelope, PublishResult
 from retrysafe.messaging.brokers.base import Consumer, Publisher
-from retrysafe.protocol.messages import Delivery, Envelope, PublishResult
+from retrysafe.protocol.messages import Delivery
+from retrysafe_demo.scheduled import say
+from retrysafe_demo.talk import Say
 
 COPIES = 0.15
 """The share of messages that come twice: of those that are published, and again of those that are handed out."""

@@ -6,9 +6,9 @@ from collections.abc import Container, Mapping
 from enum import StrEnum
 from typing import Protocol
 
-from retrysafe.demo.attempts import Attempt
-from retrysafe.demo.talk import Ending, How
-from retrysafe.demo.workers import LONGEST_SILENCE, WORKERS, Workers
+from retrysafe_demo.attempts import Attempt
+from retrysafe_demo.talk import Ending, How
+from retrysafe_demo.workers import LONGEST_SILENCE, WORKERS, Workers
 
 SEATS = range(1, WORKERS + 1)
 """How many deliveries of a lane can be on their way at once."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from retrysafe.demo.broker import Delivery
-from retrysafe.demo.schedule import Fault
+from retrysafe_demo.broker import Delivery
+from retrysafe_demo.schedule import Fault
 
 
 class Stage(StrEnum):
