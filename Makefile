@@ -19,15 +19,15 @@ help: ## Show this list
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
 
-# Everything a developer needs.
+# Everything a developer needs. The demo comes after retrysafe, or pip looks on the index for the retrysafe it needs.
 $(VENV)/.dev-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
-	$(BIN)/python -m pip install --quiet --editable demo --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' --editable ./demo
 	@touch $@ $(VENV)/.demo-stamp
 
 # The demo's needs only, so that it begins soon; without rich it prints plain text.
 $(VENV)/.demo-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
-	$(BIN)/python -m pip install --quiet --editable demo --editable '.[demo]' \
-		|| $(BIN)/python -m pip install --quiet --editable demo --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[demo]' --editable ./demo \
+		|| $(BIN)/python -m pip install --quiet --editable . --editable ./demo
 	@touch $@
 
 venv: $(VENV)/.dev-stamp ## Make .venv with all that development needs
