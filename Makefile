@@ -7,7 +7,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VENV := .venv
 BIN := $(VENV)/bin
 SERVICES := scripts/services
-TYPED := src $(wildcard tests/typing)
+TYPED := src demo $(wildcard tests/laboratory tests/typing)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo shop test coverage check prove soak breaks mutate bench fuzz kills pipeline services clean
@@ -19,14 +19,15 @@ help: ## Show this list
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
 
-# Everything a developer needs.
-$(VENV)/.dev-stamp: pyproject.toml | $(VENV)/pyvenv.cfg
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+# Everything a developer needs. The demo comes after retrysafe, or pip looks on the index for the retrysafe it needs.
+$(VENV)/.dev-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' --editable ./demo
 	@touch $@ $(VENV)/.demo-stamp
 
 # The demo's needs only, so that it begins soon; without rich it prints plain text.
-$(VENV)/.demo-stamp: pyproject.toml | $(VENV)/pyvenv.cfg
-	$(BIN)/python -m pip install --quiet --editable '.[demo]' || $(BIN)/python -m pip install --quiet --editable .
+$(VENV)/.demo-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
+	$(BIN)/python -m pip install --quiet --editable '.[demo]' --editable ./demo \
+		|| $(BIN)/python -m pip install --quiet --editable . --editable ./demo
 	@touch $@
 
 venv: $(VENV)/.dev-stamp ## Make .venv with all that development needs
@@ -60,7 +61,7 @@ prove: $(VENV)/.dev-stamp ## Prove the promises at full length, and write the fi
 	$(BIN)/python -m pytest -n auto -m prove -o faulthandler_timeout=1800 $(ARGS) && $(BIN)/python scripts/generate-docs
 
 soak: $(VENV)/.dev-stamp ## Simulate schedules on all cores until one breaks a promise: ARGS="--seeds 1000000 --from 0"
-	$(BIN)/python -m retrysafe.testing.simulation $(ARGS)
+	$(BIN)/python -m tests.laboratory.simulation $(ARGS)
 
 breaks: $(VENV)/.dev-stamp ## Take each defence out of a copy of the source, and see that its tests fail (ARGS: which)
 	@trap '$(SERVICES) stop' EXIT; \

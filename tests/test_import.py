@@ -64,7 +64,7 @@ def test_imports_no_concrete_store_or_executor() -> None:
         "retrysafe.backends.redis.",
         "retrysafe.backends.dynamodb.",
         "retrysafe.cli",
-        "retrysafe.demo",
+        "retrysafe_demo",
         "retrysafe.testing",
     )
     assert [name for name in sorted(loaded()) if name.startswith(parts)] == []

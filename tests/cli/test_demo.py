@@ -85,6 +85,14 @@ def test_on_every_store(tmp_path: Path, kind: str, options: list[str], request: 
     assert (lanes["retrysafe"]["uncertain"] > 0) == bool(options)
 
 
+def test_without_the_demos_package_the_command_says_how_to_install_it() -> None:
+    without = "import sys; sys.modules['retrysafe_demo'] = None; from retrysafe.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", without, "demo", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "retrysafe: The demo is a package of its own: pip install 'retrysafe[demo]'.\n"
+
+
 def test_your_own_payments(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text("id,account,amount,currency\n" + "".join(f"P{n},acct,{n}.50,EUR\n" for n in range(1, 7)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from decimal import Decimal
 from pathlib import Path
 
-from retrysafe.demo.audit import read_ledger
-from retrysafe.demo.client import Bank, Mishaps, Receipt, mishaps
-from retrysafe.demo.payments import Payment
-from retrysafe.demo.processes import Child
-from retrysafe.demo.schedule import Fault
+from retrysafe_demo.audit import read_ledger
+from retrysafe_demo.client import Bank, Mishaps, Receipt, mishaps
+from retrysafe_demo.payments import Payment
+from retrysafe_demo.processes import Child
+from retrysafe_demo.schedule import Fault
 
 PAYMENT = Payment("A-1", "DE01", Decimal("12.30"), "EUR")
 

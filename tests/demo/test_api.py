@@ -12,9 +12,9 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from retrysafe.demo import api, lanes
-from retrysafe.demo.client import Bank
-from retrysafe.demo.processes import DemoError
+from retrysafe_demo import api, lanes
+from retrysafe_demo.client import Bank
+from retrysafe_demo.processes import DemoError
 from tests.demo.banks import OpenBank
 
 PAYMENT = {"id": "A-1", "account": "DE01", "amount": "12.30", "currency": "EUR"}

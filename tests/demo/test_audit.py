@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe.demo.audit import Count, audit, charged_in_doubt, read_ledger
-from retrysafe.demo.lanes import Lane
-from retrysafe.demo.payments import Payment
-from retrysafe.demo.processes import DemoError
-from retrysafe.demo.report import Findings, table, verdict, write_json
+from retrysafe_demo.audit import Count, audit, charged_in_doubt, read_ledger
+from retrysafe_demo.lanes import Lane
+from retrysafe_demo.payments import Payment
+from retrysafe_demo.processes import DemoError
+from retrysafe_demo.report import Findings, table, verdict, write_json
 
 PAYMENTS = [Payment(name, f"account {name}", Decimal("9.90"), "EUR") for name in "abcd"]
 

@@ -9,10 +9,10 @@ from decimal import Decimal
 
 import pytest
 
-from retrysafe.demo.audit import read_ledger
-from retrysafe.demo.client import Refused, Unanswered
-from retrysafe.demo.payments import Payment
-from retrysafe.demo.schedule import Fault
+from retrysafe_demo.audit import read_ledger
+from retrysafe_demo.client import Refused, Unanswered
+from retrysafe_demo.payments import Payment
+from retrysafe_demo.schedule import Fault
 from tests.demo.banks import Fate, OpenBank
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from retrysafe.demo.broker import MOST_ERRORS, Broker, Delivery
-from retrysafe.demo.payments import Payment
-from retrysafe.demo.schedule import Fault
-from retrysafe.demo.talk import Ending, How
+from retrysafe_demo.broker import MOST_ERRORS, Broker, Delivery
+from retrysafe_demo.payments import Payment
+from retrysafe_demo.schedule import Fault
+from retrysafe_demo.talk import Ending, How
 
 
 def broker(**faults: tuple[Fault, ...]) -> Broker:

@@ -10,14 +10,14 @@ from multiprocessing.connection import wait
 
 import pytest
 
-from retrysafe.demo.attempts import Attempt
-from retrysafe.demo.broker import Delivery
-from retrysafe.demo.connections import Connections, ending_of
-from retrysafe.demo.lanes import Lane
-from retrysafe.demo.payments import Payment
-from retrysafe.demo.schedule import Fault
-from retrysafe.demo.talk import Ending, How
-from retrysafe.demo.workers import Workers
+from retrysafe_demo.attempts import Attempt
+from retrysafe_demo.broker import Delivery
+from retrysafe_demo.connections import Connections, ending_of
+from retrysafe_demo.lanes import Lane
+from retrysafe_demo.payments import Payment
+from retrysafe_demo.schedule import Fault
+from retrysafe_demo.talk import Ending, How
+from retrysafe_demo.workers import Workers
 
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nIdempotent-Replayed: true\r\n\r\n{}"
 

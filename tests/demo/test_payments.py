@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe.demo.payments import InputError, Payment, load, parse, shipped, take
+from retrysafe_demo.payments import InputError, Payment, load, parse, shipped, take
 
 HEAD = "id,account,amount,currency\n"
 

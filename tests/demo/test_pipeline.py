@@ -16,15 +16,15 @@ from types import SimpleNamespace
 import pytest
 
 from retrysafe.cli import demo as verb
-from retrysafe.demo.audit import Count
-from retrysafe.demo.lanes import Lane
-from retrysafe.demo.pipeline import shop
-from retrysafe.demo.pipeline.audit import Applied, Books, PipelineCount, audit
-from retrysafe.demo.pipeline.mishaps import POINTS, SIZES, schedule
-from retrysafe.demo.pipeline.running import Pipeline, run
-from retrysafe.demo.pipeline.shop import STOCK, Order, Places, intents, path_of
-from retrysafe.demo.processes import DemoError
-from retrysafe.demo.report import Findings, pipeline_table, pipeline_verdict, write_json
+from retrysafe_demo.audit import Count
+from retrysafe_demo.lanes import Lane
+from retrysafe_demo.pipeline import shop
+from retrysafe_demo.pipeline.audit import Applied, Books, PipelineCount, audit
+from retrysafe_demo.pipeline.mishaps import POINTS, SIZES, schedule
+from retrysafe_demo.pipeline.running import Pipeline, run
+from retrysafe_demo.pipeline.shop import STOCK, Order, Places, intents, path_of
+from retrysafe_demo.processes import DemoError
+from retrysafe_demo.report import Findings, pipeline_table, pipeline_verdict, write_json
 
 NOBODY_DIES = dict.fromkeys(schedule(0), ())
 ORDERS = [Order("o1", "ann", "sku-0", 2), Order("o2", "ann", "sku-1", 1), Order("o3", "bob", "sku-0", 3)]
@@ -152,7 +152,7 @@ def test_what_does_not_come_to_its_end_is_lost_and_said(tmp_path: Path, monkeypa
         return True
 
     monkeypatch.setattr(shop, "furnish", furnish_badly)
-    monkeypatch.setattr("retrysafe.demo.pipeline.running.time", clock)
+    monkeypatch.setattr("retrysafe_demo.pipeline.running.time", clock)
     pipeline = Pipeline(3, 10, tmp_path / "shop", NOBODY_DIES)
     count = run(pipeline, Watching(all_are_taken))
     assert count.events_lost == 10

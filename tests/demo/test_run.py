@@ -16,13 +16,13 @@ from typing import Any, Self
 
 import pytest
 
-from retrysafe.demo.lane_run import LaneRun
-from retrysafe.demo.lanes import Lane
-from retrysafe.demo.payments import shipped, take
-from retrysafe.demo.posts import Form
-from retrysafe.demo.processes import DemoError
-from retrysafe.demo.report import Findings
-from retrysafe.demo.run import Options, run
+from retrysafe_demo.lane_run import LaneRun
+from retrysafe_demo.lanes import Lane
+from retrysafe_demo.payments import shipped, take
+from retrysafe_demo.posts import Form
+from retrysafe_demo.processes import DemoError
+from retrysafe_demo.report import Findings
+from retrysafe_demo.run import Options, run
 
 PAYMENTS = take(shipped(), 4)
 

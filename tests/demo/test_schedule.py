@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from retrysafe.demo.schedule import LAST, REPEATABLE, Fault, schedule
+from retrysafe_demo.schedule import LAST, REPEATABLE, Fault, schedule
 
 SEEDS = range(-50, 450)
 

@@ -10,8 +10,8 @@ import sys
 STOPS = 30
 _STOPPING = f"""
 import os, threading
-from retrysafe.demo.schedule import Fault
-from retrysafe.demo.scheduled import Scheduled
+from retrysafe_demo.schedule import Fault
+from retrysafe_demo.scheduled import Scheduled
 
 def stop():
     for number in range({STOPS}):

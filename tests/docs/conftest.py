@@ -30,7 +30,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT / "demo"), str(ROOT)]))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.syspath_prepend(folder)
     before = set(sys.modules)

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import retrysafe
+import retrysafe_demo
 
 SOURCE = Path(retrysafe.__file__).parent
+DEMO = Path(retrysafe_demo.__file__ or "").parent
 sys.path.insert(0, str(SOURCE.parents[1] / "scripts"))
 
 from docparts.glossary import TERMS  # noqa: E402 - the folder of scripts is no package
@@ -27,8 +29,8 @@ PACKAGES = ("retrysafe", "retrysafe.messaging", "retrysafe.webhooks", "retrysafe
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path.relative_to(SOURCE), ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted([*SOURCE.rglob("*.py"), *DEMO.rglob("*.py")]):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
 
 
 def names(tree: ast.Module) -> Iterator[str]:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, Ownership, Record, StoredResult
 from retrysafe.protocol.transitions import RULES, Guard, Transition
-from retrysafe.testing.histories import History, Kind, Operation
-from retrysafe.testing.specification import step_of
+from tests.laboratory.histories import History, Kind, Operation
+from tests.laboratory.specification import step_of
 
 KEY = b"key"
 OWNER = tuple(event for event, rule in RULES.items() if rule.guard is Guard.OWNER and event is not Transition.RENEW)

@@ -14,9 +14,9 @@ from pathlib import Path
 from random import Random
 
 from retrysafe.backends.registry import connect
-from retrysafe.testing.histories import HistoryFile, Recorder
 from tests.faults.killing import _reap, child
 from tests.histories.workers import Stage, work
+from tests.laboratory.histories import HistoryFile, Recorder
 
 LIBRARIES = {
     "sqlite": "retrysafe.backends.sql.drivers.sqlite",

@@ -12,7 +12,7 @@ from typing import Any
 
 from retrysafe.protocol.records import EffectiveState, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.histories import UNKNOWN, Operation
+from tests.laboratory.histories import UNKNOWN, Operation
 
 Operations = list[Operation]
 Mutation = Callable[[Random, Operations], Operations | None]

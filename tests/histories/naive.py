@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from retrysafe.protocol.records import Record
-from retrysafe.testing.histories import UNKNOWN, Operation
-from retrysafe.testing.specification import Specification, Traits
+from tests.laboratory.histories import UNKNOWN, Operation
+from tests.laboratory.specification import Specification, Traits
 
 
 def is_linearizable(key: bytes, steps: Sequence[Operation], first: int, last: int) -> bool:

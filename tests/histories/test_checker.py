@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from retrysafe.protocol.records import Clocks
-from retrysafe.testing.histories import UNKNOWN, Operation
-from retrysafe.testing.linearizability import check, counterexample, is_linearizable
 from tests.histories import naive
 from tests.histories.generating import KEY, Shape, generate
 from tests.histories.mutating import MUTATIONS, mutants
+from tests.laboratory.histories import UNKNOWN, Operation
+from tests.laboratory.linearizability import check, counterexample, is_linearizable
 from tests.proving.effort import effort
 from tests.proving.proofs import Proof
 

@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from retrysafe.testing.histories import UNKNOWN, merged
-from retrysafe.testing.linearizability import check
 from tests.conftest import require
 from tests.faults.helpers import ROOT, driven, environment
 from tests.histories.test_real_stores import TRAITS
+from tests.laboratory.histories import UNKNOWN, merged
+from tests.laboratory.linearizability import check
 from tests.proving.effort import effort
 from tests.proving.proofs import Proof
 from tests.stores.harnesses import HARNESSES, dynamodb_url, mysql_url, postgresql_url, redis_url

@@ -19,13 +19,13 @@ from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, Refusal, StoredResult
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.histories import UNKNOWN, History, Operation
-from retrysafe.testing.linearizability import by_key, check, is_linearizable
-from retrysafe.testing.specification import Traits
-from retrysafe.testing.timeline import drawn
 from tests.conftest import require
 from tests.histories.cutting import Cutter
 from tests.histories.workers import Stage, on_tasks, on_threads
+from tests.laboratory.histories import UNKNOWN, History, Operation
+from tests.laboratory.linearizability import by_key, check, is_linearizable
+from tests.laboratory.specification import Traits
+from tests.laboratory.timeline import drawn
 from tests.proving.effort import effort
 from tests.proving.proofs import Proof
 from tests.stores.harnesses import (

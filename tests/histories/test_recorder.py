@@ -20,8 +20,8 @@ from retrysafe.protocol.records import ClaimRequest, Clocks, Ownership, StoredRe
 from retrysafe.protocol.settling import read, settle
 from retrysafe.protocol.sweeping import sweep
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.histories import UNKNOWN, History, HistoryFile, Operation, Recorder, merged
-from retrysafe.testing.linearizability import check
+from tests.laboratory.histories import UNKNOWN, History, HistoryFile, Operation, Recorder, merged
+from tests.laboratory.linearizability import check
 
 CLOCKS = Clocks(lease=10, window=1000, memory=1000)
 

@@ -14,9 +14,9 @@ from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.records import EffectiveState, Ownership, Record, StoredResult
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.histories import Operation
-from retrysafe.testing.linearizability import Traits, check
-from retrysafe.testing.simulation import PLAN, PLANS, Plan, simulate
+from tests.laboratory.histories import Operation
+from tests.laboratory.linearizability import Traits, check
+from tests.laboratory.simulation import PLAN, PLANS, Plan, simulate
 from tests.protocol.test_mutants import (
     ClaimsUnconditionally,
     ClearsOnRelease,

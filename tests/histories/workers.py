@@ -25,8 +25,8 @@ from retrysafe.protocol.settling import read, resolve, settle
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.sweeping import sweep
 from retrysafe.protocol.transitions import RESOLUTIONS, RULES, Guard, Transition
-from retrysafe.testing.histories import History, Recorder
 from retrysafe.testing.time_travel import age
+from tests.laboratory.histories import History, Recorder
 
 LEASE = 30_000_000
 OWNER = tuple(event for event, rule in RULES.items() if rule.guard is Guard.OWNER and event is not Transition.RENEW)

@@ -97,7 +97,7 @@ async def test_the_demos_api_charges_once_whatever_its_description_allows(tmp_pa
 @contextmanager
 def _bank(books: Path) -> Iterator[int]:
     """The demo's bank, without keys."""
-    command = [sys.executable, "-m", "retrysafe.demo.bank", "--ledger", str(books), "--without-keys"]
+    command = [sys.executable, "-m", "retrysafe_demo.bank", "--ledger", str(books), "--without-keys"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
@@ -105,7 +105,7 @@ def _bank(books: Path) -> Iterator[int]:
 
 def _pay(target: Target) -> set[str]:
     """The keys under which something was charged."""
-    described = json.loads(files("retrysafe.demo").joinpath("openapi.json").read_bytes())
+    described = json.loads(files("retrysafe_demo").joinpath("openapi.json").read_bytes())
     schema = schemathesis.openapi.from_dict(described)
     return _try(target, schema["/payments"]["POST"], SECONDS)
 

@@ -14,8 +14,8 @@ from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.protocol.decisions import Decision, decide
 from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.simulation.judging import Check, Judge, Violation, result_of
-from retrysafe.testing.simulation.messages import Message
+from tests.laboratory.simulation.judging import Check, Judge, Violation, result_of
+from tests.laboratory.simulation.messages import Message
 
 KEY = b"key"
 EPOCH = 100

@@ -11,7 +11,7 @@ from retrysafe.protocol import decisions, transitions
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.records import Clocks, EffectiveState, Ownership, Record
 from retrysafe.protocol.transitions import Rule, Transition
-from retrysafe.testing.simulation.judging import Check
+from tests.laboratory.simulation.judging import Check
 from tests.protocol.search import Size, search
 
 SIZES = {

@@ -21,9 +21,9 @@ from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement
 from retrysafe.protocol.records import ClaimRequest, EffectiveState, Micros, Ownership, Record, State, StoredResult
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Rule, Transition
-from retrysafe.testing.simulation import PARTS, PLAN, Plan, Report, simulate
-from retrysafe.testing.simulation.acting import Parts
-from retrysafe.testing.simulation.judging import Check
+from tests.laboratory.simulation import PARTS, PLAN, Plan, Report, simulate
+from tests.laboratory.simulation.acting import Parts
+from tests.laboratory.simulation.judging import Check
 
 SEEDS = 3000
 

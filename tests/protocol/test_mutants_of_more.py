@@ -31,9 +31,9 @@ from retrysafe.protocol.records import (
 from retrysafe.protocol.resolving import Change
 from retrysafe.protocol.store import Cache, Store
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.simulation import PARTS, PLANS, Check, Fault, Parts, Plan, simulate, survey
-from retrysafe.testing.simulation.acting import answer_of, decode
-from retrysafe.testing.simulation.plan import PAUSES
+from tests.laboratory.simulation import PARTS, PLANS, Check, Fault, Parts, Plan, simulate, survey
+from tests.laboratory.simulation.acting import answer_of, decode
+from tests.laboratory.simulation.plan import PAUSES
 from tests.protocol.test_mutants import allow, decide_instead, first_caught
 
 SWEEPER, ARCHIVE, PROBES = PLANS["sweeper"], PLANS["archive"], PLANS["probes"]

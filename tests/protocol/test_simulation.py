@@ -16,8 +16,8 @@ from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import ClaimRequest, Clocks, Ownership, Record, StoredResult
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.simulation import PLAN, PLANS, Fault, Plan, Report, Script, Survey, simulate, sqlite, survey
-from retrysafe.testing.simulation.shrinking import shrink
+from tests.laboratory.simulation import PLAN, PLANS, Fault, Plan, Report, Script, Survey, simulate, sqlite, survey
+from tests.laboratory.simulation.shrinking import shrink
 from tests.proving.effort import effort
 from tests.proving.plugin import Record as Take
 from tests.proving.proofs import Proof
@@ -185,7 +185,7 @@ def test_schedules_of_every_other_plan_keep_every_promise(name: str, chance: Ran
 def test_the_statements_of_sqlite_keep_every_promise(name: str, chance: Random, proof: Take) -> None:
     start, count = chance.randrange(10**6, 10**9), effort(10, 400)
     seen = survey(range(start, start + count), plan=PLANS[name], subject=sqlite.subject)
-    assert not seen.failures, f"{seen.failures[0]} --store retrysafe.testing.simulation.sqlite:subject"
+    assert not seen.failures, f"{seen.failures[0]} --store tests.laboratory.simulation.sqlite:subject"
     take_down(seen, PLANS[name], proof, store="sqlite")
 
 
@@ -220,7 +220,7 @@ def test_a_seed_gives_the_same_schedule_again() -> None:
 
 def test_a_seed_gives_the_same_schedule_whatever_the_hashes_are() -> None:
     code = (
-        "import hashlib; from retrysafe.testing.simulation import PLANS, simulate\n"
+        "import hashlib; from tests.laboratory.simulation import PLANS, simulate\n"
         "told = ''.join(str(simulate(seed, plan=plan)) for plan in PLANS.values() for seed in range(5))\n"
         "print(hashlib.sha256(told.encode()).hexdigest())"
     )
@@ -263,7 +263,7 @@ def test_the_report_of_a_failing_seed_tells_the_story() -> None:
     assert "effect happened" in story
     _, liveness = story.split("liveness, after the last fault:")
     assert "BROKEN: every retry is answered in the end" in liveness
-    assert "again:  python -m retrysafe.testing.simulation --seed 3 --plan basic" in story
+    assert "again:  python -m tests.laboratory.simulation --seed 3 --plan basic" in story
 
 
 def test_safety_and_liveness_are_told_apart() -> None:

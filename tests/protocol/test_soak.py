@@ -14,12 +14,12 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import Clocks, Ownership, Record, StoredResult
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing.simulation import PLAN, PLANS, Check, Fault, Report, Script, Subject, simulate
-from retrysafe.testing.simulation.__main__ import main
-from retrysafe.testing.simulation.network import parse_faults
-from retrysafe.testing.simulation.plan import name_of, named
-from retrysafe.testing.simulation.shrinking import shrink
-from retrysafe.testing.simulation.soak import Work, soak
+from tests.laboratory.simulation import PLAN, PLANS, Check, Fault, Report, Script, Subject, simulate
+from tests.laboratory.simulation.__main__ import main
+from tests.laboratory.simulation.network import parse_faults
+from tests.laboratory.simulation.plan import name_of, named
+from tests.laboratory.simulation.shrinking import shrink
+from tests.laboratory.simulation.soak import Work, soak
 
 
 class Unfenced(MemoryStore):
@@ -122,7 +122,7 @@ def test_a_soak_stops_at_the_first_failure_with_its_plan_and_its_command() -> No
     report = found.failures[0]
     assert report.seed == failing().seed
     text = out.getvalue()
-    assert f"again:  python -m retrysafe.testing.simulation --seed {report.seed} --plan basic --store {STORE}" in text
+    assert f"again:  python -m tests.laboratory.simulation --seed {report.seed} --plan basic --store {STORE}" in text
     assert "--faults" in text
     assert str(Check(report.violations[0].check)) in text
     assert "go on with --from" in text

@@ -14,7 +14,7 @@ from tests.testing.test_plugin import SOURCES
 
 NAMES = {
     "AsyncHarness", "Clock", "ConsumerBench", "ConsumerFeatures", "ConsumerSuite", "Harness", "Outcome",
-    "PublisherFeatures", "PublisherSuite", "Publishing", "SimulationSuite", "StoreSuite", "SyncHarness", "aassert_once",
+    "PublisherFeatures", "PublisherSuite", "Publishing", "StoreSuite", "SyncHarness", "aassert_once",
     "aconcurrently", "age", "assert_once", "concurrently", "crash_points", "redelivered",
 }  # fmt: skip
 

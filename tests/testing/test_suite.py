@@ -16,10 +16,8 @@ from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Ownership, Record, StoredResult
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import Transition
-from retrysafe.testing import AsyncHarness, SimulationSuite, StoreSuite, SyncHarness, assert_once, differential, suite
+from retrysafe.testing import AsyncHarness, StoreSuite, SyncHarness, assert_once, differential
 from retrysafe.testing.conformance import CASES, Bench
-from retrysafe.testing.simulation import Subject
-from retrysafe.testing.simulation.world import Clock
 from tests.testing.test_plugin import Runs
 
 __all__ = ["runs"]
@@ -49,14 +47,6 @@ class TestAsync(StoreSuite):
         made = AsyncHarness(Backend(MemoryStore(), sync=None, asynchronous=make, address="other"))
         yield made
         made.close()
-
-
-class TestSimulated(SimulationSuite):
-    """The simulation as a class."""
-
-    @pytest.fixture
-    def subject(self) -> Callable[[Clock], Subject]:
-        return lambda clock: Subject(MemoryStore(), MemoryClient(clock))
 
 
 class Trusting(MemoryStore):
@@ -147,16 +137,6 @@ def test_a_backend_of_ones_own_is_a_store() -> None:
     charge("A-1")
     assert runs == ["A-1", "A-1"]
     boundary.close()
-
-
-@pytest.mark.parametrize("broken", [Trusting, Forgetful])
-def test_a_broken_store_fails_the_simulation(broken: Callable[[], OperableStore]) -> None:
-    def subject(clock: Clock) -> Subject:
-        return Subject(broken(), MemoryClient(clock))
-
-    with pytest.raises(AssertionError, match=r"seed \d+, plan crashes and pauses"):
-        for _ in range(40):
-            suite.test_simulated_schedules_keep_every_promise("crashes and pauses", subject)
 
 
 PACKAGE = """

@@ -28,7 +28,6 @@ from retrysafe.testing import (
     PublisherFeatures,
     PublisherSuite,
     Publishing,
-    SimulationSuite,
     StoreSuite,
     SyncHarness,
     aassert_once,
@@ -39,7 +38,6 @@ from retrysafe.testing import (
     crash_points,
     redelivered,
 )
-from retrysafe.testing.simulation import Subject
 
 boundary = Boundary("typed", store="sqlite:///typed.db")
 charges: list[str] = []
@@ -105,12 +103,6 @@ class TestMineInAsyncCode(StoreSuite):
         made = AsyncHarness(backend())
         yield made
         made.close()
-
-
-class TestMineSimulated(SimulationSuite):
-    @pytest.fixture
-    def subject(self) -> Callable[[Callable[[], int]], Subject]:
-        return lambda clock: Subject(Mine(), MemoryClient(clock))
 
 
 class MyPublishing(Publishing):

@@ -12,15 +12,16 @@ demo could not be run.
 from __future__ import annotations
 
 import argparse
-import secrets
-import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from retrysafe.errors import ConfigurationError
+
+PACKAGE = "retrysafe_demo"
 DEFAULT_PAYMENTS = 120
 DEFAULT_ORDERS = 120
-MOST_COMPLAINTS = 5
 
 
 def add_to(verbs: Any) -> None:
@@ -74,78 +75,7 @@ def add_to(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo."""
-    from retrysafe.demo.payments import InputError
-    from retrysafe.demo.processes import DemoError
-
-    try:
-        return _run(options)
-    except (InputError, DemoError) as error:
-        print(f"retrysafe demo: {error}", file=sys.stderr)
-        return 2
-
-
-def _run(options: argparse.Namespace) -> int:
-    from retrysafe.demo.posts import Form
-    from retrysafe.demo.report import write_json
-    from retrysafe.demo.run import Options
-    from retrysafe.demo.run import run as run_demo
-    from retrysafe.demo.view import choose
-
-    payments, orders = _payments(options), _orders(options)
-    seed = secrets.randbelow(100_000) if options.seed is None else options.seed
-    bank = "with" if not options.bank_without_keys else "without"
-    again = "" if options.seed is not None else f" (--seed {seed} runs it again)"
-    form = _form(functions=options.functions)
-    lanes = "3 APIs of 4 uvicorn workers" if form is Form.HTTP else "3 lanes of 4 workers"
-    print(f"{len(payments)} payments, {lanes}, a bank {bank} idempotency keys, seed {seed}{again}", flush=True)
-    if orders:
-        print(
-            f"then {orders} orders through outbox, 2 relays, a broker, and 2 inboxes each of stock and mail", flush=True
-        )
-    asked = Options(seed, payments, not options.bank_without_keys, options.store, options.keep, form, orders)
-    findings = run_demo(asked, choose(plain=options.plain))
-    for complaint in findings.complaints[:MOST_COMPLAINTS]:
-        print(f"retrysafe demo: not scheduled: {complaint}", file=sys.stderr)
-    if options.json is not None:
-        write_json(findings, options.json)
-    return findings.exit_code
-
-
-def _orders(options: argparse.Namespace) -> int:
-    from retrysafe.demo.payments import InputError
-
-    if options.orders is not None and not options.pipeline:
-        raise InputError("--orders goes with --pipeline")
-    wanted = DEFAULT_ORDERS if options.orders is None else options.orders
-    if wanted < 1:
-        raise InputError(f"--orders {wanted}: at least one order is needed")
-    return wanted if options.pipeline else 0
-
-
-def _form(*, functions: bool) -> Any:
-    """What the workers do: an API needs two packages that may not be there."""
-    from retrysafe.demo.posts import Form
-
-    if functions:
-        return Form.FUNCTIONS
-    missing = [name for name in ("uvicorn", "starlette") if find_spec(name) is None]
-    if not missing:
-        return Form.HTTP
-    print(
-        f"Without {' and '.join(missing)} (pip install 'retrysafe[demo]') there is no API: the demo calls functions, "
-        "as with --functions.",
-        flush=True,
-    )
-    return Form.FUNCTIONS
-
-
-def _payments(options: argparse.Namespace) -> Any:
-    from retrysafe.demo.payments import InputError, load, shipped, take
-
-    if options.payments is not None and options.payments < 1:
-        raise InputError(f"--payments {options.payments}: at least one payment is needed")
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise InputError(f"--json {options.json}: there is no such folder")
-    found = load(options.input) if options.input is not None else shipped()
-    wanted = options.payments or (len(found) if options.input is not None else DEFAULT_PAYMENTS)
-    return take(found, wanted)
+    if find_spec(PACKAGE) is None:
+        raise ConfigurationError("The demo is a package of its own: pip install 'retrysafe[demo]'.")
+    code: int = import_module(f"{PACKAGE}.command").run(options)
+    return code

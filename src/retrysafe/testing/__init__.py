@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from retrysafe.testing.harness import AsyncHarness, Harness, SyncHarness
     from retrysafe.testing.publishers import PublisherFeatures, PublisherSuite, Publishing
     from retrysafe.testing.redelivery import redelivered
-    from retrysafe.testing.suite import SimulationSuite, StoreSuite
+    from retrysafe.testing.suite import StoreSuite
     from retrysafe.testing.time_travel import age
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "PublisherFeatures",
     "PublisherSuite",
     "Publishing",
-    "SimulationSuite",
     "StoreSuite",
     "SyncHarness",
     "aassert_once",
@@ -57,7 +56,6 @@ _HOMES = {
     "PublisherFeatures": "publishers",
     "PublisherSuite": "publishers",
     "Publishing": "publishers",
-    "SimulationSuite": "suite",
     "StoreSuite": "suite",
     "SyncHarness": "harness",
     "aassert_once": "asserting",

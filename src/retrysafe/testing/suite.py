@@ -1,12 +1,11 @@
 """What every store must pass, as tests that pytest collects from a package of your own.
 
-Subclass `StoreSuite` and `SimulationSuite`, or import their functions into a test module.
+Subclass `StoreSuite`, or import its functions into a test module.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 
 import pytest
 
@@ -14,16 +13,12 @@ from retrysafe.protocol.records import EffectiveState
 from retrysafe.testing import differential
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.conformance import CASES, Bench
-from retrysafe.testing.simulation import PLANS, Subject, survey
-from retrysafe.testing.simulation.world import Clock
 
 __all__ = [
-    "SimulationSuite",
     "StoreSuite",
     "test_conformance",
     "test_every_event_agrees_with_the_table",
     "test_random_histories_agree_with_the_table",
-    "test_simulated_schedules_keep_every_promise",
     "test_the_prepared_standings_are_what_they_say",
 ]
 
@@ -67,26 +62,3 @@ class StoreSuite:
     test_every_event_agrees_with_the_table = staticmethod(test_every_event_agrees_with_the_table)
     test_the_prepared_standings_are_what_they_say = staticmethod(test_the_prepared_standings_are_what_they_say)
     test_random_histories_agree_with_the_table = staticmethod(test_random_histories_agree_with_the_table)
-
-
-SCHEDULES = 50
-"""How many schedules of each plan a test simulates, others on each run."""
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_simulated_schedules_keep_every_promise(plan: str, subject: Callable[[Clock], Subject]) -> None:
-    """Random schedules of one plan, under its faults."""
-    start = secrets.randbelow(10**9)
-    seen = survey(range(start, start + SCHEDULES), plan=PLANS[plan], subject=subject, stop_after=1)
-    assert not seen.failures, f"{seen.failures[0]} --store MODULE:FUNCTION  (the subject that was simulated)"
-
-
-class SimulationSuite:
-    """The simulation over a store of yours whose clock can be set; subclass it under a name that begins with "Test".
-
-    Give it a fixture ``subject``: a function that is given the simulated clock (microseconds since the Unix epoch) and
-    returns a new, empty `retrysafe.testing.simulation.Subject`: the store, and an executor of its requests at the time
-    of that clock.
-    """
-
-    test_simulated_schedules_keep_every_promise = staticmethod(test_simulated_schedules_keep_every_promise)

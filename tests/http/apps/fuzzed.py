@@ -14,9 +14,9 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, StreamingResponse
 
 from retrysafe import Boundary, current
-from retrysafe.demo import api, lanes
-from retrysafe.demo.client import Bank
 from retrysafe.http.asgi import IdempotencyMiddleware
+from retrysafe_demo import api, lanes
+from retrysafe_demo.client import Bank
 from tests.http.apps.ledger import INSERT
 
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=300)]

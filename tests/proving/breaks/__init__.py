@@ -11,7 +11,7 @@ class Break(NamedTuple):
     name: str
     """What is broken, in words: "a terminal write is not fenced"."""
     file: str
-    """Under src/retrysafe, such as "protocol/transitions.py"."""
+    """Under src/retrysafe, such as "protocol/transitions.py"; a file of the demo under the root, from "demo/" on."""
     old: str
     """Occurs in the file exactly once."""
     new: str

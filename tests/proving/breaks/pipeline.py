@@ -66,7 +66,7 @@ BREAKS = [
     ),
     Break(
         "mails of one message have different keys",
-        "demo/pipeline/shop.py",
+        "demo/retrysafe_demo/pipeline/shop.py",
         'message.claim.key_for("mailbox")',
         "os.urandom(8).hex()",
         killed_by=(f"{DEMO}::test_nothing_is_lost_or_applied_twice_while_all_of_them_die",),
@@ -74,7 +74,7 @@ BREAKS = [
     ),
     Break(
         "an event is written after the transaction of its order",
-        "demo/pipeline/shop.py",
+        "demo/retrysafe_demo/pipeline/shop.py",
         "            outbox.add(tx, TOPIC, order._asdict(), key=order.customer, sequence=number)\n"
         "            written()\n"
         "            claim.result = number\n",

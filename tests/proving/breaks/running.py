@@ -19,7 +19,7 @@ from tests.proving.breaks import Break
 from tests.proving.breaks.watching import REPORT
 
 ROOT = Path(__file__).resolve().parents[3]
-COPIED = ("src", "tests", "scripts", "docs", "pyproject.toml", "README.md", "mkdocs.yml", ".gitignore")
+COPIED = ("src", "demo", "tests", "scripts", "docs", "pyproject.toml", "README.md", "mkdocs.yml", ".gitignore")
 DEADLINE = 600
 """Seconds for all tests of a break; beyond them they are stopped, and the break counts as not killed."""
 CHANCE = "1"
@@ -47,7 +47,7 @@ def broken(text: str, one: Break) -> str:
     """The source file with the break applied; `ValueError` unless its text occurs exactly once and it compiles."""
     found = text.count(one.old)
     if found != 1:
-        raise ValueError(f"{one.name!r}: its old text occurs {found} times in src/retrysafe/{one.file}, not once.")
+        raise ValueError(f"{one.name!r}: its old text occurs {found} times in {one.file}, not once.")
     if one.old == one.new:
         raise ValueError(f"{one.name!r}: old and new are the same.")
     changed = text.replace(one.old, one.new)
@@ -58,7 +58,7 @@ def broken(text: str, one: Break) -> str:
 
 def source_of(one: Break, root: Path = ROOT) -> Path:
     """The file that is broken."""
-    return root / "src" / "retrysafe" / one.file
+    return root / one.file if one.file.startswith("demo/") else root / "src" / "retrysafe" / one.file
 
 
 def check(one: Break) -> None:
@@ -119,7 +119,7 @@ def _environment(root: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return {
         **kept,
-        "PYTHONPATH": str(root / "src"),
+        "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root / "demo")]),
         "RETRYSAFE_SCRATCH": os.environ.get("RETRYSAFE_SCRATCH") or str(ROOT / ".services"),
         effort.SEED: CHANCE,
     }

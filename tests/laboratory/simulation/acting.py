@@ -1,0 +1,185 @@
+"""Actors, what they share, and the shipping programs that they drive.
+
+Every ask and every pause of an actor is yielded to the simulation, which decides what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
+
+from retrysafe.claims import codec
+from retrysafe.claims import outcome as endings
+from retrysafe.claims.outcome import HandlerSignals
+from retrysafe.protocol import caching, keys, migrating, outcomes, quotas, resolving
+from retrysafe.protocol.asks import Ask, Steps
+from retrysafe.protocol.claiming import NotWon, Outcome, claim
+from retrysafe.protocol.leasing import renew
+from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement
+from retrysafe.protocol.records import Allowance, ClaimRequest, Clocks, Effects, Micros, Ownership, Record, StoredResult
+from retrysafe.protocol.resolving import Change
+from retrysafe.protocol.settling import read, resolve, settle
+from retrysafe.protocol.store import Cache, Store
+from retrysafe.protocol.sweeping import forgotten, remove, sweep
+from retrysafe.protocol.transitions import Transition
+from tests.laboratory.simulation.chance import stream
+from tests.laboratory.simulation.judging import Judge
+from tests.laboratory.simulation.messages import Message
+from tests.laboratory.simulation.plan import Plan
+from tests.laboratory.simulation.servers import Migrated
+
+R = TypeVar("R")
+Acts = Generator[Ask[Any] | int, Any, None]
+"""An actor: it yields asks and pauses (in microseconds)."""
+Act = Generator[Ask[Any] | int, Any, R]
+"""A part of what an actor does, and what comes of it."""
+
+_TERMS: Any = SimpleNamespace(codec=codec.JSONCodec(), largest_result=None)
+_CODEC = codec.JSONCodec()
+
+
+class Cancelled(Exception):
+    """The caller of a worker has gone away."""
+
+
+def decode(stored: StoredResult, version: int) -> Any:
+    """Decode by the codec of a version: the shipping one, or that of the next version, which reads both."""
+    if version > 1:
+        stored = stored._replace(codec_version=codec.VERSION)
+    return _CODEC.decode(stored, None)
+
+
+def answer_of(said: HandlerSignals, result: Any) -> tuple[Transition, StoredResult | None] | None:
+    """What a probe's words make of a record."""
+    return endings.answer_of(said, _TERMS, result, None)
+
+
+class Parts(NamedTuple):
+    """What is put to the proof; a test replaces one part by a broken one to see it caught."""
+
+    claim: Callable[[Store, ClaimRequest], Steps[Outcome]] = claim
+    settle: Callable[[Store, Ownership, Transition, StoredResult | None], Steps[bool]] = settle
+    resolve: Callable[[Store, Record, Transition, StoredResult | None, Clocks], Steps[bool]] = resolve
+    renew: Callable[[Store, list[Ownership]], Steps[set[Ownership]]] = renew
+    sweep: Callable[[Store, int], Steps[int]] = sweep
+    forgotten: Callable[[Any, int], Steps[list[Record]]] = forgotten
+    remove: Callable[[Any, list[Record]], Steps[int]] = remove
+    read: Callable[[Store, bytes], Steps[Record | None]] = read
+    settle_doubt: Callable[..., Steps[Change]] = resolving.settle_doubt
+    expire: Callable[[Store, Record], Steps[Change]] = resolving.expire_seen
+    look: Callable[[Cache, ClaimRequest], Steps[tuple[NotWon | None, Micros]]] = caching.look
+    keep: Callable[[Cache, Outcome, Micros, Micros], Steps[None]] = caching.keep
+    drop: Callable[[Cache, Record, Micros], Steps[None]] = caching.drop
+    drop_again: Callable[[Cache, Record, Micros], Steps[None]] = caching.drop
+    migrate: Callable[..., Steps[Any]] = migrating.migrate
+    require: Callable[[Any, int, str], Steps[None]] = migrating.require
+    verdict: Callable[[Ending, ModeKind], Settlement] = outcomes.verdict
+    answer_of: Callable[[HandlerSignals, Any], tuple[Transition, StoredResult | None] | None] = answer_of
+    decode: Callable[[StoredResult, int], Any] = decode
+    key_for: Callable[[Ownership], str] = lambda held: keys.derive(None, held.key, "bank")
+
+
+class Actor:
+    """One actor and its life: what a crash ends and a restart begins again. It has chance of its own."""
+
+    def __init__(self, name: str, seed: int, begin: Callable[[Actor], Acts], *, counted: bool) -> None:
+        self.name = name
+        self.chance = stream(seed)
+        self.begin = begin
+        self.counted = counted
+        """Whether the schedule waits for its end."""
+        self.deployed = False
+        """Whether it is a process of the application, which is deployed in versions."""
+        self.acts = begin(self)
+        self.lives = 1
+        self.done = False
+        self.asks = 0
+        self.attempts = 0
+        self.attempt = ""
+        self.cancelled = False
+        self.version = 1
+        self.checked_life = 0
+        self.probes = False
+
+    def begin_attempt(self) -> str:
+        """Start another attempt, with an id of its own."""
+        self.attempts += 1
+        self.attempt = f"{self.name}{self.attempts}"
+        return self.attempt
+
+    def end_attempt(self) -> None:
+        """The attempt is over, or its caller no longer cares."""
+        self.attempt = ""
+        self.cancelled = False
+
+    def crash(self) -> None:
+        """Lose everything but the name."""
+        self.acts.close()
+        self.end_attempt()
+        self.lives += 1
+        self.acts = self.begin(self)
+
+
+class Stage:
+    """What actors know and share."""
+
+    def __init__(self, plan: Plan, parts: Parts, judge: Judge, stores: dict[int, Any], cache: Cache) -> None:
+        self.plan = plan
+        self.parts = parts
+        self.clocks = plan.clocks
+        self.judge = judge
+        self.stores = stores
+        """The store in the hands of each version of the code."""
+        self.store = stores[0]
+        """The store in the hands of those who tend it."""
+        self.cache = cache
+        self.schema = Migrated()
+        self.calm = False
+        """Whether faults have ended."""
+        self.time: Any
+        self.hang_up: Callable[[str], None] = lambda who: None
+        self.restart: Callable[[Actor], None]
+        self.open = 0
+        self.rolled_out = False
+        self.fingerprints_differ = False
+        self.effects: dict[bytes, Effects] = {}
+        self.actors: list[Actor] = []
+        self.on_their_way: dict[str, int] = {}
+        self.quota: Allowance | None = None
+        if plan.outstanding or plan.rate:
+            holder = quotas.holder("simulated", "")
+            self.quota = Allowance(holder, plan.rate or None, plan.clocks.window, plan.outstanding or None)
+
+    def pause(self, actor: Actor, leases: float) -> int:
+        """A random pause of up to so many leases."""
+        return int(actor.chance() * leases * self.clocks.lease) + 1
+
+    def is_over(self, attempt: str) -> bool:
+        """Whether an attempt can have no effect any more: what an operator makes sure of before a release."""
+        return not self.on_their_way.get(attempt) and all(actor.attempt != attempt for actor in self.actors)
+
+    def want(self, actor: Actor, key: bytes, fingerprint: bytes) -> ClaimRequest:
+        """What a new attempt of an actor asks for."""
+        effects, attempt = self.effects[key], actor.begin_attempt()
+        return ClaimRequest(key, "simulated", "", "pay", fingerprint, attempt, effects, self.clocks, "new", self.quota)
+
+    def fingerprint(self, version: int, payload: bytes) -> bytes:
+        """What a version of the code makes of a payload."""
+        return b"v2 " + payload if self.fingerprints_differ and version > 1 else payload
+
+
+def on_connection(steps: Steps[R], who: str) -> Steps[R]:
+    """Drive a program whose requests go to the schema, all on one connection."""
+    try:
+        put = next(steps)
+        while True:
+            try:
+                answer = yield Ask(Message("schema", b"", who, None, put.request), put.parse)
+            except Exception as error:  # noqa: BLE001 - the program decides
+                put = steps.throw(error)
+            else:
+                put = steps.send(answer)
+    except StopIteration as stop:
+        outcome: R = stop.value
+        return outcome
