@@ -15,7 +15,7 @@ from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint
 from retrysafe.claims.encryption import Bound, Keyring, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.outcome import encode_result
-from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, reject
+from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, largest_result, reject
 from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import keys
@@ -137,6 +137,7 @@ class Boundary:
             waiters=Waiters(),
             encryption=encryption,
             quota=quota,
+            largest_result=largest_result(backend, encryption),
         )
         self.entrypoint = EntryPoint(settings, shared=shared, origin=key_spaces.origin_of_caller(1))
         """What HTTP, webhooks, messages and other ways in need of it."""

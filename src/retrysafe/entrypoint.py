@@ -186,7 +186,7 @@ class EntryPoint:
                 f"tx= needs effects='transactional'; boundary {self.name!r} has {settings.effects!r}."
             )
         plans = self._plans if codec is None else self._plans.with_codec(codec)
-        text = settings.key(key)
+        text = settings.key(key) if key is None or key == "" else keys.parse(key)
         if text is None:
             return Claim(plans.of(operation, ""), None)
         plan = plans.of(operation, "" if scope is None and settings.scope is None else settings.scope_of(scope))

@@ -105,16 +105,16 @@ class HeldClaim(Lease):
     def _announce(self) -> None:
         """Wake those who wait for the key, and pass on what the store has warned of."""
         backend = self._settings.backend
-        if backend.warnings or backend.near is not None:
-            tell_warnings(backend, self.events)
-        if backend.wakeups.waiting:
-            backend.wakeups.wake(self.held.key)
+        tell_warnings(backend, self.events)
+        backend.wakeups.wake(self.held.key)
 
     def _settled(
         self, settled: Settled, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None
     ) -> None:
         """Tell what happened, and raise what the caller must know."""
-        self._announce()
+        backend = self._settings.backend
+        if backend.warnings or backend.near is not None or backend.wakeups.waiting:
+            self._announce()
         if settled is Settled.UNANSWERED:
             assert self.heartbeat is not None
             self.heartbeat.carry(self._deferred(signals, outcome, error))

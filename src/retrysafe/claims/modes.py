@@ -107,11 +107,6 @@ class LeaseMode:
         return self._backend.aclient()
 
     def claim(self, want: ClaimRequest) -> Outcome:
-        if self._backend.near is None:
-            return self._claim(want)
-        return _near_first(self._backend.near, want, self._claim)
-
-    def _claim(self, want: ClaimRequest) -> Outcome:
         client, store = self._backend.ready(), self._backend.store
         if want.quota is not None:
             return run(claim(store, want), client)
@@ -119,11 +114,6 @@ class LeaseMode:
         return run(claim_again(store, want, found), client) if isinstance(found, Record) else found
 
     async def aclaim(self, want: ClaimRequest) -> Outcome:
-        if self._backend.near is None:
-            return await self._aclaim(want)
-        return await _anear_first(self._backend.near, want, self._aclaim)
-
-    async def _aclaim(self, want: ClaimRequest) -> Outcome:
         client, store = await self._backend.aready(), self._backend.store
         if want.quota is not None:
             return await arun(claim(store, want), client)
@@ -155,6 +145,25 @@ class LeaseMode:
     def after(self) -> None: ...
 
     def abandon(self, error: BaseException) -> None: ...
+
+
+class CachedLeaseMode(LeaseMode):
+    """A leased record behind a cache that answers for settled ones."""
+
+    def __init__(self, backend: Backend, kind: Kind, near: ReadThroughCache) -> None:
+        super().__init__(backend, kind)
+        self._near = near
+
+    def claim(self, want: ClaimRequest) -> Outcome:
+        return _near_first(self._near, want, super().claim)
+
+    async def aclaim(self, want: ClaimRequest) -> Outcome:
+        return await _anear_first(self._near, want, super().aclaim)
+
+
+def lease_mode(backend: Backend, kind: Kind) -> LeaseMode:
+    """The mode of leased claims in a store."""
+    return LeaseMode(backend, kind) if backend.near is None else CachedLeaseMode(backend, kind, backend.near)
 
 
 class CallerTransaction:

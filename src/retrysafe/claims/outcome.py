@@ -122,7 +122,7 @@ def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | Non
         raise
     except Exception as error:
         raise ResultNotEncodable(f"The codec failed: {error!r}") from error
-    if not _fits(stored, largest):
+    if largest is not None and not _fits(stored, largest):
         size = len(stored.body or b"")
         raise ResultNotEncodable(
             f"The result takes {size} bytes, and this store keeps up to {largest}. Put it elsewhere, and return where"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from retrysafe.claims.modes import LeaseMode
+from retrysafe.claims.modes import LeaseMode, lease_mode
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.protocol import keys
 from retrysafe.protocol.codec import Codec
@@ -53,12 +53,8 @@ class Plans:
         self.settings = settings
         self._with_codecs: dict[int, Plans] = {}
         self._plans: dict[tuple[str, str], Plan] = {}
-        keyed = settings.effects == "keyed"
-        self._lease_mode = (
-            None
-            if settings.effects == "transactional"
-            else LeaseMode(settings.backend, ModeKind.KEYED if keyed else ModeKind.EXTERNAL)
-        )
+        kind = ModeKind.KEYED if settings.effects == "keyed" else ModeKind.EXTERNAL
+        self._lease_mode = None if settings.effects == "transactional" else lease_mode(settings.backend, kind)
 
     def of(self, operation: str, scope: str) -> Plan:
         """The plan of an operation and scope. Raises `ConfigurationError` for a name that cannot be one."""

@@ -104,12 +104,8 @@ class BoundarySettings(NamedTuple):
     waiters: Waiters
     encryption: Keyring | None = None
     quota: Quota | None = None
-
-    @property
-    def largest_result(self) -> int | None:
-        """How many bytes of an encoded result the store keeps, less what encrypting adds; None: any number."""
-        largest = self.backend.store.capabilities.largest_result
-        return largest if largest is None or self.encryption is None else largest - OVERHEAD
+    largest_result: int | None = None
+    """How many bytes of an encoded result the store keeps, less what encrypting adds; None: any number."""
 
     def chance(self) -> float:
         """A random number in [0, 1), for jitter."""
@@ -154,6 +150,12 @@ class BoundarySettings(NamedTuple):
     ) -> None:
         """Tell the observers of something that is not part of an attempt."""
         self.observers.emit(name, self.name, operation, record_key, attempt, fields)
+
+
+def largest_result(backend: Backend, encryption: Keyring | None) -> int | None:
+    """How many bytes of an encoded result a store keeps, less what encrypting adds; None: any number."""
+    largest = backend.store.capabilities.largest_result
+    return largest if largest is None or encryption is None else largest - OVERHEAD
 
 
 def clocks_of(lease: Duration, window: Duration, memory: Duration | None) -> Clocks:
