@@ -13,7 +13,7 @@ from retrysafe.http import client
 from retrysafe.http.conditional import ETag, etag_of, evaluate
 from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.events import Observer, Watch
-from retrysafe.protocol.resolving import Change
+from retrysafe.protocol.procedures import Change
 from retrysafe.protocol.store import Capabilities
 
 API = ("Boundary", "Claim", "Keyring", "Quota", "current", "layered", "reject", "wait")

@@ -22,6 +22,7 @@ from retrysafe.protocol import keys
 from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.events import Observer
+from retrysafe.protocol.procedures import settle_doubt
 from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import (
     Clocks,
@@ -36,7 +37,6 @@ from retrysafe.protocol.records import (
     StoredResult,
     Wait,
 )
-from retrysafe.protocol.resolving import settle_doubt
 from retrysafe.protocol.transitions import RULES, resolution
 
 P = ParamSpec("P")

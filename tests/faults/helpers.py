@@ -29,8 +29,8 @@ from retrysafe.backends.redis import url as redis_url
 from retrysafe.backends.redis.client import RedisClient
 from retrysafe.backends.redis.store import RedisStore
 from retrysafe.protocol.events import Event
+from retrysafe.protocol.procedures import find
 from retrysafe.protocol.records import Filter, Record
-from retrysafe.protocol.resolving import find
 from tests.stores.ageing import mysql_connection
 
 DEADLINE = 60.0

@@ -17,7 +17,7 @@ from retrysafe.admin.audit import AuditFile
 from retrysafe.admin.durable_lines import appending
 from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
-from retrysafe.protocol.sweeping import forgotten
+from retrysafe.protocol.procedures import forgotten
 from tests.faults.helpers import fill, until
 
 Append = Callable[[], object]

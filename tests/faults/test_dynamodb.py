@@ -30,8 +30,7 @@ from retrysafe.backends.dynamodb.client import AsyncDynamodbClient
 from retrysafe.backends.dynamodb.store import LARGEST_ITEM, MARGIN, RESERVED, DynamodbStore, size_of
 from retrysafe.backends.registry import connect
 from retrysafe.cli import main
-from retrysafe.protocol.claiming import claim
-from retrysafe.protocol.sweeping import sweep
+from retrysafe.protocol.procedures import claim, sweep
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Bank, Child, Told, auntil, items_of, records_of, renewals_of, unique, until
 from tests.faults.http_proxy import Fate, HttpProxy

@@ -15,8 +15,8 @@ from retrysafe import Boundary, ConfigurationError, StoredFailure
 from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
 from retrysafe.messaging import Outbox
+from retrysafe.protocol.procedures import find
 from retrysafe.protocol.records import Filter
-from retrysafe.protocol.resolving import find
 from tests.faults.conftest import Making
 from tests.faults.helpers import driven, run_sql, unique
 from tests.stores.ageing import mysql_connection

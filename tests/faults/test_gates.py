@@ -12,7 +12,7 @@ from retrysafe import Boundary, InProgress, Quota, QuotaExceeded
 from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
 from retrysafe.backends.sql import gates
-from retrysafe.protocol.claiming_many import open_many
+from retrysafe.protocol.procedures import open_many
 from retrysafe.protocol.records import ClaimRequest, Clocks
 from retrysafe.protocol.requests import Rows
 from tests.faults.conftest import Making

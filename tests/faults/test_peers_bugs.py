@@ -14,7 +14,7 @@ import pytest
 
 from retrysafe import Boundary, InProgress, LeaseLost, RetryTransaction, StoredFailure, current, reject, wait
 from retrysafe.backends.driver import run
-from retrysafe.protocol.sweeping import sweep
+from retrysafe.protocol.procedures import sweep
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Told, forever, plain, reached, records_of, rows_of, run_sql, until
 

@@ -24,11 +24,8 @@ from retrysafe.backends.redis.async_client import Wire
 from retrysafe.backends.redis.store import name_of
 from retrysafe.backends.registry import connect
 from retrysafe.protocol import backoff
-from retrysafe.protocol.claiming import Won, claim
-from retrysafe.protocol.leasing import renew
+from retrysafe.protocol.procedures import Won, claim, read, renew, settle, sweep
 from retrysafe.protocol.records import ClaimRequest, StoredResult
-from retrysafe.protocol.settling import read, settle
-from retrysafe.protocol.sweeping import sweep
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.lockstep import CLOCKS
 from tests.conftest import absent, require

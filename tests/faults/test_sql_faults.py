@@ -30,9 +30,8 @@ from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.http.asgi import IdempotencyMiddleware
 from retrysafe.protocol.asks import ask
+from retrysafe.protocol.procedures import page, read
 from retrysafe.protocol.records import Filter, StoredResult
-from retrysafe.protocol.resolving import page
-from retrysafe.protocol.settling import read
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Proxy, Told, auntil, driven, forever, reached, rows_of, unique, until
 from tests.http.wire import post

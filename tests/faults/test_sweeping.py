@@ -19,8 +19,8 @@ from retrysafe.admin.archive import JsonLines, line_of
 from retrysafe.admin.sweeper import Sweeper, Swept
 from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
+from retrysafe.protocol.procedures import forgotten, remove, sweep
 from retrysafe.protocol.records import Record
-from retrysafe.protocol.sweeping import forgotten, remove, sweep
 from tests.conftest import require
 from tests.faults.conftest import Making
 from tests.faults.helpers import (

@@ -14,11 +14,8 @@ from retrysafe.backends.memory.client import AsyncMemoryClient, MemoryClient
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.claiming import Won, claim
-from retrysafe.protocol.leasing import renew
+from retrysafe.protocol.procedures import Won, claim, read, renew, settle, sweep
 from retrysafe.protocol.records import ClaimRequest, Clocks, Ownership, StoredResult
-from retrysafe.protocol.settling import read, settle
-from retrysafe.protocol.sweeping import sweep
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.histories import UNKNOWN, History, HistoryFile, Operation, Recorder, merged
 from tests.laboratory.linearizability import check

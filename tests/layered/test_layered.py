@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, InProgress, KeyReused, Keyring, StoredFailure, layered
-from retrysafe.protocol.claiming import NotWon
 from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.procedures import NotWon
 from retrysafe.protocol.records import EffectiveState
 from tests.layered.conftest import Entry, Fast, Layers
 

@@ -33,8 +33,8 @@ from retrysafe import (
 from retrysafe.admin.audit import AuditFile
 from retrysafe.admin.operator import Operator
 from retrysafe.backends.registry import connect
+from retrysafe.protocol.procedures import Change
 from retrysafe.protocol.records import EffectiveState, Filter
-from retrysafe.protocol.resolving import Change
 from tests.operating.conftest import PLACES, SOURCES, Place
 
 

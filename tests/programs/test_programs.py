@@ -15,16 +15,26 @@ from retrysafe.claims.lease import Lease, _Schedule, clock
 from retrysafe.claims.observers import AttemptEvents, Observers
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.claiming import ROUNDS, NotWon, Won, claim
 from retrysafe.protocol.decisions import Decision, decide
-from retrysafe.protocol.leasing import renew, renewals
 from retrysafe.protocol.migrating import Migration, migrate, schema_version
 from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement, Transaction, verdict
+from retrysafe.protocol.procedures import (
+    ROUNDS,
+    NotWon,
+    Won,
+    claim,
+    conclude,
+    frozen_snapshot,
+    open_claim,
+    read,
+    renew,
+    renewals,
+    resolve,
+    settle,
+    sweep,
+)
 from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, State
 from retrysafe.protocol.requests import Query, Rows
-from retrysafe.protocol.settling import read, resolve, settle
-from retrysafe.protocol.sweeping import sweep
-from retrysafe.protocol.transactions import conclude, frozen_snapshot, open_claim
 from retrysafe.protocol.transitions import RULES, Transition
 from tests.programs.script import (
     BROKEN,

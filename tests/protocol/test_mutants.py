@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from retrysafe.backends.memory.store import MemoryStore
-from retrysafe.protocol import claiming, decisions, keys, outcomes, transitions
+from retrysafe.protocol import decisions, keys, outcomes, procedures, transitions
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement
@@ -56,7 +56,7 @@ def allow(patch: pytest.MonkeyPatch, event: Transition, *more: EffectiveState) -
 
 def decide_instead(patch: pytest.MonkeyPatch, change: Callable[[Record, ClaimRequest, Decision], Decision]) -> None:
     """Change what the claim program decides."""
-    patch.setattr(claiming, "decide", lambda record, want: change(record, want, decisions.decide(record, want)))
+    patch.setattr(procedures, "decide", lambda record, want: change(record, want, decisions.decide(record, want)))
 
 
 def test_terminal_writes_are_not_fenced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ import pytest
 from retrysafe.backends.memory import store as memory
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.claims.outcome import HandlerSignals
-from retrysafe.protocol import migrating, resolving, settling, sweeping
+from retrysafe.protocol import migrating, procedures
 from retrysafe.protocol.asks import Ask, Steps, ask
-from retrysafe.protocol.claiming import NotWon, Outcome
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.migrating import Migration
+from retrysafe.protocol.procedures import Change, NotWon, Outcome
 from retrysafe.protocol.records import (
     Allowance,
     ClaimRequest,
@@ -28,7 +28,6 @@ from retrysafe.protocol.records import (
     Refusal,
     StoredResult,
 )
-from retrysafe.protocol.resolving import Change
 from retrysafe.protocol.store import Cache, Store
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.simulation import PARTS, PLANS, Check, Fault, Parts, Plan, simulate, survey
@@ -51,7 +50,7 @@ def _unbroken_first() -> None:
 
 def test_a_sweeper_removes_what_it_has_not_archived_as_it_is() -> None:
     def forgotten(store: Any, limit: int) -> Steps[list[Record]]:
-        records = yield from sweeping.forgotten(store, limit)
+        records = yield from procedures.forgotten(store, limit)
         return [record._replace(result=None) for record in records]
 
     first_caught(Check.ARCHIVED, parts=Parts(forgotten=forgotten), plan=ARCHIVE)
@@ -141,15 +140,15 @@ def test_a_probe_speaks_of_whatever_record_is_there_when_it_has_found_out() -> N
     def newest(
         store: Store, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks
     ) -> Steps[bool]:
-        record = yield from settling.read(store, seen.key)
-        return record is not None and (yield from settling.resolve(store, record, event, result, clocks))
+        record = yield from procedures.read(store, seen.key)
+        return record is not None and (yield from procedures.resolve(store, record, event, result, clocks))
 
     first_caught(Check.TRUTH, parts=Parts(resolve=newest), plan=PROBES._replace(chance=0.5, workers=5))
 
 
 def test_an_operator_settles_the_doubt_of_another_attempt_than_he_looked_into() -> None:
     def settle_doubt(store: Store, key: bytes, event: Transition, stored: Any, **how: Any) -> Steps[Change]:
-        return (yield from resolving.settle_doubt(store, key, event, stored, clocks=how["clocks"]))
+        return (yield from procedures.settle_doubt(store, key, event, stored, clocks=how["clocks"]))
 
     frozen = (*PAUSES, Fault.REPLY_LOST, Fault.CRASHED_AFTER)
     plan = PROBES._replace(workers=6, effects=("external",), faults=frozen, chance=0.5, hasty=0.0, horizon=14_000)

@@ -22,9 +22,10 @@ from retrysafe.claims.encryption import MEDIA_TYPE as ENCRYPTED
 from retrysafe.claims.encryption import Bound, Keyring, label_of, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.protocol import keys, resolving
+from retrysafe.protocol import keys, procedures
 from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.events import Observer
+from retrysafe.protocol.procedures import Change, read
 from retrysafe.protocol.records import (
     EffectiveState,
     Filter,
@@ -36,8 +37,6 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.resolving import Change
-from retrysafe.protocol.settling import read
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Transition, resolution
 
@@ -122,7 +121,7 @@ class Operator:
         """The records that are wanted and let through by ``also``, without results, a page in memory at a time."""
         cursor: str | None = None
         while True:
-            page = self._look(resolving.page(self._backend.store, wanted, cursor))
+            page = self._look(procedures.page(self._backend.store, wanted, cursor))
             yield from page.records if also is None else filter(also, page.records)
             cursor = page.cursor
             if cursor is None:
@@ -147,11 +146,11 @@ class Operator:
 
     def tallies(self) -> list[Tally]:
         """How many records of each boundary stand how."""
-        return self._look(resolving.tally(self._backend.store))
+        return self._look(procedures.tally(self._backend.store))
 
     def findings(self) -> list[Finding]:
         """What a look at the server's settings shows."""
-        return self._do(resolving.examine(self._backend.store))
+        return self._do(procedures.examine(self._backend.store))
 
     def status(self) -> Status:
         """How the store stands; a schema that is missing or old is told, not raised."""
@@ -192,7 +191,7 @@ class Operator:
         elif outcome == "failed":
             stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
         stored = self._sealed(seen, event, stored)
-        steps = resolving.settle_doubt(self._backend.store, seen.key, event, stored, attempt=seen.attempt)
+        steps = procedures.settle_doubt(self._backend.store, seen.key, event, stored, attempt=seen.attempt)
         return self._change("resolved", seen, outcome, steps, {"outcome": outcome, "reason": reason})
 
     def _sealed(self, seen: Record, event: Transition, stored: StoredResult | None) -> StoredResult | None:
@@ -220,7 +219,7 @@ class Operator:
         near = self._backend.near
         if near is not None:
             near.drop(seen)
-        steps = resolving.expire_seen(self._backend.store, seen, forget=forget)
+        steps = procedures.expire_seen(self._backend.store, seen, forget=forget)
         after = EffectiveState.FORGOTTEN if forget else EffectiveState.EXPIRED
         change = self._change("expired", seen, after, steps, {"forgotten": forget, "reason": reason})
         if near is not None and change.done:

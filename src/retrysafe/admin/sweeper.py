@@ -23,11 +23,11 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.client import AsyncClient, Client
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
+from retrysafe.protocol.procedures import forgotten, remove, sweep
 from retrysafe.protocol.records import Duration, Record
 from retrysafe.protocol.rotating import rotate, worth_rotating
 from retrysafe.protocol.store import RotatingStore
 from retrysafe.protocol.sweep_schedule import Sweeps
-from retrysafe.protocol.sweeping import forgotten, remove, sweep
 from retrysafe.stop_signal import StopSignal
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from retrysafe.protocol import migrating
 from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.client import AsyncClient, AsyncExecutor, AsyncListener, Client, Executor, Hearing, Listener
 from retrysafe.protocol.migrating import CreatedStore, Migration
+from retrysafe.protocol.procedures import examine
 from retrysafe.protocol.records import Finding
-from retrysafe.protocol.resolving import examine
 from retrysafe.protocol.store import OperableStore
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol import caching
 from retrysafe.protocol.asks import Steps
-from retrysafe.protocol.claiming import NotWon, Outcome
 from retrysafe.protocol.client import AsyncExecutor, Executor
+from retrysafe.protocol.procedures import NotWon, Outcome
 from retrysafe.protocol.records import ClaimRequest, Finding, Micros, Record
 from retrysafe.protocol.store import Cache
 

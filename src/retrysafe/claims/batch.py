@@ -13,8 +13,8 @@ from retrysafe.claims.context import ClaimContext
 from retrysafe.claims.outcome import encode_result
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import OutcomeUnknown
-from retrysafe.protocol.claiming_many import conclude_many, doubt_many, open_many
 from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.procedures import conclude_many, doubt_many, open_many
 from retrysafe.protocol.records import ClaimRequest, Ownership
 
 

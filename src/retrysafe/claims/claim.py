@@ -38,12 +38,10 @@ from retrysafe.errors import (
 from retrysafe.protocol import keys
 from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.backoff import RESTART
-from retrysafe.protocol.claiming import Outcome, Won
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.leasing import renew
 from retrysafe.protocol.outcomes import Answered, ModeKind
+from retrysafe.protocol.procedures import Outcome, Won, renew, resolve
 from retrysafe.protocol.records import ClaimRequest, EffectiveState, Ownership, Record, Reject
-from retrysafe.protocol.settling import resolve
 from retrysafe.protocol.transitions import RULES
 
 MOST_RESTARTS = 5

@@ -15,8 +15,8 @@ from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import LeaseLost, OutcomeUnknown, RetryTransaction
 from retrysafe.protocol.exception_groups import unwrapped
 from retrysafe.protocol.outcomes import Answered, Ending, ModeKind
+from retrysafe.protocol.procedures import settle
 from retrysafe.protocol.records import ClaimRequest, Ownership
-from retrysafe.protocol.settling import settle
 from retrysafe.protocol.transitions import RULES, Transition
 
 _ENDS = {Transition.FAIL: "failed", Transition.RELEASE: "released", Transition.DOUBT: "unknown"}

@@ -22,7 +22,7 @@ from retrysafe.errors import StoreUnavailable
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol.client import AsyncClient, Client
 from retrysafe.protocol.exception_groups import every
-from retrysafe.protocol.leasing import renewals
+from retrysafe.protocol.procedures import renewals
 from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.renewal_schedule import LOOKS_PER_LEASE, PER_LEASE, RETRIES_PER_LEASE, Beats
 

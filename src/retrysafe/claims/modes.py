@@ -23,13 +23,22 @@ from retrysafe.errors import (
     StoreUnavailable,
 )
 from retrysafe.protocol.asks import Steps, ask
-from retrysafe.protocol.claiming import Outcome, Won, claim, claim_again, judged
 from retrysafe.protocol.client import AfterCommit, AsyncExecutor, Executor
 from retrysafe.protocol.outcomes import ModeKind as Kind
 from retrysafe.protocol.outcomes import Settlement
+from retrysafe.protocol.procedures import (
+    Outcome,
+    Won,
+    claim,
+    claim_again,
+    conclude,
+    is_settled,
+    judged,
+    open_claim,
+    read,
+    settle,
+)
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, StoredResult
-from retrysafe.protocol.settling import is_settled, read, settle
-from retrysafe.protocol.transactions import conclude, open_claim
 from retrysafe.protocol.transitions import RULES, Transition
 
 

@@ -9,9 +9,9 @@ from retrysafe.claims.lease import clock
 from retrysafe.claims.modes import ClaimMode, Settled
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.claiming import Outcome
 from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.outcomes import Settlement
+from retrysafe.protocol.procedures import Outcome
 from retrysafe.protocol.records import ClaimRequest, Ownership, StoredResult
 
 

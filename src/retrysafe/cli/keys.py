@@ -35,8 +35,8 @@ from retrysafe.cli.rendering import (
 )
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import durations, fingerprint
+from retrysafe.protocol.procedures import PAGE, Change
 from retrysafe.protocol.records import EffectiveState, Filter, Outcome, Record, StoredResult
-from retrysafe.protocol.resolving import PAGE, Change
 from retrysafe.protocol.retry_table import possible
 from retrysafe.protocol.transitions import Transition, resolution
 

@@ -13,7 +13,7 @@ from retrysafe.gateway.guards import Guards
 from retrysafe.gateway.metrics import CONTENT_TYPE, Metrics
 from retrysafe.http.asgi import Send, send_response
 from retrysafe.http.messages import Response
-from retrysafe.protocol.settling import read
+from retrysafe.protocol.procedures import read
 
 _PATIENCE = 2.0
 _NO_KEY = bytes(32)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from retrysafe.protocol.asks import Steps, ask
-from retrysafe.protocol.claiming import NotWon, Outcome
 from retrysafe.protocol.decisions import Decision, decide
+from retrysafe.protocol.procedures import NotWon, Outcome
 from retrysafe.protocol.records import ClaimRequest, Micros, Record, State
 from retrysafe.protocol.store import Cache
 

@@ -125,7 +125,7 @@ def first_claim(want: ClaimRequest, now: Micros) -> Record:
 
     Its version starts at its token, so that no version comes again after a sweep.
     """
-    clocks, token = want.clocks, max(1, now)
+    clocks, token = want.clocks, next_token(0, now)
     return Record(
         key=want.key,
         boundary=want.boundary,

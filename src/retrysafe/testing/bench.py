@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from retrysafe.protocol.asks import Steps
-from retrysafe.protocol.claiming import NotWon, Outcome, Won, claim
-from retrysafe.protocol.leasing import renew
+from retrysafe.protocol.procedures import NotWon, Outcome, Won, claim, find, read, renew, settle
 from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import (
     ClaimRequest,
@@ -21,8 +20,6 @@ from retrysafe.protocol.records import (
     Record,
     StoredResult,
 )
-from retrysafe.protocol.resolving import find
-from retrysafe.protocol.settling import read, settle
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import Transition
 

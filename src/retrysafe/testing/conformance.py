@@ -7,14 +7,22 @@ promise beyond them is declared in its capabilities.
 from __future__ import annotations
 
 from retrysafe.protocol.asks import Steps, ask
-from retrysafe.protocol.claiming import NotWon, Won, claim
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.leasing import renew
+from retrysafe.protocol.procedures import (
+    NotWon,
+    Won,
+    claim,
+    expire,
+    forgotten,
+    remove,
+    renew,
+    resolve,
+    settle,
+    sweep,
+    tally,
+)
 from retrysafe.protocol.records import EffectiveState, Filter, Page, State, StoredResult
-from retrysafe.protocol.resolving import expire, tally
-from retrysafe.protocol.settling import resolve, settle
 from retrysafe.protocol.store import OperableStore
-from retrysafe.protocol.sweeping import forgotten, remove, sweep
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import quota_cases  # noqa: F401 - its cases are cases of the suite
 from retrysafe.testing.bench import CASES, LEASE, MEMORY, RESULT, WINDOW, Bench, Case, Harness, case

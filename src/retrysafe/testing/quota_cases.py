@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from retrysafe.protocol.claiming import NotWon, Outcome, Won, claim
 from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.procedures import NotWon, Outcome, Won, claim
 from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import Refusal
 from retrysafe.protocol.transitions import Transition

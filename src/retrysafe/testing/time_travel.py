@@ -18,13 +18,11 @@ from retrysafe.backends.sql import TABLE, SqlStore
 from retrysafe.backends.sql.mysql import MysqlStore
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.asks import Ask, Steps, ask
+from retrysafe.protocol.procedures import PAGE, clocks_of, resolve, suspect, sweep
 from retrysafe.protocol.quotas import holder
 from retrysafe.protocol.records import EffectiveState, Filter, Micros, Record
 from retrysafe.protocol.requests import Call, Script
-from retrysafe.protocol.resolving import PAGE, clocks_of
-from retrysafe.protocol.settling import resolve, suspect
 from retrysafe.protocol.store import OperableStore
-from retrysafe.protocol.sweeping import sweep
 from retrysafe.protocol.transitions import Transition
 
 INSTANTS = ("lease_until", "created", "updated", "expires", "tombstone_until")

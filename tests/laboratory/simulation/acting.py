@@ -12,16 +12,24 @@ from typing import Any, NamedTuple, TypeVar
 from retrysafe.claims import codec
 from retrysafe.claims import outcome as endings
 from retrysafe.claims.outcome import HandlerSignals
-from retrysafe.protocol import caching, keys, migrating, outcomes, quotas, resolving
+from retrysafe.protocol import caching, keys, migrating, outcomes, procedures, quotas
 from retrysafe.protocol.asks import Ask, Steps
-from retrysafe.protocol.claiming import NotWon, Outcome, claim
-from retrysafe.protocol.leasing import renew
 from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement
+from retrysafe.protocol.procedures import (
+    Change,
+    NotWon,
+    Outcome,
+    claim,
+    forgotten,
+    read,
+    remove,
+    renew,
+    resolve,
+    settle,
+    sweep,
+)
 from retrysafe.protocol.records import Allowance, ClaimRequest, Clocks, Effects, Micros, Ownership, Record, StoredResult
-from retrysafe.protocol.resolving import Change
-from retrysafe.protocol.settling import read, resolve, settle
 from retrysafe.protocol.store import Cache, Store
-from retrysafe.protocol.sweeping import forgotten, remove, sweep
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.simulation.chance import stream
 from tests.laboratory.simulation.judging import Judge
@@ -66,8 +74,8 @@ class Parts(NamedTuple):
     forgotten: Callable[[Any, int], Steps[list[Record]]] = forgotten
     remove: Callable[[Any, list[Record]], Steps[int]] = remove
     read: Callable[[Store, bytes], Steps[Record | None]] = read
-    settle_doubt: Callable[..., Steps[Change]] = resolving.settle_doubt
-    expire: Callable[[Store, Record], Steps[Change]] = resolving.expire_seen
+    settle_doubt: Callable[..., Steps[Change]] = procedures.settle_doubt
+    expire: Callable[[Store, Record], Steps[Change]] = procedures.expire_seen
     look: Callable[[Cache, ClaimRequest], Steps[tuple[NotWon | None, Micros]]] = caching.look
     keep: Callable[[Cache, Outcome, Micros, Micros], Steps[None]] = caching.keep
     drop: Callable[[Cache, Record, Micros], Steps[None]] = caching.drop

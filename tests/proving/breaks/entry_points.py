@@ -93,13 +93,13 @@ BREAKS = [
     ),
     Break(
         "a transaction that the database wants again is not run again",
-        "claims/decorator.py",
-        "            except RetryTransaction:\n                pause = claim.restart_pause(restarts)\n"
-        "                if pause is None:\n"
-        "                    raise\n            restarts += 1\n            time.sleep(pause)",
-        "            except RetryTransaction:\n                raise",
+        "claims/restarts.py",
+        "            pause = claim.restart_pause(restarts)\n            if pause is None:\n                raise\n"
+        "        restarts += 1\n        time.sleep(pause)",
+        "            raise",
         killed_by=(
             "tests/faults/test_sql_faults.py::TestSerialization::test_once_runs_the_whole_own_transaction_again",
+            f"{RECEIVER}::test_a_transaction_that_the_database_wants_again_is_run_again[sync-postgresql-transactional]",
         ),
         rows=(23, 24),
     ),
@@ -370,7 +370,7 @@ BREAKS = [
     # ------------------------------------------------------------ operators
     Break(
         "an operator settles a key that is another attempt's by now",
-        "protocol/resolving.py",
+        "protocol/procedures.py",
         "if record is None or attempt not in (None, record.attempt) or not in_doubt(record):",
         "if record is None or not in_doubt(record):",
         killed_by=("tests/operating/test_operator.py::test_a_key_that_is_another_attempts_by_now_is_left_alone",),
@@ -746,17 +746,6 @@ BREAKS = [
         "    done, cancelled = await asyncio.to_thread(work), None",
         killed_by=(f"{RECEIVER}::test_a_cancelled_delivery_comes_to_its_end_in_a_sync_handler[memory]",),
         rows=(89,),
-    ),
-    Break(
-        "a webhook's transaction that the database wants again is not run again",
-        "entrypoint.py",
-        "                pause = claim.restart_pause(restarts)\n                if pause is None:\n"
-        "                    raise\n            restarts += 1\n            time.sleep(pause)",
-        "                raise",
-        killed_by=(
-            f"{RECEIVER}::test_a_transaction_that_the_database_wants_again_is_run_again[sync-postgresql-transactional]",
-        ),
-        rows=(23,),
     ),
     Break(
         "a content type that is not signed makes another document of what is",

@@ -66,7 +66,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the claim is committed before the effect",
-        "protocol/transactions.py",
+        "protocol/procedures.py",
         "        yield from ask(store.savepoint())\n    else:",
         "        yield from ask(store.commit())\n        yield from ask(store.begin())\n"
         "        yield from ask(store.savepoint())\n    else:",
@@ -138,7 +138,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a completion that is there already is not read back",
-        "protocol/settling.py",
+        "protocol/procedures.py",
         "        and (record.attempt, record.token) == (held.attempt, held.token)",
         "        and False",
         (f"{MESSAGES}test_a_completion_whose_reply_is_lost_is_read_back",),

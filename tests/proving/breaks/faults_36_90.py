@@ -43,7 +43,7 @@ _REDIS = [
     ),
     Break(
         "on Redis a late owner is told that it settled what a failover has given to another attempt",
-        "protocol/settling.py",
+        "protocol/procedures.py",
         """        record is not None
         and (record.attempt, record.token) == (held.attempt, held.token)
         and record.state is RULES[event].target""",
@@ -182,7 +182,7 @@ _DYNAMODB = [
     ),
     Break(
         "a completion whose condition failed is not read back",
-        "protocol/settling.py",
+        "protocol/procedures.py",
         """    record = yield from ask(store.read(held.key))
     return (
         record is not None

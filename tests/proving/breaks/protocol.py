@@ -328,7 +328,7 @@ BREAKS = [
     ),
     Break(
         "a declared failure keeps what the handler wrote",
-        "protocol/transactions.py",
+        "protocol/procedures.py",
         "        yield from ask(store.rollback_to_savepoint())",
         "        pass",
         killed_by=(f"{TRANSACTIONS}::test_own_declared_failure_is_stored_without_the_effect",),
@@ -360,7 +360,7 @@ BREAKS = [
     ),
     Break(
         "a completion whose reply was lost is not read back",
-        "protocol/settling.py",
+        "protocol/procedures.py",
         "    record = yield from ask(store.read(held.key))\n    return (",
         "    record = None\n    return (",
         killed_by=(f"{PROGRAMS}::test_settled_means_accepted_or_found_there_under_the_own_attempt_and_token",),
@@ -502,7 +502,7 @@ BREAKS = [
     ),
     Break(
         "a quota refuses the retry of a key that it has counted",
-        "protocol/claiming.py",
+        "protocol/procedures.py",
         "if refusal is not None and (yield from ask(store.read(request.key), again=True)) is None:",
         "if refusal is not None:",
         killed_by=(f"{CONFORMANCE}[redis-quota_never_refuses_a_key_that_has_a_record]",),

@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.message_stores import InboxStore
 from retrysafe.protocol.messages import Arrival, InboxLetter
+from retrysafe.protocol.procedures import expire
 from retrysafe.protocol.records import State
 from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, Trials, after_failure
-from retrysafe.protocol.resolving import expire
 from retrysafe.protocol.store import Store
 
 
