@@ -210,14 +210,14 @@ def test_a_sweep_removes_more_than_is_forgotten(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_running_record_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Callable[[Record], EffectiveState] = vars(Record)["effective_state"].fget
+    real = Record.effective_state_at
 
-    def standing(record: Record) -> EffectiveState:
-        if record.state is State.RUNNING and record.expires <= record.now:
+    def effective_state_at(record: Record, now: int) -> EffectiveState:
+        if record.state is State.RUNNING and record.expires <= now:
             return EffectiveState.EXPIRED
-        return real(record)
+        return real(record, now)
 
-    monkeypatch.setattr(Record, "effective_state", property(standing))
+    monkeypatch.setattr(Record, "effective_state_at", effective_state_at)
     first_caught(Check.BLIND)
 
 
