@@ -1,4 +1,4 @@
-"""The three grounds on which a record can stand, and how its writes reach the store from each.
+"""The three modes of a claim: where its record stands relative to the effect, and how its writes reach the store.
 
 A lease of the boundary's own, the boundary's own transaction, or the caller's transaction. Sync and
 async methods are twins: the programs are the same, only the driver differs.
@@ -37,6 +37,7 @@ from retrysafe.protocol.procedures import (
     open_claim,
     read,
     settle,
+    settled_already,
 )
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, StoredResult
 from retrysafe.protocol.transitions import RULES, Transition
@@ -255,7 +256,11 @@ class OwnTransaction:
         return _near_first(self._backend.near, want, lambda want: restarting(lambda: self._claim(want)))
 
     def _claim(self, want: ClaimRequest) -> Outcome:
-        client = self._backend.ready()
+        client, store = self._backend.ready(), self._backend.store
+        if store.capabilities.looks_first:
+            settled = settled_already(want, put(store.read(want.key), client, again=True))
+            if settled is not None:
+                return settled
         self._lending = client.transaction()
         self._opened = self._lending.__enter__()
         try:
@@ -271,7 +276,11 @@ class OwnTransaction:
         return await _anear_first(self._backend.near, want, lambda want: arestarting(lambda: self._aclaim(want)))
 
     async def _aclaim(self, want: ClaimRequest) -> Outcome:
-        client = await self._backend.aready()
+        client, store = await self._backend.aready(), self._backend.store
+        if store.capabilities.looks_first:
+            settled = settled_already(want, await aput(store.read(want.key), client, again=True))
+            if settled is not None:
+                return settled
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
         outcome: Outcome | None = None

@@ -61,6 +61,7 @@ class NotWon(NamedTuple):
 
 
 Outcome = Won | NotWon
+_SETTLED = (Decision.REPLAY, Decision.REPLAY_FAILURE, Decision.REUSED, Decision.EXPIRED)
 _UNDECIDED = (Decision.TAKE, Decision.SUSPECT)
 
 
@@ -87,6 +88,14 @@ def judged(request: ClaimRequest, met: Record | Refusal | None, seen: Record | N
         return _won(request, met, seen)
     decision = decide(met, request)
     return met if decision in _UNDECIDED else NotWon(decision, met)
+
+
+def settled_already(request: ClaimRequest, record: Record | None) -> NotWon | None:
+    """What a record says by itself that was read without a claim; None when the key must be claimed to know."""
+    if record is None:
+        return None
+    decision = decide(record, request)
+    return NotWon(decision, record) if decision in _SETTLED else None
 
 
 def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[Outcome]:

@@ -38,6 +38,8 @@ class Capabilities(NamedTuple):
     margin: microseconds by which others wait longer for a lease than its holder relies on it: none where the store's
         own clock judges.
     quotas: how exactly the quota of a scope is kept; empty where it cannot be kept at all.
+    looks_first: a read costs so little beside a transaction that a claim which opens one looks first whether the key
+        is settled.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Capabilities(NamedTuple):
     largest_result: int | None = None
     margin: Micros = 0
     quotas: str = ""
+    looks_first: bool = False
 
 
 class Store(Protocol):

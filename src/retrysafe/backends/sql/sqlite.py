@@ -35,6 +35,7 @@ class SqliteStore(SqlStore):
         ),
         choose_when="when one machine does the work, or you begin: nothing to install, transactions with your tables",
         quotas="exactly: writers are serial",
+        looks_first=True,
     )
     NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
     GREATEST = "max"

@@ -33,7 +33,8 @@ COLUMNS = (
 KEPT = "(q.state IN ('running', 'unknown') OR q.tombstone_until > t.now)"
 """The SQL condition for a record ``q`` not to be forgotten."""
 
-_SETTLED = "r.state IN ('completed', 'failed', 'released')"
+_SETTLED = "(r.state = 'completed' OR r.state = 'failed' OR r.state = 'released')"
+"""As in the condition of the index of what can be swept: SQLite uses that only where a statement has the same words."""
 STANDING: dict[EffectiveState, str] = {
     EffectiveState.RUNNING: "r.state = 'running' AND r.lease_until > t.now",
     EffectiveState.LAPSED: "r.state = 'running' AND r.lease_until <= t.now",

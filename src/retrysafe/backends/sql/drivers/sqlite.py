@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, fail, in_turn, this_process
@@ -123,11 +125,15 @@ class SqliteClient:
         self._closed = False
 
     def __call__(self, request: Query, /) -> Rows:
-        with self._lent() as connection:
-            try:
-                return in_turn(request, lambda query: perform(connection, query))
-            except sqlite3.Error as error:
-                fail(error, alone=True)
+        pid = os.getpid()
+        connection = self._taken()
+        try:
+            return in_turn(request, partial(perform, connection))
+        except sqlite3.Error as error:
+            fail(error, alone=True)
+        finally:
+            if os.getpid() == pid:
+                put_back(connection, self._idle, closed=self._closed)
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
@@ -139,15 +145,18 @@ class SqliteClient:
     @contextmanager
     def _lent(self) -> Iterator[sqlite3.Connection]:
         here = this_process()
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._file.connect()
+        connection = self._taken()
         try:
             yield connection
         finally:
             if here():
                 put_back(connection, self._idle, closed=self._closed)
+
+    def _taken(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._file.connect()
 
     def close(self) -> None:
         """Close the idle connections; one in use is closed when it comes back."""
