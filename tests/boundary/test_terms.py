@@ -108,7 +108,7 @@ class Timed:
         """Claim and leave the claim as a process that died would."""
         claim = self.boundary.claim(key)
         claim.__enter__()
-        claim._leave()
+        claim._context.leave()
         return claim
 
 

@@ -260,7 +260,7 @@ def test_a_person_settles_a_dead_attempt_with_the_class_that_callers_expect(tmp_
 
     dead = boundary.claim("k", operation="pay")
     dead.__enter__()
-    dead._leave()
+    dead._context.leave()
     from retrysafe.claims import lease
 
     assert dead._held is not None

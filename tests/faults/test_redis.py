@@ -441,7 +441,7 @@ def _apart(url: str, name: str, told: Told) -> tuple[Boundary, Boundary]:
 
 def _is_listened_to(url: str, claim: Any) -> bool:
     """Whether somebody is subscribed to the end of this claim."""
-    name = name_of(claim._want.key)
+    name = name_of(claim._request.key)
     return sum(node.execute_command("PUBSUB", "NUMSUB", name)[1] for node in _nodes(url).values()) > 0
 
 

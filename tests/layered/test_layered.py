@@ -143,7 +143,7 @@ def test_a_slow_writer_cannot_bring_back_what_was_expired(layers: Layers) -> Non
     """It read the truth before the operator changed it, and its write to the fast store arrives last."""
     layers.do("k")
     near, truth = layers.near, layers.truth("k")
-    want = layers.boundary.claim("k", payload="p")._want
+    want = layers.boundary.claim("k", payload="p")._request
     assert want is not None
     assert truth is not None
     looked = near.look(want)
