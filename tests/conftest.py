@@ -20,7 +20,7 @@ from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
 from tests.versions import OTHER_VERSIONS, variable_of
 
-pytest_plugins = ["pytester", "tests.proving.plugin"]
+pytest_plugins = ["pytester", "tests.proving.plugin", "tests.proving.thinning"]
 
 POSTGRESQL, MYSQL = "RETRYSAFE_TEST_POSTGRESQL", "RETRYSAFE_TEST_MYSQL"
 FOUND = pytest.StashKey[set[str]]()

@@ -78,6 +78,7 @@ def test_without_a_server_the_demo_says_so_and_calls_functions(tmp_path: Path, p
     assert json.loads(file.read_text())["form"] == "functions"
 
 
+@pytest.mark.thinned(0.5)
 @pytest.mark.parametrize("options", [[], ["--bank-without-keys", "--functions"]], ids=["keyed", "external"])
 @pytest.mark.parametrize("kind", ["psycopg", "pymysql", "redis", "redis-cluster", "redis-sentinel", "dynamodb"])
 def test_on_every_store(tmp_path: Path, kind: str, options: list[str], request: pytest.FixtureRequest) -> None:

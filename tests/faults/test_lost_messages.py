@@ -179,6 +179,7 @@ def test_whatever_befalls_a_message_the_effect_happens_once(
     _walk(bench, _points(bench, chance, _named(ways)), proof)
 
 
+@pytest.mark.thinned(0.4)
 @each_cell
 def test_two_faults_in_one_operation(bench: Bench, chance: Random, proof: Record) -> None:
     _walk(bench, _pairs(bench, chance), proof)

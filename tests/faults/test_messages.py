@@ -128,6 +128,7 @@ def test_a_server_that_falls_silent_does_not_hang_a_claim(
     caller = threading.Thread(target=work, daemon=True)
     caller.start()
     until(lambda: outcomes[-1:] == ["ended"], PATIENCE)
+    proxy.refuse()  # for the teardown, which a silent server would keep waiting
     unavailable = ["unavailable", "ended"]
     if step == "claim":
         assert outcomes == unavailable

@@ -19,9 +19,13 @@ from tests.http.contract.cells import Cell, cells, checked
 from tests.http.contract.elsewhere import FAMILIES, GRPC, UNSEEN, ByTests
 from tests.http.contract.integrations import INTEGRATIONS
 from tests.http.contract.results import PASSED, RESULTS, TESTED, WITHOUT, committed, document, entry, entry_of_grpc
+from tests.proving.effort import chance_of, effort
+from tests.proving.thinning import axes_of, sample
 
 HERE = Path(__file__).parent
 THERE = [cell for cell in cells() if cell.cannot_be is None]
+PATIENT = sample({cell: axes_of({"cell": cell}) for cell in THERE if cell.mode == "leased"}, 0.3, (), chance_of("R19"))
+"""Where `make test` waits for longer than a lease: with every integration and every store, but not in all cells."""
 
 
 @pytest.fixture
@@ -35,13 +39,14 @@ def _told_errors_stay_silent() -> Iterator[None]:
         logger.disabled = False
 
 
+@pytest.mark.prove
 @pytest.mark.usefixtures("_told_errors_stay_silent")
 @pytest.mark.parametrize("cell", THERE, ids=lambda cell: cell.id)
 def test_every_rule(cell: Cell, tmp_path: Path, subtests: pytest.Subtests) -> None:
     if cell.store in ("postgresql", "redis"):
         require(cell.store)
     known = committed()["cells"][cell.id]
-    for result in checked(cell, tmp_path).results:
+    for result in checked(cell, tmp_path, patient=effort(cell in PATIENT, True)).results:
         with subtests.test(f"{cell.id}-{result.rule}"):
             assert result.verdict is not Verdict.FAILED, str(result)
             assert entry(cell, result) == known[result.rule], f"python -m tests.http.contract writes {RESULTS.name}"

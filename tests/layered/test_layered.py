@@ -13,6 +13,7 @@ from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.procedures import NotWon
 from retrysafe.protocol.records import EffectiveState
 from tests.layered.conftest import Entry, Fast, Layers
+from tests.proving.effort import effort
 
 
 def test_a_replay_comes_from_the_fast_store_once_it_is_kept_there(layers: Layers) -> None:
@@ -298,7 +299,8 @@ class Model:
         return int(seconds * 1000 + micros // 1000)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.prove
+@pytest.mark.parametrize("seed", range(effort(4, 12)))
 def test_a_random_history_shows_only_what_the_truth_allows(layers: Layers, seed: int) -> None:
     model = Model(layers, random.Random(seed))
     for _ in range(150):

@@ -74,7 +74,7 @@ async def test_an_event_that_its_publisher_repeats_is_applied_once(queue: str, m
     consumer = RabbitMQConsumer(url, queue)
     handled = 0
     while handled < 2:
-        handled += sum((await Subscription(consumer, charge).arun_once(wait=5)).values())
+        handled += sum((await Subscription(consumer, charge).arun_once(wait=0.2)).values())
     await consumer.aclose()
     await inbox.boundary.aclose()
     assert seen == [("/other", "ev-1", "placed", "K", {"a": "ä"})]

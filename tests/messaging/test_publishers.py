@@ -174,12 +174,15 @@ async def test_a_broker_that_is_not_there_has_nothing(bench: Bench) -> None:
 async def test_a_redis_that_is_not_there_says_nothing_about_a_message() -> None:
     import redis
     import redis.asyncio
+    from redis.asyncio.retry import Retry as AsyncRetry
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
 
     from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 
     for publisher in (
-        RedisStreamsPublisher(redis.Redis(port=1)),
-        AsyncRedisStreamsPublisher(redis.asyncio.Redis(port=1)),
+        RedisStreamsPublisher(redis.Redis(port=1, retry=Retry(NoBackoff(), 1))),
+        AsyncRedisStreamsPublisher(redis.asyncio.Redis(port=1, retry=AsyncRetry(NoBackoff(), 1))),
     ):
         bench = Bench(publisher, "orders", _nothing)
         published = await bench.publish(bench.envelope(1), bench.envelope(2))

@@ -410,3 +410,21 @@ HARNESSES = and_on_other_versions(
     },
 )
 """Name → the service it needs, and how it is made in a directory of its own."""
+DRIVERS = (
+    "memory",
+    "memory async",
+    "sqlite3",
+    "sqlite3 async",
+    "psycopg",
+    "psycopg async",
+    "asyncpg",
+    "PyMySQL",
+    "PyMySQL, as MySQL reads it",
+    "asyncmy",
+    "redis",
+    "redis async",
+    "boto3",
+    "aiobotocore",
+)
+"""The harnesses of the drivers of our own, on the usual versions. The others put the same requests to the same stores
+through a user's engine or client, in another topology, or to another version of the server."""

@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
 from retrysafe.testing.suite import test_conformance as test_conformance
+from tests.stores.harnesses import DRIVERS
+
+pytestmark = pytest.mark.thinned(0.4, whole=DRIVERS)

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from retrysafe.testing.suite import (
-    test_random_histories_agree_with_the_table as test_random_histories_agree_with_the_table,
-)
+import pytest
+
+from retrysafe.testing import state_machine
+from tests.proving.effort import effort
+from tests.stores.harnesses import DRIVERS, AnyHarness
+
+
+@pytest.mark.prove
+@pytest.mark.filterwarnings("ignore:The .* method is good for exploring strategies")
+def test_random_histories_agree_with_the_table(harness: AnyHarness, request: pytest.FixtureRequest) -> None:
+    """As the published suite does; fewer of them in `make test` through what is not a driver of our own."""
+    name = request.node.callspec.params["harness"]
+    state_machine.check(harness, examples=25 if name in DRIVERS else effort(8, 25))

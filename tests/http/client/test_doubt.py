@@ -272,7 +272,7 @@ def test_c05_what_is_longer_than_the_limit_is_the_callers_to_read(make: Make, se
             server.go_on.set()
 
     server.will(endless)
-    got = make(response_limit=15, observers=[goes_on], max_attempts=1, timeout=3).post(server.url)
+    got = make(response_limit=15, observers=[goes_on], max_attempts=1, timeout=30).post(server.url)
     assert got[:2] == (201, b"01234567890123456789abcde")
 
 
