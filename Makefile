@@ -4,9 +4,6 @@ SERVERS ?=
 # One more than there are cores, since tests wait for services.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-# Compiled files are kept: every worker and every child process of a test would compile all it imports again.
-unexport PYTHONDONTWRITEBYTECODE
-
 VENV := .venv
 BIN := $(VENV)/bin
 SERVICES := scripts/services
