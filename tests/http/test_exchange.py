@@ -9,7 +9,7 @@ import pytest
 
 from retrysafe import Boundary, current
 from retrysafe.http.bodies import Body
-from retrysafe.http.exchange import Capture, Exchange, Live, Unsettled
+from retrysafe.http.exchange import Chunks, Exchange, Live, Unsettled
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response
 from retrysafe.http.policy import Policy
@@ -60,10 +60,10 @@ def exchange(boundary: Boundary, **options: Any) -> Exchange:
     return Exchange(guard, REQUEST, "k", Body(REQUEST, guard.policy), None)
 
 
-def serve(boundary: Boundary, source: Source, headers: Headers = (), **options: Any) -> Capture:
+def serve(boundary: Boundary, source: Source, headers: Headers = (), **options: Any) -> Chunks:
     live = exchange(boundary, **options).serve(lambda: Live(200, headers, source))
     assert isinstance(live, Live)
-    assert isinstance(live.chunks, Capture)
+    assert isinstance(live.chunks, Chunks)
     return live.chunks
 
 
@@ -240,7 +240,7 @@ def test_r20_a_lease_that_is_lost_when_bytes_have_left_breaks_the_response_off(l
     source = Source(b"a", b"b", b"c")
     live = asked.serve(lambda: Live(200, LENGTH, source))
     assert isinstance(live, Live)
-    assert isinstance(live.chunks, Capture)
+    assert isinstance(live.chunks, Chunks)
     lose(leased, asked)
     got = []
     with pytest.raises(Unsettled):

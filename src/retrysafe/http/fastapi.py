@@ -22,13 +22,13 @@ from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi, starlette
-from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, is_scoped_around, request_of
+from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, refuse_shared, request_of
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import Principal
-from retrysafe.http.security import refuse_without_principal, secured
+from retrysafe.http.security import secured
 
 __all__ = ["Idempotency", "IdempotencyMiddleware", "check_preconditions", "policy"]
 
@@ -159,8 +159,7 @@ class _Route(APIRoute):
                 f"@policy stands above the decorator that makes a route of {self.endpoint!r}, which has not seen it: "
                 "put it beneath, directly on the function."
             )
-        if self._guard.need(request_of(scope)) != "off":
-            refuse_without_principal(self._guard, self._secured(scope), around=is_scoped_around(scope))
+        refuse_shared(self._guard, scope, self._secured(scope))
         await guarded(self._guard, super().handle, scope, receive, send, None)
 
     def _secured(self, scope: Scope) -> str | None:

@@ -22,13 +22,13 @@ from starlette.routing import Match, Router, request_response
 
 from retrysafe.boundary import Boundary
 from retrysafe.http import asgi
-from retrysafe.http.asgi import App, Receive, Scope, Send, Whose, guarded, is_scoped_around, leave_to_inner, request_of
+from retrysafe.http.asgi import App, Receive, Scope, Send, Whose, guarded, leave_to_inner, refuse_shared, request_of
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import UNSAFE, Options, policy_of
 from retrysafe.http.principals import Principal, afind
-from retrysafe.http.security import refuse_without_principal, secured, secured_stack
+from retrysafe.http.security import secured, secured_stack
 
 __all__ = ["IdempotencyMiddleware", "check_preconditions", "idempotent", "policy", "user"]
 
@@ -85,8 +85,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             return None
         endpoint = _handler(found[-1][1], method) if found else None
         guard = self._declared_guard(endpoint)
-        if guard.need(request_of(scope)) != "off":
-            refuse_without_principal(guard, self._security(found, endpoint), around=is_scoped_around(scope))
+        refuse_shared(guard, scope, self._security(found, endpoint))
         return guard
 
     def _security(self, found: list[tuple[object, object]], endpoint: object) -> str | None:
@@ -203,7 +202,7 @@ class _Guarded(asgi.IdempotencyMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"].upper() in self.guard.policy.methods:
-            refuse_without_principal(self.guard, secured(self), around=is_scoped_around(scope))
+            refuse_shared(self.guard, scope, secured(self))
         await super().__call__(scope, receive, send)
 
     async def whose(self, scope: Scope) -> object:
