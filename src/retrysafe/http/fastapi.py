@@ -196,6 +196,15 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
         for context in iter_route_contexts(list(routes)):
             yield context, context.original_route if isinstance(context.original_route, _Route) else context
 
+    def lists_in(self, routes: Iterable[Any]) -> list[list[Any]]:
+        """The lists of the routers that are included."""
+        found: list[list[Any]] = []
+        for route in routes:
+            included = getattr(getattr(route, "original_router", None), "routes", None)
+            if included is not None:
+                found += [included, *self.lists_in(included)]
+        return found
+
     def guarded_by_itself(self, route: object, endpoint: object) -> frozenset[str]:
         """The methods by which a route is guarded on its own."""
         return route.guarded if isinstance(route, _Route) else super().guarded_by_itself(route, endpoint)
