@@ -284,7 +284,8 @@ class Exchange:
                 raise
         finally:
             nested.AROUND.set(outer)
-            self._let_hear()
+            if not self._is_audible:
+                self._let_hear()
 
     async def begin_for(self, principal: object) -> None:
         """Claim the key for a principal that was found by the application itself, unless it has been tried.
@@ -447,8 +448,7 @@ class Exchange:
     async def _settle(self, claim: Claim) -> None:
         """Record the response before the client can see the end of it."""
         capture = self._capture
-        if self.guard.restarts(capture.status, self.error):
-            assert self.error is not None
+        if self.error is not None and self.guard.restarts(capture.status, self.error):
             await self._fail(self.error)
             if self._instead is not None:
                 raise Preempted

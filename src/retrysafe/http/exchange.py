@@ -373,8 +373,9 @@ class Chunks:
             raise
 
     def _settle(self) -> None:
-        if self._guard.restarts(self._live.status, self._live.error):
-            self._end(self._live.error)
+        error = self._live.error
+        if error is not None and self._guard.restarts(self._live.status, error):
+            self._end(error)
             return
         self._guard.judge(self._claim, self._capture.finish(), self._exchange.request)
         self._end(None)

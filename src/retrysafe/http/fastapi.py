@@ -24,9 +24,8 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi, starlette
 from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, refuse_shared, request_of
 from retrysafe.http.conditional import Version, evaluate
-from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import Options
+from retrysafe.http.policy import Options, declared_by, policy
 from retrysafe.http.principals import Principal
 from retrysafe.http.security import secured
 
@@ -130,7 +129,7 @@ class _Route(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
         self._declared = declared_by(endpoint)
-        self._guard = guard_for(self.idempotency.guard, endpoint)
+        self._guard = self.idempotency.guard.of(endpoint)
         chosen = self._guard.policy
         methods = {method.upper() for method in kwargs.get("methods") or ("GET",)} & chosen.methods
         needs = {chosen.need(method, path) for method in methods} - {"off"}

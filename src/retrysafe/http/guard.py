@@ -20,7 +20,7 @@ from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreUnavail
 from retrysafe.http import keys, principals
 from retrysafe.http.bodies import Body, without_boundary
 from retrysafe.http.messages import Request, Response, ResponseCodec, kept, leads_to_login, replayed
-from retrysafe.http.policy import UNSAFE, Options, policy_of
+from retrysafe.http.policy import UNSAFE, Options, declared_by, policy_of
 from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render
 from retrysafe.http.routes import Need
 from retrysafe.protocol import canonical, fingerprint
@@ -79,6 +79,11 @@ class Guard:
         said: Options = {"methods": self.policy.methods | UNSAFE, **options}
         merged: Options = {**self.options, **said, "required": need == "required", "routes": routes}
         return Guard(self.boundary, merged, principals.SHARED if self.shared else self.principal, self.fields)
+
+    def of(self, handler: object) -> Guard:
+        """The guard of a handler: this one, or that with the handler's own policy."""
+        declared = declared_by(handler)
+        return self if declared is None else self.under(declared.need, declared.options)
 
     # ------------------------------------------------------------ before the body is read
 
@@ -143,16 +148,21 @@ class Guard:
 
     def _fingerprint(self, request: Request, body: Body) -> bytes:
         """Of what must be the same on a retry."""
-        lines = request.fields
-        fields = tuple([(name, without_boundary(b"\n".join(lines[name]))) for name in self.fields if name in lines])
-        length = len(request.path) + len(request.query) + sum([len(value) for _, value in fields])
-        head = (_known_head if length <= _LONGEST_KNOWN else _head)(request.method, request.path, request.query, fields)
-        meant = self._canonical(request, body) or body.digest()
+        lines, fields = request.fields, []
+        length = len(request.path) + len(request.query)
+        for name in self.fields:
+            if name in lines:
+                value = without_boundary(b"\n".join(lines[name]))
+                fields.append((name, value))
+                length += len(value)
+        known = _known_head if length <= _LONGEST_KNOWN else _head
+        head = known(request.method, request.path, request.query, tuple(fields))
+        meant = (self._canonical(request, body) if self.policy.canonical_json else None) or body.digest()
         return b"%b%b%b" % (_BODY, hashlib.sha256(meant).digest(), head)
 
     def _canonical(self, request: Request, body: Body) -> bytes | None:
-        """The canonical form of a JSON body, where that is compared, and it is not encoded and held in memory."""
-        if not self.policy.canonical_json or request.lines(b"content-encoding") or not _is_json(request):
+        """The canonical form of a JSON body, if it is not encoded and held in memory."""
+        if request.lines(b"content-encoding") or not _is_json(request):
             return None
         whole = body.whole
         try:
@@ -212,9 +222,9 @@ class Guard:
             logger().warning("A request was refused as %s: %s", found.code, error)
         return found
 
-    def restarts(self, status: int, error: Exception | None) -> bool:
+    def restarts(self, status: int, error: Exception) -> bool:
         """Whether a response tells of an error after which the database wants the whole transaction again."""
-        return error is not None and status >= 500 and self.entry.restarts(error)
+        return status >= 500 and self.entry.restarts(error)
 
     def lost(self, error: BaseException | None) -> Refusal | None:
         """What is answered when the handler has found, by ``ensure_held()``, that another attempt has its key."""

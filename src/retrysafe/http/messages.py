@@ -172,9 +172,9 @@ def kept(response: Response, allowed: frozenset[bytes] | None, secrets: frozense
     an allow-list what is not on it.
     """
     dropped = _dropped(secrets)
-    connection = [value for name, value in response.headers if name == b"connection"]
-    if connection:
-        dropped |= {token.strip().lower() for value in connection for token in value.split(b",")}
+    if b"connection" in dict(response.headers):
+        named = [value.split(b",") for name, value in response.headers if name == b"connection"]
+        dropped |= {token.strip().lower() for tokens in named for token in tokens}
     headers = [line for line in response.headers if line[0] not in dropped and (allowed is None or line[0] in allowed)]
     return Response(response.status, tuple(headers), response.body)
 

@@ -24,9 +24,8 @@ from retrysafe.boundary import Boundary
 from retrysafe.http import asgi
 from retrysafe.http.asgi import App, Receive, Scope, Send, guarded, leave_to_inner, refuse_shared, request_of
 from retrysafe.http.conditional import Version, evaluate
-from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import NEVER_GUARDED, UNSAFE, Options, policy_of
+from retrysafe.http.policy import NEVER_GUARDED, UNSAFE, Options, declared_by, policy, policy_of
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.security import secured, secured_stack
 
@@ -143,7 +142,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             return self.guard
         guard = self._declared.get(endpoint)
         if guard is None:
-            guard = self._declared[endpoint] = guard_for(self.guard, endpoint)
+            guard = self._declared[endpoint] = self.guard.of(endpoint)
         return guard
 
     def secured(self, route: object, endpoint: object) -> str | None:
@@ -291,7 +290,7 @@ def idempotent(
     def decorate(handler: Callable[..., Any]) -> App:
         app: Any = request_response(_called(handler) if inspect.isclass(handler) else handler)
         made = _Guarded(app, boundary, principal=principal, **merged)
-        made.guard = guard_for(made.guard, handler)
+        made.guard = made.guard.of(handler)
         return functools.update_wrapper(made, handler, updated=())
 
     return decorate
