@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retrysafe import Boundary, current
 from retrysafe.http.bodies import Body
-from retrysafe.http.exchange import Capture, Exchange, Live, Unsettled
+from retrysafe.http.exchange import Capture, Chunks, Exchange, Live, Unsettled
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response
 from retrysafe.http.policy import Policy
+from retrysafe.http.problems import Refusal
 
 REQUEST = Request("POST", b"/pay", b"", ())
 LENGTH = ((b"content-length", b"3"),)
@@ -60,10 +64,10 @@ def exchange(boundary: Boundary, **options: Any) -> Exchange:
     return Exchange(guard, REQUEST, "k", Body(REQUEST, guard.policy), None)
 
 
-def serve(boundary: Boundary, source: Source, headers: Headers = (), **options: Any) -> Capture:
+def serve(boundary: Boundary, source: Source, headers: Headers = (), **options: Any) -> Chunks:
     live = exchange(boundary, **options).serve(lambda: Live(200, headers, source))
     assert isinstance(live, Live)
-    assert isinstance(live.chunks, Capture)
+    assert isinstance(live.chunks, Chunks)
     return live.chunks
 
 
@@ -240,7 +244,7 @@ def test_r20_a_lease_that_is_lost_when_bytes_have_left_breaks_the_response_off(l
     source = Source(b"a", b"b", b"c")
     live = asked.serve(lambda: Live(200, LENGTH, source))
     assert isinstance(live, Live)
-    assert isinstance(live.chunks, Capture)
+    assert isinstance(live.chunks, Chunks)
     lose(leased, asked)
     got = []
     with pytest.raises(Unsettled):
@@ -263,3 +267,68 @@ def test_r12_the_body_is_a_file_as_often_as_it_is_opened(memory: int) -> None:
     second.close()
     assert body.open().read() == b"one\ntwo\nthree"
     body.close()
+
+
+class Sent(NamedTuple):
+    """What a client has of a response: the chunks before its end is recorded, and those after."""
+
+    before: list[bytes]
+    after: list[bytes]
+
+
+def told(capture: Capture, headers: Headers, chunks: list[bytes]) -> Sent:
+    """Tell a capture of a whole response."""
+    before: list[bytes] = []
+    capture.begin(200, headers)
+    for chunk in chunks:
+        capture.add(chunk)
+        if capture.may_begin:
+            before += capture.leaving()
+    return Sent(before, capture.rest())
+
+
+@given(st.lists(st.binary(max_size=4), max_size=8), st.sampled_from([(), LENGTH, EVENTS]), st.integers(0, 12))
+def test_r8_no_client_has_a_whole_response_before_it_is_recorded(
+    chunks: list[bytes], headers: Headers, limit: int
+) -> None:
+    capture = Capture(Guard(_boundary(), {"response_limit": limit}))
+    sent = told(capture, headers, chunks)
+    whole, sent_by_it = b"".join(chunks), [chunk for chunk in chunks if chunk]
+    assert sent.before + sent.after == sent_by_it, "in their order, and none is lost"
+    assert capture.live == (headers == EVENTS or len(whole) > limit)
+    assert capture.finish().body == (None if capture.live else whole)
+    if headers == LENGTH or not capture.live:
+        assert len(sent.after) >= min(1, len(sent_by_it)), "the last bytes are what completes it"
+    else:
+        assert not sent.after, "an unbounded response goes out as it comes"
+
+
+@pytest.mark.parametrize("limit", [2, 100])
+def test_where_all_is_held_nothing_leaves_and_nothing_is_live(limit: int) -> None:
+    capture = Capture(Guard(_boundary(), {"on_large": "error", "response_limit": limit}))
+    capture.begin(200, ())
+    capture.add(b"a")
+    capture.add(b"b")
+    assert not capture.may_begin
+    assert capture.leaving() == []
+    if limit == 2:
+        with pytest.raises(Refusal):
+            capture.add(b"c")
+    else:
+        assert capture.rest() == [b"a", b"b"]
+    with pytest.raises(Refusal):
+        Capture(Guard(_boundary(), {"on_large": "error"})).begin(200, EVENTS)
+
+
+def test_what_the_application_changes_later_changes_no_record() -> None:
+    capture, chunk = Capture(Guard(_boundary(), {})), bytearray(b"abc")
+    capture.begin(200, ())
+    capture.add(chunk)
+    chunk[:] = b"xyz"
+    assert capture.finish().body == b"abc"
+    assert capture.rest() == [b"abc"]
+
+
+@cache
+def _boundary() -> Boundary:
+    return Boundary("captured", store="memory://")

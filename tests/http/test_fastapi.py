@@ -640,3 +640,19 @@ async def test_the_session_needs_a_key_and_a_transaction(database: Database, pla
     if not place.transactional:
         with pytest.raises(ConfigurationError, match="no transaction"):
             await post(app, path="/goods")
+
+
+async def test_k6_a_route_that_an_included_router_gets_later_is_seen(place: Place) -> None:
+    async def plain() -> str:
+        return "done"
+
+    included, inner = APIRouter(prefix="/in"), APIRouter(prefix="/ner")
+    app = FastAPI()
+    included.include_router(inner)
+    app.include_router(included)
+    app.post("/plain")(plain)
+    app.add_middleware(IdempotencyMiddleware, boundary=place.boundary())
+    assert (await post(app, None, path="/plain")).status == 200
+    for router, path in ((inner, "/in/ner/late"), (included, "/in/late"), (app, "/late")):
+        router.post("/late")(policy("required")(plain))  # type: ignore[attr-defined]
+        assert (await post(app, None, path=path)).code == "key-missing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,10 +15,11 @@ import pytest
 from retrysafe import Boundary, KeyReused
 from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Request, Response
+from retrysafe.http.messages import Request, Response, ResponseCodec
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import scoped
 from retrysafe.http.problems import Refusal
+from retrysafe.protocol.fingerprint import of_parts
 from retrysafe.protocol.keys import LONGEST
 from tests.http.observing import Recorder
 
@@ -133,6 +135,23 @@ def test_f1_each_part_counts_and_a_mismatch_names_it(boundary: Boundary, part: s
 
 
 @pytest.mark.fault(68)
+@pytest.mark.parametrize("path", [b"/pay", b"/" + b"long" * 1000])
+def test_f1_a_fingerprint_is_that_of_all_parts_as_earlier_releases_wrote_it(boundary: Boundary, path: bytes) -> None:
+    guard, content = Guard(boundary, {}), b"{}"
+    asked = request("POST", path, b"a=1", content_type=b"text/plain", if_match=b'"v1"', accept=b"*/*")
+    parts = {"method": b"POST", "path": path, "query": b"a=1", "content-type": b"text/plain", "if-match": b'"v1"'}
+    whole = of_parts({**parts, "body": sha256(content).digest()})
+    for _ in range(2):  # the second one knows the head
+        body = Body(asked, guard.policy)
+        body.add(content)
+        with guard.claim(asked, f"k{len(path)}", body, None) as claim:
+            if not claim.replayed:
+                guard.judge(claim, Response(200, (), b"done"))
+    codec = ResponseCodec()
+    with boundary.entrypoint.open(f"k{len(path)}", operation="http", fingerprint=whole, codec=codec) as same:
+        assert same.replayed
+
+
 def test_f1_the_body_counts_byte_by_byte(boundary: Boundary) -> None:
     guard = Guard(boundary, {})
     asked = request(content_type=b"application/json")

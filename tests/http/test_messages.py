@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retrysafe.errors import ResultNotEncodable
-from retrysafe.http.messages import Response, is_endless, kept, replayed
-from retrysafe.http.snapshots import MEDIA_TYPE, VERSION, ResponseCodec
+from retrysafe.http.messages import MEDIA_TYPE, VERSION, Headers, Response, ResponseCodec, is_endless, kept, replayed
 from retrysafe.protocol.records import StoredResult
 
 NONE: frozenset[bytes] = frozenset()
@@ -122,3 +123,31 @@ def test_r2_what_is_stored_is_read_back_byte_by_byte(body: bytes | None) -> None
 def test_what_cannot_be_read_is_an_error_and_not_an_answer(stored: StoredResult) -> None:
     with pytest.raises(ResultNotEncodable):
         ResponseCodec().decode(stored, None)
+
+
+FIRST = b'{"status":201,"headers":[["location","/orders/1"],["x","caf\xc3\xa9"]],"omitted":%b}\nbo\ndy'
+
+
+@pytest.mark.parametrize("omitted", [False, True])
+def test_what_releases_up_to_0_1_have_stored_is_read(omitted: bool) -> None:
+    stored = StoredResult(FIRST % (b"true" if omitted else b"false"), MEDIA_TYPE, 1)
+    headers = ((b"location", b"/orders/1"), (b"x", b"caf\xe9"))
+    assert ResponseCodec().decode(stored, None) == Response(201, headers, None if omitted else b"bo\ndy")
+
+
+@pytest.mark.parametrize("headers", [((b"x", b"a\nb"),), ((b"x\n", b""),), ((b"x", b"1"), (b"y", b"\n\n"))])
+def test_a_line_feed_in_a_field_moves_nothing_of_the_response(headers: Headers) -> None:
+    response = Response(200, headers, b"body")
+    assert ResponseCodec().decode(ResponseCodec().encode(response, None), None) == response
+
+
+@given(st.binary(max_size=20), st.integers(0, 60))
+def test_a_stored_response_that_is_damaged_is_an_error(noise: bytes, at: int) -> None:
+    whole = ResponseCodec().encode(Response(200, ((b"x", b"1"), (b"y", b"2")), b""), None)
+    cut = (whole.body or b"")[:at] + noise
+    if not cut.startswith(whole.body or b""):
+        try:
+            read = ResponseCodec().decode(whole._replace(body=cut), None)
+        except ResultNotEncodable:
+            return
+        assert ResponseCodec().encode(read, None).body != whole.body

@@ -240,6 +240,89 @@ async def test_a_handlers_policy_counts_wherever_the_middleware_stands(place: Pl
     assert [(await post(app, path=f"/m{path}")).body for _ in range(2)] == [b"done", b"done"]
 
 
+async def refuses(app: Any, path: str) -> bool:
+    return (await post(app, None, path=path)).status == 400
+
+
+async def test_k6_routes_are_matched_by_the_middleware_only_where_something_is_said_of_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matched: list[str] = []
+    matches = Route.matches
+
+    def noted(self: Route, scope: Any) -> Any:
+        matched.append(self.path)
+        return matches(self, scope)
+
+    noted.__module__ = matches.__module__
+    monkeypatch.setattr(Route, "matches", noted)
+    routes: list[Any] = [Route(f"/{name}", Runs().plain, methods=["POST"]) for name in "abc"]
+    app = Starlette(routes=routes, middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())])
+    await bodies(app, "/c", times=1)
+    assert matched == ["/a", "/b", "/c"]
+    app.router.routes.append(Route("/strict", strict, methods=["POST"]))
+    matched.clear()
+    await bodies(app, "/c", "other", times=1)
+    assert matched == ["/strict", "/a", "/b", "/c"]
+
+
+@pytest.mark.parametrize("where", ["application", "mount", "mounted", "empty"])
+async def test_k6_a_route_that_comes_later_is_seen(place: Place, where: str) -> None:
+    inner = Starlette(routes=[Route("/inner", Runs().plain, methods=["POST"])])
+    mount = Mount("/m", routes=[Route("/inner", Runs().plain, methods=["POST"])])
+    empty = Mount("/empty", app=Router())
+    app = Starlette(
+        routes=[Route("/plain", Runs().plain, methods=["POST"]), mount, Mount("/app", app=inner), empty],
+        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())],
+    )
+    assert await bodies(app, "/plain") == [b"1", b"1"]
+    late = Route("/late", strict, methods=["POST"])
+    routes, path = {
+        "application": (app.router.routes, "/late"),
+        "mount": (mount.routes, "/m/late"),
+        "mounted": (inner.router.routes, "/app/late"),
+        "empty": (empty.routes, "/empty/late"),
+    }[where]
+    routes.append(late)
+    assert await refuses(app, path)
+    routes[-1] = Route("/late", Runs().plain, methods=["POST"])
+    assert not await refuses(app, path)
+
+
+async def test_k6_a_guard_that_a_mounted_application_gets_later_is_seen(place: Place) -> None:
+    inner = Starlette(routes=[Route("/inner", Runs().plain, methods=["POST"])])
+    app = Starlette(
+        routes=[Route("/plain", Runs().plain, methods=["POST"]), Mount("/app", app=inner)],
+        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())],
+    )
+    assert await bodies(app, "/plain") == [b"1", b"1"]
+    inner.add_middleware(IdempotencyMiddleware, boundary=place.boundary(), required=True)
+    assert await refuses(app, "/app/inner")
+
+
+async def test_k6_a_route_before_another_one_hides_what_is_said_of_that(place: Place) -> None:
+    app = Starlette(
+        routes=[Route("/{any}", Runs().plain, methods=["POST"]), Route("/strict", strict, methods=["POST"])],
+        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())],
+    )
+    assert not await refuses(app, "/strict")
+    app.router.routes.reverse()
+    assert await refuses(app, "/strict")
+
+
+async def test_k6_a_route_of_another_kind_is_asked_where_it_leads(place: Place) -> None:
+    class Own(Route):
+        def matches(self, scope: Any) -> Any:
+            match, child = super().matches(scope)
+            return match, {**child, "endpoint": strict}
+
+    app = Starlette(
+        routes=[Own("/own", Runs().plain, methods=["POST"])],
+        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())],
+    )
+    assert await refuses(app, "/own")
+
+
 async def test_r26_r27_the_order_of_middleware_and_what_browsers_see(place: Place) -> None:
     cors = Middleware(
         CORSMiddleware,

@@ -6,7 +6,7 @@ Where it stands among others: CORS, compression, rate limits and authentication 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from functools import cached_property, partial
 from typing import Any, NoReturn, Unpack
 from urllib.parse import quote
@@ -17,8 +17,9 @@ from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.commit_guard import Phase, Watch, watch
+from retrysafe.http.exchange import Capture
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Request, Response, is_endless, lower
+from retrysafe.http.messages import Request, Response
 from retrysafe.http.nested import OUTER
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import Principal, afind
@@ -75,8 +76,8 @@ class IdempotencyMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if self.stacked is not None and self.guard.need(request_of(scope)) != "off":
-            refuse_without_principal(self.guard, self.stacked, around=is_scoped_around(scope))
+        if self.stacked is not None:
+            refuse_shared(self.guard, scope, self.stacked)
         await guarded(self.guard, self.app, scope, receive, send, self.whose)
 
     async def whose(self, scope: Scope) -> object:
@@ -101,8 +102,12 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
     Without ``whose`` the key is not claimed yet: ``scope[HELD].begin_for(principal)`` does so from the inside, as soon
     as it is known whose request it is; an application that never gets there has answered by itself.
     """
+    if scope["method"].upper() not in guard.methods:
+        await app(scope, receive, send)
+        return
     request = request_of(scope)
-    if nested.is_inside(guard, request, scope.get(HELD)):
+    held = scope.get(HELD)
+    if (held is not None or nested.AROUND.get() is not None) and nested.is_inside(guard, request, held):
         await app(scope, receive, send)
         return
     body: Body | None = None
@@ -112,7 +117,9 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
             if key is None:
                 await app(scope, receive, send)
                 return
-            found = None if whose is None else guard.scope(await whose(scope), await _around(scope))
+            found = None
+            if whose is not None and (guard.principal is not None or OUTER in scope):
+                found = guard.scope(await whose(scope), await _around(scope))
             body = Body(request, guard.policy)
             if not await read_body(body, receive):
                 return
@@ -124,6 +131,16 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
     finally:
         if body is not None:
             body.close()
+
+
+def refuse_shared(guard: Guard, scope: Scope, security: str | None) -> None:
+    """Raise `ConfigurationError` for a guarded request to what authenticates (``security``) if keys are not kept apart.
+
+    A guard around that has a principal keeps them apart, whatever is found here.
+    """
+    if security is None or guard.principal is not None or guard.shared or guard.need(request_of(scope)) == "off":
+        return
+    refuse_without_principal(guard, security, around=is_scoped_around(scope))
 
 
 def is_scoped_around(scope: Scope) -> bool:
@@ -140,13 +157,15 @@ async def _around(scope: Scope) -> list[object]:
 def request_of(scope: Scope) -> Request:
     """The head of an ASGI request."""
     path = scope.get("raw_path") or quote(scope["path"], safe="/:@!$&'()*+,;=~").encode()
-    query, headers = scope.get("query_string", b""), lower(scope["headers"])
-    return Request(scope["method"], path.partition(b"?")[0], query, headers, _routed(scope))
+    if b"?" in path:
+        path = path.partition(b"?")[0]
+    routed = _routed(scope) if scope.get("root_path") else (scope["path"],)
+    return Request(scope["method"], path, scope.get("query_string", b""), scope["headers"], routed)
 
 
 def _routed(scope: Scope) -> tuple[str, ...]:
     """The path as it is routed: whole, and inside of what serves it under a prefix (``root_path``, a mount)."""
-    path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+    path, root = scope["path"], scope["root_path"].rstrip("/")
     return (path, path[len(root) :]) if root and path.startswith(f"{root}/") else (path,)
 
 
@@ -176,7 +195,10 @@ class Preempted(Exception):
 
 
 class Exchange:
-    """One guarded request: claimed, answered by the application, recorded, and only then seen by the client."""
+    """One guarded request: claimed, answered by the application, recorded, and only then seen by the client.
+
+    `retrysafe.http.exchange.Capture` says what of the response may leave when.
+    """
 
     def __init__(self, guard: Guard, request: Request, key: str, body: Body, receive: Receive, send: Send) -> None:
         self.guard = guard
@@ -199,17 +221,14 @@ class Exchange:
         self.tried: Claim | None = None
         """The claim, also where the store did not answer and it was passed over."""
         self._watch: Watch | None = None
-        self._unread: Iterator[bytes] | None = self._body.chunks()
-        self._given = 0
-        self._status = 0
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._captured: bytearray | None = bytearray()
-        self._held: list[Message] = []
-        self._sent = False
-        self._endless = False
-        self._settled = False
-        self._complete = False
-        self._audible = asyncio.Event()
+        self._given: int | None = 0
+        """Bytes of the body that the application has received; None when it has all."""
+        self._capture = Capture(self.guard)
+        self._sent = self._settled = self._complete = False
+        self._is_audible = False
+        """Whether the application may hear that the client has left."""
+        self._waiting: asyncio.Event | None = None
+        """Set when it may; made by who waits for that."""
         self._instead: Response | Refusal | RetryTransaction | None = None
 
     @property
@@ -225,7 +244,8 @@ class Exchange:
         self._scope = scope
         while True:
             inner = self._scope_of(scope)
-            await self._attempt(app, inner, whose, deferred=deferred)
+            if deferred or await self._begin(whose):
+                await self._run(app, inner)
             if not isinstance(self._instead, RetryTransaction) or self._sent or self.tried is None:
                 break
             pause = self.tried.restart_pause(restarts)
@@ -234,10 +254,11 @@ class Exchange:
             restarts += 1
             await asyncio.sleep(pause)
             self._reset()
-        for name, value in inner.items():  # what routers note down in it is read around us
-            if name != HELD:
-                scope.setdefault(name, value)
-        await self._answer_instead()
+        for name in inner:  # what routers note down in it is read around us
+            if name not in scope and name != HELD:
+                scope[name] = inner[name]
+        if self._instead is not None:
+            await self._answer(self._instead)
 
     def _scope_of(self, scope: Scope) -> Scope:
         inner = {**scope, HELD: self}
@@ -245,13 +266,12 @@ class Exchange:
             inner["extensions"] = {n: e for n, e in (inner["extensions"] or {}).items() if n not in _REMOVED}
         return inner
 
-    async def _attempt(self, app: App, scope: Scope, whose: str | None, *, deferred: bool) -> None:
+    async def _run(self, app: App, scope: Scope) -> None:
         """Run the application once; what is to be answered in its place, if anything, is kept in ``_instead``."""
+        outer = nested.AROUND.get()
+        nested.AROUND.set(self)
         try:
-            if not deferred:
-                await self.begin(whose)
-            with nested.around(self):
-                await app(scope, self.receive, self.send)
+            await app(scope, self.receive, self.send)
             if self._instead is None and self.claim is not None and not self._settled:
                 raise RuntimeError("The application ended without a complete response.")
         except BaseException as error:
@@ -263,36 +283,46 @@ class Exchange:
             if self._instead is None:
                 raise
         finally:
-            self._audible.set()
+            nested.AROUND.set(outer)
+            if not self._is_audible:
+                self._let_hear()
 
     async def begin_for(self, principal: object) -> None:
-        """`begin` for a principal that was found by the application itself; nothing more happens when it has begun."""
-        if self._instead is not None:  # an application that swallowed what ended it must not run the handler after all
-            raise Preempted
-        if self.tried is None:
+        """Claim the key for a principal that was found by the application itself, unless it has been tried.
+
+        Raises `Preempted` when something else is answered than what the handler would.
+        """
+        if self._instead is None and self.tried is None:
             try:
                 whose = self.guard.scope(principal, await _around(self._scope))
             except Refusal as refusal:
                 self._preempt(refusal)
-            await self.begin(whose)
+            await self._begin(whose)
+        if self._instead is not None:  # an application that swallowed what ended it must not run the handler after all
+            self._preempt(self._instead)
 
-    async def begin(self, whose: str | None) -> None:
-        """Claim the key; raises `Preempted` when something else is answered than what the handler would."""
+    async def _begin(self, whose: str | None) -> bool:
+        """Claim the key; False when something else is answered than what the handler would."""
+        guard = self.guard
         try:
-            claim = self.tried = self.guard.claim(self.request, self.key, self._body, whose)
-            await self.guard.entry.enter(claim)
+            claim = self.tried = guard.claim(self.request, self.key, self._body, whose)
+            await guard.entry.enter(claim)
         except (Refusal, RetryTransaction) as instead:
-            self._preempt(instead)
+            self._instead = instead
+            return False
         except RetrysafeError as error:
-            if self.guard.passes(error):
-                return
-            self._preempt(self.guard.refusal(error))
+            if guard.passes(error):
+                return True
+            self._instead = guard.refusal(error)
+            return False
         if claim.replayed:
-            await self.guard.entry.leave(claim, None)
-            self._preempt(self.guard.replay(claim))
+            await guard.entry.leave(claim, None)
+            self._instead = guard.replay(claim)
+            return False
         self.claim = claim
-        if self.guard.transactional:
-            self._watch = watch(claim, self.guard.entry.address)
+        if guard.transactional:
+            self._watch = watch(claim, guard.entry.address)
+        return True
 
     def _preempt(self, instead: Response | Refusal | RetryTransaction) -> NoReturn:
         self._instead = instead
@@ -321,21 +351,19 @@ class Exchange:
         try:
             await self.guard.entry.leave(claim, error)
         finally:
-            self._audible.set()
+            self._let_hear()
             if self._watch is not None:
                 self._watch.phase = Phase.OVER
 
-    async def _answer_instead(self) -> None:
+    async def _answer(self, instead: Response | Refusal | RetryTransaction) -> None:
         """Answer in place of the application; when its response has begun, only an abort can keep it from success."""
-        instead = self._instead
         if isinstance(instead, RetryTransaction):
             instead = self.guard.refusal(instead)
         if isinstance(instead, Refusal):
             if self._sent:
                 raise instead
             instead = self.guard.answer(instead)
-        if instead is not None:
-            await send_response(self._send, instead)
+        await send_response(self._send, instead)
 
     # ------------------------------------------------------------ what the application receives
 
@@ -345,21 +373,29 @@ class Exchange:
         The client's retry wants the response, so the handler comes to its end without the client. Only an event
         stream may have no end: then the application hears of it at once.
         """
-        if self._unread is not None:
-            chunk = next(self._unread, b"")
+        if self._given is not None:
+            chunk = self._body.chunk(self._given)
             self._given += len(chunk)
             more = self._given < self._body.length
             if not more:
-                self._unread = None
+                self._given = None
             return {"type": "http.request", "body": chunk, "more_body": more}
         if not self._disconnected:
             message = await self._receive()
             if message["type"] != _DISCONNECT:
                 return message
             self._disconnected = True
-        if self.claim is not None:
-            await self._audible.wait()
+        if self.claim is not None and not self._is_audible:
+            if self._waiting is None:
+                self._waiting = asyncio.Event()
+            await self._waiting.wait()
         return {"type": _DISCONNECT}
+
+    def _let_hear(self) -> None:
+        """From now on the application may hear that the client has left."""
+        self._is_audible = True
+        if self._waiting is not None:
+            self._waiting.set()
 
     # ------------------------------------------------------------ what the application sends
 
@@ -372,80 +408,52 @@ class Exchange:
             await self._forward(message)
         elif self._settled:
             raise RuntimeError(f"The application sent {kind} after the end of its response, or of its own work.")
-        elif kind == _START:
-            await self._start(message)
-        elif kind == _BODY:
-            await self._chunk(message)
+        elif kind in (_START, _BODY):
+            try:
+                self._take(kind, message)
+            except Refusal as refusal:
+                await self._give_up(refusal)
+            if kind == _BODY and not message.get("more_body", False):
+                await self._settle(self.claim)
+                await self._finish()
+            elif self._capture.may_begin:
+                await self._release()
         elif kind in _REMOVED:
             raise RuntimeError(f"{kind} was sent, which scope['extensions'] does not offer here.")
         else:  # interim responses and the like concern the connection, not the response
             await self._forward(message)
 
-    async def _start(self, message: Message) -> None:
-        if self._status:
+    def _take(self, kind: str, message: Message) -> None:
+        """Tell the capture of a message."""
+        capture = self._capture
+        if kind == _BODY:
+            if not capture.status:
+                raise RuntimeError("The application sent a body before the start of its response.")
+            capture.add(message.get("body", b""))
+            return
+        if capture.status:
             raise RuntimeError("The application began a second response.")
-        self._status = message["status"]
-        self._headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
-        self._held.append({"type": _START, "status": self._status, "headers": list(self._headers)})
-        self._endless = is_endless(self._headers)
-        if self._endless:
-            self._audible.set()
-            await self._overflow()
+        headers = tuple([(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())])
+        capture.begin(message["status"], headers)
+        if capture.endless:
+            self._let_hear()
 
-    async def _chunk(self, message: Message) -> None:
-        if not self._status:
-            raise RuntimeError("The application sent a body before the start of its response.")
-        body = message.get("body", b"")
-        captured = self._captured
-        if captured is not None:
-            captured += body
-            if len(captured) > self.guard.policy.response_limit:
-                await self._overflow()
-        if not message.get("more_body", False):
-            await self._settle()
-            try:
-                await self._release()
-                await self._forward(message)
-            finally:
-                self._complete = True
-        elif self._live:
-            await self._forward(message)
-        elif body:
-            if not self._holds_all and any(held.get("body") for held in self._held):
-                await self._release()
-            self._held.append(message)
-
-    @property
-    def _holds_all(self) -> bool:
-        return self.guard.transactional or self.guard.policy.on_large == "error"
-
-    @property
-    def _live(self) -> bool:
-        """Whether the response is not kept: it goes out as it comes."""
-        return self._captured is None
-
-    async def _overflow(self) -> None:
-        """The response will not be kept: it goes out live, but for its last message; or it must not go out at all."""
-        if self._holds_all:
-            await self._give_up(Refusal("response-unsupported"))
-        self._captured = None
-        await self._release()
-
-    async def _give_up(self, refusal: Refusal) -> None:
+    async def _give_up(self, refusal: Refusal) -> NoReturn:
         """End the claim as a failure, and the application with it."""
         error = Preempted(refusal.code)
         await self._fail(error)
         self._instead = self._instead or refusal
         raise error
 
-    async def _settle(self) -> None:
+    async def _settle(self, claim: Claim) -> None:
         """Record the response before the client can see the end of it."""
-        claim, error = self._required_claim(), self.error
-        if error is not None and self._status >= 500 and self.guard.entry.restarts(error):
-            await self._give_up_for(error)
+        capture = self._capture
+        if self.error is not None and self.guard.restarts(capture.status, self.error):
+            await self._fail(self.error)
+            if self._instead is not None:
+                raise Preempted
             return
-        body = None if self._captured is None else bytes(self._captured)
-        self.guard.judge(claim, Response(self._status, tuple(self._headers), body), self.request)
+        self.guard.judge(claim, capture.finish(), self.request)
         try:
             await self._leave(claim, None)
         except RetryTransaction as again:
@@ -453,16 +461,28 @@ class Exchange:
         except RetrysafeError as failure:
             self._preempt(self.guard.refusal(failure))
 
-    async def _give_up_for(self, error: Exception) -> None:
-        """The response tells of an error after which the whole transaction is to be run again."""
-        await self._fail(error)
-        if self._instead is not None:
-            raise Preempted
+    async def _finish(self) -> None:
+        """Send what is left of a response that is recorded."""
+        *chunks, last = self._capture.rest() or [b""]
+        try:
+            if not self._sent:
+                await self._begin_response()
+            for chunk in chunks:
+                await self._forward({"type": _BODY, "body": chunk, "more_body": True})
+            await self._forward({"type": _BODY, "body": last})
+        finally:
+            self._complete = True
 
     async def _release(self) -> None:
-        held, self._held = self._held, []
-        for message in held:
-            await self._forward(message)
+        """Send what may leave of a response that is not complete."""
+        if not self._sent:
+            await self._begin_response()
+        for chunk in self._capture.leaving():
+            await self._forward({"type": _BODY, "body": chunk, "more_body": True})
+
+    async def _begin_response(self) -> None:
+        capture = self._capture
+        await self._forward({"type": _START, "status": capture.status, "headers": list(capture.headers)})
 
     async def _forward(self, message: Message) -> None:
         """Send to the client; that it has gone must not keep the response from being recorded."""
@@ -472,10 +492,6 @@ class Exchange:
         try:
             await self._send(message)
         except _GONE:
-            if self._settled or self.claim is None or self._endless:
+            if self._settled or self.claim is None or self._capture.endless:
                 raise
             self._gone = True
-
-    def _required_claim(self) -> Claim:
-        assert self.claim is not None
-        return self.claim

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterator
 from tempfile import SpooledTemporaryFile
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from retrysafe.http.messages import Request, length_of
 from retrysafe.http.policy import Policy
@@ -17,18 +17,30 @@ CHUNK = 1 << 16
 _BOUNDARY = re.compile(rb'(?i)(;[ \t]*boundary=)("[^"]{1,70}"|[^\s;"]{1,70})')
 
 
+class Hash(Protocol):
+    """What hashes a body as it comes."""
+
+    def update(self, chunk: bytes, /) -> None:
+        """Take the next chunk."""
+
+    def digest(self) -> bytes:
+        """The hash so far."""
+        ...
+
+
 class Body:
     """The body of one request: add its chunks, then read them as often as the work is begun."""
 
     def __init__(self, request: Request, policy: Policy) -> None:
         self._limit = policy.body_limit
         self._memory = policy.body_memory
-        self._held = bytearray()
+        self._held: bytes | bytearray = b""
+        """The body in memory: most come in one chunk, which is not copied."""
         self._file: SpooledTemporaryFile[bytes] | None = None
         self.length = 0
         self._hash = hasher(request)
-        declared = request.lines(b"content-length")
-        if declared and (length_of(declared[0].decode("latin-1")) or 0) > self._limit:
+        declared = request.fields.get(b"content-length")
+        if declared is not None and (length_of(declared[0].decode("latin-1")) or 0) > self._limit:
             self._refuse()
 
     def add(self, chunk: bytes) -> None:
@@ -41,12 +53,16 @@ class Body:
             self._file = SpooledTemporaryFile()  # noqa: SIM115 - closed by close()
             self._file.rollover()
             self._file.write(self._held)
-            self._held.clear()
-        if self._file is None:
-            self._held += chunk
-        else:
+            self._held = b""
+        if self._file is not None:
             self._file.seek(0, io.SEEK_END)
             self._file.write(chunk)
+        elif self._held:
+            if isinstance(self._held, bytes):
+                self._held = bytearray(self._held)
+            self._held += chunk
+        else:
+            self._held = bytes(chunk)
 
     def _refuse(self) -> None:
         raise Refusal("request-too-large", f"Nothing was done. The limit is {self._limit} bytes.")
@@ -62,14 +78,17 @@ class Body:
 
     def chunks(self) -> Iterator[bytes]:
         """The body from its beginning; one empty chunk when it is empty."""
-        if self._file is None:
-            yield bytes(self._held)
-            return
         at = 0
-        while at < self.length:
-            chunk = self.part(at, CHUNK)
-            at += len(chunk)
+        while True:
+            chunk = self.chunk(at)
             yield chunk
+            at += len(chunk)
+            if at >= self.length:
+                return
+
+    def chunk(self, at: int) -> bytes:
+        """The chunk that begins at ``at``: all of a body in memory, when asked from its beginning."""
+        return bytes(self._held) if self._file is None else self.part(at, CHUNK)
 
     def part(self, at: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``at``."""
@@ -107,21 +126,6 @@ class Reader(io.RawIOBase):
         return len(chunk)
 
 
-class Plain:
-    """The hash of the bytes."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def update(self, chunk: bytes) -> None:
-        """Take the next chunk."""
-        self._hash.update(chunk)
-
-    def digest(self) -> bytes:
-        """The hash so far."""
-        return self._hash.digest()
-
-
 class Multipart:
     """The hash of a multipart body that does not depend on its boundary, which clients draw anew for every attempt.
 
@@ -154,17 +158,20 @@ class Multipart:
         return parts.digest()
 
 
-def hasher(request: Request) -> Plain | Multipart:
+def hasher(request: Request) -> Hash:
     """What hashes the body of a request."""
-    for value in request.lines(b"content-type"):
-        found = _BOUNDARY.search(value)
-        if value.lower().lstrip().startswith(b"multipart/") and found is not None:
-            return Multipart(found[2].strip(b'"'))
-    return Plain()
+    for value in request.fields.get(b"content-type", ()):
+        if _is_multipart(value):
+            found = _BOUNDARY.search(value)
+            if found is not None:
+                return Multipart(found[2].strip(b'"'))
+    return hashlib.sha256()
 
 
 def without_boundary(content_type: bytes) -> bytes:
     """A content type as it counts for a fingerprint: a multipart boundary is no part of what was meant."""
-    if content_type.lower().lstrip().startswith(b"multipart/"):
-        return _BOUNDARY.sub(rb"", content_type)
-    return content_type
+    return _BOUNDARY.sub(rb"", content_type) if _is_multipart(content_type) else content_type
+
+
+def _is_multipart(content_type: bytes) -> bool:
+    return content_type.lower().lstrip().startswith(b"multipart/")

@@ -1,7 +1,22 @@
-"""A guarded request in sync code: claimed, answered by a handler, recorded, and only then seen by the client.
+"""The response of a guarded request: captured, held back until it is recorded, and only then whole for the client.
 
-What WSGI, Flask and Django share. `retrysafe.http.asgi.Exchange` is its twin for ASGI, where a response is a
-sequence of messages instead of an iterator.
+`Capture` is that alone, without I/O. A driver tells it what the application says (`begin`, `add`), sends what it lets
+go (`leaving`), records what it has kept (`finish`), and sends the rest (`rest`):
+
+    state      what may leave before the record is written            what ends the state
+    waiting    nothing: there is no status yet                        begin: holding; an event stream is live
+    holding    the start and all chunks but the last (contract R8);   add: live, when the body is over the limit
+               where all is held, not even the start                  finish: complete
+    live       the start and all chunks; the last one of a declared   finish: complete
+               length waits, for the client counts (R11)
+    complete   nothing more; what is held leaves with `rest`
+
+A live response is recorded without its body. Where all is held (in a transaction, whose commit may fail, and with
+``on_large="error"``) nothing can be live, and `Refusal` is raised instead.
+
+The drivers: `Exchange` and `Chunks` below for sync code, where the client takes chunks (WSGI, Flask, Django, gRPC);
+`retrysafe.http.asgi.Exchange`, where the application sends messages; and `retrysafe.http.unary.Exchange` for a response
+that is one value (aiohttp, gRPC on a loop).
 """
 
 from __future__ import annotations
@@ -19,6 +34,93 @@ from retrysafe.http.commit_guard import Phase, Watch, forget, watch
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response, is_endless
 from retrysafe.http.problems import Refusal
+
+
+class Capture:
+    """One response on its way to its record and to the client; the states are at the head of this file.
+
+    Attributes:
+        status: 0 until there is one.
+        endless: whether it is an event stream, which may have no end.
+        live: whether its body is not kept.
+    """
+
+    __slots__ = ("_body", "_guard", "_held", "endless", "headers", "live", "status")
+
+    def __init__(self, guard: Guard) -> None:
+        self.status = 0
+        self.headers: Headers = ()
+        self.endless = self.live = False
+        self._guard = guard
+        self._body: bytes | bytearray = b""
+        self._held: list[bytes] = []
+
+    def begin(self, status: int, headers: Headers) -> None:
+        """The status and the field lines are known. Raises `Refusal`."""
+        self.status, self.headers = status, headers
+        if is_endless(headers):
+            self.endless = True
+            self.omit()
+
+    def add(self, chunk: bytes) -> None:
+        """The next chunk is known. Raises `Refusal`."""
+        if not chunk:
+            return
+        chunk = b"".join((chunk,))  # of any bytes-like type, and not to be changed any more
+        self._held.append(chunk)
+        if self.live:
+            return
+        if not self._body:
+            self._body = chunk
+        elif isinstance(self._body, bytes):
+            self._body = bytearray(self._body) + chunk
+        else:
+            self._body += chunk
+        if len(self._body) > self._guard.policy.response_limit:
+            self.omit()
+
+    def omit(self) -> None:
+        """Let the body go that is not to be kept. Raises `Refusal` where it must be."""
+        if self._guard.holds_all:
+            raise Refusal("response-unsupported")
+        self.live, self._body = True, b""
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the start of the response may leave before its end is known."""
+        return self.live or (len(self._held) > 1 and not self._guard.holds_all)
+
+    def leaving(self) -> list[bytes]:
+        """Take the chunks that may leave before the end is known."""
+        if self._guard.holds_all:
+            return []
+        free = len(self._held) - self._waiting
+        chunks, self._held = self._held[:free], self._held[free:]
+        return chunks
+
+    @property
+    def _waiting(self) -> int:
+        """How many chunks wait: none when the client learns only after the last one that it was the last."""
+        declared = any(name == b"content-length" for name, _ in self.headers)
+        return min(len(self._held), 1) if declared or not self.live else 0
+
+    def finish(self) -> Response:
+        """The response is complete: as it is to be judged and recorded, before the rest may leave."""
+        return Response(self.status, self.headers, None if self.live else bytes(self._body))
+
+    def whole(self, response: Response) -> Response:
+        """`finish` for a response that is one value, and so has an end; its body is None if it is not in memory."""
+        self.status, self.headers = response.status, response.headers
+        if response.body is None:
+            self.omit()
+        else:
+            self.add(response.body)
+        return self.finish()
+
+    def rest(self) -> list[bytes]:
+        """Take the chunks that are left."""
+        chunks, self._held = self._held, []
+        return chunks
 
 
 class Live(NamedTuple):
@@ -81,7 +183,7 @@ class Exchange:
     def attempt(self, handler: Handler) -> Live | Response:
         """Claim the key and run ``handler``, again if its transaction must be; a `Response` is a stored one.
 
-        The chunks of a `Live` response are a `Capture` (or the handler's own, when the store does not answer and the
+        The chunks of a `Live` response are `Chunks` (or the handler's own, when the store does not answer and the
         policy lets it pass): whoever sends them closes them, however far they were sent. Raises `Refusal` for what
         the layer answers by itself, and what the handler raises.
         """
@@ -140,18 +242,18 @@ class Exchange:
                 live = handler()
             if self.claim is None:  # passed over, because the store does not answer, or never asked for
                 return live
-            capture = Capture(self, self.claim, live)
+            chunks = Chunks(self, self.claim, live)
         except BaseException as error:
             if self.claim is not None:
                 self.leave(self.claim, error)
                 forget()
             raise
         try:
-            capture.begin()
+            chunks.begin()
         except BaseException as error:
-            capture.abort(error)
+            chunks.abort(error)
             raise
-        return live._replace(chunks=capture)
+        return live._replace(chunks=chunks)
 
     def leave(self, claim: Claim, error: BaseException | None) -> None:
         """Leave the claim; raises `RetryTransaction`, or `Refusal` for what the client must be told instead."""
@@ -173,29 +275,23 @@ class Exchange:
             raise lost from error
 
 
-class Capture:
-    """The chunks of a response on their way to the client, and into its record: an iterator with ``close``.
-
-    The last non-empty chunk waits until the outcome is recorded, and all of them do in a transaction. A response
-    over the limit, or an event stream, goes out live but for its end, and its body is not kept.
+class Chunks:
+    """The chunks of a response on their way to the client, captured: an iterator with ``close``.
 
     Attributes:
         settled: whether the outcome is recorded, or has failed; the chunks that are left then are all held here.
     """
 
     def __init__(self, exchange: Exchange, claim: Claim, live: Live) -> None:
-        guard = exchange.guard
         self.settled = False
         self._exchange = exchange
-        self._guard = guard
+        self._guard = exchange.guard
         self._claim = claim
         self._live = live
         self._chunks = iter(live.chunks)
-        self._captured: bytearray | None = bytearray()
-        self._held: deque[bytes] = deque()
+        self._capture = Capture(exchange.guard)
+        self._leaving: deque[bytes] = deque()
         self._closed = False
-        self._holds_all = guard.transactional or guard.policy.on_large == "error"
-        self._endless = is_endless(live.headers)
 
     # ------------------------------------------------------------ sending
 
@@ -204,31 +300,22 @@ class Capture:
 
         Raises `Refusal`, `RetryTransaction`, or what the handler raises.
         """
-        if self._endless:
-            self._overflow()
-        while not self.settled and (self._live.whole or self._may_wait):
+        self._capture.begin(self._live.status, self._live.headers)
+        while not self.settled and (self._live.whole or not self._capture.may_begin):
             self._take()
-
-    @property
-    def _may_wait(self) -> bool:
-        """Whether more must be taken, or may be, before anything leaves."""
-        return self._captured is not None and (self._holds_all or len(self._held) < 2)
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        while not self.settled and len(self._held) <= self._kept_back:
+        while not self._leaving:
+            self._leaving.extend(self._capture.rest() if self.settled else self._capture.leaving())
+            if self._leaving:
+                break
+            if self.settled:
+                raise StopIteration
             self._take_late()
-        if not self._held:
-            raise StopIteration
-        return self._held.popleft()
-
-    @property
-    def _kept_back(self) -> int:
-        """How many chunks wait: none when the client learns only after the last one that it was the last."""
-        declared = any(name == b"content-length" for name, _ in self._live.headers)
-        return 1 if declared or self._captured is not None else 0
+        return self._leaving.popleft()
 
     def close(self) -> None:
         """The sender is done. If the client left before the end, the handler comes to its end without the client.
@@ -239,10 +326,10 @@ class Capture:
             return
         self._closed = True
         try:
-            if self._endless and not self.settled:
+            if self._capture.endless and not self.settled:
                 self._end(Unsettled("The client left before the end of the event stream."))
             while not self.settled:
-                self._held.clear()
+                self._capture.rest()
                 self._take_late()
         finally:
             self._close_chunks()
@@ -277,36 +364,20 @@ class Capture:
             chunk = next(self._chunks, None)
             if chunk is None:
                 self._settle()
-            elif chunk:
-                self._capture(chunk)
+            else:
+                self._capture.add(chunk)
         except BaseException as error:
-            self._held.clear()
+            self._capture.rest()
             if not self.settled:
                 self._end(error)
             raise
 
-    def _capture(self, chunk: bytes) -> None:
-        self._held.append(chunk)
-        if self._captured is not None:
-            self._captured += chunk
-            if len(self._captured) > self._guard.policy.response_limit:
-                self._overflow()
-
-    def _overflow(self) -> None:
-        self._captured = None
-        if self._holds_all:
-            refusal = Refusal("response-unsupported")
-            self._end(refusal)
-            raise refusal
-
     def _settle(self) -> None:
         error = self._live.error
-        if error is not None and self._live.status >= 500 and self._guard.entry.restarts(error):
+        if error is not None and self._guard.restarts(self._live.status, error):
             self._end(error)
             return
-        body = None if self._captured is None else bytes(self._captured)
-        response = Response(self._live.status, self._live.headers, body)
-        self._guard.judge(self._claim, response, self._exchange.request)
+        self._guard.judge(self._claim, self._capture.finish(), self._exchange.request)
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:

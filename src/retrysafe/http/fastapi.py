@@ -22,13 +22,12 @@ from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi, starlette
-from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, is_scoped_around, request_of
+from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, refuse_shared, request_of
 from retrysafe.http.conditional import Version, evaluate
-from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import Options
+from retrysafe.http.policy import Options, declared_by, policy
 from retrysafe.http.principals import Principal
-from retrysafe.http.security import refuse_without_principal, secured
+from retrysafe.http.security import secured
 
 __all__ = ["Idempotency", "IdempotencyMiddleware", "check_preconditions", "policy"]
 
@@ -130,7 +129,7 @@ class _Route(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
         self._declared = declared_by(endpoint)
-        self._guard = guard_for(self.idempotency.guard, endpoint)
+        self._guard = self.idempotency.guard.of(endpoint)
         chosen = self._guard.policy
         methods = {method.upper() for method in kwargs.get("methods") or ("GET",)} & chosen.methods
         needs = {chosen.need(method, path) for method in methods} - {"off"}
@@ -159,8 +158,7 @@ class _Route(APIRoute):
                 f"@policy stands above the decorator that makes a route of {self.endpoint!r}, which has not seen it: "
                 "put it beneath, directly on the function."
             )
-        if self._guard.need(request_of(scope)) != "off":
-            refuse_without_principal(self._guard, self._secured(scope), around=is_scoped_around(scope))
+        refuse_shared(self._guard, scope, self._secured(scope))
         await guarded(self._guard, super().handle, scope, receive, send, None)
 
     def _secured(self, scope: Scope) -> str | None:
@@ -196,6 +194,15 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
         """Every route with what matches requests for it: those of included routers know their prefix."""
         for context in iter_route_contexts(list(routes)):
             yield context, context.original_route if isinstance(context.original_route, _Route) else context
+
+    def lists_in(self, routes: Iterable[Any]) -> list[list[Any]]:
+        """The lists of the routers that are included."""
+        found: list[list[Any]] = []
+        for route in routes:
+            included = getattr(getattr(route, "original_router", None), "routes", None)
+            if included is not None:
+                found += [included, *self.lists_in(included)]
+        return found
 
     def guarded_by_itself(self, route: object, endpoint: object) -> frozenset[str]:
         """The methods by which a route is guarded on its own."""

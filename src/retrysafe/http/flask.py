@@ -21,7 +21,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.http import messages, nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.conditional import Version, evaluate
-from retrysafe.http.exchange import Capture, Exchange, Live
+from retrysafe.http.exchange import Chunks, Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import latin
 from retrysafe.http.policy import UNSAFE, Options, policy_of
@@ -249,7 +249,7 @@ class Installed:
             answer = exchange.serve(handler)
         if isinstance(answer, messages.Response):
             return self._ours(answer)
-        if isinstance(answer.chunks, Capture):
+        if isinstance(answer.chunks, Chunks):
             environ[_OPEN].callback(answer.chunks.close)
             response.response = list(answer.chunks) if answer.chunks.settled else answer.chunks
         return response

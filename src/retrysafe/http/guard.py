@@ -1,12 +1,15 @@
 """The protocol, without a server: what is guarded, by which key and fingerprint, and what a response amounts to.
 
 Pure but for the claim that it makes: an integration reads the request, enters the claim, runs the handler, and hands
-the response to `Guard.judge` before it leaves the claim.
+the response to `Guard.judge` before it leaves the claim. What the options and the boundary decide alone is an attribute
+of the guard, decided when it is built.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,11 +19,10 @@ from retrysafe.claims.observers import logger
 from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.http import keys, principals
 from retrysafe.http.bodies import Body, without_boundary
-from retrysafe.http.messages import Request, Response, kept, leads_to_login, replayed
-from retrysafe.http.policy import UNSAFE, Options, policy_of
+from retrysafe.http.messages import Request, Response, ResponseCodec, kept, leads_to_login, replayed
+from retrysafe.http.policy import UNSAFE, Options, declared_by, policy_of
 from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render
 from retrysafe.http.routes import Need
-from retrysafe.http.snapshots import ResponseCodec
 from retrysafe.protocol import canonical, fingerprint
 from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.exception_groups import leaves
@@ -47,11 +49,21 @@ class Guard:
         fields: tuple[bytes, ...] = FIELDS,
     ) -> None:
         principals.check(principal)
+        assert min(fields) > b"body", "parts of a fingerprint stand by name"
         self.fields = fields
         self.boundary = boundary
         self.entry = boundary.entrypoint
         self.options = options
         self.policy = policy_of(options)
+        self.methods = self.policy.methods
+        """The methods that are guarded."""
+        self._need: Need = "required" if self.policy.required else "optional"
+        """Whether a guarded request needs a key of which ``routes=`` says nothing."""
+        self.transactional = boundary.effects == "transactional"
+        """Whether the response commits with the handler's work, so that nothing may leave before it is complete."""
+        self.holds_all = self.transactional or self.policy.on_large == "error"
+        """Whether all of a response waits for its record, so that another one can still stand in its place."""
+        self._largest = self.entry.largest_result
         self._compared = False
         self.shared = principal == principals.SHARED
         """Whether all clients have one space of keys on purpose."""
@@ -68,21 +80,20 @@ class Guard:
         merged: Options = {**self.options, **said, "required": need == "required", "routes": routes}
         return Guard(self.boundary, merged, principals.SHARED if self.shared else self.principal, self.fields)
 
-    @property
-    def transactional(self) -> bool:
-        """Whether the response commits with the handler's work, so that nothing may leave before it is complete."""
-        return self.boundary.effects == "transactional"
+    def of(self, handler: object) -> Guard:
+        """The guard of a handler: this one, or that with the handler's own policy."""
+        declared = declared_by(handler)
+        return self if declared is None else self.under(declared.need, declared.options)
 
     # ------------------------------------------------------------ before the body is read
 
     def need(self, request: Request) -> Need:
         """Whether a request needs a key; "off" for one that is not guarded, whatever it carries."""
-        policy = self.policy
-        if request.method not in policy.methods:
+        if request.method not in self.methods:
             return "off"
-        if policy.routes is None:
-            return policy.need(request.method)
-        return policy.need(request.method, unquote(request.path.decode("latin-1")), *request.routed)
+        if self.policy.routes is None:
+            return self._need
+        return self.policy.need(request.method, unquote(request.path.decode("latin-1")), *request.routed)
 
     def warn_of_unmatched(self, served: Callable[[], Iterable[tuple[Container[str], str]]]) -> None:
         """Log, once, which patterns of ``routes=`` match none of the routes that an application has."""
@@ -98,8 +109,8 @@ class Guard:
         if need == "off":
             return None
         try:
-            key = keys.parse(request.lines(keys.HEADER), policy.key_syntax)
-            if key is not None:
+            key = keys.parse(request.fields.get(keys.HEADER, ()), policy.key_syntax)
+            if key is not None and policy.key_policy != "any":
                 keys.check(key, policy.key_policy)
         except InvalidKey as error:
             raise Refusal("key-invalid", f"{error.detail} Nothing was done.") from error
@@ -128,34 +139,32 @@ class Guard:
         """The claim for a request whose body has been read. Raises `Refusal` for one that is no JSON but says so."""
         return self.entry.open(
             key,
-            operation=self._operation(request),
-            fingerprint=fingerprint.of_parts(self._parts(request, body)),
+            operation=OPERATION if self.policy.operation == "http" else _endpoint(request),
+            fingerprint=self._fingerprint(request, body),
             scope=scope,
             tx=tx,
             codec=_CODEC,
         )
 
-    def _operation(self, request: Request) -> str:
-        if self.policy.operation == "http":
-            return OPERATION
-        endpoint = f"{OPERATION} {request.method} {request.path.decode('latin-1')}"
-        named = principals.as_name(endpoint)
-        return endpoint if named == endpoint else f"{OPERATION} {named}"
-
-    def _parts(self, request: Request, body: Body) -> dict[str, bytes]:
-        """What must be the same on a retry, by name."""
-        parts = {"method": request.method.encode(), "path": request.path, "query": request.query}
-        for field in self.fields:
-            lines = request.lines(field)
-            if lines:
-                parts[field.decode()] = without_boundary(b"\n".join(lines))
-        parts["body"] = self._canonical(request, body) or body.digest()
-        return parts
+    def _fingerprint(self, request: Request, body: Body) -> bytes:
+        """Of what must be the same on a retry."""
+        lines, fields = request.fields, []
+        length = len(request.path) + len(request.query)
+        for name in self.fields:
+            if name in lines:
+                value = without_boundary(b"\n".join(lines[name]))
+                fields.append((name, value))
+                length += len(value)
+        known = _known_head if length <= _LONGEST_KNOWN else _head
+        head = known(request.method, request.path, request.query, tuple(fields))
+        meant = (self._canonical(request, body) if self.policy.canonical_json else None) or body.digest()
+        return b"%b%b%b" % (_BODY, hashlib.sha256(meant).digest(), head)
 
     def _canonical(self, request: Request, body: Body) -> bytes | None:
-        """The canonical form of a JSON body, where that is compared, and it is not encoded and held in memory."""
-        readable = _is_json(request) and not request.lines(b"content-encoding")
-        whole = body.whole if self.policy.canonical_json and readable else None
+        """The canonical form of a JSON body, if it is not encoded and held in memory."""
+        if request.lines(b"content-encoding") or not _is_json(request):
+            return None
+        whole = body.whole
         try:
             return canonical.of_json(whole) if whole else None
         except NotCanonical as error:
@@ -168,22 +177,24 @@ class Guard:
 
         One that sends the client of ``request`` to log in first is not: nothing was done yet.
         """
-        stored = self._fitting(kept(response, self.policy.headers, self.policy.secrets))
+        policy, status = self.policy, response.status
+        stored = kept(response, policy.headers, policy.secrets)
+        if self._largest is not None:
+            stored = self._fitting(stored, self._largest)
         answered = Answered.DONE
-        if response.status >= 500:
-            answered = Answered.FAILED if self.policy.on_5xx == "effects" else Answered.REFUSED
-        elif response.status in _REPEATED_ELSEWHERE:
+        if status >= 500:
+            answered = Answered.FAILED if policy.on_5xx == "effects" else Answered.REFUSED
+        elif status >= 400:
+            answered = Answered.REFUSED if status in policy.store_statuses else Answered.UNEXECUTED
+        elif status in _REPEATED_ELSEWHERE:
             answered = Answered.ELSEWHERE
-        elif request is not None and leads_to_login(request, response):
+        elif status >= 300 and request is not None and leads_to_login(request, response):
             answered = Answered.UNEXECUTED
-        elif response.status >= 400:
-            answered = Answered.REFUSED if response.status in self.policy.store_statuses else Answered.UNEXECUTED
         claim.answered(answered, stored, f"HTTP {response.status}")
 
-    def _fitting(self, response: Response) -> Response:
+    def _fitting(self, response: Response, largest: int) -> Response:
         """The response as the store can keep it."""
-        largest = self.entry.largest_result
-        if largest is None or response.body is None or len(_CODEC.encode(response, None).body or b"") <= largest:
+        if response.body is None or len(_CODEC.encode(response, None).body or b"") <= largest:
             return response
         return response._replace(body=None)
 
@@ -211,6 +222,10 @@ class Guard:
             logger().warning("A request was refused as %s: %s", found.code, error)
         return found
 
+    def restarts(self, status: int, error: Exception) -> bool:
+        """Whether a response tells of an error after which the database wants the whole transaction again."""
+        return status >= 500 and self.entry.restarts(error)
+
     def lost(self, error: BaseException | None) -> Refusal | None:
         """What is answered when the handler has found, by ``ensure_held()``, that another attempt has its key."""
         found = [] if error is None else [leaf for leaf in leaves(error) if isinstance(leaf, LeaseLost)]
@@ -219,6 +234,29 @@ class Guard:
     def passes(self, error: RetrysafeError) -> bool:
         """Whether the handler runs although its key could not be claimed, as ``on_store_error="open"`` wants it."""
         return isinstance(error, StoreUnavailable) and self.policy.on_store_error == "open"
+
+
+_BODY = fingerprint.of_parts({"body": b""})[: -hashlib.sha256().digest_size]
+"""What stands before the digest of the body, whose name comes first among those of all parts."""
+_LONGEST_KNOWN = 512
+"""Bytes of a head up to which its digests are remembered: strangers choose it."""
+
+
+def _head(method: str, path: bytes, query: bytes, fields: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """The part of a fingerprint that comes after the body: of the head of a request."""
+    parts = {"method": method.encode(), "path": path, "query": query}
+    parts |= {name.decode(): value for name, value in fields}
+    return fingerprint.of_parts(parts)[1:]
+
+
+_known_head = lru_cache(maxsize=1024)(_head)
+
+
+def _endpoint(request: Request) -> str:
+    """The operation of requests to one endpoint, where each has keys of its own."""
+    endpoint = f"{OPERATION} {request.method} {request.path.decode('latin-1')}"
+    named = principals.as_name(endpoint)
+    return endpoint if named == endpoint else f"{OPERATION} {named}"
 
 
 def _is_json(request: Request) -> bool:

@@ -25,6 +25,8 @@ _VALUE = (
 )
 _PARAMETER = rb"[ ]*+;[ ]*+[a-z*][a-z0-9_.*-]*+(?:=(?:" + _VALUE + rb"))?+"
 _ITEM = re.compile(rb'"(' + _CHARACTERS + rb')"(?:' + _PARAMETER + rb")*+")
+_PLAIN = re.compile(rb'"([ !#-\[\]-~]{1,%d})"' % LONGEST)
+"""What nearly every key is: a string in which nothing is escaped, without parameters."""
 _ESCAPED = re.compile(rb'\\(["\\])')
 _BARE = re.compile(rb"[!-~]+")
 _SHORTEST_STRONG = 16
@@ -43,6 +45,9 @@ def parse(lines: Sequence[bytes], syntax: KeySyntax) -> str | None:
         return None
     if len(lines) > 1:
         raise InvalidKey("The request has two Idempotency-Key lines; send one.")
+    plain = _PLAIN.fullmatch(lines[0])
+    if plain is not None:
+        return plain[1].decode("ascii")
     value = lines[0].strip(b" \t")
     if value.startswith(b'"'):
         matched = _ITEM.fullmatch(value)

@@ -26,13 +26,12 @@ from litestar.routes import BaseRoute, HTTPRoute
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import asgi, openapi
-from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, is_scoped_around, request_of
+from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, refuse_shared, request_of
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.routes import NEEDS
-from retrysafe.http.security import refuse_without_principal
 
 __all__ = ["IdempotencyMiddleware", "IdempotencyPlugin", "PreconditionUnmet", "check_preconditions", "show_unmet"]
 
@@ -64,9 +63,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             await self.app(scope, receive, send)
             return
         guard, handler = self.guards.of(scope["route_handler"]), scope["route_handler"]
-        if guard.need(request_of(scope)) != "off":
-            security = f"{handler}, which has guards," if handler.guards else self.stacked
-            refuse_without_principal(guard, security, around=is_scoped_around(scope))
+        refuse_shared(guard, scope, f"{handler}, which has guards," if handler.guards else self.stacked)
         await guarded(guard, self.app, scope, receive, send, self.whose)
 
     async def whose(self, scope: Scope) -> object:

@@ -1,11 +1,22 @@
-"""Requests and responses as the protocol sees them, whatever server and framework carry them."""
+"""Requests and responses as the protocol sees them, whatever server and framework carry them.
+
+A response is stored as bytes (`ResponseCodec`). Version 2, which is written, is a byte 2, the length of the head in
+four bytes, the head, and the body. The head is lines: the status, followed by " omitted" if the body was not kept, then
+the name and the value of each field in turn. Version 1 was a line of JSON and the body; it is still read, and still
+written for a response with a line feed in a field, which no field may have (RFC 9110 section 5.5).
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from retrysafe.errors import ResultNotEncodable
+from retrysafe.protocol.records import StoredResult
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Field lines in the order in which they stand, names in lower case."""
@@ -43,6 +54,15 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 MARKER = b"idempotent-replayed"
 OMITTED = b"idempotency-replay"
+_OF_A_REPLAY = ((b"cache-control", b"no-store"), (MARKER, b"true"))
+_SET_ANEW = frozenset(name for name, _ in _OF_A_REPLAY)
+MEDIA_TYPE = "application/vnd.retrysafe.http-response"
+VERSION = 2
+_MARK = bytes((VERSION,))
+_AT_HEAD = 5
+"""Where the head of a stored response begins: behind its version and its length."""
+_NOT_STORED = b" omitted"
+_line = json.JSONEncoder(separators=(",", ":")).encode
 _MOST_DIGITS = 19
 """Of a length; a longer one is over every limit, and Python reads no number of more than 4300 digits."""
 
@@ -50,26 +70,41 @@ _MOST_DIGITS = 19
 class Request:
     """The head of a request: its method, the path and query as they were on the wire, and its field lines."""
 
-    __slots__ = ("_lines", "headers", "method", "path", "query", "routed")
+    __slots__ = ("_given", "fields", "method", "path", "query", "routed")
 
-    def __init__(self, method: str, path: bytes, query: bytes, headers: Headers, routed: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        method: str,
+        path: bytes,
+        query: bytes,
+        headers: Iterable[tuple[bytes, bytes]],
+        routed: tuple[str, ...] = (),
+    ) -> None:
         self.method = method.upper()
         """In capitals, as most frameworks read it, although methods are case-sensitive (RFC 9110 section 9.1)."""
         self.path = path
         self.query = query
-        self.headers = headers
         self.routed = routed
         """The path as the application routes it: decoded, without the prefix where it is mounted, or its route."""
-        self._lines: dict[bytes, list[bytes]] = {}
+        self._given = headers
+        fields: dict[bytes, list[bytes]] = {}
         for name, value in headers:
-            if name in self._lines:
-                self._lines[name].append(value)
+            name = name.lower()
+            if name in fields:
+                fields[name].append(value)
             else:
-                self._lines[name] = [value]
+                fields[name] = [value]
+        self.fields = fields
+        """The values of all lines, in their order, by name."""
+
+    @property
+    def headers(self) -> Headers:
+        """The field lines in their order."""
+        return lower(self._given)
 
     def lines(self, name: bytes) -> Sequence[bytes]:
         """The values of the lines named ``name``, in their order."""
-        return self._lines.get(name, ())
+        return self.fields.get(name, ())
 
 
 def path_of(target: str) -> str:
@@ -88,7 +123,7 @@ class Response(NamedTuple):
 
 def lower(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Field lines with names in lower case, as ASGI has them."""
-    return tuple((name.lower(), value) for name, value in headers)
+    return tuple([(name.lower(), value) for name, value in headers])
 
 
 def latin(headers: Iterable[tuple[str, str]]) -> Headers:
@@ -108,9 +143,10 @@ def length_of(declared: str) -> int | None:
 
 def is_endless(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether a response is an event stream, which may have no end."""
-    return any(
-        name == b"content-type" and value.lstrip().lower().startswith(b"text/event-stream") for name, value in headers
-    )
+    for name, value in headers:
+        if name == b"content-type" and value.lstrip().lower().startswith(b"text/event-stream"):
+            return True
+    return False
 
 
 def leads_to_login(request: Request, response: Response) -> bool:
@@ -135,19 +171,12 @@ def kept(response: Response, allowed: frozenset[bytes] | None, secrets: frozense
     That is what concerns one connection only, what is made anew, secrets other than ``secrets``, and if there is
     an allow-list what is not on it.
     """
-    named = {
-        token.strip().lower()
-        for name, value in response.headers
-        if name == b"connection"
-        for token in value.split(b",")
-    }
-    dropped = _dropped(secrets) | named if named else _dropped(secrets)
-    headers = tuple(
-        (name, value)
-        for name, value in response.headers
-        if name not in dropped and (allowed is None or name in allowed)
-    )
-    return Response(response.status, headers, response.body)
+    dropped = _dropped(secrets)
+    if b"connection" in dict(response.headers):
+        named = [value.split(b",") for name, value in response.headers if name == b"connection"]
+        dropped |= {token.strip().lower() for tokens in named for token in tokens}
+    headers = [line for line in response.headers if line[0] not in dropped and (allowed is None or line[0] in allowed)]
+    return Response(response.status, tuple(headers), response.body)
 
 
 @lru_cache(maxsize=8)
@@ -158,11 +187,65 @@ def _dropped(secrets: frozenset[bytes]) -> frozenset[bytes]:
 def replayed(stored: Response) -> Response:
     """What a retry gets: the stored response, marked, not to be cached, and of the right length."""
     body = stored.body or b""
-    headers = [(name, value) for name, value in stored.headers if name not in (b"cache-control", MARKER)]
-    headers += [(b"cache-control", b"no-store"), (MARKER, b"true")]
+    headers = [line for line in stored.headers if line[0] not in _SET_ANEW]
+    headers += _OF_A_REPLAY
     if stored.body is None:
         headers = [(name, value) for name, value in headers if name not in _OF_THE_BODY and name != OMITTED]
         headers.append((OMITTED, b"omitted"))
     if stored.status not in BODYLESS:
-        headers.append((b"content-length", str(len(body)).encode()))
+        headers.append((b"content-length", b"%d" % len(body)))
     return Response(stored.status, tuple(headers), body)
+
+
+class ResponseCodec:
+    """Responses as bytes, for a record: see the head of this file."""
+
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
+        """Encode a `Response`."""
+        response: Response = value
+        status = b"%d%b" % (response.status, _NOT_STORED if response.body is None else b"")
+        head = b"\n".join((status, *chain.from_iterable(response.headers)))
+        if head.count(b"\n") != 2 * len(response.headers):
+            return _encoded_first(response)
+        length = len(head).to_bytes(_AT_HEAD - 1, "big")
+        return StoredResult(b"".join((_MARK, length, head, response.body or b"")), MEDIA_TYPE, VERSION)
+
+    def decode(self, stored: StoredResult, annotation: Any) -> Response:
+        """Decode; raises `ResultNotEncodable` for what is no response, or of a version that we do not know."""
+        if stored.body is None:
+            raise ResultNotEncodable("The response was withheld when the request completed.")
+        version = stored.codec_version
+        if stored.media_type != MEDIA_TYPE or version not in (1, VERSION):
+            kind = f"{stored.media_type} version {version}"
+            raise ResultNotEncodable(f"The stored result is {kind}; this reads {MEDIA_TYPE} up to version {VERSION}.")
+        try:
+            return _decoded(stored.body) if version == VERSION else _decoded_first(stored.body)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ResultNotEncodable(f"The stored response cannot be read: {error!r}") from error
+
+
+def _decoded(stored: bytes) -> Response:
+    end = _AT_HEAD + int.from_bytes(stored[1:_AT_HEAD], "big")
+    status, *fields = stored[_AT_HEAD:end].split(b"\n")
+    if stored[:1] != _MARK or end > len(stored) or len(fields) % 2:
+        raise ValueError("it is cut off, or damaged")
+    headers = tuple(zip(fields[::2], fields[1::2], strict=True))
+    if status.endswith(_NOT_STORED):
+        return Response(int(status.removesuffix(_NOT_STORED)), headers, None)
+    return Response(int(status), headers, stored[end:])
+
+
+def _encoded_first(response: Response) -> StoredResult:
+    head = {
+        "status": response.status,
+        "headers": [[name.decode("latin-1"), text.decode("latin-1")] for name, text in response.headers],
+        "omitted": response.body is None,
+    }
+    return StoredResult(b"%b\n%b" % (_line(head).encode(), response.body or b""), MEDIA_TYPE, 1)
+
+
+def _decoded_first(stored: bytes) -> Response:
+    line, _, body = stored.partition(b"\n")
+    head = json.loads(line)
+    headers = tuple((name.encode("latin-1"), text.encode("latin-1")) for name, text in head["headers"])
+    return Response(int(head["status"]), headers, None if head["omitted"] else body)

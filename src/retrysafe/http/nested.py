@@ -35,19 +35,19 @@ class Exchange(Protocol):
     key: str
 
 
-_around: ContextVar[Exchange | None] = ContextVar("retrysafe_http_exchange", default=None)
+AROUND: ContextVar[Exchange | None] = ContextVar("retrysafe_http_exchange", default=None)
 """The exchange around the running code: between servers of different kinds there is no other way to hand it on."""
 
 
 @contextmanager
 def around(exchange: Exchange) -> Iterator[None]:
     """Let the code inside know by what its request is guarded."""
-    outer = _around.get()
-    _around.set(exchange)
+    outer = AROUND.get()
+    AROUND.set(exchange)
     try:
         yield
     finally:
-        _around.set(outer)
+        AROUND.set(outer)
 
 
 def is_inside(guard: Guard, request: Request, held: Exchange | None = None, *, off: bool = False) -> bool:
@@ -73,7 +73,7 @@ def is_inside(guard: Guard, request: Request, held: Exchange | None = None, *, o
 
 def _of_the_same(request: Request) -> Exchange | None:
     """The exchange around the running code if it is of this request, and not of one that a handler makes itself."""
-    outer = _around.get()
+    outer = AROUND.get()
     if outer is None or outer.request.method != request.method or _path(outer.request) != _path(request):
         return None
     return outer if outer.request.lines(b"idempotency-key") == request.lines(b"idempotency-key") else None

@@ -1,15 +1,16 @@
-"""What an integration is asked to do with requests: every choice, checked when it is made."""
+"""What an integration, or one handler, is asked to do with requests: every choice, checked when it is made."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypedDict, get_args
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, get_args
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.keys import KeyPolicy, KeySyntax
 from retrysafe.http.problems import BASE
-from retrysafe.http.routes import Need, Routes
+from retrysafe.http.routes import NEEDS, Need, Routes
 
+H = TypeVar("H", bound=Callable[..., Any])
 Scoping = Literal["http", "endpoint"]
 On5xx = Literal["effects", "store"]
 OnLarge = Literal["omit", "error"]
@@ -21,6 +22,9 @@ UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """Methods that are guarded where a handler says itself that it wants a key."""
 PASSING = frozenset({401, 403, 408, 421, 425, 429})
 """Refusals of which a retry may fare better: the key is free again."""
+
+_MARK = "__retrysafe_http__"
+_PLAIN = frozenset({"required", "routes"})
 
 
 class Options(TypedDict, total=False):
@@ -145,3 +149,38 @@ def _methods(methods: Iterable[str]) -> frozenset[str]:
         if method in NEVER_GUARDED:
             raise ConfigurationError(f"methods=: {method} is safe by definition, so there is nothing to guard.")
     return found
+
+
+# ------------------------------------------------------------ what a handler says of itself
+
+
+class Declared(NamedTuple):
+    """Whether a handler needs a key, and which options differ for it."""
+
+    need: Need
+    options: Options
+
+
+def policy(need: Need, **options: Unpack[Options]) -> Callable[[H], H]:
+    """Decorate a handler with a policy of its own, under the decorator that makes a route of it.
+
+    ``need`` is "required", "optional" or "off", and holds for POST, PUT, PATCH and DELETE, unless ``methods`` says
+    otherwise; ``options`` are those of `retrysafe.http.policy.Options` that differ
+    from the guard around it. Raises `ConfigurationError` for what cannot be kept.
+    """
+    if need not in NEEDS:
+        raise ConfigurationError(f"policy({need!r}): expected one of {', '.join(NEEDS)}.")
+    if _PLAIN & options.keys():
+        raise ConfigurationError("policy(): whether a key is required is its first argument; it has no routes.")
+
+    def mark(handler: H) -> H:
+        setattr(handler, _MARK, Declared(need, options))
+        return handler
+
+    return mark
+
+
+def declared_by(handler: object) -> Declared | None:
+    """The policy that a handler was decorated with."""
+    found = getattr(handler, _MARK, None)
+    return found if isinstance(found, Declared) else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Container, Iterable, Iterator
-from functools import partial
+from operator import is_
 from typing import Any, Unpack
 
 from starlette.applications import Starlette
@@ -22,13 +22,12 @@ from starlette.routing import Match, Router, request_response
 
 from retrysafe.boundary import Boundary
 from retrysafe.http import asgi
-from retrysafe.http.asgi import App, Receive, Scope, Send, Whose, guarded, is_scoped_around, leave_to_inner, request_of
+from retrysafe.http.asgi import App, Receive, Scope, Send, guarded, leave_to_inner, refuse_shared, request_of
 from retrysafe.http.conditional import Version, evaluate
-from retrysafe.http.declared import declared_by, guard_for, policy
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import UNSAFE, Options, policy_of
+from retrysafe.http.policy import NEVER_GUARDED, UNSAFE, Options, declared_by, policy, policy_of
 from retrysafe.http.principals import Principal, afind
-from retrysafe.http.security import refuse_without_principal, secured, secured_stack
+from retrysafe.http.security import secured, secured_stack
 
 __all__ = ["IdempotencyMiddleware", "check_preconditions", "idempotent", "policy", "user"]
 
@@ -49,25 +48,17 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         guard = self._guard_of(scope) if scope["type"] == "http" else None
-        if guard is None:
-            await self._inside(self.app, scope, receive, send)
-        else:
-            await self._inside(partial(_guarding, guard, self.app, self.whose), scope, receive, send)
-
-    async def _inside(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; what ``principal`` raises is answered as the application answers it from its handlers."""
         try:
-            await app(scope, receive, send)
+            if guard is None:
+                await self.app(scope, receive, send)
+            else:
+                await guarded(guard, self.app, scope, receive, send, self.whose)
         except _Raised as raised:
             if raised.by is not self:
                 raise
-            error = raised.error
+            await _answer(raised.error, scope, receive, send)
 
-            async def raising(scope: Scope, receive: Receive, send: Send) -> None:
-                raise error
-
-            handlers = getattr(scope.get("app"), "exception_handlers", {})
-            await ExceptionMiddleware(raising, handlers=handlers)(scope, receive, send)
+    _known: _Known | None = None
 
     async def whose(self, scope: Scope) -> object:
         """The principal of the request."""
@@ -78,16 +69,67 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
 
     def _guard_of(self, scope: Scope) -> Guard | None:
         """The guard of a request; None where its route, or what is mounted on the way to it, guards itself."""
-        self.guard.warn_of_unmatched(lambda: self._served(getattr(self._router(scope), "routes", ()), ""))
-        found, method = list(self._served_by(scope)), scope["method"].upper()
+        method, router = scope["method"].upper(), self._router(scope)
+        routes = getattr(router, "routes", None)
+        if self.guard.policy.routes is not None:
+            self.guard.warn_of_unmatched(lambda: self._served(routes or (), ""))
+        if method in NEVER_GUARDED:
+            return self.guard
+        if routes is not None and not self._may_differ(routes, scope):
+            refuse_shared(self.guard, scope, self.stacked)
+            return self.guard
+        found = list(self._served_by(router, scope))
         if any(method in self.guarded_by_itself(route, endpoint) for route, endpoint in found):
             leave_to_inner(self.guard, scope, self.whose)
             return None
         endpoint = _handler(found[-1][1], method) if found else None
         guard = self._declared_guard(endpoint)
-        if guard.need(request_of(scope)) != "off":
-            refuse_without_principal(guard, self._security(found, endpoint), around=is_scoped_around(scope))
+        refuse_shared(guard, scope, self._security(found, endpoint))
         return guard
+
+    def _may_differ(self, routes: list[Any], scope: Scope) -> bool:
+        """Whether a request may be for a route that says something of itself; its own guard is this one's if not.
+
+        The application matches its routes to find the handler. That is done here only for the few routes of which
+        something is said: when one matches, all must be, because another one may come first.
+        """
+        known = self._known
+        if known is None or not known.are(routes):
+            lists: list[list[Any]] = []
+            known = self._known = _Known(self._telling(routes, lists), lists)
+        seen = dict(scope) if known.telling else scope
+        return any(matcher.matches(seen)[0] is Match.FULL for matcher in known.telling)
+
+    def _telling(self, routes: list[Any], lists: list[list[Any]]) -> list[Any]:
+        """What matches requests for the routes that say something of themselves, or have such ones inside.
+
+        ``lists`` takes the lists of which that is read.
+        """
+        own = [route for route in routes if hasattr(route, "matches")]
+        lists += (routes, *(included := self.lists_in(own)))
+        watched = {id(route) for live in (own, *included) for route in live}
+        return [
+            matcher
+            for matcher, route in self.flat(own)
+            if self._tells(matcher, route, lists) or id(getattr(route, "original_route", route)) not in watched
+        ]
+
+    def _tells(self, matcher: Any, route: Any, lists: list[list[Any]]) -> bool:
+        app = getattr(route, "app", None)
+        endpoint = getattr(matcher, "endpoint", None) or app
+        lists.append(getattr(app, "user_middleware", []))
+        inner = getattr(route, "routes", None)
+        inside = [] if inner is None else self._telling(inner, lists)
+        if inside or self.guarded_by_itself(route, endpoint) or not _is_known_kind(matcher):
+            return True
+        if any(declared_by(_handler(endpoint, method)) is not None for method in UNSAFE):
+            return True
+        apart = self.guard.principal is not None or self.guard.shared
+        return not apart and bool(secured_stack(app) or self.secured(route, endpoint))
+
+    def lists_in(self, routes: Iterable[Any]) -> list[list[Any]]:
+        """The lists of routes from which `flat` makes its own, besides this one."""
+        return []
 
     def _security(self, found: list[tuple[object, object]], endpoint: object) -> str | None:
         """A name for what authenticates on the way from here to a handler, or in it; None where nothing does."""
@@ -100,7 +142,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             return self.guard
         guard = self._declared.get(endpoint)
         if guard is None:
-            guard = self._declared[endpoint] = guard_for(self.guard, endpoint)
+            guard = self._declared[endpoint] = self.guard.of(endpoint)
         return guard
 
     def secured(self, route: object, endpoint: object) -> str | None:
@@ -111,9 +153,8 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
     def _declared(self) -> dict[object, Guard]:
         return {}
 
-    def _served_by(self, scope: Scope) -> Iterator[tuple[object, object]]:
+    def _served_by(self, router: Any, scope: Scope) -> Iterator[tuple[object, object]]:
         """The routes on the way from here to the handler of a request, each with its endpoint."""
-        router = self._router(scope)
         if router is not None:
             yield from self._found_in(router.routes, scope)
         elif "endpoint" in scope:  # around one route
@@ -136,9 +177,10 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         own = [
             route for route in routes if hasattr(route, "matches")
         ]  # of a mounted application of another framework: none
+        seen = dict(scope)
         for matcher, route in self.flat(own):
-            child = _matched(matcher, scope)
-            if child is not None:
+            match, child = matcher.matches(seen)
+            if match is Match.FULL:
                 yield route, child.get("endpoint")
                 yield from self._found_in(getattr(route, "routes", None) or (), {**scope, **child})
                 return
@@ -169,8 +211,38 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         return frozenset() if app is None else app.guard.policy.methods
 
 
-async def _guarding(guard: Guard, app: App, whose: Whose, scope: Scope, receive: Receive, send: Send) -> None:
-    await guarded(guard, app, scope, receive, send, whose)
+class _Known:
+    """What was read of an application's routes, once, and is read again when routes or middleware come or go.
+
+    Attributes:
+        telling: what matches requests for the routes of which something is said.
+    """
+
+    def __init__(self, telling: list[Any], lists: list[list[Any]]) -> None:
+        self.telling = telling
+        self._lists = [(live, list(live)) for live in lists]
+
+    def are(self, routes: list[Any]) -> bool:
+        """Whether these are the routes that were read, and nothing has changed since."""
+        return self._lists[0][0] is routes and all(
+            len(live) == len(read) and all(map(is_, live, read)) for live, read in self._lists
+        )
+
+
+def _is_known_kind(matcher: Any) -> bool:
+    """Whether a route leads to its ``endpoint`` and nowhere else, as those of the frameworks do."""
+    module: str = getattr(matcher.matches, "__module__", "")
+    return module.partition(".")[0] in ("starlette", "fastapi")
+
+
+async def _answer(error: HTTPException, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer what ``principal`` raised as the application answers it from its handlers."""
+
+    async def raising(scope: Scope, receive: Receive, send: Send) -> None:
+        raise error
+
+    handlers = getattr(scope.get("app"), "exception_handlers", {})
+    await ExceptionMiddleware(raising, handlers=handlers)(scope, receive, send)
 
 
 class _Raised(Exception):
@@ -186,12 +258,6 @@ def _guards(middleware: object) -> bool:
     return isinstance(middleware, type) and issubclass(middleware, asgi.IdempotencyMiddleware)
 
 
-def _matched(route: Any, scope: Scope) -> Scope | None:
-    """What a route adds to the scope of a request that it serves; None for other requests."""
-    match, child = route.matches(dict(scope))
-    return child if match is Match.FULL else None
-
-
 def _handler(endpoint: Any, method: str) -> object:
     """What serves a method: of a class, the method of that name, if it has a policy."""
     own = getattr(endpoint, method.lower(), None) if inspect.isclass(endpoint) else None
@@ -203,7 +269,7 @@ class _Guarded(asgi.IdempotencyMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"].upper() in self.guard.policy.methods:
-            refuse_without_principal(self.guard, secured(self), around=is_scoped_around(scope))
+            refuse_shared(self.guard, scope, secured(self))
         await super().__call__(scope, receive, send)
 
     async def whose(self, scope: Scope) -> object:
@@ -224,7 +290,7 @@ def idempotent(
     def decorate(handler: Callable[..., Any]) -> App:
         app: Any = request_response(_called(handler) if inspect.isclass(handler) else handler)
         made = _Guarded(app, boundary, principal=principal, **merged)
-        made.guard = guard_for(made.guard, handler)
+        made.guard = made.guard.of(handler)
         return functools.update_wrapper(made, handler, updated=())
 
     return decorate

@@ -1,6 +1,6 @@
 """A guarded request in async code whose response is one value: what aiohttp and gRPC share.
 
-`retrysafe.http.exchange.Exchange` is its twin for sync code.
+`retrysafe.http.exchange` has the capture of its response, and the twin of this for sync code.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from retrysafe.claims.claim import Claim
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
+from retrysafe.http.exchange import Capture
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response
-from retrysafe.http.problems import Refusal
 
 Handler = Callable[[], Awaitable[Response]]
 
@@ -77,19 +77,11 @@ class Exchange:
         try:
             with nested.around(self):
                 response = await handler()
-            self._judge(claim, response)
+            self.guard.judge(claim, Capture(self.guard).whole(response), self.request)
         except BaseException as error:
             await self._leave(claim, error)
             raise
         await self._leave(claim, None)
-
-    def _judge(self, claim: Claim, response: Response) -> None:
-        """Say what the response means; one that is too large loses its body, or fails where it must be kept."""
-        if response.body is None or len(response.body) > self.guard.policy.response_limit:
-            if self.guard.transactional or self.guard.policy.on_large == "error":
-                raise Refusal("response-unsupported")
-            response = response._replace(body=None)
-        self.guard.judge(claim, response, self.request)
 
     async def _leave(self, claim: Claim, error: BaseException | None) -> None:
         try:

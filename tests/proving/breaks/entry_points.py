@@ -139,24 +139,24 @@ BREAKS = [
     Break(
         "every header is part of the fingerprint",
         "http/guard.py",
-        "        for field in self.fields:\n",
-        "        for field in dict(request.headers):\n",
+        "        for name in self.fields:\n",
+        "        for name in lines:\n",
         killed_by=(f"{GUARD}::test_f5_other_headers_do_not_count", f"{ASGI}::test_f5_traces_and_tokens_do_not_count"),
         rows=(73,),
     ),
     Break(
         "the body is no part of the fingerprint",
         "http/guard.py",
-        '        parts["body"] = self._canonical(request, body) or body.digest()\n',
-        "        self._canonical(request, body)\n",
+        "if self.policy.canonical_json else None) or body.digest()\n",
+        'if self.policy.canonical_json else None) or b""\n',
         killed_by=(f"{GUARD}::test_f1_the_body_counts_byte_by_byte",),
         rows=(73,),
     ),
     Break(
         "the query is no part of the fingerprint",
         "http/guard.py",
-        ', "path": request.path, "query": request.query}',
-        ', "path": request.path}',
+        ', "path": path, "query": query}',
+        ', "path": path}',
         killed_by=(f"{GUARD}::test_f2_paths_and_queries_are_compared_as_they_were_sent[one1-other1]",),
         rows=(73,),
     ),
@@ -190,7 +190,7 @@ BREAKS = [
     Break(
         "a 5xx is stored as the answer",
         "http/guard.py",
-        'answered = Answered.FAILED if self.policy.on_5xx == "effects" else Answered.REFUSED',
+        'answered = Answered.FAILED if policy.on_5xx == "effects" else Answered.REFUSED',
         "answered = Answered.REFUSED",
         killed_by=(
             f"{GUARD}::test_a_5xx_frees_a_keyed_key_and_is_stored_if_so_chosen[500]",
@@ -200,8 +200,8 @@ BREAKS = [
     Break(
         "a 5xx counts as work that was not begun",
         "http/guard.py",
-        "        if response.status >= 500:",
-        "        if response.status >= 600:",
+        "        if status >= 500:",
+        "        if status >= 600:",
         killed_by=(f"{GUARD}::test_a_5xx_frees_a_keyed_key_and_is_stored_if_so_chosen[503]",),
         rows=(5,),
     ),
@@ -222,23 +222,19 @@ BREAKS = [
     Break(
         "the end of a response leaves before it is recorded",
         "http/asgi.py",
-        """            await self._settle()
-            try:
-                await self._release()
-                await self._forward(message)
-            finally:""",
-        """            await self._release()
-            await self._forward(message)
-            try:
-                await self._settle()
-            finally:""",
+        """                await self._settle(self.claim)
+                await self._finish()
+""",
+        """                await self._finish()
+                await self._settle(self.claim)
+""",
         killed_by=(f"{ASGI}::test_r8_the_record_is_there_before_the_client_can_see_the_end",),
         rows=(6,),
     ),
     Break(
         "the last chunk of a response leaves before it is recorded",
         "http/exchange.py",
-        "return 1 if declared or self._captured is not None else 0",
+        "return min(len(self._held), 1) if declared or not self.live else 0",
         "return 0",
         killed_by=("tests/http/test_exchange.py::test_r8_the_last_bytes_wait_for_the_record",),
         rows=(6,),
@@ -246,16 +242,16 @@ BREAKS = [
     Break(
         "a transactional response leaves before it is committed",
         "http/exchange.py",
-        "return self._captured is not None and (self._holds_all or len(self._held) < 2)",
-        "return self._captured is not None and len(self._held) < 2",
+        "return self.live or (len(self._held) > 1 and not self._guard.holds_all)",
+        "return self.live or len(self._held) > 1",
         killed_by=("tests/http/test_exchange.py::test_in_a_transaction_all_is_taken_before_anything_leaves",),
         rows=(6,),
     ),
     Break(
         "a response whose client has left is not recorded",
         "http/exchange.py",
-        "            while not self.settled:\n                self._held.clear()\n                self._take_late()\n",
-        "",
+        "            while not self.settled:\n                self._capture.rest()\n",
+        "            while False:\n                self._capture.rest()\n",
         killed_by=("tests/http/test_exchange.py::test_r17_a_response_that_is_closed_early_is_drained_and_recorded",),
         rows=(6,),
     ),
@@ -289,6 +285,16 @@ BREAKS = [
         "    if False:",
         killed_by=("tests/http/test_secured_routes.py::test_r32_litestar_guards[None]",),
         rows=(74,),
+    ),
+    Break(
+        "Starlette: what a later route says of itself is not seen",
+        "http/starlette.py",
+        "if known is None or not known.are(routes):",
+        "if known is None:",
+        killed_by=(
+            "tests/http/test_starlette.py::test_k6_a_route_that_comes_later_is_seen[memory-mounted]",
+            "tests/http/test_fastapi.py::test_k6_a_route_that_an_included_router_gets_later_is_seen[memory]",
+        ),
     ),
     Break(
         "another spelling of a path needs no key",

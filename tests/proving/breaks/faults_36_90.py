@@ -410,8 +410,8 @@ _PAYLOADS = [
     Break(
         "bodies are compared by what JSON says, though nobody asked for that",
         "http/guard.py",
-        "whole = body.whole if self.policy.canonical_json and readable else None",
-        "whole = body.whole if readable else None",
+        "meant = (self._canonical(request, body) if self.policy.canonical_json else None) or body.digest()",
+        "meant = self._canonical(request, body) or body.digest()",
         killed_by=("tests/http/test_guard.py::test_f1_the_body_counts_byte_by_byte",),
         rows=(68,),
     ),
