@@ -25,7 +25,7 @@ from retrysafe import (
     wait,
 )
 from retrysafe.claims.observers import EVENTS, Observers
-from tests.stores.harnesses import FakeClock, memory_backend
+from tests.stores.harnesses.memory import FakeClock, memory_backend
 
 # ---------------------------------------------------------------- refused when built
 

@@ -54,7 +54,7 @@ from tests.faults.helpers import (
 )
 from tests.faults.servers import MariaDB, mariadb_program
 from tests.stores.ageing import mysql_connection
-from tests.stores.harnesses import MysqlDialect
+from tests.stores.harnesses.sql import MysqlDialect
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 

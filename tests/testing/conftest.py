@@ -8,7 +8,9 @@ import pytest
 
 from retrysafe.backends.registry import connect
 from tests.conftest import require
-from tests.stores import harnesses
+from tests.stores.harnesses.dynamodb import dynamodb_url
+from tests.stores.harnesses.redis import redis_url
+from tests.stores.harnesses.sql import mysql_url, postgresql_url
 
 KINDS = ("sqlite", "postgresql", "mysql", "redis", "redis-cluster", "dynamodb")
 
@@ -19,11 +21,11 @@ def url_of(kind: str, path: Path) -> str:
         return f"sqlite:///{path / 'store.db'}"
     require(kind)
     if kind.startswith("redis"):
-        return harnesses.redis_url("_CLUSTER" if kind == "redis-cluster" else "")
+        return redis_url("_CLUSTER" if kind == "redis-cluster" else "")
     url = {
-        "postgresql": harnesses.postgresql_url,
-        "mysql": harnesses.mysql_url,
-        "dynamodb": harnesses.dynamodb_url,
+        "postgresql": postgresql_url,
+        "mysql": mysql_url,
+        "dynamodb": dynamodb_url,
     }[kind]()
     backend = connect(url)
     backend.migrate()

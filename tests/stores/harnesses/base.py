@@ -1,0 +1,29 @@
+"""What the harness of a backend says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from retrysafe.testing.harness import AsyncHarness, SyncHarness
+
+AnyHarness = SyncHarness | AsyncHarness
+Makes = Mapping[str, tuple[str | None, Callable[[Path], AnyHarness]]]
+
+
+def nothing() -> None:
+    """Nothing is left to be done."""
+
+
+class StoreHarness(NamedTuple):
+    """The stores of one backend behind each of their executors.
+
+    executors: by name the service that each needs, and how its harness is made in a folder of its own.
+    on_other_versions: for a service, the executors that are tested on its other versions too.
+    finish: removes what the tests of a process have left with the service.
+    """
+
+    executors: Makes
+    on_other_versions: Mapping[str, Sequence[str]] = {}
+    finish: Callable[[], None] = nothing
