@@ -17,6 +17,8 @@ HARNESSES = and_on_other_versions(
     {service: names for made in _MADE for service, names in made.on_other_versions.items()},
 )
 """Name → the service it needs, and how it is made in a directory of its own."""
+URLS = {kind: row for made in _MADE for kind, row in made.urls.items()}
+"""Kind of store → the service it needs, and its URL for a directory of the test's own."""
 
 
 def finish() -> None:

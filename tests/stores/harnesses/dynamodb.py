@@ -12,7 +12,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.registry import connect
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
 from tests.stores.ageing import dynamodb_client
-from tests.stores.harnesses.base import StoreHarness
+from tests.stores.harnesses.base import StoreHarness, migrated
 
 DYNAMODB_TABLE = f"retrysafe-test-{os.getpid()}"
 
@@ -76,5 +76,6 @@ HARNESS = StoreHarness(
         "boto3 Table": ("dynamodb", dynamodb_table),
         "aiobotocore": ("dynamodb", dynamodb_async),
     },
+    urls={"dynamodb": ("dynamodb", lambda folder: migrated(dynamodb_url()))},
     finish=drop_dynamodb_table,
 )

@@ -100,5 +100,6 @@ HARNESS = StoreHarness(
         "redis sentinel": ("redis-sentinel", redis_sync("_SENTINEL")),
         "redis sentinel async": ("redis-sentinel", redis_async("_SENTINEL")),
     },
+    urls={"redis": ("redis", lambda folder: redis_url())},
     on_other_versions={"redis": ("redis", "redis async")},
 )

@@ -13,7 +13,7 @@ from retrysafe.backends.sql.mysql import MysqlStore
 from retrysafe.protocol.requests import Query
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
-from tests.stores.harnesses.base import StoreHarness
+from tests.stores.harnesses.base import StoreHarness, migrated
 
 
 def sqlite(path: Path) -> SyncHarness:
@@ -214,6 +214,11 @@ HARNESS = StoreHarness(
         "asyncmy": ("mysql", asyncmy),
         "SQLAlchemy Engine, PyMySQL": ("mysql", sqlalchemy_pymysql),
         "SQLAlchemy AsyncEngine, asyncmy": ("mysql", sqlalchemy_asyncmy),
+    },
+    urls={
+        "sqlite": (None, lambda folder: migrated(f"sqlite:///{folder / 'store.db'}")),
+        "postgresql": ("postgresql", lambda folder: migrated(postgresql_url())),
+        "mysql": ("mysql", lambda folder: migrated(mysql_url())),
     },
     on_other_versions={
         "postgresql": ("psycopg", "psycopg async", "asyncpg"),
