@@ -61,12 +61,16 @@ def test_an_object_that_is_no_store_is_told_what_would_be_one() -> None:
 
 
 @pytest.mark.parametrize("fast", ["sqlite:///fast.db", "memory://", "nonsense", registry.connect("memory://")])
-def test_only_a_store_that_can_be_a_cache_is_a_fast_one(fast: object) -> None:
+def test_only_a_store_that_can_be_a_cache_is_a_fast_one(
+    fast: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match="only redis can be the fast store"):
         Boundary("shop", store=layered(fast, "sqlite:///truth.db", name="truth"))
 
 
 @pytest.mark.parametrize("truth", ["memory://", layered("redis://a", "sqlite:///b.db", name="b")])
-def test_the_truth_is_one_durable_store(truth: object) -> None:
+def test_the_truth_is_one_durable_store(truth: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match="durable store of one layer"):
         Boundary("shop", store=layered("redis://localhost", truth, name="truth"))
