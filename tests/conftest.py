@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from fnmatch import fnmatch
@@ -17,7 +16,8 @@ from retrysafe.backends import registry
 from retrysafe.backends.catalogue import STORES
 from retrysafe.claims import context
 from tests.stores.ageing import mysql_connection
-from tests.stores.harnesses import HARNESSES, AnyHarness, drop_dynamodb_table
+from tests.stores.harnesses import HARNESSES, finish
+from tests.stores.harnesses.base import AnyHarness
 from tests.versions import OTHER_VERSIONS, variable_of
 
 pytest_plugins = ["pytester", "tests.proving.plugin", "tests.proving.thinning"]
@@ -29,7 +29,7 @@ OWN_DATABASES = pytest.StashKey[dict[str, tuple[str, str]]]()
 
 QUICK = ("core", "programs", "boundary", "observing")
 """Folders of tests that are quick where they need no service."""
-SERVED = ("postgresql", "psycopg", "asyncpg", "mysql", "asyncmy", "redis", "dynamodb", "rabbitmq")
+SERVED = {"psycopg", "asyncpg", "asyncmy", "rabbitmq", *(service for service, _ in HARNESSES.values() if service)}
 """What stands in the parameters of tests that need one."""
 
 
@@ -74,9 +74,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
     if not hasattr(session.config, "workerinput") and files_at_the_root() - session.config.stash[FOUND]:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    if "boto3" in sys.modules and "RETRYSAFE_TEST_DYNAMODB" in os.environ:
-        drop_dynamodb_table()
+    finish()
 
 
 @pytest.fixture(autouse=True)

@@ -38,7 +38,7 @@ from tests.ambiguity import is_ambiguous, patterns
 SOURCE = Path(retrysafe.__file__).parent
 SEARCHES = ("search", "sub", "subn", "split", "findall", "finditer")
 OURS = {
-    "backends/parts.py: _SECRET": "reads addresses of an operator's configuration",
+    "backends/urls.py: _SECRET": "reads addresses of an operator's configuration",
     "claims/decorator.py: findall": "reads the name of a parameter in a program",
     "backends/sql/mysql.py: findall": "reads the version of the database",
     "testing/crashing/exploring.py: findall": "reads labels of ours",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from docparts.reference import reference
 from retrysafe import messaging
-from retrysafe.messaging.brokers import faststream, sqlite, webhook
+from retrysafe.messaging.brokers import faststream, webhook
 from retrysafe.messaging.brokers.memory import broker as memory_broker
 from retrysafe.messaging.brokers.memory import publisher as to_memory
 from retrysafe.messaging.brokers.rabbitmq import consumer as from_rabbitmq
@@ -12,6 +12,7 @@ from retrysafe.messaging.brokers.rabbitmq import publisher as to_rabbitmq
 from retrysafe.messaging.brokers.rabbitmq import topology as topology
 from retrysafe.messaging.brokers.redis_streams import consumer as from_redis
 from retrysafe.messaging.brokers.redis_streams import publisher as to_redis
+from retrysafe.messaging.brokers.sqlite import broker as sqlite
 from retrysafe.messaging.inbox.inbox import Options
 
 NAMES = (

@@ -16,7 +16,7 @@ from retrysafe import Boundary, Claim
 from retrysafe.backends.registry import connect
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
 from tests.stores.ageing import mysql_connection
-from tests.stores.harnesses import MysqlDialect
+from tests.stores.harnesses.sql import MysqlDialect
 from tests.versions import and_on_other_versions
 
 

@@ -20,7 +20,7 @@ from retrysafe.protocol.quotas import holder
 from tests.boundary.shops import Shop
 from tests.conftest import require
 from tests.stores.ageing import mysql_connection
-from tests.stores.harnesses import postgresql_url
+from tests.stores.harnesses.sql import postgresql_url
 
 TWO = Quota(rate="2/1h")
 

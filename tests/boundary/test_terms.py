@@ -26,7 +26,7 @@ from retrysafe import (
 )
 from retrysafe.claims.observers import EVENTS, Observers
 from retrysafe.claims.plan import Plans
-from tests.stores.harnesses import FakeClock, memory_backend
+from tests.stores.harnesses.memory import FakeClock, memory_backend
 
 # ---------------------------------------------------------------- refused when built
 

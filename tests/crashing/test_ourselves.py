@@ -24,7 +24,8 @@ from tests.proving.effort import chance_of, effort
 from tests.proving.plugin import Record
 from tests.proving.proofs import Proof
 from tests.stores.ageing import mysql_connection
-from tests.stores.harnesses import dynamodb_url, redis_url
+from tests.stores.harnesses.dynamodb import dynamodb_url
+from tests.stores.harnesses.redis import redis_url
 
 
 class Where(NamedTuple):

@@ -16,7 +16,7 @@ import pytest
 from retrysafe.backends import migrations
 from retrysafe.backends.migrations.alembic import TABLES
 from retrysafe.backends.registry import connect
-from retrysafe.backends.sql import COLUMNS
+from retrysafe.backends.sql.table import COLUMNS
 from retrysafe.protocol.migrating import Migration
 from tests.django.aliases import add_alias, remove_alias, set_up
 

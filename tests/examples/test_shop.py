@@ -76,7 +76,7 @@ def rabbitmq(name: str) -> Iterator[str]:
             channel = await connection.channel()
             for service in ("inventory", "mail"):
                 for number in range(4):
-                    await channel.queue_delete(f"{name}.{service}.{number}")
+                    await channel.queue_delete(f"{name}.{service}.orders.placed.{number}")
             await channel.exchange_delete(name)
 
     asyncio.run(remove())

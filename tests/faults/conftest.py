@@ -31,7 +31,8 @@ from tests.faults.servers import (
     pgbouncer_program,
     postgresql_programs,
 )
-from tests.stores.harnesses import dynamodb_endpoint, dynamodb_url, redis_url
+from tests.stores.harnesses.dynamodb import dynamodb_endpoint, dynamodb_url
+from tests.stores.harnesses.redis import redis_url
 
 Making = Callable[..., Boundary]
 

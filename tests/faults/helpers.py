@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import random
 import re
 import socket
 import sqlite3
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -31,6 +29,9 @@ from retrysafe.backends.redis.store import RedisStore
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.procedures import find
 from retrysafe.protocol.records import Filter, Record
+from tests import processes
+from tests.processes import ROOT as ROOT
+from tests.processes import environment as environment
 from tests.stores.ageing import mysql_connection
 
 DEADLINE = 60.0
@@ -273,59 +274,11 @@ def ask_sql(url: str, sql: str, *, patience: float = DEADLINE) -> tuple[list[Any
         return done.fetchall() if done.description else [], done.rowcount
 
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def environment() -> dict[str, str]:
-    """The environment of a child process that imports what this one imports."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*(path for path in sys.path if path), str(ROOT)])}
-
-
-class Child:
-    """A child process that speaks in lines, see `tests.faults.children`."""
+class Child(processes.Child):
+    """A child process of `tests.faults.children`."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "tests.faults.children", *arguments]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
-        )
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line.strip())
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        with suppress(ProcessLookupError):
-            self.process.kill()
-        self.process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
-        for pipe in (self.process.stdin, self.process.stdout):
-            with suppress(BrokenPipeError):
-                pipe.close() if pipe is not None else None
-
-    def hears(self) -> str:
-        """The next line it says."""
-        try:
-            return self._lines.get(timeout=DEADLINE)
-        except queue.Empty:
-            raise AssertionError("the child said nothing in time") from None
-
-    def go_on(self) -> None:
-        """Let it go on."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("go on\n")
-        self.process.stdin.flush()
-
-    def ends(self) -> int:
-        """Its exit code."""
-        return self.process.wait(DEADLINE)
+        super().__init__(sys.executable, "-m", "tests.faults.children", *arguments)
 
 
 def plain(url: str) -> str:

@@ -95,7 +95,7 @@ def trouble(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trouble]
         def fate(told: Any) -> Callable[[], None]:
             return lambda: setattr(proxy, "fates", lambda operation, arguments: told)
 
-        from tests.stores.harnesses import DYNAMODB_TABLE
+        from tests.stores.harnesses.dynamodb import DYNAMODB_TABLE
 
         yield Trouble(proxy.url(DYNAMODB_TABLE, ""), fate("gateway timeout"), fate("through"))
     elif kind == "redis":

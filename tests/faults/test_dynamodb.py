@@ -34,7 +34,7 @@ from retrysafe.protocol.procedures import claim, sweep
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Bank, Child, Told, auntil, items_of, records_of, renewals_of, unique, until
 from tests.faults.http_proxy import Fate, HttpProxy
-from tests.stores.harnesses import DYNAMODB_TABLE, dynamodb_endpoint, dynamodb_url
+from tests.stores.harnesses.dynamodb import DYNAMODB_TABLE, dynamodb_endpoint, dynamodb_url
 
 LARGEST = LARGEST_ITEM - RESERVED
 LOST: tuple[Fate, ...] = ("request lost", "reply lost")

@@ -29,7 +29,7 @@ from tests.faults.servers import DynamoDBLocal, OwnServer, dynamodb_jars
 from tests.proving.effort import effort
 from tests.proving.plugin import Record
 from tests.proving.proofs import Proof
-from tests.stores.harnesses import dynamodb_url
+from tests.stores.harnesses.dynamodb import dynamodb_url
 
 pytestmark = [pytest.mark.prove, pytest.mark.fault(3, 5, 13, 14, 28, 38)]
 

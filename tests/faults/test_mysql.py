@@ -55,7 +55,7 @@ from tests.faults.helpers import (
 from tests.faults.servers import MariaDB, mariadb_program
 from tests.proving.effort import effort
 from tests.stores.ageing import mysql_connection
-from tests.stores.harnesses import MysqlDialect
+from tests.stores.harnesses.sql import MysqlDialect
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 

@@ -14,7 +14,7 @@ from retrysafe import Boundary, InProgress, OutcomeUnknown, current
 from tests.conftest import require
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import DEADLINE, Child, business_table, plain, records_of, rows_of, until
-from tests.stores.harnesses import redis_url
+from tests.stores.harnesses.redis import redis_url
 
 STORES = ["sqlite", "postgresql", "mysql"]
 

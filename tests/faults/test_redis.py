@@ -33,7 +33,7 @@ from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, unique, until
 from tests.faults.redis_servers import Server, installed
 from tests.stores.ageing import age_at, redis_masters
-from tests.stores.harnesses import redis_url
+from tests.stores.harnesses.redis import redis_url
 
 TOPOLOGIES = ["", "_CLUSTER", "_SENTINEL"]
 DONE = StoredResult(b"done", "text/plain", 1)

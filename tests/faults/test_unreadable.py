@@ -17,7 +17,7 @@ from retrysafe.protocol.fingerprint import MARKED
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import plain, run_sql
 from tests.stores.ageing import dynamodb_client, redis_masters
-from tests.stores.harnesses import DYNAMODB_TABLE, dynamodb_endpoint
+from tests.stores.harnesses.dynamodb import DYNAMODB_TABLE, dynamodb_endpoint
 
 pytestmark = [pytest.mark.fault(72), pytest.mark.prove]
 

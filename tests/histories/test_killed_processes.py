@@ -18,7 +18,10 @@ from tests.laboratory.histories import UNKNOWN, merged
 from tests.laboratory.linearizability import check
 from tests.proving.effort import effort
 from tests.proving.proofs import Proof
-from tests.stores.harnesses import HARNESSES, dynamodb_url, mysql_url, postgresql_url, redis_url
+from tests.stores.harnesses import HARNESSES
+from tests.stores.harnesses.dynamodb import dynamodb_url
+from tests.stores.harnesses.redis import redis_url
+from tests.stores.harnesses.sql import mysql_url, postgresql_url
 
 ROWS = (1, 2, 3, 12, 16, 17, 28, 44)
 pytestmark = [pytest.mark.prove, pytest.mark.fault(*ROWS)]

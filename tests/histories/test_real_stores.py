@@ -28,16 +28,11 @@ from tests.laboratory.specification import Traits
 from tests.laboratory.timeline import drawn
 from tests.proving.effort import effort
 from tests.proving.proofs import Proof
-from tests.stores.harnesses import (
-    HARNESSES,
-    AnyHarness,
-    AsyncHarness,
-    dynamodb_endpoint,
-    dynamodb_url,
-    mysql_url,
-    postgresql_url,
-    redis_url,
-)
+from tests.stores.harnesses import HARNESSES, AsyncHarness
+from tests.stores.harnesses.base import AnyHarness
+from tests.stores.harnesses.dynamodb import dynamodb_endpoint, dynamodb_url
+from tests.stores.harnesses.redis import redis_url
+from tests.stores.harnesses.sql import mysql_url, postgresql_url
 
 ROWS = (2, 13, 14, 16, 17, 25, 28, 33, 44, 60, 64, 79, 89)
 pytestmark = [pytest.mark.prove, pytest.mark.fault(*ROWS)]

@@ -8,7 +8,7 @@ from typing import Any
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox, InboxMessage
 from retrysafe.messaging.subscription.subscription import Subscription
-from tests.messaging.brokers import BENCHES
+from tests.messaging.harnesses import BENCHES
 
 
 def applying(store: str) -> Any:

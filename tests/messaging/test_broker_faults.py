@@ -18,7 +18,10 @@ from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import Told, auntil
 from tests.faults.redis_servers import Server
-from tests.messaging.publishings import OnARoad, Rabbit, rabbitmq, redis_streams, webhook
+from tests.messaging.harnesses.base import OnARoad
+from tests.messaging.harnesses.rabbitmq import Rabbit, rabbitmq
+from tests.messaging.harnesses.redis_streams import redis_streams
+from tests.messaging.harnesses.webhook import webhook
 from tests.messaging.rabbitmq_servers import RabbitMQServer
 from tests.messaging.test_operating import Place
 from tests.proving.effort import chance_of, effort
@@ -120,7 +123,7 @@ async def test_a_slow_subscriber_keeps_only_its_own_messages(outbox: Place) -> N
     from retrysafe.messaging.brokers.webhook import AsyncWebhookPublisher
     from retrysafe.webhooks.delivering import Endpoint as Signing
     from retrysafe.webhooks.sender import AsyncSender
-    from tests.messaging.publishings import SECRET, Answers, http_endpoint
+    from tests.messaging.harnesses.webhook import SECRET, Answers, http_endpoint
 
     slow, quick = Answers(), Answers()
     slow.gate = threading.Event()

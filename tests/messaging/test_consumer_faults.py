@@ -25,7 +25,10 @@ from tests.faults.proxies.framing_amqp import method_of
 from tests.faults.proxies.proxy import Fault, Kind
 from tests.faults.redis_servers import Server
 from tests.messaging.applying import applying
-from tests.messaging.brokers import PARTITIONS, RabbitMQBench, RedisBench, bench
+from tests.messaging.harnesses import bench
+from tests.messaging.harnesses.base import PARTITIONS
+from tests.messaging.harnesses.rabbitmq import RabbitMQBench
+from tests.messaging.harnesses.redis_streams import RedisBench
 from tests.messaging.rabbitmq_servers import RabbitMQServer
 from tests.proving.effort import chance_of, effort
 

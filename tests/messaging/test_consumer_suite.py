@@ -13,7 +13,7 @@ from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.protocol.messages import Delivery
 from retrysafe.testing import consumers
 from tests.conftest import require
-from tests.messaging.brokers import bench
+from tests.messaging.harnesses import bench
 
 
 class Wrong:

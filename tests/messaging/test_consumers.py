@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from retrysafe.testing.consumers import ConsumerSuite, OpenConsumerBench
 from tests.conftest import served
-from tests.messaging.brokers import BENCHES, bench
+from tests.messaging.harnesses import BENCHES, HARNESSES, bench
 from tests.versions import OTHER_VERSIONS
 
 
 @pytest.fixture(params=(*BENCHES, *(version for version, kind in OTHER_VERSIONS.items() if kind in BENCHES)))
-def consumer_bench(request: pytest.FixtureRequest) -> OpenConsumerBench:
-    served(request, None if request.param == "memory" else request.param)
-    return partial(bench, OTHER_VERSIONS.get(request.param, request.param))
+def consumer_bench(request: pytest.FixtureRequest, tmp_path: Path) -> OpenConsumerBench:
+    name = OTHER_VERSIONS.get(request.param, request.param)
+    served(request, request.param if HARNESSES[name].service else None)
+    return partial(bench, name, HARNESSES[name].url(tmp_path))
 
 
 class TestConsumers(ConsumerSuite):

@@ -21,7 +21,7 @@ from retrysafe.messaging import Envelope, Inbox
 from retrysafe.messaging.brokers.faststream import InboxMiddleware
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE
-from tests.messaging.brokers import bench
+from tests.messaging.harnesses import bench
 
 QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}
 

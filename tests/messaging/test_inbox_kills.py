@@ -12,27 +12,25 @@ import pytest
 from tests.messaging.consuming import KEYS
 from tests.messaging.inboxes import World
 from tests.messaging.suspects import MESSAGES, POISON
+from tests.processes import Child
 
 
-def consumer(world: World, make: str, count: int, poison: int = -1) -> subprocess.Popen[str]:
+def consumer(world: World, make: str, count: int, poison: int = -1) -> Child:
     name = world.boundaries[0].name
     command = [sys.executable, "-m", "tests.messaging.consuming", world.url, name, world.table, make, f"{count}"]
-    return subprocess.Popen([*command, f"{poison}"], stdout=subprocess.PIPE, text=True)
+    return Child(*command, f"{poison}")
 
 
-def killed_or_done(child: subprocess.Popen[str], lines: int) -> bool:
+def killed_or_done(child: Child, lines: int) -> bool:
     """Let it print so many lines, then kill it; whether it came to its end before."""
-    assert child.stdout is not None
+    line = ""
     for _ in range(lines):
-        line = child.stdout.readline()
-        if line == "done\n" or not line:
+        line = child.hears()
+        if line in ("done", ""):
             break
     else:
-        child.send_signal(signal.SIGKILL)
-    rest = child.stdout.read()
-    child.stdout.close()
-    child.wait()
-    return line == "done\n" or rest.endswith("done\n")
+        child.process.send_signal(signal.SIGKILL)
+    return "done" in [line, *child.says()][-1:]
 
 
 @pytest.mark.thinned(0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,17 +11,17 @@ import pytest
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.testing.publishers import CASES, PublisherFeatures, PublisherSuite, Publishing
 from tests.conftest import served
-from tests.messaging.publishings import PUBLISHINGS
+from tests.messaging.harnesses import PUBLISHINGS
 
 ACKED = PublishResult(PublishStatus.ACKED)
 
 
 class TestOurs(PublisherSuite):
     @pytest.fixture(params=PUBLISHINGS)
-    async def publishing(self, request: pytest.FixtureRequest) -> AsyncIterator[Publishing]:
+    async def publishing(self, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Publishing]:
         service, make = PUBLISHINGS[request.param]
         served(request, service)
-        async with make() as made:
+        async with make(tmp_path) as made:
             yield made
 
 

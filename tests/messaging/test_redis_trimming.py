@@ -12,7 +12,7 @@ import redis.asyncio
 from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retrysafe.protocol.messages import Delivery
 from tests.conftest import require
-from tests.stores.harnesses import redis_url
+from tests.stores.harnesses.redis import redis_url
 
 BLOCK = 100
 """Entries that Redis frees together."""

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from retrysafe.messaging.brokers import sqlite
-from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
+from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, broker, declare
 from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
 
 
@@ -171,7 +170,7 @@ async def test_a_receive_that_is_cancelled_keeps_nothing(
 
 
 async def test_a_file_that_stays_locked_is_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "BUSY", 0.0)
+    monkeypatch.setattr(broker, "BUSY", 0.0)
     publisher = SqlitePublisher(file)
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,11 @@ import pytest
 import retrysafe
 from retrysafe import Boundary
 from retrysafe.admin.operator import Operator
-from retrysafe.backends.dynamodb.store import DynamodbStore
-from retrysafe.backends.redis.store import RedisStore
-from retrysafe.backends.registry import connect
 from retrysafe.cli import main
 from retrysafe.protocol.records import Record
 from tests.conftest import require
-from tests.stores import ageing, harnesses
+from tests.stores import ageing
+from tests.stores.harnesses import URLS
 
 SOURCES = str(Path(retrysafe.__file__).parents[1])
 
@@ -94,64 +93,27 @@ class Place:
             one.close()
 
 
-def sqlite(path: Path) -> Place:
-    url = f"sqlite:///{path / 'store.db'}"
-    connect(url)
+def place_of(kind: str, path: Path) -> Place:
+    """A store of a kind, by its URL."""
+    service, url_of = URLS[kind]
+    if service is not None:
+        require(service)
+    url = url_of(path)
     return Place(url, url, ageing.age_at(url))
 
 
-def postgresql(path: Path) -> Place:
-    require("postgresql")
-    url = harnesses.postgresql_url()
-    connect(url).migrate()
-    return Place(url, url, ageing.age_at(url))
-
-
-def asyncpg(path: Path) -> Place:
-    place = postgresql(path)
-    place.operators = place.operators.replace("postgresql:", "postgresql+asyncpg:", 1)
+def operated_by(kind: str, scheme: str, path: Path) -> Place:
+    """A store whose operators use a driver of their own, for async code."""
+    place = place_of(kind, path)
+    place.operators = place.operators.replace(f"{kind}:", f"{scheme}:", 1)
     return place
-
-
-def mysql(path: Path) -> Place:
-    require("mysql")
-    url = harnesses.mysql_url()
-    connect(url).migrate()
-    return Place(url, url, ageing.age_at(url))
-
-
-def asyncmy(path: Path) -> Place:
-    place = mysql(path)
-    place.operators = place.operators.replace("mysql:", "mysql+asyncmy:", 1)
-    return place
-
-
-def redis(path: Path) -> Place:
-    require("redis")
-    url = harnesses.redis_url()
-    return Place(url, url, ageing.age_at(url))
-
-
-def dynamodb(path: Path) -> Place:
-    require("dynamodb")
-    url = harnesses.dynamodb_url()
-    backend = connect(url)
-    backend.migrate()
-    backend.close()
-    return Place(url, url, ageing.age_at(url))
 
 
 PLACES: dict[str, Callable[[Path], Place]] = {
-    "sqlite": sqlite,
-    "postgresql": postgresql,
-    "asyncpg": asyncpg,
-    "mysql": mysql,
-    "asyncmy": asyncmy,
+    **{kind: partial(place_of, kind) for kind in URLS},
+    "asyncpg": partial(operated_by, "postgresql", "postgresql+asyncpg"),
+    "asyncmy": partial(operated_by, "mysql", "mysql+asyncmy"),
 }
-if hasattr(RedisStore, "scan"):
-    PLACES["redis"] = redis
-if hasattr(DynamodbStore, "scan"):
-    PLACES["dynamodb"] = dynamodb
 
 
 @pytest.fixture(params=PLACES)
@@ -165,7 +127,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture
 def shelf(tmp_path: Path) -> Iterator[Place]:
     """A SQLite file, for what does not depend on the store."""
-    made = sqlite(tmp_path)
+    made = place_of("sqlite", tmp_path)
     yield made
     made.close()
 

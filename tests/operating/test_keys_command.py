@@ -23,7 +23,7 @@ from retrysafe.protocol import keys
 from retrysafe.protocol.records import EffectiveState, Record
 from tests.conftest import require
 from tests.operating.conftest import Command, Place, in_a_process
-from tests.stores import harnesses
+from tests.stores.harnesses.redis import redis_url
 
 
 def named(place: Place, key: str = "K") -> list[str]:
@@ -439,7 +439,7 @@ def test_a_race_that_is_lost_is_told(shelf: Place, command: Command, monkeypatch
 
 def test_a_fast_store_is_told_first_to_forget_the_key(place: Place, command: Command) -> None:
     require("redis")
-    fast = harnesses.redis_url()
+    fast = redis_url()
     place.boundaries = layered(fast, place.boundaries, name="truth")
     place.completed()
     assert place.retry() == "first"
@@ -459,7 +459,7 @@ def test_a_fast_store_that_does_not_answer_keeps_the_key_from_being_expired(shel
 def test_a_fast_store_is_told_again_when_the_change_took_longer_than_it_remembers(place: Place) -> None:
     """The operator was frozen after telling it first, and somebody kept the answer that was being taken back."""
     require("redis")
-    fast = harnesses.redis_url()
+    fast = redis_url()
     place.boundaries = layered(fast, place.boundaries, name="truth")
     seen = place.completed()
 
@@ -487,7 +487,7 @@ def test_a_fast_store_that_does_not_answer_after_the_change_is_told_of(
         if entry["audit"] == "outcome":
             monkeypatch.setattr(operator._backend.near, "drop", fail)
 
-    layers = layered(harnesses.redis_url(), shelf.operators, name="truth")
+    layers = layered(redis_url(), shelf.operators, name="truth")
     with Operator(layers, audit=cut, observers=()) as operator:
         with pytest.raises(StoreUnavailable, match="The key is expired, but the fast store did not answer afterwards"):
             operator.expire(seen)

@@ -12,8 +12,9 @@ import pytest
 
 from retrysafe import Boundary, ConfigurationError, Event
 from retrysafe.admin.operator import Clock, Status
-from retrysafe.backends import migrations, registry, urls
+from retrysafe.backends import migrations, registry
 from retrysafe.backends.backend import Backend
+from retrysafe.backends.spec import BackendSpec
 from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
 from retrysafe.backends.sql.postgresql import PostgresqlStore, _findings
 from retrysafe.backends.sql.sqlite import SqliteStore
@@ -168,17 +169,21 @@ class Misconfigured(SqliteStore):
         return [Ask(Query("SELECT 1", {}, writes=False), lambda answer: [finding])]
 
 
+def misconfigured(url: str) -> Backend:
+    """A store on a SQLite file that finds itself set up wrongly."""
+    file = SqliteFile(urlsplit(url).path)
+    return Backend(Misconfigured(), sync=lambda: SqliteClient(file), asynchronous=None, address=url)
+
+
 @pytest.fixture
 def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     path = tmp_path / "refusing.db"
     registry.connect(f"sqlite:///{path}").close()
-
-    def make(url: str) -> Backend:
-        file = SqliteFile(str(path))
-        return Backend(Misconfigured(), sync=lambda: SqliteClient(file), asynchronous=None, address=url)
-
-    monkeypatch.setitem(urls._SCHEMES, "refusing", make)
-    return lambda: "refusing://store"
+    schemes = {"refusing": "test_status_command:misconfigured"}
+    spec = BackendSpec("tests.operating", stores=(), time_travel={}, schemes=schemes)
+    found = [*registry.specs(), spec]
+    monkeypatch.setattr(registry, "specs", lambda: found)
+    return lambda: f"refusing://{path}"
 
 
 def test_a_server_that_is_set_up_wrongly_is_refused_before_the_handler(refusing: Callable[[], str]) -> None:

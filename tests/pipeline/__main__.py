@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tests.pipeline.books import database
-from tests.pipeline.brokers import KINDS, address
+from tests.pipeline.brokers import KINDS
 from tests.pipeline.running import Run, perform
 
 
@@ -29,7 +29,7 @@ def main() -> int:
     broken = 0
     for kind in options.brokers or ("rabbitmq", "redis"):
         with database(os.environ["RETRYSAFE_TEST_POSTGRESQL"]) as url, tempfile.TemporaryDirectory() as folder:
-            run = Run(kind, address(kind, Path(folder)), url, options.orders, options.every, options.seed)
+            run = Run(kind, KINDS[kind].url(Path(folder)), url, options.orders, options.every, options.seed)
             print(f"{kind}: {options.orders} orders, seed {options.seed}", flush=True)
             found = asyncio.run(perform(run))
             print(f"{run}\n  {found}, {run.left} left with the broker", flush=True)

@@ -10,14 +10,14 @@ from typing import Any
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox, InboxMessage, Subscription
 from retrysafe.messaging.relay.relay import Relay
-from tests.pipeline.brokers import broker
+from tests.pipeline.brokers import GROUP, broker
 
 
-def relay(database: str, kind: str, where: str, topic: str) -> None:
+def relay(database: str, where: str, topic: str) -> None:
     """Publish what is in the outbox."""
 
     async def work() -> None:
-        publisher = broker(kind, where, topic).publisher()
+        publisher = broker(where, topic).publisher()
         working = Relay(database, publisher)
         _on_sigterm(working.stop)
         await working.arun_forever()
@@ -26,7 +26,7 @@ def relay(database: str, kind: str, where: str, topic: str) -> None:
     asyncio.run(work())
 
 
-def inventory(database: str, kind: str, where: str, topic: str) -> None:
+def inventory(database: str, where: str, topic: str) -> None:
     """Take what was ordered from the stock."""
     store = database.replace("postgresql://", "postgresql+asyncpg://")
     boundary = Boundary("inventory", store=store, effects="transactional")
@@ -41,7 +41,7 @@ def inventory(database: str, kind: str, where: str, topic: str) -> None:
         await tx.execute(noting, order["id"], message.envelope.key, message.envelope.sequence)
 
     async def work() -> None:
-        subscription = Subscription(broker(kind, where, topic).consumer(), reserve)
+        subscription = Subscription(broker(where, topic).consumer(topic, GROUP), reserve)
         _on_sigterm(subscription.stop)
         await subscription.arun_forever()
         await boundary.aclose()
@@ -49,7 +49,7 @@ def inventory(database: str, kind: str, where: str, topic: str) -> None:
     asyncio.run(work())
 
 
-ROLES: dict[str, Callable[[str, str, str, str], None]] = {"relay": relay, "inventory": inventory}
+ROLES: dict[str, Callable[[str, str, str], None]] = {"relay": relay, "inventory": inventory}
 
 
 def begin(role: str, *arguments: str) -> None:

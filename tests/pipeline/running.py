@@ -15,7 +15,7 @@ from multiprocessing.context import ForkServerProcess
 
 from tests.pipeline import books, roles
 from tests.pipeline.books import Audit
-from tests.pipeline.brokers import broker
+from tests.pipeline.brokers import GROUP, KINDS, broker, place
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio"]
@@ -74,9 +74,7 @@ class Six:
 
     def _start(self, role: str) -> ForkServerProcess:
         run = self._run
-        process = _CONTEXT.Process(
-            target=roles.begin, args=(role, run.database, run.kind, run.where, run.topic), daemon=True
-        )
+        process = _CONTEXT.Process(target=roles.begin, args=(role, run.database, run.where, run.topic), daemon=True)
         process.start()
         return process
 
@@ -106,8 +104,10 @@ class Six:
 
 async def perform(run: Run) -> Audit:
     """The whole: orders, kills, the end of the work, and the audit."""
-    at = broker(run.kind, run.where, run.topic)
-    await at.prepare()
+    at, harness = place(run.where, run.topic), KINDS[run.kind]
+    assert harness.left is not None
+    assert harness.remove is not None
+    await broker(run.where, run.topic).declare([run.topic], [GROUP])
     began, chance = time.monotonic(), random.Random(f"kills {run.seed}")
     try:
         with Six(run) as six:
@@ -123,9 +123,9 @@ async def perform(run: Run) -> Audit:
                 await killing  # to its end: a thread that kills is not cancelled
             await asyncio.to_thread(six.end)
         run.seconds = time.monotonic() - began
-        run.left = await at.left()
+        run.left = await harness.left(at)
     finally:
-        await at.remove()
+        await harness.remove(at)
     return books.audit(run.database)
 
 

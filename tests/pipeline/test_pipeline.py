@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import require
 from tests.pipeline import books
 from tests.pipeline.books import Audit, audit, database, take_orders
-from tests.pipeline.brokers import address
+from tests.pipeline.brokers import KINDS
 from tests.pipeline.running import Run, perform
 
 ORDERS = 1_500
@@ -28,7 +28,7 @@ async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: 
     require("postgresql")
     require(kind)
     with database(os.environ["RETRYSAFE_TEST_POSTGRESQL"]) as url:
-        run = Run(kind, address(kind, tmp_path), url, ORDERS, every=0.3, seed=1)
+        run = Run(kind, KINDS[kind].url(tmp_path), url, ORDERS, every=0.3, seed=1)
         found = await perform(run)
     assert found.kept(ORDERS), found
     assert run.left == 0

@@ -6,29 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe.backends.registry import connect
 from tests.conftest import require
-from tests.stores import harnesses
+from tests.stores.harnesses import URLS
+from tests.stores.harnesses.redis import redis_url
 
-KINDS = ("sqlite", "postgresql", "mysql", "redis", "redis-cluster", "dynamodb")
+KINDS = (*URLS, "redis-cluster")
 
 
 def url_of(kind: str, path: Path) -> str:
     """A store of that kind, migrated."""
-    if kind == "sqlite":
-        return f"sqlite:///{path / 'store.db'}"
-    require(kind)
-    if kind.startswith("redis"):
-        return harnesses.redis_url("_CLUSTER" if kind == "redis-cluster" else "")
-    url = {
-        "postgresql": harnesses.postgresql_url,
-        "mysql": harnesses.mysql_url,
-        "dynamodb": harnesses.dynamodb_url,
-    }[kind]()
-    backend = connect(url)
-    backend.migrate()
-    backend.close()
-    return url
+    if kind == "redis-cluster":
+        require(kind)
+        return redis_url("_CLUSTER")
+    service, url = URLS[kind]
+    if service is not None:
+        require(service)
+    return url(path)
 
 
 @pytest.fixture(params=KINDS)

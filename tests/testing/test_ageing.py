@@ -20,8 +20,10 @@ from retrysafe.testing.bench import LEASE, MEMORY, RESULT, WINDOW, Bench
 from retrysafe.testing.time_travel import clear, elapse, elapse_all, lapse
 from tests.conftest import require
 from tests.faults.helpers import unique
-from tests.stores import harnesses
-from tests.stores.harnesses import AnyHarness
+from tests.stores.harnesses.base import AnyHarness
+from tests.stores.harnesses.dynamodb import dynamodb_sync
+from tests.stores.harnesses.redis import redis_sync
+from tests.stores.harnesses.sql import mysql_url, postgresql_url, sqlite
 
 
 @pytest.fixture
@@ -93,7 +95,7 @@ def test_keys_without_a_record_are_passed_over(bench: Bench) -> None:
 
 
 def test_more_records_than_one_statement_ages(tmp_path: Path) -> None:
-    harness = harnesses.sqlite(tmp_path)
+    harness = sqlite(tmp_path)
     try:
         first = Bench(harness, bytes(32), boundary="many")
         benches = [Bench(harness, number.to_bytes(2) + bytes(30), boundary="many") for number in range(600)]
@@ -134,7 +136,7 @@ def test_a_store_of_another_kind_can_say_how_time_passes() -> None:
 def transactional(request: pytest.FixtureRequest) -> Iterator[Boundary]:
     """A boundary whose transactions lock rows."""
     require(request.param)
-    url = {"postgresql": harnesses.postgresql_url, "mysql": harnesses.mysql_url}[request.param]()
+    url = {"postgresql": postgresql_url, "mysql": mysql_url}[request.param]()
     connect(url).migrate()
     boundary = Boundary(unique(), store=url, effects="transactional", observers=())
     yield boundary
@@ -161,7 +163,7 @@ def test_what_an_open_transaction_has_locked_is_not_waited_for(transactional: Bo
 @pytest.mark.parametrize("topology", ["", "_CLUSTER"])
 def test_redis_forgets_by_itself_what_has_grown_old(topology: str) -> None:
     require("redis-cluster" if topology else "redis")
-    harness = harnesses.redis_sync(topology)(Path())
+    harness = redis_sync(topology)(Path())
     try:
         bench = Bench(harness, secrets.token_bytes(32), boundary=unique())
         settled(bench, Transition.COMPLETE)
@@ -175,7 +177,7 @@ def test_redis_forgets_by_itself_what_has_grown_old(topology: str) -> None:
 
 def test_dynamodb_loses_what_has_grown_old() -> None:
     require("dynamodb")
-    harness = harnesses.dynamodb_sync(Path())
+    harness = dynamodb_sync(Path())
     try:
         bench = Bench(harness, secrets.token_bytes(32), boundary=unique())
         settled(bench, Transition.COMPLETE)

@@ -13,7 +13,9 @@ from retrysafe import Boundary, ConfigurationError, LeaseLost, Quota, QuotaExcee
 from retrysafe.testing import Clock
 from tests.conftest import require
 from tests.faults.helpers import unique
-from tests.stores import harnesses
+from tests.stores.harnesses.dynamodb import dynamodb_url
+from tests.stores.harnesses.redis import redis_url
+from tests.stores.harnesses.sql import mysql_url, postgresql_url
 
 
 def done(boundary: Boundary, key: str = "K") -> str:
@@ -92,10 +94,10 @@ def test_async_code_has_the_same_clock(driver: str, tmp_path: Path) -> None:
     else:
         require(kind)
         url = {
-            "postgresql": harnesses.postgresql_url,
-            "mysql": harnesses.mysql_url,
-            "redis": harnesses.redis_url,
-            "dynamodb": harnesses.dynamodb_url,
+            "postgresql": postgresql_url,
+            "mysql": mysql_url,
+            "redis": redis_url,
+            "dynamodb": dynamodb_url,
         }[kind]().replace(f"{kind}:", f"{driver}:")
 
     async def course() -> None:
@@ -136,7 +138,7 @@ def test_quotas_see_time_pass(kind: str, tmp_path: Path) -> None:
 def test_a_cache_in_front_does_not_answer_from_before(colour: str, tmp_path: Path) -> None:
     require("redis")
     name = unique()
-    store = layered(harnesses.redis_url(), f"sqlite:///{tmp_path / 'truth.db'}", name=name, at_most="12h")
+    store = layered(redis_url(), f"sqlite:///{tmp_path / 'truth.db'}", name=name, at_most="12h")
     boundary = Boundary(name, store=store, observers=())
 
     async def passes(clock: Clock) -> None:

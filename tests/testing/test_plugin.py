@@ -13,7 +13,9 @@ import pytest
 
 import retrysafe
 from tests.conftest import require
-from tests.stores import harnesses
+from tests.stores.harnesses.dynamodb import dynamodb_url
+from tests.stores.harnesses.redis import redis_url
+from tests.stores.harnesses.sql import mysql_url, postgresql_url
 
 SOURCES = str(Path(retrysafe.__file__).parents[1])
 ROOT = Path(__file__).parents[2]
@@ -213,10 +215,10 @@ def database(kind: str, tmp_path: Path) -> str:
     service = kind.partition("+")[0]
     require(service)
     url = {
-        "postgresql": harnesses.postgresql_url,
-        "mysql": harnesses.mysql_url,
-        "redis": harnesses.redis_url,
-        "dynamodb": harnesses.dynamodb_url,
+        "postgresql": postgresql_url,
+        "mysql": mysql_url,
+        "redis": redis_url,
+        "dynamodb": dynamodb_url,
     }[service]()
     return url.replace(f"{service}:", f"{kind}:")
 

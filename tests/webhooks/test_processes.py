@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from retrysafe.webhooks import Receiver, WebhookEvent
 from tests.faults.helpers import unique, until
 from tests.http.conftest import Place
 from tests.http.places import only
+from tests.processes import Child
 from tests.webhooks.conftest import WINDOW
 from tests.webhooks.providers import GITHUB, NOW, PROVIDERS, STRIPE, Provider
 
@@ -21,7 +21,7 @@ DURABLE = only(lambda name: name != "memory")
 KILLED = only(lambda name: name in ("sqlite", "postgresql-transactional", "redis"))
 
 
-def start(name: str, place: Place, provider: Provider, tmp_path: Path, dies: str = "lives") -> subprocess.Popen[str]:
+def start(name: str, place: Place, provider: Provider, tmp_path: Path, dies: str = "lives") -> Child:
     effects = "transactional" if place.transactional else "keyed"
     command = [
         sys.executable,
@@ -33,21 +33,16 @@ def start(name: str, place: Place, provider: Provider, tmp_path: Path, dies: str
         effects,
         str(tmp_path),
     ]
-    environment = os.environ | {"PYTHONPATH": "src:."}
-    pipe = subprocess.PIPE
-    process = subprocess.Popen([*command, dies], stdin=pipe, stdout=pipe, text=True, env=environment)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    process = Child(*command, dies)
+    assert process.hears() == "ready"
     return process
 
 
-def go(*processes: subprocess.Popen[str]) -> list[list[str]]:
+def go(*processes: Child) -> list[list[str]]:
     """Let the processes begin, and return what each has printed in the end."""
     for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    return [process.communicate(timeout=60)[0].split() for process in processes]
+        process.go_on()
+    return [" ".join(process.says()).split() for process in processes]
 
 
 def ledger(tmp_path: Path) -> list[str]:
@@ -72,7 +67,7 @@ def test_an_event_whose_process_was_killed_in_its_handler_is_handled_by_the_next
     name = unique("hooks")
     process = start(name, place, GITHUB, tmp_path, "dies")
     assert go(process) == [[]]
-    assert process.returncode == -9
+    assert process.ends() == -9
     effects = "transactional" if place.transactional else "keyed"
     boundary = Boundary(name, store=place.store, window=WINDOW, lease="60s", effects=effects, observers=())  # type: ignore[arg-type]
     receiver = Receiver(boundary, GITHUB.receiver_scheme(), clock=lambda: NOW)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from retrysafe.backends.dynamodb.store import DynamodbStore
-from retrysafe.backends.memory.store import MemoryStore
-from retrysafe.backends.redis.store import RedisStore
-from retrysafe.backends.sql.mysql import MysqlStore
-from retrysafe.backends.sql.postgresql import PostgresqlStore
-from retrysafe.backends.sql.sqlite import SqliteStore
+from typing import Any
 
-STORES = (MemoryStore, SqliteStore, PostgresqlStore, MysqlStore, RedisStore, DynamodbStore)
+from retrysafe.backends import registry
+
+STORES: tuple[type[Any], ...] = tuple(spec.load(store) for spec in registry.specs() for store in spec.stores)

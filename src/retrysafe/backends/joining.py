@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.backends import identity
 from retrysafe.backends.backend import Backend, Place
-from retrysafe.backends.parts import library
+from retrysafe.backends.spec import library
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.client import AsyncExecutor, Executor
 
@@ -78,16 +78,20 @@ def _join_sqlite(tx: Any) -> Joining:
     return Joining(joined, AsyncJoined(joined))
 
 
+def _driver(name: str, extra: str) -> Any:
+    return library(f"retrysafe.backends.sql.drivers.{name}", extra)
+
+
 def _join_sync(module: str, extra: str, maker: str) -> Callable[[Any], Joining]:
-    return lambda tx: Joining(getattr(library(module, extra), maker)(tx), None)
+    return lambda tx: Joining(getattr(_driver(module, extra), maker)(tx), None)
 
 
 def _join_async(module: str, extra: str, maker: str) -> Callable[[Any], Joining]:
-    return lambda tx: Joining(None, getattr(library(module, extra), maker)(tx))
+    return lambda tx: Joining(None, getattr(_driver(module, extra), maker)(tx))
 
 
 def _join_django(backend: Backend, tx: Any) -> Joining:
-    module = library("sql.drivers.django", "django")
+    module = _driver("django", "django")
     connection = module.connection_of(tx)
     _refuse_other_kind(backend, connection.vendor)
     return Joining(module.join(connection, backend.address), None, connection, ("django", connection.alias))
@@ -108,69 +112,69 @@ _JOINABLE: tuple[
         "Connection",
         _fixed("postgresql"),
         identity.of_psycopg,
-        _join_sync("sql.drivers.psycopg", "psycopg", "join"),
+        _join_sync("psycopg", "psycopg", "join"),
     ),
     (
         "psycopg",
         "AsyncConnection",
         _fixed("postgresql"),
         identity.of_psycopg,
-        _join_async("sql.drivers.psycopg", "psycopg", "ajoin"),
+        _join_async("psycopg", "psycopg", "ajoin"),
     ),
     (
         "asyncpg",
         "Connection",
         _fixed("postgresql"),
         identity.of_asyncpg,
-        _join_async("sql.drivers.asyncpg", "asyncpg", "ajoin"),
+        _join_async("asyncpg", "asyncpg", "ajoin"),
     ),
     (
         "asyncpg.pool",
         "PoolConnectionProxy",
         _fixed("postgresql"),
         identity.of_asyncpg,
-        _join_async("sql.drivers.asyncpg", "asyncpg", "ajoin"),
+        _join_async("asyncpg", "asyncpg", "ajoin"),
     ),
     (
         "pymysql.connections",
         "Connection",
         _fixed("mysql"),
         identity.of_mysql,
-        _join_sync("sql.drivers.pymysql", "mysql", "join"),
+        _join_sync("pymysql", "mysql", "join"),
     ),
     (
         "asyncmy.connection",
         "Connection",
         _fixed("mysql"),
         identity.of_mysql,
-        _join_async("sql.drivers.asyncmy", "mysql", "ajoin"),
+        _join_async("asyncmy", "mysql", "ajoin"),
     ),
     (
         "sqlalchemy",
         "Connection",
         _dialect,
         identity.of_sqlalchemy,
-        _join_sync("sql.drivers.sqlalchemy", "sqlalchemy", "Joined"),
+        _join_sync("sqlalchemy", "sqlalchemy", "Joined"),
     ),
     (
         "sqlalchemy.orm",
         "Session",
         _dialect,
         identity.of_sqlalchemy,
-        _join_sync("sql.drivers.sqlalchemy", "sqlalchemy", "Joined"),
+        _join_sync("sqlalchemy", "sqlalchemy", "Joined"),
     ),
     (
         "sqlalchemy.ext.asyncio",
         "AsyncConnection",
         _dialect,
         identity.of_sqlalchemy,
-        _join_async("sql.drivers.sqlalchemy", "sqlalchemy", "AsyncJoined"),
+        _join_async("sqlalchemy", "sqlalchemy", "AsyncJoined"),
     ),
     (
         "sqlalchemy.ext.asyncio",
         "AsyncSession",
         _dialect,
         identity.of_sqlalchemy,
-        _join_async("sql.drivers.sqlalchemy", "sqlalchemy", "AsyncJoined"),
+        _join_async("sqlalchemy", "sqlalchemy", "AsyncJoined"),
     ),
 )

@@ -1,24 +1,38 @@
 """From what users call a store (a URL, an engine, a pool, a client) to a Store and its executors.
 
-The only package that names concrete stores and executors; their libraries are imported when chosen.
+A backend is a folder beside this module, with a `BackendSpec` that says what it is recognised by. Its other modules are
+imported when it is chosen.
 """
 
 from __future__ import annotations
 
-import os
+import importlib
+import sys
+from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.joining import Joining, aliased, join
-from retrysafe.backends.objects import from_object
-from retrysafe.backends.urls import fast, from_url, memory
+from retrysafe.backends.spec import BackendSpec
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol.records import Layered
+from retrysafe.protocol.store import Cache
 
-__all__ = ["Joining", "connect", "forget", "join", "leave"]
+__all__ = ["BACKENDS", "Joining", "connect", "forget", "join", "leave", "specs"]
+
+BACKENDS = ("memory", "sql", "redis", "dynamodb")
+"""The folders of the backends, in the order in which documentation shows their stores."""
 
 _shared: dict[object, tuple[Backend, object]] = {}
 _sharing = ProcessLock()
+
+
+def specs() -> Iterator[BackendSpec]:
+    """What each backend says of itself."""
+    for name in BACKENDS:
+        spec: BackendSpec = importlib.import_module(f"retrysafe.backends.{name}").BACKEND
+        yield spec
 
 
 def connect(store: object, *, migrate: bool = True) -> Backend:
@@ -26,9 +40,9 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
 
     Opens no network connection. A SQLite file is migrated here, unless ``migrate`` is false.
     """
-    if store == "memory://":
-        return memory("memory://")
-    store = _anchored(store) if isinstance(store, str) else aliased(store)
+    if _is_unshared(store):
+        return _backend_of(store)
+    store = _absolute(store) if isinstance(store, str) else aliased(store)
     identity = store if isinstance(store, str | Layered) else id(store)
     with _sharing.mine:
         if identity not in _shared:
@@ -39,14 +53,6 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
         backend.migrate()
         backend.migrates_itself = False
     return backend
-
-
-def _anchored(url: str) -> str:
-    """A SQLite URL with an absolute path: it must not follow the working directory to another file."""
-    prefix, path = url[: len("sqlite:///")], url[len("sqlite:///") :]
-    if prefix != "sqlite:///" or path.startswith(("/", ":memory:")) or not path:
-        return url
-    return prefix + os.path.abspath(path)  # noqa: PTH100 - pathlib would double the time to import
 
 
 def leave(backend: Backend) -> bool:
@@ -64,23 +70,91 @@ def forget(backend: Backend) -> None:
             del _shared[identity]
 
 
+# ---------------------------------------------------------------- URLs and objects
+
+
+def _is_unshared(store: object) -> bool:
+    """Whether ``store`` leads to another store each time."""
+    return isinstance(store, str) and "://" in store and store in _of_scheme(store).unshared
+
+
+def _absolute(url: str) -> str:
+    """The URL that means the same wherever the process is, so that one store is shared."""
+    if "://" not in url:
+        return url
+    spec = _of_scheme(url)
+    return str(spec.load(spec.absolute)(url)) if spec.absolute else url
+
+
+def _of_scheme(url: str) -> BackendSpec:
+    scheme = urlsplit(url).scheme
+    for spec in specs():
+        if scheme in spec.schemes:
+            return spec
+    known = ", ".join(sorted(f"{name}://" for spec in specs() for name in spec.schemes))
+    raise ConfigurationError(f"store={url!r}: unknown kind of URL; known are {known}. A file is sqlite:///its-path.")
+
+
 def _backend_of(store: object) -> Backend:
     """The backend for a store, not shared with others."""
+    if isinstance(store, Backend):
+        return store
     if isinstance(store, Layered):
         return _layered(store)
-    return from_url(store) if isinstance(store, str) else from_object(store)
+    spec, reference = _of_url(store) if isinstance(store, str) else _of_object(store)
+    backend: Backend = spec.load(reference)(store)
+    return backend
+
+
+def _of_url(url: str) -> tuple[BackendSpec, str]:
+    """The spec of a URL's backend, and what makes it. Without a scheme it is an alias."""
+    if "://" not in url:
+        return next((spec, spec.alias) for spec in specs() if spec.alias)
+    spec = _of_scheme(url)
+    return spec, spec.schemes[urlsplit(url).scheme]
+
+
+def _of_object(store: object) -> tuple[BackendSpec, str]:
+    """The spec of an object's backend, and what makes it: no object is of a type that nobody has imported."""
+    for spec in specs():
+        for kind, reference in spec.objects.items():
+            module, _, name = kind.partition(":")
+            loaded = sys.modules.get(module)
+            if loaded is not None and isinstance(store, getattr(loaded, name)):
+                return spec, reference
+    accepted = ", ".join(spec.accepts for spec in specs() if spec.accepts)
+    raise ConfigurationError(
+        f"store= is a {type(store).__module__}.{type(store).__qualname__}; expected a URL, {accepted}, or a "
+        "retrysafe.backends.backend.Backend of your own."
+    )
+
+
+# ---------------------------------------------------------------- a fast store in front
 
 
 def _layered(layers: Layered) -> Backend:
     """The truth's backend with a cache in front of it, with clients of its own for both."""
     from retrysafe.backends.cache import ReadThroughCache
-    from retrysafe.backends.redis.cache import RedisCache
 
-    near = fast(layers.fast) if isinstance(layers.fast, str) else from_object(layers.fast)
-    if near.kind != "redis":
-        raise ConfigurationError(f"layered(): the fast store is Redis, not {near.kind}.")
-    if isinstance(layers.truth, Layered) or layers.truth == "memory://":
+    near, cache = _near(layers)
+    if isinstance(layers.truth, Layered) or _is_unshared(layers.truth):
         raise ConfigurationError("layered(): the truth is a durable store of one layer.")
-    truth = _backend_of(_anchored(layers.truth) if isinstance(layers.truth, str) else layers.truth)
-    truth.near = ReadThroughCache(RedisCache(layers.name), layers.at_most, near)
+    truth = _backend_of(_absolute(layers.truth) if isinstance(layers.truth, str) else layers.truth)
+    truth.near = ReadThroughCache(cache, layers.at_most, near)
     return truth
+
+
+def _near(layers: Layered) -> tuple[Backend, Cache]:
+    """The fast store's backend, and the cache that is kept in it."""
+    fast = layers.fast
+    found = None if isinstance(fast, str | Layered) else _backend_of(fast)
+    for spec in specs():
+        if spec.cache is None:
+            continue
+        if isinstance(fast, str) and urlsplit(fast).scheme in spec.schemes:
+            found = spec.load(spec.cache.from_url)(fast)
+        if found is not None and isinstance(found.store, tuple(map(spec.load, spec.stores))):
+            return found, spec.load(spec.cache.cache)(layers.name)
+    able = " or ".join(spec.name for spec in specs() if spec.cache is not None)
+    given = repr(fast) if found is None else found.kind
+    raise ConfigurationError(f"layered(): only {able} can be the fast store, not {given}.")

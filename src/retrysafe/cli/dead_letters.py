@@ -1,13 +1,16 @@
-"""What the verbs share that deal with dead letters: which ones are meant, and how they are shown."""
+"""The verbs for dead letters, of the outbox and of inboxes: which ones are meant, how they are shown, and redriven."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
+from retrysafe.cli.opening import add_store_verb, store_of
 from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter
@@ -19,38 +22,41 @@ MOST_SHOWN = 2000
 """Bytes of a payload that are shown."""
 
 
-class Redriving(Protocol):
-    """An operator of either side, as far as dead letters are concerned."""
+class Side(NamedTuple):
+    """Whose dead letters the verbs are about: the outbox's, or the inboxes'.
 
-    def count(self, chosen: DeadLetterFilter) -> dict[tuple[str, str, str], int]:
-        """How many are chosen, by topic, type and error."""
-        ...
+    operator: makes the operator of a store.
+    letters: what an operator finds, as dead letters.
+    listing, redriving: what these verbs do, for their help.
+    redriven: the word for messages that are tried again.
+    has_consumers: the letters are of consumers, of which one can be chosen.
+    """
 
-    def redrive(self, chosen: DeadLetterFilter, *, limit: int | None, reason: str) -> int:
-        """Let them be tried again; how many those were."""
-        ...
+    operator: Callable[..., AbstractContextManager[Any]]
+    letters: Callable[[Any, DeadLetterFilter], Iterable[DeadLetter]]
+    listing: str
+    redriving: str
+    redriven: str
+    has_consumers: bool = False
 
 
-def add_dead(below: Any) -> Any:
-    """Add the verb under which those for dead letters are, and return where they go."""
+# ---------------------------------------------------------------- the verbs
+
+
+def add_to(below: Any, side: Side) -> None:
+    """Add the verb ``dead`` and the verbs below it."""
     dead = below.add_parser("dead", help="messages that were given up", description="Messages that were given up.")
-    return dead.add_subparsers(title="verbs", metavar="VERB", required=True)
-
-
-def add_listing(listing: argparse.ArgumentParser) -> None:
-    """Add the options of a verb that lists what was selected."""
+    verbs = dead.add_subparsers(title="verbs", metavar="VERB", required=True)
+    listing = add_store_verb(verbs, "list", side.listing, partial(run_list, side))
+    _add_selection(listing, side)
     listing.add_argument("--groups", action="store_true", help="how many, by topic, type and kind of error")
     listing.add_argument("--limit", metavar="N", type=int, default=100, help="at most so many (default: 100; 0: all)")
-
-
-def add_showing(showing: argparse.ArgumentParser) -> None:
-    """Add the options of a verb that shows one."""
+    showing = add_store_verb(verbs, "show", "show one dead letter", partial(run_show, side))
+    _add_consumer(showing, side)
     showing.add_argument("id", metavar="ID", help="the message's id")
     showing.add_argument("--payload", action="store_true", help="show its payload, which may be confidential")
-
-
-def add_redriving(redriving: argparse.ArgumentParser) -> None:
-    """Add the options of a verb that redrives what was selected."""
+    redriving = add_store_verb(verbs, "redrive", side.redriving, partial(run_redrive, side))
+    _add_selection(redriving, side)
     redriving.add_argument("--all", action="store_true", help="all of them")
     redriving.add_argument("--limit", metavar="N", type=int, help="at most so many")
     redriving.add_argument("--dry-run", action="store_true", help="only say how many, of which kinds")
@@ -59,24 +65,67 @@ def add_redriving(redriving: argparse.ArgumentParser) -> None:
     redriving.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
+def _add_selection(parser: argparse.ArgumentParser, side: Side) -> None:
     """Add the options that choose dead letters."""
     parser.add_argument("--id", metavar="ID", action="append", default=[], help="the message's id; may be repeated")
     parser.add_argument("--topic", metavar="NAME", help="only of this topic")
     parser.add_argument("--key", metavar="TEXT", help="only of this key")
     parser.add_argument("--type", metavar="NAME", help="only of this type")
     parser.add_argument("--error", metavar="TEXT", help="only those whose last error has this in it")
+    _add_consumer(parser, side)
 
 
-def chosen_by(options: argparse.Namespace) -> DeadLetterFilter:
+def _add_consumer(parser: argparse.ArgumentParser, side: Side) -> None:
+    if side.has_consumers:
+        parser.add_argument("--consumer", metavar="NAME", help="only of this consumer")
+
+
+def _chosen(options: argparse.Namespace, side: Side) -> DeadLetterFilter:
     """What the options choose."""
-    return DeadLetterFilter(tuple(options.id), options.topic, options.key, options.type, options.error)
+    consumer = options.consumer if side.has_consumers else None
+    return DeadLetterFilter(tuple(options.id), options.topic, options.key, options.type, options.error, consumer)
 
 
-def refuse_all(chosen: DeadLetterFilter, options: argparse.Namespace, ways: str) -> None:
-    """Refuse to change everything unless that was asked for; ``ways``: the options that choose."""
+def run_list(side: Side, options: argparse.Namespace) -> int:
+    """List dead letters, as their kinds or one by one."""
+    chosen = _chosen(options, side)
+    with side.operator(store_of(options), observers=()) as operator:
+        if options.groups:
+            show_groups(operator.count(chosen), json=options.json)
+        else:
+            show_list(islice(side.letters(operator, chosen), options.limit or None), json=options.json)
+    return 0
+
+
+def run_show(side: Side, options: argparse.Namespace) -> int:
+    """Show a dead letter."""
+    chosen = DeadLetterFilter(ids=(options.id,), consumer=options.consumer if side.has_consumers else None)
+    with side.operator(store_of(options), observers=()) as operator:
+        for letter in side.letters(operator, chosen):
+            shown = details(letter, payload=options.payload)
+            say([as_json(shown)] if options.json else lines(shown))
+            return 0
+    print(f"retrysafe: no dead letter has the id {options.id}", file=sys.stderr)
+    return 1
+
+
+def run_redrive(side: Side, options: argparse.Namespace) -> int:
+    """Let dead letters be tried again, once that is confirmed."""
+    chosen = _chosen(options, side)
     if chosen == DeadLetterFilter() and not options.all:
-        raise ConfigurationError(f"Choose by {ways}, or say --all.")
+        ways = ["--id", "--topic", "--key", "--type", "--error", *["--consumer"] * side.has_consumers]
+        raise ConfigurationError(f"Choose by {', '.join(ways[:-1])} or {ways[-1]}, or say --all.")
+    with side.operator(store_of(options), actor=options.actor) as operator:
+        groups = operator.count(chosen)
+        if not confirmed(groups, options):
+            return 0 if options.dry_run else 1
+        done = operator.redrive(chosen, limit=options.limit, reason=options.reason)
+    told = as_json({"chosen": sum(groups.values()), "redriven": done})
+    print(told if options.json else f"{side.redriven}: {done}")
+    return 0 if done else 1
+
+
+# ---------------------------------------------------------------- how they are shown
 
 
 def summary(letter: DeadLetter) -> dict[str, Any]:
@@ -113,16 +162,6 @@ def details(letter: DeadLetter, *, payload: bool) -> dict[str, Any]:
     return shown
 
 
-def list_chosen(
-    operator: Redriving, chosen: DeadLetterFilter, letters: Iterable[DeadLetter], options: argparse.Namespace
-) -> None:
-    """Print what is chosen, as its kinds or one by one."""
-    if options.groups:
-        show_groups(operator.count(chosen), json=options.json)
-    else:
-        show_list(islice(letters, options.limit or None), json=options.json)
-
-
 def show_list(letters: Iterable[DeadLetter], *, json: bool) -> None:
     """Print a list."""
     found = [summary(letter) for letter in letters]
@@ -148,26 +187,6 @@ def show_groups(groups: Mapping[tuple[str, str, str], int], *, json: bool) -> No
         say(as_json({**dict(zip(names, group, strict=True)), "messages": count}) for group, count in groups.items())
     else:
         say(table([[str(count), *group] for group, count in groups.items()], ("messages", *names)))
-
-
-def show_one(letters: Iterable[DeadLetter], name: str, *, payload: bool, json: bool) -> int:
-    """Print one in full; 1 if there is none."""
-    for letter in letters:
-        shown = details(letter, payload=payload)
-        say([as_json(shown)] if json else lines(shown))
-        return 0
-    print(f"retrysafe: no dead letter has the id {name}", file=sys.stderr)
-    return 1
-
-
-def redrive(operator: Redriving, chosen: DeadLetterFilter, options: argparse.Namespace, word: str) -> int:
-    """Let what is chosen be tried again once that is confirmed, and say of how many: ``word`` is what they are then."""
-    groups = operator.count(chosen)
-    if not confirmed(groups, options):
-        return 0 if options.dry_run else 1
-    done = operator.redrive(chosen, limit=options.limit, reason=options.reason)
-    print(as_json({"chosen": sum(groups.values()), "redriven": done}) if options.json else f"{word}: {done}")
-    return 0 if done else 1
 
 
 def confirmed(groups: Mapping[tuple[str, str, str], int], options: argparse.Namespace) -> bool:

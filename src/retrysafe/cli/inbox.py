@@ -12,24 +12,21 @@ import socket
 from typing import Any
 
 from retrysafe.admin.operator import user
-from retrysafe.cli.dead_letters import (
-    add_dead,
-    add_listing,
-    add_redriving,
-    add_selection,
-    add_showing,
-    chosen_by,
-    list_chosen,
-    redrive,
-    refuse_all,
-    show_one,
-)
+from retrysafe.cli import dead_letters
 from retrysafe.cli.opening import add_store_verb, add_verb, add_verbs, loaded, store_of
 from retrysafe.cli.rendering import as_json, duration, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.inbox.operator import InboxOperator
-from retrysafe.protocol.messages import DeadLetterFilter
+
+DEAD_LETTERS = dead_letters.Side(
+    InboxOperator,
+    lambda operator, chosen: (one.letter for one in operator.dead(chosen)),
+    listing="list dead letters",
+    redriving="let their consumers handle dead letters again, once each",
+    redriven="marked",
+    has_consumers=True,
+)
 
 
 def add_to(verbs: Any) -> None:
@@ -48,34 +45,7 @@ def add_to(verbs: Any) -> None:
     skip.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
     skip.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
     skip.add_argument("--json", action="store_true", help="print JSON, one object per line")
-    _add_dead(add_dead(below))
-
-
-def _add_dead(verbs: Any) -> None:
-    listing = add_store_verb(verbs, "list", "list dead letters", run_list)
-    _select(listing)
-    add_listing(listing)
-    showing = add_store_verb(verbs, "show", "show one dead letter", run_show)
-    _of_consumer(showing)
-    add_showing(showing)
-    redriving = add_store_verb(
-        verbs, "redrive", "let their consumers handle dead letters again, once each", run_redrive
-    )
-    _select(redriving)
-    add_redriving(redriving)
-
-
-def _select(parser: argparse.ArgumentParser) -> None:
-    add_selection(parser)
-    _of_consumer(parser)
-
-
-def _of_consumer(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--consumer", metavar="NAME", help="only of this consumer")
-
-
-def _chosen(options: argparse.Namespace) -> DeadLetterFilter:
-    return chosen_by(options)._replace(consumer=options.consumer)
+    dead_letters.add_to(below, DEAD_LETTERS)
 
 
 def run_status(options: argparse.Namespace) -> int:
@@ -116,26 +86,3 @@ def run_skip(options: argparse.Namespace) -> int:
     else:
         print(f"skipped: {options.to}" if moved else f"nothing changed: {options.to} or a newer one was applied before")
     return 0 if moved else 1
-
-
-def run_list(options: argparse.Namespace) -> int:
-    """List dead letters."""
-    chosen = _chosen(options)
-    with InboxOperator(store_of(options), observers=()) as operator:
-        list_chosen(operator, chosen, (one.letter for one in operator.dead(chosen)), options)
-    return 0
-
-
-def run_show(options: argparse.Namespace) -> int:
-    """Show a dead letter."""
-    with InboxOperator(store_of(options), observers=()) as operator:
-        letters = (one.letter for one in operator.dead(DeadLetterFilter(ids=(options.id,), consumer=options.consumer)))
-        return show_one(letters, options.id, payload=options.payload, json=options.json)
-
-
-def run_redrive(options: argparse.Namespace) -> int:
-    """Mark dead letters."""
-    chosen = _chosen(options)
-    refuse_all(chosen, options, "--id, --topic, --key, --type, --error or --consumer")
-    with InboxOperator(store_of(options), actor=options.actor) as operator:
-        return redrive(operator, chosen, options, "marked")

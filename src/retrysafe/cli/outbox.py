@@ -11,26 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.admin.archive import JsonLines
-from retrysafe.cli import sweep
-from retrysafe.cli.dead_letters import (
-    add_dead,
-    add_listing,
-    add_redriving,
-    add_selection,
-    add_showing,
-    chosen_by,
-    list_chosen,
-    redrive,
-    refuse_all,
-    show_one,
-)
+from retrysafe.cli import dead_letters, sweep
 from retrysafe.cli.opening import add_store_verb, add_verbs, store_of
 from retrysafe.cli.rendering import as_json, duration, lines, say, table
 from retrysafe.messaging.relay.operator import OutboxOperator
 from retrysafe.messaging.relay.procedures import GONE, OutboxStatus
 from retrysafe.messaging.relay.retention import OutboxSweeper, line
 from retrysafe.protocol.durations import seconds as seconds_of
-from retrysafe.protocol.messages import DeadLetterFilter
+
+DEAD_LETTERS = dead_letters.Side(
+    OutboxOperator,
+    lambda operator, chosen: operator.dead(chosen),
+    listing="list dead letters, and the heads of parked lanes",
+    redriving="let dead letters leave again, at the end of their lanes",
+    redriven="redriven",
+)
 
 
 def add_to(verbs: Any) -> None:
@@ -48,18 +43,7 @@ def add_to(verbs: Any) -> None:
         one.add_argument("topic", metavar="TOPIC", help="the topic")
         one.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
     _add_sweep(below)
-    _add_dead(add_dead(below))
-
-
-def _add_dead(verbs: Any) -> None:
-    listing = add_store_verb(verbs, "list", "list dead letters, and the heads of parked lanes", run_list)
-    add_selection(listing)
-    add_listing(listing)
-    showing = add_store_verb(verbs, "show", "show one dead letter", run_show)
-    add_showing(showing)
-    redriving = add_store_verb(verbs, "redrive", "let dead letters leave again, at the end of their lanes", run_redrive)
-    add_selection(redriving)
-    add_redriving(redriving)
+    dead_letters.add_to(below, DEAD_LETTERS)
 
 
 def _add_sweep(verbs: Any) -> None:
@@ -143,29 +127,6 @@ def run_resume(options: argparse.Namespace) -> int:
     said = "resumed" if done else "was not paused:"
     print(as_json({"resumed": options.topic, "done": done}) if options.json else f"{said} {options.topic}")
     return 0 if done else 1
-
-
-def run_list(options: argparse.Namespace) -> int:
-    """List dead letters."""
-    chosen = chosen_by(options)
-    with OutboxOperator(store_of(options), observers=()) as operator:
-        list_chosen(operator, chosen, operator.dead(chosen), options)
-    return 0
-
-
-def run_show(options: argparse.Namespace) -> int:
-    """Show a dead letter."""
-    with OutboxOperator(store_of(options), observers=()) as operator:
-        letters = operator.dead(DeadLetterFilter(ids=(options.id,)))
-        return show_one(letters, options.id, payload=options.payload, json=options.json)
-
-
-def run_redrive(options: argparse.Namespace) -> int:
-    """Redrive dead letters."""
-    chosen = chosen_by(options)
-    refuse_all(chosen, options, "--id, --topic, --key, --type or --error")
-    with OutboxOperator(store_of(options), actor=options.actor) as operator:
-        return redrive(operator, chosen, options, "redriven")
 
 
 def run_sweep(options: argparse.Namespace) -> int:

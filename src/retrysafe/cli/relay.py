@@ -13,14 +13,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 from retrysafe.admin.operator import connected
 from retrysafe.backends.backend import Backend
 from retrysafe.cli.opening import add_store, loaded, store_of
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers import registry
+from retrysafe.messaging.brokers.spec import Option
 from retrysafe.messaging.relay.relay import Relay, Relayed
 from retrysafe.observability.json_logs import JsonFormatter
 
@@ -37,30 +37,20 @@ def add_to(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_store(parser)
-    parser.add_argument(
-        "--broker", metavar="URL", help=f"the broker: amqp://… (RabbitMQ) or redis://… (Streams) (default: ${BROKER})"
-    )
+    schemes = " or ".join(f"{spec.schemes[0]}://… ({spec.title})" for spec in registry.specs())
+    parser.add_argument("--broker", metavar="URL", help=f"the broker: {schemes} (default: ${BROKER})")
     parser.add_argument(
         "--publisher", metavar="MODULE:NAME", help="instead of --broker: your publisher, or a function that makes it"
     )
-    parser.add_argument("--exchange", metavar="NAME", default="", help="RabbitMQ: publish to this exchange")
-    parser.add_argument(
-        "--binding",
-        choices=["amqp", "rabbitmq"],
-        default="amqp",
-        help="RabbitMQ: how headers of CloudEvents are named (amqp)",
-    )
-    parser.add_argument(
-        "--broker-timeout", metavar="TIME", default="10s", help="RabbitMQ: how long confirms are waited for (10s)"
-    )
-    parser.add_argument("--remember", metavar="TIME", default="1h", help="Redis: how long a message is known (1h)")
-    parser.add_argument(
-        "--length", metavar="N", type=int, help="Redis: about how many entries a stream keeps at most (default: all)"
-    )
-    parser.add_argument("--prefix", metavar="TEXT", default="", help="Redis: what the names of streams begin with")
-    parser.add_argument(
-        "--partitions", metavar="N", type=int, help="spread each topic over so many queues or streams (default: one)"
-    )
+    for option, titles in _broker_options().items():
+        parser.add_argument(
+            _flag(option),
+            metavar=option.metavar,
+            help=f"{', '.join(titles)}: {option.help}",
+            type=option.type,
+            choices=option.choices,
+            default=option.default,
+        )
     parser.add_argument("--hold", choices=["transaction", "lease"], help="how a bucket is held meanwhile")
     parser.add_argument("--lease", metavar="TIME", default="30s", help="how long a dead relay's lease lasts (30s)")
     parser.add_argument("--batch", metavar="N", type=int, default=200, help="messages at a time (default: 200)")
@@ -175,51 +165,31 @@ def _log(options: argparse.Namespace) -> None:
     log.setLevel(logging.INFO)
 
 
+def _broker_options() -> dict[Option, list[str]]:
+    """The options of all brokers, each with the titles of those that have it."""
+    found: dict[Option, list[str]] = {}
+    for spec in registry.specs():
+        for option in spec.options:
+            found.setdefault(option, []).append(spec.title)
+    return found
+
+
+def _flag(option: Option) -> str:
+    return f"--{option.name.replace('_', '-')}"
+
+
 def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
     if options.publisher:
         return _loaded(options.publisher)
     url: str | None = options.broker or os.environ.get(BROKER)
     if not url:
         raise ConfigurationError(f"--broker is missing: give the broker's URL, set {BROKER}, or give --publisher.")
-    make = _BROKERS.get(urlsplit(url).scheme)
-    if make is None:
-        raise ConfigurationError(f"--broker: known are {', '.join(f'{one}://' for one in _BROKERS)}.")
-    try:
-        return make(url, options, backend)
-    except ImportError as error:
-        raise ConfigurationError(f"--broker: {error}. Install the extra of that broker.") from error
-
-
-def _rabbitmq(url: str, options: argparse.Namespace, backend: Backend) -> Any:
-    from retrysafe.messaging.brokers.rabbitmq import RabbitMQPublisher
-
-    return RabbitMQPublisher(
-        url,
-        exchange=options.exchange,
-        partitions=options.partitions,
-        timeout=options.broker_timeout,
-        binding=options.binding,
-    )
-
-
-def _redis(url: str, options: argparse.Namespace, backend: Backend) -> Any:
-    import redis
-    import redis.asyncio
-
-    from retrysafe.messaging.brokers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsPublisher
-
-    how = {name: getattr(options, name) for name in ("prefix", "partitions", "remember", "length")}
-    if backend.serves_async:
-        return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(url), **how)
-    return RedisStreamsPublisher(redis.Redis.from_url(url), **how)
-
-
-_BROKERS: dict[str, Callable[[str, argparse.Namespace, Backend], Any]] = {
-    "amqp": _rabbitmq,
-    "amqps": _rabbitmq,
-    "redis": _redis,
-    "rediss": _redis,
-}
+    spec = registry.spec_of(url)
+    for option, titles in _broker_options().items():
+        if option not in spec.options and getattr(options, option.name) != option.default:
+            raise ConfigurationError(f"{_flag(option)} is for {' and '.join(titles)}; --broker is {spec.title}.")
+    given = {option.name: getattr(options, option.name) for option in spec.options}
+    return spec.load(spec.publisher)(url, asynchronous=backend.serves_async, **given)
 
 
 def _loaded(target: str) -> Any:

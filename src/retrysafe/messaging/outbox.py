@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend, Place
 from retrysafe.backends.driver import arun, run
-from retrysafe.backends.sql import SqlStore
 from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
+from retrysafe.backends.sql.store import SqlStore
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import validation
 from retrysafe.messaging.errors import MessageRefused

@@ -19,7 +19,7 @@ from retrysafe.backends.registry import connect
 from retrysafe.testing.time_travel import elapse_all
 from tests.faults.helpers import ask_sql, run_sql, unique
 from tests.stores.ageing import do_at
-from tests.stores.harnesses import redis_url
+from tests.stores.harnesses.redis import redis_url
 
 STORES = ("memory", "sqlite", "postgresql", "redis")
 BUSY = 0.3

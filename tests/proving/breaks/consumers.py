@@ -66,7 +66,7 @@ BREAKS = [
     ),
     Break(
         "a caller that is cancelled takes the reading with it",
-        "messaging/brokers/rabbitmq/single_flight.py",
+        "messaging/brokers/single_flight.py",
         "await asyncio.shield(running)",
         "await running",
         killed_by=(f"{SUITE}[redis-a_receive_that_is_cancelled_loses_nothing]",),

@@ -7,7 +7,7 @@ from tests.proving.breaks import Break
 SQLITE = "tests/messaging/test_sqlite_broker.py"
 DEMO = "tests/demo/test_pipeline.py"
 PROOF = "tests/pipeline/test_pipeline.py::test_every_order_is_applied_once_and_in_order_whoever_is_killed"
-FILE = "messaging/brokers/sqlite.py"
+FILE = "messaging/brokers/sqlite/broker.py"
 
 BREAKS = [
     Break(

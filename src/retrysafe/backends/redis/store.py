@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from retrysafe.backends.sql import COLUMNS
+from retrysafe.backends.sql.table import COLUMNS
 from retrysafe.protocol import quotas
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import (

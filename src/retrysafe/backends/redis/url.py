@@ -20,7 +20,7 @@ from retrysafe.backends.redis import async_client as async_masters
 from retrysafe.backends.redis import client as sync_masters
 from retrysafe.backends.redis.async_client import SILENCE, AsyncMasters
 from retrysafe.backends.redis.client import MOST_CONNECTIONS
-from retrysafe.backends.sql.drivers.base import url_options
+from retrysafe.backends.urls import url_options
 from retrysafe.errors import ConfigurationError
 
 _CLUSTER_TRIES = 3

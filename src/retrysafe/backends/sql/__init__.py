@@ -4,9 +4,36 @@ Instants are BIGINT microseconds since the Unix epoch on the database's clock, s
 zone anywhere. Every statement reads that clock once, as ``t.now``.
 """
 
-from __future__ import annotations
+from retrysafe.backends.spec import BackendSpec
 
-from retrysafe.backends.sql.store import SqlStore
-from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, any_of, columns
-
-__all__ = ["COLUMNS", "TABLE", "SqlStore", "allowed", "any_of", "columns"]
+BACKEND = BackendSpec(
+    package=__name__,
+    stores=("sqlite:SqliteStore", "postgresql:PostgresqlStore", "mysql:MysqlStore"),
+    time_travel={"store:SqlStore": "time_travel:age", "mysql:MysqlStore": "time_travel:age_mysql"},
+    schemes={
+        "sqlite": "urls:sqlite",
+        "postgresql": "urls:postgresql",
+        "postgres": "urls:postgresql",
+        "postgresql+psycopg": "urls:postgresql",
+        "postgresql+asyncpg": "urls:asyncpg",
+        "mysql": "urls:mysql",
+        "mysql+pymysql": "urls:pymysql",
+        "mysql+asyncmy": "urls:asyncmy",
+        "mariadb": "urls:mysql",
+        "mariadb+pymysql": "urls:pymysql",
+        "mariadb+asyncmy": "urls:asyncmy",
+    },
+    absolute="urls:anchored",
+    alias="urls:django",
+    accepts="a SQLAlchemy engine or sessionmaker, a pool of psycopg, asyncpg or asyncmy, a Django alias or connection",
+    objects={
+        "sqlalchemy:Engine": "objects:of_engine",
+        "sqlalchemy.ext.asyncio:AsyncEngine": "objects:of_async_engine",
+        "sqlalchemy.orm:sessionmaker": "objects:of_sessionmaker",
+        "sqlalchemy.ext.asyncio:async_sessionmaker": "objects:of_async_sessionmaker",
+        "psycopg_pool:ConnectionPool": "objects:of_psycopg_pool",
+        "psycopg_pool:AsyncConnectionPool": "objects:of_async_psycopg_pool",
+        "asyncpg:Pool": "objects:of_asyncpg_pool",
+        "asyncmy:Pool": "objects:of_asyncmy_pool",
+    },
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrysafe.backends.sql import SqlStore
+from retrysafe.backends.sql.store import SqlStore
 from retrysafe.protocol.messages import DeadLetterFilter
 
 _COLUMNS = (("topic", "topic"), ("message_key", "key"), ("message_type", "type"), ("consumer", "consumer"))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from retrysafe.backends.sql import SqlStore
+from retrysafe.backends.sql.store import SqlStore
 from retrysafe.protocol.messages import Envelope
 
 PAGE_BYTES = 4 << 20

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrysafe.backends.sql import SqlStore
 from retrysafe.backends.sql.dead_letter_filter import conditions
 from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, paged, values_of
+from retrysafe.backends.sql.store import SqlStore
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.ids import milliseconds_of
 from retrysafe.protocol.messages import Arrival, DeadLetter, DeadLetterFilter, InboxLetter, Place

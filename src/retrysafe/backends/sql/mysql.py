@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from retrysafe.backends.sql import TABLE, SqlStore, allowed, any_of, columns
 from retrysafe.backends.sql.marks import in_its_transaction, mark_of, marked
 from retrysafe.backends.sql.parameters import quota_params, want_params
 from retrysafe.backends.sql.statements import limited_by
+from retrysafe.backends.sql.store import SqlStore
+from retrysafe.backends.sql.table import TABLE, allowed, any_of, columns
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import Allowance, ClaimRequest, EffectiveState, Finding, Ownership, Record, StoredResult
 from retrysafe.protocol.requests import Query, Rows

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from retrysafe.backends.sql import TABLE as RECORDS
-from retrysafe.backends.sql import SqlStore
 from retrysafe.backends.sql.envelopes import ENVELOPE, envelope_in, values_of
+from retrysafe.backends.sql.store import SqlStore
+from retrysafe.backends.sql.table import TABLE as RECORDS
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.messages import Envelope, Look, Queued
 from retrysafe.protocol.ordering import bucket, lane

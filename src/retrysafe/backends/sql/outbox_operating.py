@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from retrysafe.backends.sql import SqlStore
 from retrysafe.backends.sql.dead_letter_filter import conditions
 from retrysafe.backends.sql.envelopes import PAGE_BYTES, envelope_in, paged
 from retrysafe.backends.sql.outbox import COLUMNS, FOREVER, TABLE, WRITTEN, SqlOutbox
+from retrysafe.backends.sql.store import SqlStore
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.messages import Backlog, DeadLetter, DeadLetterFilter, Envelope, RelaySeen
 from retrysafe.protocol.ordering import BUCKETS

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
-from retrysafe.backends.sql import TABLE, SqlStore, allowed, columns, gates, reading
+from retrysafe.backends.sql import gates, reading
 from retrysafe.backends.sql.gates import Gates
 from retrysafe.backends.sql.parameters import quota_params, want_params
 from retrysafe.backends.sql.statements import limited_by
+from retrysafe.backends.sql.store import SqlStore
+from retrysafe.backends.sql.table import TABLE, allowed, columns
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import Allowance, ClaimRequest, Finding, Partition, Record, Refusal
 from retrysafe.protocol.requests import Copy, Query, Rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from retrysafe.protocol.messages import Delivery, Envelope, PublishResult
@@ -78,4 +78,20 @@ class Consumer(Protocol):
 
     async def aclose(self) -> None:
         """Hang up; what is not settled is the broker's again."""
+        ...
+
+
+class Broker(Protocol):
+    """A broker behind a URL, where every group of consumers gets every message of its topics once."""
+
+    async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
+        """Make what the messages of topics wait in, for each group, before the first is published."""
+        ...
+
+    def publisher(self) -> AsyncPublisher:
+        """A publisher, for one event loop."""
+        ...
+
+    def consumer(self, topic: str, group: str) -> Consumer:
+        """A consumer of a topic in a group, for one event loop."""
         ...

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
-from retrysafe.backends.sql import SqlStore
 from retrysafe.backends.sql.inbox import SqlInbox
+from retrysafe.backends.sql.store import SqlStore
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.asks import Steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -241,10 +241,3 @@ def this_process() -> Callable[[], bool]:
     """A test that is true until a fork: what a child inherits, it must not end."""
     pid = os.getpid()
     return lambda: os.getpid() == pid
-
-
-def url_options(options: Mapping[str, str], known: tuple[str, ...], url_kind: str) -> None:
-    """Refuse an option that a URL cannot have."""
-    for name in options:
-        if name not in known:
-            raise ConfigurationError(f"store=: a {url_kind} URL has no option {name!r}; it has {', '.join(known)}.")

@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
-from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
-from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
-from retrysafe.messaging.brokers.rabbitmq.topology import NEVER, declare
+from typing import TYPE_CHECKING
 
-__all__ = ["NEVER", "RabbitMQConsumer", "RabbitMQPublisher", "declare"]
+from retrysafe.messaging.brokers.spec import PARTITIONS, BrokerSpec, Option, lazily
+
+if TYPE_CHECKING:
+    from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
+    from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
+    from retrysafe.messaging.brokers.rabbitmq.topology import NEVER, declare
+
+__all__ = ["BROKER", "NEVER", "RabbitMQConsumer", "RabbitMQPublisher", "declare"]
+
+BROKER = BrokerSpec(
+    package=__name__,
+    title="RabbitMQ",
+    schemes=("amqp", "amqps"),
+    broker="opening:RabbitMQ",
+    publisher="opening:publisher",
+    options=(
+        Option("exchange", "publish to this exchange", default="", metavar="NAME"),
+        Option("binding", "how headers of CloudEvents are named (amqp)", default="amqp", choices=("amqp", "rabbitmq")),
+        Option("broker_timeout", "how long confirms are waited for (10s)", default="10s", metavar="TIME"),
+        PARTITIONS,
+    ),
+    extra="rabbitmq",
+)
+
+__getattr__ = lazily(
+    __name__,
+    {"NEVER": "topology", "RabbitMQConsumer": "consumer", "RabbitMQPublisher": "publisher", "declare": "topology"},
+)

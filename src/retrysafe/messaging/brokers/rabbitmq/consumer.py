@@ -22,8 +22,8 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.outstanding import Outstanding
 from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
-from retrysafe.messaging.brokers.rabbitmq.single_flight import SingleFlight
 from retrysafe.messaging.brokers.rabbitmq.topology import queue_of
+from retrysafe.messaging.brokers.single_flight import SingleFlight
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery, Envelope

@@ -2,7 +2,36 @@
 
 from __future__ import annotations
 
-from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
-from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+from typing import TYPE_CHECKING
 
-__all__ = ["AsyncRedisStreamsPublisher", "RedisStreamsConsumer", "RedisStreamsPublisher"]
+from retrysafe.messaging.brokers.spec import PARTITIONS, BrokerSpec, Option, lazily
+
+if TYPE_CHECKING:
+    from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
+    from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+
+__all__ = ["BROKER", "AsyncRedisStreamsPublisher", "RedisStreamsConsumer", "RedisStreamsPublisher"]
+
+BROKER = BrokerSpec(
+    package=__name__,
+    title="Redis Streams",
+    schemes=("redis", "rediss"),
+    broker="opening:RedisStreams",
+    publisher="opening:publisher",
+    options=(
+        Option("remember", "how long a message is known (1h)", default="1h", metavar="TIME"),
+        Option("length", "about how many entries a stream keeps at most (default: all)", type=int, metavar="N"),
+        Option("prefix", "what the names of streams begin with", default="", metavar="TEXT"),
+        PARTITIONS,
+    ),
+    extra="redis",
+)
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "AsyncRedisStreamsPublisher": "publisher",
+        "RedisStreamsConsumer": "consumer",
+        "RedisStreamsPublisher": "publisher",
+    },
+)

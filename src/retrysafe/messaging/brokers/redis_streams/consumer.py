@@ -14,10 +14,10 @@ import redis.asyncio
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
-from retrysafe.messaging.brokers.rabbitmq.single_flight import SingleFlight
 from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
 from retrysafe.messaging.brokers.redis_streams.leases import Holdings
 from retrysafe.messaging.brokers.redis_streams.publisher import stream_of
+from retrysafe.messaging.brokers.single_flight import SingleFlight
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import Delivery

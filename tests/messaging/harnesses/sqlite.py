@@ -1,39 +1,37 @@
-"""A SQLite file as a broker passes what is published for consumers and for publishers of any broker."""
+"""A SQLite file as a broker, under the suites."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
-from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
-import pytest
-
-from retrysafe.messaging.brokers import sqlite
 from retrysafe.messaging.brokers.base import Consumer
-from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
+from retrysafe.messaging.brokers.registry import broker_at
+from retrysafe.messaging.brokers.sqlite import broker
+from retrysafe.messaging.brokers.sqlite.broker import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
+from retrysafe.messaging.brokers.sqlite.opening import path_of
 from retrysafe.messaging.cloudevents import envelope_of
-from retrysafe.protocol.messages import Envelope, PublishStatus
-from retrysafe.testing.consumers import ConsumerFeatures, ConsumerSuite, OpenConsumerBench
-from retrysafe.testing.publishers import PublisherFeatures, PublisherSuite, Publishing
+from retrysafe.protocol.messages import Envelope
+from retrysafe.testing.publishers import PublisherFeatures, Publishing
+from tests.messaging.harnesses.base import Bench, Harness, Place
 
 
-class Bench:
-    """A queue of a file."""
+class SqliteBench(Bench):
+    """A queue of a file, which nothing leads to but its path."""
 
-    features = ConsumerFeatures()
-    topic = "orders"
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        declare(path, [(self.topic, "stock")])
+    async def open(self) -> SqliteBench:
+        self.path = path_of(self.url)
+        declare(self.path, [(self.topic, self.topic)])
+        self.publisher = AsyncSqlitePublisher(self.path)
+        return self
 
     async def consumer(self) -> Consumer:
-        return SqliteConsumer(self._path, "stock", hold="1s")
+        return SqliteConsumer(self.path, self.topic, hold="1s")
 
     async def crash(self, consumer: Consumer) -> None:
         """It gives no sign of life any more."""
@@ -44,21 +42,8 @@ class Bench:
             consumer._renewing = None
         consumer._name = "nobody"
 
-    async def publish(self, envelopes: Sequence[Envelope]) -> None:
-        publisher = AsyncSqlitePublisher(self._path)
-        assert {one.status for one in await publisher.publish(envelopes)} == {PublishStatus.ACKED}
-        await publisher.aclose()
-
-
-@asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[Bench]:
-    yield Bench(folder / f"{secrets.token_hex(4)}.db")
-
-
-class TestConsumers(ConsumerSuite):
-    @pytest.fixture
-    def consumer_bench(self, tmp_path: Path) -> OpenConsumerBench:
-        return partial(opened, tmp_path)
+    async def clean(self) -> None:
+        """It goes with its file."""
 
 
 class File(Publishing):
@@ -98,11 +83,35 @@ class File(Publishing):
         return [envelope_of(json.loads(given), payload) for given, payload in rows]
 
 
-class TestPublishers(PublisherSuite):
-    @pytest.fixture
-    def publishing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publishing]:
-        monkeypatch.setattr(sqlite, "BUSY", 0.05)
-        made = File(tmp_path / "broker.db")
-        made.publisher = SqlitePublisher(tmp_path / "broker.db")
+@asynccontextmanager
+async def sqlite_file(folder: Path) -> AsyncIterator[Publishing]:
+    with patch.object(broker, "BUSY", 0.05):
+        made = File(folder / "broker.db")
+        made.publisher = SqlitePublisher(folder / "broker.db")
         yield made
         made.publisher.close()
+
+
+def url(folder: Path) -> str:
+    return f"sqlite:///{folder}/broker.db"
+
+
+async def left(at: Place) -> int:
+    consumer = broker_at(at.url, name=at.name).consumer(at.topic, at.group)
+    found = await consumer.receive(1_000_000, 0)
+    await consumer.aclose()
+    return len(found)
+
+
+async def remove(at: Place) -> None:
+    """It goes with its file."""
+
+
+HARNESS = Harness(
+    "sqlite",
+    bench=SqliteBench,
+    publishings={"sqlite": sqlite_file},
+    in_folder=url,
+    left=left,
+    remove=remove,
+)

@@ -1,0 +1,15 @@
+"""Backends on memory."""
+
+from __future__ import annotations
+
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.memory.client import AsyncMemoryClient, MemoryClient
+from retrysafe.backends.memory.store import MemoryStore
+
+
+def from_url(url: str) -> Backend:
+    """A backend with records of its own."""
+    client = MemoryClient()
+    return Backend(
+        MemoryStore(), sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client), address=url, immediate=True
+    )

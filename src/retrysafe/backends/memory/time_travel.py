@@ -1,0 +1,19 @@
+"""How tests let time pass in the memory store."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from retrysafe.backends.memory.store import MemoryStore, Records
+from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Micros
+
+
+def age(store: MemoryStore, keys: Collection[bytes], micros: Micros) -> Aged:
+    def step(records: Records, now: Micros) -> None:
+        for key in records.keys() & set(keys):
+            record = records[key]
+            records[key] = record._replace(**{name: getattr(record, name) - micros for name in INSTANTS})
+
+    return [Ask(step, nothing)]

@@ -1,0 +1,112 @@
+"""Backends on SQL databases, from what users have already: engines, sessionmakers, pools."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from retrysafe.backends import identity
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.sql.kinds import driver, store_of
+from retrysafe.backends.sql.urls import sqlite
+from retrysafe.backends.urls import without_password
+from retrysafe.errors import ConfigurationError
+
+
+def of_engine(engine: Any, sessions: Any = None) -> Backend:
+    module = driver("sqlalchemy", "sqlalchemy")
+    if engine.dialect.name == "sqlite":
+        _refuse_memory(engine.url)
+    return Backend(
+        store_of(engine.dialect.name),
+        sync=partial(module.EngineClient, engine, sessions),
+        asynchronous=None,
+        address=str(engine.url),
+        places=lambda: identity.of_engine(engine),
+        no_transactions=module.ENGINE_AUTOCOMMIT if module.declares_autocommit(engine) else "",
+        migrates_itself=engine.dialect.name == "sqlite",
+    )
+
+
+def of_async_engine(engine: Any, sessions: Any = None) -> Backend:
+    module = driver("sqlalchemy", "sqlalchemy")
+    if engine.dialect.name == "sqlite":
+        _refuse_memory(engine.url)
+        _migrate_file(engine.url.database)
+    return Backend(
+        store_of(engine.dialect.name),
+        sync=None,
+        asynchronous=partial(module.AsyncEngineClient, engine, sessions),
+        address=str(engine.url),
+        places=lambda: identity.of_engine(engine),
+        no_transactions=module.ENGINE_AUTOCOMMIT if module.declares_autocommit(engine) else "",
+    )
+
+
+def _refuse_memory(url: Any) -> None:
+    if url.database in (None, "", ":memory:") or "mode=memory" in str(url):
+        raise ConfigurationError(
+            "store=: a SQLite engine must be on a file. A database in memory is another one for every connection, and "
+            "with one shared connection our commits would be yours; for tests, memory:// or a temporary file."
+        )
+
+
+def _migrate_file(path: str) -> None:
+    backend = sqlite(f"sqlite:///{path}")
+    backend.migrate()
+    backend.close()
+
+
+def of_sessionmaker(sessions: Any) -> Backend:
+    return of_engine(_bind_of(sessions), sessions)
+
+
+def of_async_sessionmaker(sessions: Any) -> Backend:
+    return of_async_engine(_bind_of(sessions), sessions)
+
+
+def _bind_of(sessions: Any) -> Any:
+    bind = sessions.kw.get("bind")
+    if bind is None:
+        raise ConfigurationError("store=: the sessionmaker has no engine; make it with of_sessionmaker(engine).")
+    return bind
+
+
+def of_psycopg_pool(pool: Any) -> Backend:
+    module = driver("psycopg", "psycopg")
+    return Backend(
+        store_of("postgresql"),
+        sync=partial(module.PsycopgClient.on, pool),
+        asynchronous=None,
+        address=without_password(pool.conninfo),
+        places=lambda: {identity.pool(pool)},
+    )
+
+
+def of_async_psycopg_pool(pool: Any) -> Backend:
+    module = driver("psycopg", "psycopg")
+    return Backend(
+        store_of("postgresql"),
+        sync=None,
+        asynchronous=partial(module.AsyncPsycopgClient.on, pool),
+        address=without_password(pool.conninfo),
+        places=lambda: {identity.pool(pool)},
+    )
+
+
+def of_asyncmy_pool(pool: Any) -> Backend:
+    module = driver("asyncmy", "mysql")
+    return Backend(
+        store_of("mysql"), sync=None, asynchronous=partial(module.AsyncmyClient.on, pool), address="mysql://…"
+    )
+
+
+def of_asyncpg_pool(pool: Any) -> Backend:
+    module = driver("asyncpg", "asyncpg")
+    return Backend(
+        store_of("postgresql"),
+        sync=None,
+        asynchronous=partial(module.AsyncpgClient, pool),
+        address="postgresql://…",
+        places=lambda: {identity.pool(pool)},
+    )

@@ -1,0 +1,49 @@
+"""How tests let time pass in SQL stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from retrysafe.backends.sql.mysql import MysqlStore
+from retrysafe.backends.sql.store import SqlStore
+from retrysafe.backends.sql.table import TABLE
+from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
+from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.records import Micros
+
+AT_ONCE = 500
+"""How many records one statement ages."""
+
+
+def age(store: SqlStore, keys: Collection[bytes], micros: Micros) -> Aged:
+    """What an open transaction has locked is left as it is: its end writes every instant anew."""
+    shift = ", ".join(f"{name} = {name} - {store.p('lease', 'micros')}" for name in INSTANTS)
+
+    def statement(listed: str) -> str:
+        free = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash IN ({listed}){store.SKIP_LOCKED}"
+        return f"UPDATE {TABLE} SET {shift} WHERE key_hash IN ({free})"
+
+    return _statements(store, keys, micros, statement)
+
+
+def age_mysql(store: MysqlStore, keys: Collection[bytes], micros: Micros) -> Aged:
+    """The same; MySQL looks into the table that it changes only through a derived one."""
+    shift = ", ".join(f"r.{name} = r.{name} - :micros" for name in INSTANTS)
+
+    def statement(listed: str) -> str:
+        free = f"SELECT f.key_hash FROM {TABLE} AS f WHERE f.key_hash IN ({listed}) FOR UPDATE SKIP LOCKED"
+        return f"UPDATE ({free}) AS free STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = free.key_hash SET {shift}"
+
+    return _statements(store, keys, micros, statement)
+
+
+def _statements(
+    store: SqlStore, keys: Collection[bytes], micros: Micros, statement: Callable[[str], str]
+) -> Iterator[Ask[Any]]:
+    ordered = sorted(keys)
+    for start in range(0, len(ordered), AT_ONCE):
+        some: Sequence[bytes] = ordered[start : start + AT_ONCE]
+        listed = ", ".join(store.p("key", f"key{i}") for i in range(len(some)))
+        params: dict[str, Any] = {f"key{i}": key for i, key in enumerate(some)}
+        yield Ask(store.query(statement(listed), params | {"micros": micros}), nothing)

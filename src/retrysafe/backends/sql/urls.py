@@ -1,0 +1,170 @@
+"""Backends on SQL databases, from URLs, and from an alias of Django's databases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from retrysafe.backends import identity
+from retrysafe.backends.backend import Backend, Place
+from retrysafe.backends.files import file_of
+from retrysafe.backends.sql.kinds import driver, store_of
+from retrysafe.backends.urls import url_options, without_password
+from retrysafe.errors import ConfigurationError
+from retrysafe.protocol import durations
+from retrysafe.protocol.client import AsyncClient
+
+
+def sqlite(url: str) -> Backend:
+    from retrysafe.backends.sql.drivers.sqlite import RENEWAL_BUSY, SqliteClient, SqliteFile
+
+    location, _, query = url.removeprefix("sqlite://").partition("?")
+    options = dict(parse_qsl(query))
+    url_options(options, ("synchronous", "busy"), "sqlite")
+    path = location[1:]
+    if not location.startswith("/") or path in ("", ":memory:"):
+        raise ConfigurationError(
+            f"store={url!r}: write sqlite:///relative.db or sqlite:////absolute.db; for memory, memory://."
+        )
+    synchronous = options.get("synchronous", "FULL").upper()
+    if synchronous not in ("FULL", "NORMAL", "EXTRA"):
+        raise ConfigurationError(f"store={url!r}: synchronous is FULL, NORMAL or EXTRA.")
+    file = SqliteFile(path, synchronous)
+    if "busy" in options:
+        file = file._replace(busy=durations.seconds(options["busy"], "busy"))
+    impatient = file._replace(busy=min(RENEWAL_BUSY, file.busy))
+
+    def asynchronous(file: SqliteFile = file) -> AsyncClient:
+        from retrysafe.backends.sql.drivers.sqlite_async import AsyncSqliteClient
+
+        return AsyncSqliteClient(file)
+
+    return Backend(
+        store_of("sqlite"),
+        sync=partial(SqliteClient, file),
+        asynchronous=asynchronous,
+        pulse=partial(SqliteClient, impatient),
+        apulse=partial(asynchronous, impatient),
+        address=url,
+        places=lambda: {found} if (found := file_of(path)) else set(),
+        migrates_itself=True,
+        missing=lambda: not os.path.exists(path),  # noqa: PTH110 - pathlib would double the time to import
+    )
+
+
+def postgresql(url: str) -> Backend:
+    module = driver("psycopg", "psycopg")
+    plain = url.replace(urlsplit(url).scheme, "postgresql", 1)
+    return Backend(
+        store_of("postgresql"),
+        sync=partial(module.PsycopgClient.connect, plain),
+        asynchronous=partial(module.AsyncPsycopgClient.connect, plain),
+        address=without_password(url),
+        places=_place("postgresql", url),
+    )
+
+
+def asyncpg(url: str) -> Backend:
+    module = driver("asyncpg", "asyncpg")
+    plain = url.replace("postgresql+asyncpg", "postgresql", 1)
+    connect_ = partial(module.AsyncpgClient.connect, plain)
+    return Backend(
+        store_of("postgresql"),
+        sync=None,
+        asynchronous=connect_,
+        address=without_password(url),
+        places=_place("postgresql", url),
+    )
+
+
+def mysql(url: str, *, sync: bool = True, asynchronous: bool = True) -> Backend:
+    options = _mysql_options(url)
+    client = partial(driver("pymysql", "mysql").PymysqlClient, options) if sync else None
+    aclient = partial(driver("asyncmy", "mysql").AsyncmyClient.connect, options) if asynchronous else None
+    return Backend(
+        store_of("mysql"),
+        sync=client,
+        asynchronous=aclient,
+        address=without_password(url),
+        places=_place("mysql", url),
+    )
+
+
+def pymysql(url: str) -> Backend:
+    return mysql(url, asynchronous=False)
+
+
+def asyncmy(url: str) -> Backend:
+    return mysql(url, sync=False)
+
+
+def _place(kind: str, url: str) -> Callable[[], set[Place]]:
+    """What `Backend` takes."""
+    found = identity.of_url(kind, url)
+    return lambda: set() if found is None else {found}
+
+
+def _mysql_options(url: str) -> dict[str, Any]:
+    """What PyMySQL and asyncmy are both given."""
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    url_options(given, ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket"), "mysql")
+    database = unquote(parts.path.removeprefix("/"))
+    if not database or "/" in database:
+        raise ConfigurationError(f"store={without_password(url)!r}: write mysql://user:password@host:3306/database.")
+    options: dict[str, Any] = {
+        "host": parts.hostname or "localhost",
+        "port": parts.port or 3306,
+        "user": unquote(parts.username) if parts.username else None,
+        "password": unquote(parts.password or ""),
+        "database": database,
+        "charset": "utf8mb4",
+    }
+    if "unix_socket" in given:
+        options["unix_socket"] = given["unix_socket"]
+    if "ssl_ca" in given:
+        import ssl
+
+        options["ssl"] = ssl.create_default_context(cafile=given["ssl_ca"])
+        if "ssl_cert" in given:
+            options["ssl"].load_cert_chain(given["ssl_cert"], given.get("ssl_key"))
+    elif "ssl_cert" in given or "ssl_key" in given:
+        raise ConfigurationError(f"store={without_password(url)!r}: ssl_cert and ssl_key go with ssl_ca.")
+    return options
+
+
+def anchored(url: str) -> str:
+    """A SQLite URL with an absolute path: it must not follow the working directory to another file."""
+    prefix, path = url[: len("sqlite:///")], url[len("sqlite:///") :]
+    if prefix != "sqlite:///" or path.startswith(("/", ":memory:")) or not path:
+        return url
+    return prefix + os.path.abspath(path)  # noqa: PTH100 - pathlib would double the time to import
+
+
+def django(alias: str) -> Backend:
+    try:
+        module = driver("django", "django")
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"store={alias!r} is no URL, and an alias of Django's DATABASES only with Django, which is missing. "
+            "A file is sqlite:///its-path."
+        ) from error
+    if not module.names(alias):
+        raise ConfigurationError(
+            f"store={alias!r} is neither a URL nor an alias of Django's DATABASES, which has {module.known()}. "
+            "A file is sqlite:///its-path."
+        )
+    return Backend(
+        store_of(module.vendor(alias)),
+        sync=partial(module.DjangoClient, alias),
+        asynchronous=None,
+        pulse=partial(module.DjangoClient, alias, impatient=True),
+        address=module.address(alias),
+        places=lambda: identity.of_alias(alias, module.file_name(alias)),
+        alias=alias,
+        migrate_with=f"python manage.py migrate retrysafe --database={alias}  ('retrysafe.django' in INSTALLED_APPS)",
+        async_with="put the whole guarded function into asgiref.sync.sync_to_async, or give a URL",
+    )

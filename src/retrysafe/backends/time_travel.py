@@ -1,0 +1,18 @@
+"""What the backends share that let time pass in a store for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from retrysafe.protocol.asks import Ask
+
+INSTANTS = ("lease_until", "created", "updated", "expires", "tombstone_until")
+"""What of a record moves."""
+
+Aged = Iterable[Ask[Any]]
+"""Each ask is made when the one before it has been answered."""
+
+
+def nothing(answer: Any) -> None:
+    """The answer of an ask that only changes something."""

@@ -1,0 +1,42 @@
+"""Redis Streams from the URL of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
+from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+from retrysafe.protocol.records import Duration
+
+
+def publisher(url: str, *, asynchronous: bool, **options: Any) -> RedisStreamsPublisher | AsyncRedisStreamsPublisher:
+    """The publisher of `retrysafe relay`, in the colour of its store."""
+    if asynchronous:
+        return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(url), **options)
+    return RedisStreamsPublisher(redis.Redis.from_url(url), **options)
+
+
+class RedisStreams:
+    """Streams whose names begin with our name. Publishers make streams, and consumers groups."""
+
+    def __init__(self, url: str, *, name: str, partitions: int | None, lease: Duration) -> None:
+        self._url, self._prefix, self._partitions, self._lease = url, f"{name}:", partitions, lease
+
+    async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
+        """Nothing has to be there before."""
+
+    def publisher(self) -> AsyncRedisStreamsPublisher:
+        """A publisher to the streams."""
+        client = redis.asyncio.Redis.from_url(self._url)
+        return AsyncRedisStreamsPublisher(client, prefix=self._prefix, partitions=self._partitions)
+
+    def consumer(self, topic: str, group: str) -> RedisStreamsConsumer:
+        """A consumer of the streams."""
+        client = redis.asyncio.Redis.from_url(self._url)
+        return RedisStreamsConsumer(
+            client, topic, group=group, prefix=self._prefix, partitions=self._partitions, lease=self._lease
+        )

@@ -1,0 +1,51 @@
+"""From the URL of a broker to what publishes to it and consumes from it.
+
+A broker is a folder beside this module, with a `BrokerSpec`; its other modules are imported when its URL is met. The
+memory broker and webhooks have no URL: they are made in code.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import Broker
+from retrysafe.messaging.brokers.spec import BrokerSpec
+from retrysafe.protocol.records import Duration
+
+BROKERS = ("rabbitmq", "redis_streams", "sqlite")
+"""The folders of the brokers that have URLs."""
+
+
+def specs() -> Iterator[BrokerSpec]:
+    """What each broker says of itself."""
+    for name in BROKERS:
+        spec: BrokerSpec = importlib.import_module(f"retrysafe.messaging.brokers.{name}").BROKER
+        yield spec
+
+
+def spec_of(url: str) -> BrokerSpec:
+    """The spec of a URL's broker. Raises `ConfigurationError` for a scheme that none has."""
+    scheme = urlsplit(url).scheme
+    for spec in specs():
+        if scheme in spec.schemes:
+            return spec
+    known = ", ".join(f"{name}://" for spec in specs() for name in spec.schemes)
+    raise ConfigurationError(f"{scheme or url!r} is no URL of a broker; known are {known}.")
+
+
+def broker_at(url: str, *, name: str, partitions: int | None = None, lease: Duration = "15s") -> Broker:
+    """The broker behind a URL. Connects when it is first used.
+
+    Arguments:
+        name: of what is ours there, which keeps it apart from what others have at the same broker.
+        partitions: over how many queues or streams each topic is spread.
+        lease: for how long a dead consumer keeps its messages, where the broker cannot see that it is gone.
+
+    Raises `ConfigurationError` for a URL that no broker has, and when the broker's library is missing.
+    """
+    spec = spec_of(url)
+    broker: Broker = spec.load(spec.broker)(url, name=name, partitions=partitions, lease=lease)
+    return broker

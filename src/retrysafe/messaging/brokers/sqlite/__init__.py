@@ -1,0 +1,24 @@
+"""Queues in a SQLite file: a broker for the processes of one machine, with nothing to install."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrysafe.messaging.brokers.spec import BrokerSpec, lazily
+
+if TYPE_CHECKING:
+    from retrysafe.messaging.brokers.sqlite.broker import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
+
+__all__ = ["BROKER", "AsyncSqlitePublisher", "SqliteConsumer", "SqlitePublisher", "declare"]
+
+BROKER = BrokerSpec(
+    package=__name__,
+    title="SQLite",
+    schemes=("sqlite",),
+    broker="opening:SqliteBroker",
+    publisher="opening:publisher",
+)
+
+__getattr__ = lazily(
+    __name__, dict.fromkeys(("AsyncSqlitePublisher", "SqliteConsumer", "SqlitePublisher", "declare"), "broker")
+)

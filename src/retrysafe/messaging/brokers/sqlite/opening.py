@@ -1,0 +1,47 @@
+"""A broker in a SQLite file, from a URL such as sqlite:///broker.db."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.sqlite.broker import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
+from retrysafe.protocol.records import Duration
+
+
+def path_of(url: str) -> str:
+    """The path of the file. Raises `ConfigurationError` for a URL without one."""
+    path = url.removeprefix("sqlite:///")
+    if path in ("", url, ":memory:") or "?" in path:
+        raise ConfigurationError(f"{url!r}: write sqlite:///relative.db or sqlite:////absolute.db.")
+    return path
+
+
+def publisher(url: str, *, asynchronous: bool) -> SqlitePublisher | AsyncSqlitePublisher:
+    """The publisher of `retrysafe relay`, in the colour of its store."""
+    return AsyncSqlitePublisher(path_of(url)) if asynchronous else SqlitePublisher(path_of(url))
+
+
+class SqliteBroker:
+    """A file of queues; its lanes are spread by themselves, so that it has no partitions."""
+
+    def __init__(self, url: str, *, name: str, partitions: int | None, lease: Duration) -> None:
+        self._path, self._name, self._lease = path_of(url), name, lease
+
+    async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
+        """Make the file, and bind each group's queue of a topic to it."""
+        topics = list(topics)
+        queues = [(topic, self._queue(topic, group)) for group in groups for topic in topics]
+        await asyncio.to_thread(declare, self._path, queues)
+
+    def publisher(self) -> AsyncSqlitePublisher:
+        """A publisher to the queues."""
+        return AsyncSqlitePublisher(self._path)
+
+    def consumer(self, topic: str, group: str) -> SqliteConsumer:
+        """A consumer of the group's queue."""
+        return SqliteConsumer(self._path, self._queue(topic, group), hold=self._lease)
+
+    def _queue(self, topic: str, group: str) -> str:
+        return f"{self._name}.{group}.{topic}"

@@ -1,0 +1,133 @@
+"""What harnesses of brokers have in common: what each says of itself, a bench for consumers, a road for publishers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urlsplit
+
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.protocol.messages import Envelope, PublishStatus
+from retrysafe.testing.consumers import ConsumerFeatures
+from retrysafe.testing.publishers import Publishing
+from tests.faults.proxies.proxy import Proxy
+from tests.messaging.roads import Road
+from tests.versions import variable_of
+
+PARTITIONS = 4
+
+
+class Place(NamedTuple):
+    """Where a test's messages are: at a broker, under a name, in a topic over partitions, for a group."""
+
+    url: str
+    name: str
+    topic: str
+    group: str
+    partitions: int
+
+
+class Harness(NamedTuple):
+    """One broker, for the suites.
+
+    name: of it in the names of tests.
+    service: that it needs.
+    bench: a class over a URL, for the suite of consumers.
+    publishings: by name what opens a publisher, given a folder, for the suite of publishers.
+    on_other_versions: which of them are opened on other versions of the service too.
+    in_folder: its URL in a folder, where it needs no service.
+    left, remove: how many messages a group has not settled; and the end of what a `Broker` has made.
+    """
+
+    name: str
+    service: str | None = None
+    bench: Any = None
+    publishings: Mapping[str, Callable[[Path], AbstractAsyncContextManager[Publishing]]] = {}
+    on_other_versions: Sequence[str] = ()
+    in_folder: Callable[[Path], str] | None = None
+    left: Callable[[Place], Awaitable[int]] | None = None
+    remove: Callable[[Place], Awaitable[None]] | None = None
+
+    def url(self, folder: Path) -> str:
+        """Where it is; `KeyError` for a service that is not there."""
+        if self.in_folder is not None:
+            return self.in_folder(folder)
+        return os.environ[variable_of(self.service)] if self.service else ""
+
+
+class Bench:
+    """A topic, spread over partitions; every consumer reaches the broker by a proxy of its own."""
+
+    features = ConsumerFeatures()
+    framing: ClassVar[Any]
+    publisher: Any
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.url, self.options = url, options
+        self.topic = f"suite-{secrets.token_hex(6)}"
+        self.proxies: dict[Consumer, Proxy] = {}
+
+    async def consumer(self) -> Consumer:
+        parts = urlsplit(self.url)
+        proxy = Proxy((parts.hostname or "127.0.0.1", parts.port or self.framing.default_port), self.framing)
+        credentials, _, _ = parts.netloc.rpartition("@")
+        url = parts._replace(netloc=f"{credentials}{'@' * bool(credentials)}127.0.0.1:{proxy.port}").geturl()
+        made = self.make(url)
+        self.proxies[made] = proxy
+        return made
+
+    def make(self, url: str) -> Consumer:
+        raise NotImplementedError
+
+    async def crash(self, consumer: Consumer) -> None:
+        """The broker hears nothing more of it."""
+        self.proxies[consumer].close()
+        await consumer.aclose()
+        del self.proxies[consumer]
+
+    async def publish(self, envelopes: Sequence[Envelope]) -> None:
+        """One after the other, so that the order is that of the list."""
+        for envelope in envelopes:
+            (published,) = await self.publisher.publish([envelope])
+            assert published.status in (PublishStatus.ACKED, PublishStatus.DUPLICATE), published
+
+    async def clean(self) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Consumers are closed by those who opened them."""
+        await self.clean()
+        await self.publisher.aclose()
+        for proxy in self.proxies.values():
+            proxy.close()
+
+
+class OnARoad(Publishing):
+    """A publisher that reaches its broker by a road."""
+
+    road: Road
+
+    async def cut(self) -> bool:
+        await asyncio.to_thread(self.road.close)
+        return True
+
+    async def mend(self) -> None:
+        self.road.open()
+
+
+def by_road(road: Road, url: str) -> str:
+    parts = urlsplit(url)
+    """The URL that leads there."""
+    user = "" if parts.username is None else f"{parts.username}:{parts.password}@"
+    return parts._replace(netloc=f"{user}127.0.0.1:{road.port}").geturl()
+
+
+def road_to(url: str) -> Road:
+    """A road to the broker of a URL."""
+    parts = urlsplit(url)
+    return Road(parts.hostname or "127.0.0.1", parts.port or 0, "amqp" if parts.scheme == "amqp" else None)

@@ -1,0 +1,83 @@
+"""DynamoDB behind its clients."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.registry import connect
+from retrysafe.testing.harness import AsyncHarness, SyncHarness
+from tests.stores.ageing import dynamodb_client
+from tests.stores.harnesses.base import StoreHarness, migrated
+
+DYNAMODB_TABLE = f"retrysafe-test-{os.getpid()}"
+
+
+def dynamodb_endpoint() -> str:
+    return os.environ["RETRYSAFE_TEST_DYNAMODB"]
+
+
+def dynamodb_url(table: str = DYNAMODB_TABLE) -> str:
+    """A URL of the test service, with credentials that it takes for good."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        os.environ.setdefault(name, "local")
+    return f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_endpoint()}"
+
+
+def drop_dynamodb_table() -> None:
+    """Drop the table of this process, if it has made one."""
+    if "boto3" not in sys.modules or "RETRYSAFE_TEST_DYNAMODB" not in os.environ:
+        return
+    dynamodb_url()  # whose credentials it takes
+    client = dynamodb_client(dynamodb_endpoint())
+    with suppress(client.exceptions.ResourceNotFoundException):
+        client.delete_table(TableName=DYNAMODB_TABLE)
+    client.close()
+
+
+def _checked(backend: Backend) -> Backend:
+    """Created, and asked for its settings, as before a first claim: from then on the clock is the service's."""
+    backend.migrate()
+    backend.check(backend.client())
+    return backend
+
+
+def dynamodb_sync(path: Path) -> SyncHarness:
+    return SyncHarness(_checked(connect(dynamodb_url())))
+
+
+def dynamodb_async(path: Path) -> AsyncHarness:
+    backend = connect(dynamodb_url())
+    harness = AsyncHarness(backend)
+
+    async def check() -> None:
+        await backend.amigrate()
+        await backend.acheck(backend.aclient())
+
+    harness.loop.run_until_complete(check())
+    return harness
+
+
+def dynamodb_table(path: Path) -> SyncHarness:
+    import boto3
+
+    dynamodb_url()
+    resource: Any = boto3.resource("dynamodb", region_name="us-east-1", endpoint_url=dynamodb_endpoint())
+    backend = _checked(connect(resource.Table(DYNAMODB_TABLE)))
+    return SyncHarness(backend)
+
+
+HARNESS = StoreHarness(
+    executors={
+        "boto3": ("dynamodb", dynamodb_sync),
+        "boto3 Table": ("dynamodb", dynamodb_table),
+        "aiobotocore": ("dynamodb", dynamodb_async),
+    },
+    drivers=("boto3", "aiobotocore"),
+    urls={"dynamodb": ("dynamodb", lambda folder: migrated(dynamodb_url()))},
+    finish=drop_dynamodb_table,
+)

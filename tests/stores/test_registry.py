@@ -1,0 +1,76 @@
+"""What backends say of themselves is true."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from retrysafe import Boundary, ConfigurationError, layered
+from retrysafe.backends import registry
+from retrysafe.backends.catalogue import STORES
+from retrysafe.backends.spec import BackendSpec
+from retrysafe.testing import age
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_folder_of_a_backend_is_registered() -> None:
+    folders = {path.parent.name for path in (ROOT / "src/retrysafe/backends").glob("*/__init__.py")}
+    assert folders - set(registry.BACKENDS) == {"migrations"}
+    assert set(registry.BACKENDS) <= folders
+
+
+@pytest.mark.parametrize("spec", list(registry.specs()), ids=lambda spec: str(spec.name))
+def test_every_reference_leads_somewhere(spec: BackendSpec) -> None:
+    functions = {*spec.schemes.values(), *spec.objects.values(), *spec.time_travel.values()}
+    functions |= {reference for reference in (spec.absolute, spec.alias, *(spec.cache or ())) if reference}
+    assert all(callable(spec.load(reference)) for reference in functions)
+    for kind in spec.objects:
+        module, _, name = kind.partition(":")
+        assert isinstance(getattr(importlib.import_module(module), name), type), kind
+
+
+def test_every_extra_is_one_of_the_package() -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert {spec.extra for spec in registry.specs()} - {""} <= known.keys()
+
+
+def test_no_scheme_and_no_type_belongs_to_two() -> None:
+    for found in ([*spec.schemes] for spec in registry.specs()), ([*spec.objects] for spec in registry.specs()):
+        names = [name for some in found for name in some]
+        assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda store: str(store.capabilities.name))
+def test_time_can_pass_in_every_store(store: type) -> None:
+    assert age.dispatch(store) is not age.dispatch(object)
+
+
+def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
+    spec = BackendSpec("tests", ("none:Store",), {}, {}, extra="dynamodb")
+    with pytest.raises(ConfigurationError, match=r"pip install 'retrysafe\[dynamodb\]'"):
+        spec.load("not_there:Store")
+
+
+def test_an_object_that_is_no_store_is_told_what_would_be_one() -> None:
+    with pytest.raises(ConfigurationError, match="a client of redis-py, a boto3 DynamoDB client or Table"):
+        Boundary("shop", store=object())
+
+
+@pytest.mark.parametrize("fast", ["sqlite:///fast.db", "memory://", "nonsense", registry.connect("memory://")])
+def test_only_a_store_that_can_be_a_cache_is_a_fast_one(
+    fast: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="only redis can be the fast store"):
+        Boundary("shop", store=layered(fast, "sqlite:///truth.db", name="truth"))
+
+
+@pytest.mark.parametrize("truth", ["memory://", layered("redis://a", "sqlite:///b.db", name="b")])
+def test_the_truth_is_one_durable_store(truth: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="durable store of one layer"):
+        Boundary("shop", store=layered("redis://localhost", truth, name="truth"))
