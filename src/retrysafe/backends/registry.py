@@ -22,10 +22,12 @@ _sharing = ProcessLock()
 
 
 def connect(store: object, *, migrate: bool = True) -> Backend:
-    """Return the backend for ``store=``; the same URL or object gives the same backend.
+    """Return the backend for ``store=``; the same URL or object gives the same backend, and a backend itself.
 
     Opens no network connection. A SQLite file is migrated here, unless ``migrate`` is false.
     """
+    if isinstance(store, Backend):
+        return store
     if store == "memory://":
         return memory("memory://")
     store = _anchored(store) if isinstance(store, str) else aliased(store)

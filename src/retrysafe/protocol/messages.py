@@ -180,6 +180,13 @@ class InboxLetter(NamedTuple):
         """Where it stands among the others."""
         return self.letter.dead_at, self.arrival.identity
 
+    @property
+    def turn(self) -> Turn:
+        """When it is handled again, among the others: strict sequences wait for each other."""
+        return self.arrival.envelope.sequence or 0, *self.place
+
 
 Place = tuple[Micros, bytes]
 """Where a consumer's dead letter stands: when it died, and its identity."""
+Turn = tuple[int, Micros, bytes]
+"""The same behind its sequence, or 0 without one."""

@@ -9,6 +9,7 @@ UNKEEPABLE = "test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter"
 BATCHES = "tests/messaging/test_batches.py"
 PLAN = "tests/core/test_batching.py"
 SUBSCRIPTION = "tests/messaging/test_subscription.py"
+REDRIVE = "tests/messaging/test_redrive.py"
 KILLS = "tests/messaging/test_inbox_kills.py"
 
 BREAKS = [
@@ -198,6 +199,32 @@ BREAKS = [
         "            raise\n",
         killed_by=(f"{INBOX}::test_a_handler_that_is_cancelled_by_itself_has_failed[sqlite-handler]",),
         rows=(53,),
+    ),
+    Break(
+        "several consumers handle the dead letters of a key at once",
+        "messaging/inbox/redrive.py",
+        "with leases.claim(setting.consumer, scope=setting.entry.name)",
+        "with leases.claim(setting.consumer, scope=str(id(leases)))",
+        killed_by=(f"{REDRIVE}::test_while_one_consumer_handles_them_another_one_leaves_them_alone[sqlite]",),
+        rows=(55,),
+    ),
+    Break(
+        "what follows a dead letter that has to come again is handled before it",
+        "messaging/inbox/redrive.py",
+        "self._waiting.add(self._lane(letter))",
+        "pass",
+        killed_by=(f"{REDRIVE}::test_what_follows_a_letter_that_has_to_come_again_waits_for_it[sqlite]",),
+        rows=(55,),
+    ),
+    Break(
+        "a dead letter that meets a gap is dead again although what fills it is marked",
+        "messaging/inbox/procedures.py",
+        "    return (yield from ask(inbox.waits(arrival)))",
+        "    return False",
+        killed_by=(
+            f"{REDRIVE}::test_a_letter_that_meets_a_gap_stays_marked_while_what_it_waits_for_is_marked_too[sqlite]",
+        ),
+        rows=(55,),
     ),
     Break(
         "a redrive that is cut short is forgotten",

@@ -107,7 +107,10 @@ class Handler(Generic[P, R]):
         return await aredrive(self.setting, self.letters, limit)
 
     def handle_marked(self, limit: int = 100) -> list[HandleResult]:
-        """`ahandle_marked` for a plain function. A dead letter is tried once; one that fails stays where it is."""
+        """`ahandle_marked` for a plain function. A dead letter is tried once; one that fails stays where it is.
+
+        One consumer of the name does so at a time, by a lease: while another one is at it there is nothing to do here.
+        """
         return redrive(self.setting, self.letters, limit)
 
     def emit(self, name: str, **fields: Any) -> None:
