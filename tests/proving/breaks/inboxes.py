@@ -9,6 +9,7 @@ UNKEEPABLE = "test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter"
 BATCHES = "tests/messaging/test_batches.py"
 PLAN = "tests/core/test_batching.py"
 SUBSCRIPTION = "tests/messaging/test_subscription.py"
+LARGE = "tests/messaging/test_large_letters.py"
 REDRIVE = "tests/messaging/test_redrive.py"
 KILLS = "tests/messaging/test_inbox_kills.py"
 
@@ -198,6 +199,14 @@ BREAKS = [
         "            if is_cancelled() or not _is_cancellation(error):\n                raise\n",
         "            raise\n",
         killed_by=(f"{INBOX}::test_a_handler_that_is_cancelled_by_itself_has_failed[sqlite-handler]",),
+        rows=(53,),
+    ),
+    Break(
+        "a failing message that its database has no room for is tried for ever",
+        "messaging/inbox/bodies.py",
+        "    return len(envelope.payload) + texts + _length(envelope) > LARGE\n",
+        "    return False\n",
+        killed_by=(f"{LARGE}::test_a_message_too_large_for_its_store_becomes_a_dead_letter_without_its_body[mysql]",),
         rows=(53,),
     ),
     Break(

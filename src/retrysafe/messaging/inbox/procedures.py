@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from retrysafe.messaging.inbox.bodies import NOT_KEPT, is_large, without_body
 from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.message_stores import InboxStore
 from retrysafe.protocol.messages import Arrival, InboxLetter
@@ -42,6 +43,8 @@ class Judging(Protocol):
 
 UNCOUNTED = (MessageOutcome.BUSY, MessageOutcome.STALLED, MessageOutcome.BEHIND, MessageOutcome.SUSPECT)
 """No attempt was made, or none that the message could have ended otherwise."""
+LONGEST = 2000
+"""Characters that are kept of an error beside what is said of a body."""
 ENDED = (MessageOutcome.FAILED, MessageOutcome.GAP)
 """An attempt has ended by an error."""
 
@@ -104,10 +107,27 @@ def _stays_empty(inbox: InboxStore, arrival: Arrival, place: bytes) -> Steps[boo
 
 
 def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[HandleResult]:
-    """Move a message to the dead letters. Each step may be repeated after a crash between them."""
+    """Move a message to the dead letters. Each step may be repeated after a crash between them.
+
+    A large one that the store refuses twice, although it is there, is kept without its body: it would come again for
+    ever.
+    """
+    for _ in range(2 if is_large(arrival.envelope) else 0):
+        try:
+            yield from _buried(inbox, arrival, counts, error)
+            return HandleResult(MessageOutcome.DEAD, None, error)
+        except Exception:  # noqa: BLE001 - one that is too large may end the connection, or be any error of a driver
+            yield from ask(inbox.counts(arrival))
+    if is_large(arrival.envelope):
+        error = f"{error[:LONGEST]} ({NOT_KEPT})"
+        arrival = arrival._replace(envelope=without_body(arrival.envelope))
+    yield from _buried(inbox, arrival, counts, error)
+    return HandleResult(MessageOutcome.DEAD, None, error)
+
+
+def _buried(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[None]:
     for request in inbox.bury(arrival, counts, error):
         yield from ask(request)
-    return HandleResult(MessageOutcome.DEAD, None, error)
 
 
 def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: HandlerOutcome) -> Steps[HandleResult]:
