@@ -86,6 +86,10 @@ class OutboxStore(Protocol):
         """Note that the attempts which were to begin did not."""
         ...
 
+    def resume_lanes(self, queue: Sequence[Queued]) -> Ask[None]:
+        """Let messages that wait, and their lanes, go on at once."""
+        ...
+
     def leave(self, queue: Sequence[Queued], *, keep: bool) -> list[Ask[None]]:
         """Remove what has left; ``keep``: to the table of what was published."""
         ...
