@@ -27,6 +27,11 @@ class Envelope(NamedTuple):
     payload: bytes
     media_type: str
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it has: those of its payload, and the characters of its headers."""
+        return len(self.payload) + sum(len(name) + len(value) for name, value in self.headers.items())
+
 
 class Queued(NamedTuple):
     """A message as it lies in an outbox: its place in the order, its lane, and the attempts to publish it.

@@ -18,7 +18,7 @@ NOT_KEPT = "its body was not kept: the store refused it"
 def is_large(envelope: Envelope) -> bool:
     """Whether a store may refuse a message for its size."""
     texts = sum(len(part) for part in envelope if isinstance(part, str))
-    return len(envelope.payload) + texts + _length(envelope) > LARGE
+    return envelope.size + texts > LARGE
 
 
 def without_body(envelope: Envelope) -> Envelope:
@@ -26,7 +26,7 @@ def without_body(envelope: Envelope) -> Envelope:
     cut: dict[str, Any] = {
         name: part[:_LONGEST] for name, part in zip(envelope._fields, envelope, strict=True) if isinstance(part, str)
     }
-    headers = envelope.headers if _length(envelope) <= _HEADERS else {}
+    headers = envelope.headers if envelope.size - len(envelope.payload) <= _HEADERS else {}
     told = {_SIZE: str(len(envelope.payload)), _DIGEST: hashlib.sha256(envelope.payload).hexdigest()}
     return envelope._replace(**cut)._replace(payload=b"", headers={**headers, **told})
 
@@ -34,7 +34,3 @@ def without_body(envelope: Envelope) -> Envelope:
 def is_without_body(envelope: Envelope) -> bool:
     """Whether a message is one of those, which cannot be handled any more."""
     return not envelope.payload and _DIGEST in envelope.headers
-
-
-def _length(envelope: Envelope) -> int:
-    return sum(len(name) + len(value) for name, value in envelope.headers.items())
