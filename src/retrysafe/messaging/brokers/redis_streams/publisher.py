@@ -26,7 +26,7 @@ from retrysafe.protocol.records import Duration
 
 _ACKED, _DUPLICATE = PublishResult(PublishStatus.ACKED), PublishResult(PublishStatus.DUPLICATE)
 _AT_ONCE, _BYTES_AT_ONCE = 100, 1 << 20
-"""How many messages, and bytes of payloads and headers, one call of the script adds at most: the server waits for it."""
+"""How many messages, and bytes of payloads and headers, one call of the script adds: the server is busy with it."""
 _SCRIPT = """
 local answers = {}
 local function add(at)
