@@ -36,10 +36,12 @@ def specs() -> Iterator[BackendSpec]:
 
 
 def connect(store: object, *, migrate: bool = True) -> Backend:
-    """Return the backend for ``store=``; the same URL or object gives the same backend.
+    """Return the backend for ``store=``; the same URL or object gives the same backend, and a backend itself.
 
     Opens no network connection. A SQLite file is migrated here, unless ``migrate`` is false.
     """
+    if isinstance(store, Backend):
+        return store
     if _is_unshared(store):
         return _backend_of(store)
     store = _absolute(store) if isinstance(store, str) else aliased(store)

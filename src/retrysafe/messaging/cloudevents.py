@@ -18,6 +18,12 @@ from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 
 VERSION = "1.0"
 OWN = ("specversion", "id", "source", "type", "subject", "sequence", "topic", "datacontenttype")
+BINDINGS = ("cloudevents:", "cloudevents_", "ce-")
+"""What names of attributes begin with in AMQP and HTTP, in lower case; no header's name does."""
+DATA = ("data", "data_base64")
+"""Where the payload is (section "Naming Conventions", and the JSON format): no attribute has these names."""
+ESCAPED = "backslashreplace"
+"""How octets that are not UTF-8 are read: what differs in them alone stays different."""
 _STRUCTURED = "application/cloudevents+json"
 _ATTRIBUTE = re.compile(r"[a-z0-9]+")
 

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from retrysafe.messaging.cloudevents import OWN
+from retrysafe.messaging.cloudevents import BINDINGS, DATA, OWN
 from retrysafe.messaging.errors import MessageRefused
 from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 
@@ -53,6 +53,8 @@ def headers(given: Mapping[Any, Any]) -> Mapping[str, str]:
             raise MessageRefused(
                 f"headers=: the name {name!r} must be 1 to {LONGEST_HEADER_NAME} visible ASCII characters, no space."
             )
+        if name.lower().startswith(BINDINGS) or name.lower() in DATA:
+            raise MessageRefused(f"headers=: {name!r} would be read as an attribute of the message, or as its payload.")
         if name.lower() in OWN:
             raise MessageRefused(f"headers=: {name!r} is an attribute of every message, which has an argument for it.")
         if _has_control(value):

@@ -5,6 +5,13 @@ from __future__ import annotations
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
+def distinct(text: str) -> str:
+    """The same for what tells one from another: each of those characters as an escape of its own, such as ``\\x00``."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
 def legible(text: str) -> str:
     """The text with each NUL and each half of a surrogate pair replaced: PostgreSQL refuses the one, UTF-8 the other.
 

@@ -17,6 +17,7 @@ from retrysafe.protocol.messages import (
     Place,
     Queued,
     RelaySeen,
+    Turn,
 )
 from retrysafe.protocol.outbox_walk import NOTHING, Most, Passed, Released, Span, Stretch
 from retrysafe.protocol.publish_policy import Death, Delay
@@ -83,6 +84,10 @@ class OutboxStore(Protocol):
 
     def withdraw(self, queue: Sequence[Queued]) -> list[Ask[None]]:
         """Note that the attempts which were to begin did not."""
+        ...
+
+    def resume_lanes(self, queue: Sequence[Queued]) -> Ask[None]:
+        """Let messages that wait, and their lanes, go on at once."""
         ...
 
     def leave(self, queue: Sequence[Queued], *, keep: bool) -> list[Ask[None]]:
@@ -196,13 +201,20 @@ class InboxStore(Protocol):
         boundary: str | None = None,
         after: Place | None = None,
         limit: int,
-        marked: bool,
     ) -> Ask[list[InboxLetter]]:
-        """Dead letters, the oldest first, after a place; ``marked``: only those that are to be handled again."""
+        """Dead letters, the oldest first, after a place."""
         ...
 
-    def mark(self, identity: bytes) -> Ask[bool]:
-        """Ask that a dead letter be handled again; False when it is not there any more."""
+    def marked(self, boundary: str, consumer: str, *, after: Turn | None = None, limit: int) -> Ask[list[InboxLetter]]:
+        """Dead letters of a consumer that are to be handled again, in the order of their turns, after one of them."""
+        ...
+
+    def waits(self, arrival: Arrival) -> Ask[bool]:
+        """Whether a dead letter of the same key, earlier in its sequence, is still to be handled again."""
+        ...
+
+    def mark(self, *identities: bytes) -> Ask[int]:
+        """Ask that dead letters be handled again; how many of them are there still."""
         ...
 
     def take(self, identity: bytes) -> Ask[bool]:

@@ -27,6 +27,11 @@ class Envelope(NamedTuple):
     payload: bytes
     media_type: str
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it has: those of its payload, and the characters of its headers."""
+        return len(self.payload) + sum(len(name) + len(value) for name, value in self.headers.items())
+
 
 class Queued(NamedTuple):
     """A message as it lies in an outbox: its place in the order, its lane, and the attempts to publish it.
@@ -180,6 +185,13 @@ class InboxLetter(NamedTuple):
         """Where it stands among the others."""
         return self.letter.dead_at, self.arrival.identity
 
+    @property
+    def turn(self) -> Turn:
+        """When it is handled again, among the others: strict sequences wait for each other."""
+        return self.arrival.envelope.sequence or 0, *self.place
+
 
 Place = tuple[Micros, bytes]
 """Where a consumer's dead letter stands: when it died, and its identity."""
+Turn = tuple[int, Micros, bytes]
+"""The same behind its sequence, or 0 without one."""

@@ -44,7 +44,7 @@ class Most(NamedTuple):
     def beside(self, queue: Iterable[Queued]) -> Most:
         """What is left of it beside these."""
         found = list(queue)
-        taken = sum(len(one.envelope.payload) for one in found)
+        taken = sum(one.envelope.size for one in found)
         return self._replace(messages=self.messages - len(found), bytes=max(self.bytes - taken, 0))
 
     def halved(self) -> Most:

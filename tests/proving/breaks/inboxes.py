@@ -9,6 +9,9 @@ UNKEEPABLE = "test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter"
 BATCHES = "tests/messaging/test_batches.py"
 PLAN = "tests/core/test_batching.py"
 SUBSCRIPTION = "tests/messaging/test_subscription.py"
+IDENTITIES = "tests/messaging/test_identities.py"
+LARGE = "tests/messaging/test_large_letters.py"
+REDRIVE = "tests/messaging/test_redrive.py"
 KILLS = "tests/messaging/test_inbox_kills.py"
 
 BREAKS = [
@@ -198,6 +201,71 @@ BREAKS = [
         "            raise\n",
         killed_by=(f"{INBOX}::test_a_handler_that_is_cancelled_by_itself_has_failed[sqlite-handler]",),
         rows=(53,),
+    ),
+    Break(
+        "ids that differ only in what no database keeps are one",
+        "messaging/inbox/attempts.py",
+        "(kept := distinct(text)) != text}",
+        "(kept := legible(text)) != text}",
+        killed_by=(f"{IDENTITIES}::test_ids_that_differ_only_in_what_no_database_keeps_are_two",),
+        rows=(50,),
+    ),
+    Break(
+        "late messages of a batch are not told",
+        "messaging/inbox/batches.py",
+        "            self._tell_late(attempt, one.became)\n",
+        "            pass\n",
+        killed_by=(f"{IDENTITIES}::test_late_messages_of_a_batch_are_told[sqlite-batch_handler]",),
+        rows=(59,),
+    ),
+    Break(
+        "a header passes for an attribute",
+        "messaging/brokers/rabbitmq/envelope.py",
+        '    return next(((prefix,) for prefix in BINDINGS if f"{prefix}specversion" in names), BINDINGS)\n',
+        "    return BINDINGS\n",
+        killed_by=(f"{IDENTITIES}::test_nor_is_it_published_or_read_from_another_binding",),
+    ),
+    Break(
+        "Redis takes a message for another one whose source and id read alike",
+        "messaging/brokers/redis_streams/publisher.py",
+        "{len(envelope.source)}:{envelope.source}{envelope.id}",
+        "{envelope.source}:{envelope.id}",
+        killed_by=(f"{IDENTITIES}::test_redis_takes_no_message_for_another_one_whose_source_and_id_read_alike",),
+        rows=(50,),
+    ),
+    Break(
+        "a failing message that its database has no room for is tried for ever",
+        "messaging/inbox/bodies.py",
+        "    return envelope.size + texts > LARGE\n",
+        "    return False\n",
+        killed_by=(f"{LARGE}::test_a_message_too_large_for_its_store_becomes_a_dead_letter_without_its_body[mysql]",),
+        rows=(53,),
+    ),
+    Break(
+        "several consumers handle the dead letters of a key at once",
+        "messaging/inbox/redrive.py",
+        "with leases.claim(setting.consumer, scope=setting.entry.name)",
+        "with leases.claim(setting.consumer, scope=str(id(leases)))",
+        killed_by=(f"{REDRIVE}::test_while_one_consumer_handles_them_another_one_leaves_them_alone[sqlite]",),
+        rows=(55,),
+    ),
+    Break(
+        "what follows a dead letter that has to come again is handled before it",
+        "messaging/inbox/redrive.py",
+        "self._waiting.add(self._lane(letter))",
+        "pass",
+        killed_by=(f"{REDRIVE}::test_what_follows_a_letter_that_has_to_come_again_waits_for_it[sqlite]",),
+        rows=(55,),
+    ),
+    Break(
+        "a dead letter that meets a gap is dead again although what fills it is marked",
+        "messaging/inbox/procedures.py",
+        "    return (yield from ask(inbox.waits(arrival)))",
+        "    return False",
+        killed_by=(
+            f"{REDRIVE}::test_a_letter_that_meets_a_gap_stays_marked_while_what_it_waits_for_is_marked_too[sqlite]",
+        ),
+        rows=(55,),
     ),
     Break(
         "a redrive that is cut short is forgotten",

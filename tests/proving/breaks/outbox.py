@@ -9,6 +9,7 @@ PLANS = "tests/messaging/test_relay_plans.py::"
 NOTIFYING = "tests/messaging/test_notifying.py::"
 POSTGRESQL = "tests/messaging/test_relay_postgresql.py::"
 DESTINATIONS = "tests/messaging/test_destinations.py::"
+OVERDUE = "tests/messaging/test_overdue.py"
 BROKERS = "tests/messaging/test_broker_faults.py::"
 
 BREAKS: list[Break] = [
@@ -137,6 +138,14 @@ BREAKS: list[Break] = [
         "counted=True",
         (f"{DESTINATIONS}test_a_destination_that_takes_nothing_costs_no_attempt_and_keeps_the_order[unknown]",),
         rows=(51,),
+    ),
+    Break(
+        "what a call under way may still publish leaves by another relay",
+        "messaging/relay/dispatch.py",
+        "        return dict.fromkeys(names, PublishResult(PublishStatus.POSTPONED, _UNDER_WAY, rest))\n",
+        "        return {name: self._withheld(call.to) for name in names}\n",
+        killed_by=(f"{OVERDUE}::test_no_other_relay_publishes_what_a_call_under_way_may_still_publish[sqlite]",),
+        rows=(55,),
     ),
     Break(
         "a backlog of a destination that takes nothing fills every batch",

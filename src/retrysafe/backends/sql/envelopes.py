@@ -35,12 +35,12 @@ def values_of(envelope: Envelope) -> tuple[Any, ...]:
 
 
 def paged(store: SqlStore, columns: Iterable[str], source: str, order: Iterable[str]) -> str:
-    """The first messages ``d`` of a source, in an order of their own columns: parameters are ``limit``, ``span_bytes``.
+    """The first messages ``d`` of a source, in an order of what its columns say: parameters ``limit``, ``span_bytes``.
 
     Behind their columns is the instant of reading, so the source has the store's clock.
     """
     size = f"{store.BYTES}(d.payload) + {store.BYTES}(d.headers) AS size"
-    names, by = ", ".join(f"d.{name}" for name in columns), ", ".join(f"d.{name}" for name in order)
+    names, by = ", ".join(f"d.{name}" for name in columns), ", ".join(order)
     page = f"SELECT {names}, t.now AS read_at, {size} FROM {source} ORDER BY {by} LIMIT {store.p('limit')}"
     summed = f"SELECT d.*, sum(d.size) OVER (ORDER BY {by}) AS upto FROM ({page}) AS d"
     fits = f"d.upto <= {store.p('limit', 'span_bytes')} OR d.upto = d.size"

@@ -10,7 +10,7 @@ from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, 
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.ids import milliseconds_of
-from retrysafe.protocol.messages import Arrival, DeadLetter, DeadLetterFilter, InboxLetter, Place
+from retrysafe.protocol.messages import Arrival, DeadLetter, DeadLetterFilter, InboxLetter, Place, Turn
 from retrysafe.protocol.redelivery_policy import Counts
 from retrysafe.protocol.requests import Rows
 
@@ -22,6 +22,7 @@ LONGEST_NAME = 255
 
 _LETTER = ("key_hash", "record_key", "boundary", "consumer", *ENVELOPE, "started", "finished", "error")
 _READ = (*_LETTER, "dead_at", "redrive")
+_NUMBER = "coalesce(d.sequence, 0)"
 _KINDS = {"key_hash": "key", "record_key": "key", "payload": "payload", "started": "attempts", "finished": "attempts"}
 """Parameters that a dialect spells in its own way, by the columns that they are for."""
 
@@ -107,12 +108,10 @@ class SqlInbox:
         boundary: str | None = None,
         after: Place | None = None,
         limit: int,
-        marked: bool = False,
     ) -> Ask[list[InboxLetter]]:
-        """Dead letters, the oldest first, after a place; ``marked``: only those that are to be handled again."""
+        """Dead letters, the oldest first, after a place."""
         p = self._store.p
         where, params = conditions(self._store, chosen)
-        params["limit"] = limit
         if boundary is not None:
             params["boundary"] = boundary
             where += f" AND d.boundary = {p('boundary')}"
@@ -120,12 +119,37 @@ class SqlInbox:
             params["dead_at"], params["key"] = after
             died = p("token", "dead_at")
             where += f" AND (d.dead_at > {died} OR (d.dead_at = {died} AND d.key_hash > {p('key')}))"
-        if marked:
-            where += " AND d.redrive IS NOT NULL"
-        params["span_bytes"] = PAGE_BYTES
-        source = f"{DEAD} AS d, {self._store.clock} WHERE 1 = 1{where}"
-        sql = paged(self._store, _READ, source, ["dead_at", "key_hash"])
-        return Ask(self._store.query(sql, params, writes=False), lambda answer: [_letter(row) for row in answer.rows])
+        return self._page(f"1 = 1{where}", params, limit, ["d.dead_at", "d.key_hash"])
+
+    def marked(self, boundary: str, consumer: str, *, after: Turn | None = None, limit: int) -> Ask[list[InboxLetter]]:
+        """Dead letters of a consumer that are to be handled again, in the order of their turns, after one of them."""
+        p = self._store.p
+        where = f"d.redrive IS NOT NULL AND d.boundary = {p('boundary')} AND d.consumer = {p('operation', 'consumer')}"
+        params: dict[str, Any] = {"boundary": boundary, "consumer": consumer}
+        if after is not None:
+            params["sequence"], params["dead_at"], params["key"] = after
+            number, died = p("token", "sequence"), p("token", "dead_at")
+            later = f"d.dead_at > {died} OR (d.dead_at = {died} AND d.key_hash > {p('key')})"
+            where += f" AND ({_NUMBER} > {number} OR ({_NUMBER} = {number} AND ({later})))"
+        return self._page(where, params, limit, [_NUMBER, "d.dead_at", "d.key_hash"])
+
+    def _page(self, where: str, params: Mapping[str, Any], limit: int, order: Sequence[str]) -> Ask[list[InboxLetter]]:
+        sql = paged(self._store, _READ, f"{DEAD} AS d, {self._store.clock} WHERE {where}", order)
+        bounds = {"limit": limit, "span_bytes": PAGE_BYTES}
+        found = self._store.query(sql, {**params, **bounds}, writes=False)
+        return Ask(found, lambda answer: [_letter(row) for row in answer.rows])
+
+    def waits(self, arrival: Arrival) -> Ask[bool]:
+        """Whether a dead letter of the same key, earlier in its sequence, is still to be handled again."""
+        envelope, p = arrival.envelope, self._store.p
+        sql = (
+            f"SELECT count(*) FROM {DEAD} WHERE redrive IS NOT NULL AND boundary = {p('boundary')} "
+            f"AND consumer = {p('operation', 'consumer')} AND message_key = {p('operation', 'of_key')} "
+            f"AND sequence < {p('token', 'sequence')}"
+        )
+        params = {"boundary": arrival.boundary, "consumer": arrival.consumer}
+        named = {"of_key": envelope.key, "sequence": envelope.sequence}
+        return Ask(self._store.query(sql, {**params, **named}, writes=False), lambda answer: bool(answer.rows[0][0]))
 
     def groups(self, chosen: DeadLetterFilter) -> Ask[dict[tuple[str, str, str], int]]:
         """How many dead letters are chosen, by topic, type and error."""
@@ -137,10 +161,11 @@ class SqlInbox:
         found = self._store.query(sql, params, writes=False)
         return Ask(found, lambda answer: {(row[0], row[1], row[2]): int(row[3]) for row in answer.rows})
 
-    def mark(self, identity: bytes) -> Ask[bool]:
-        """Ask that a dead letter be handled again; False when it is not there any more."""
-        sql = f"UPDATE {DEAD} SET redrive = {self._store.NOW} WHERE key_hash = {self._store.p('key')}"
-        return Ask(self._store.query(sql, {"key": identity}), _changed)
+    def mark(self, *identities: bytes) -> Ask[int]:
+        """Ask that dead letters be handled again; how many of them are there still."""
+        among, params = self._store.among("key", "key", identities)
+        sql = f"UPDATE {DEAD} SET redrive = {self._store.NOW} WHERE key_hash {among}"
+        return Ask(self._store.query(sql, params), lambda answer: answer.affected)
 
     def take(self, identity: bytes) -> Ask[bool]:
         """Begin to handle a marked dead letter: one consumer alone gets True, and a crash leaves it unmarked."""

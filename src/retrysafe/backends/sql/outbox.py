@@ -243,6 +243,11 @@ class SqlOutbox:
         asks = [self._trouble(one, one.started, one.finished, 0, "") for one in queue if one.started]
         return [*asks, self._deleted(f"{TABLE}_attempts", new)] if new else asks
 
+    def resume_lanes(self, queue: Sequence[Queued]) -> Ask[None]:
+        """Let messages that wait, and their lanes, go on at once."""
+        where, ids = self._ids(queue)
+        return self._write(f"UPDATE {TABLE}_attempts SET not_before = {self._store.NOW} WHERE {where}", ids)
+
     def leave(self, queue: Sequence[Queued], *, keep: bool) -> list[Ask[None]]:
         """Remove what has left; ``keep``: to the table of what was published."""
         if not queue:

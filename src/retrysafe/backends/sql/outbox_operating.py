@@ -123,7 +123,7 @@ class OperableSqlOutbox(SqlOutbox):
         """Dead letters, and the heads of parked lanes, in the order of their numbers."""
         where, params = conditions(self._store, chosen)
         source = f"{self._letters}, {self._store.clock} WHERE d.id > {self._store.p('token', 'after')}{where}"
-        sql = paged(self._store, _LETTER, source, ["id"])
+        sql = paged(self._store, _LETTER, source, ["d.id"])
         params |= {"after": after, "limit": limit, "span_bytes": PAGE_BYTES}
         return Ask(self._store.query(sql, params, writes=False), _read_letters)
 
@@ -180,7 +180,7 @@ class SqlPublished:
     def forgotten(self, limit: int) -> list[Ask[list[tuple[int, Envelope]]]]:
         """Up to so many, to be archived, and up to `PAGE_BYTES` of them."""
         source = f"{TABLE}_published AS d JOIN ({self._old()}) AS x ON x.id = d.id, {self._store.clock}"
-        sql = paged(self._store, COLUMNS, source, ["id"])
+        sql = paged(self._store, COLUMNS, source, ["d.id"])
         params = {"age": self._age, "limit": limit, "span_bytes": PAGE_BYTES}
         return [Ask(self._store.query(sql, params, writes=False), _kept)]
 

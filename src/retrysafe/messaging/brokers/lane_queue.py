@@ -43,7 +43,7 @@ class LaneQueue:
         envelope = delivery.envelope
         self._waiting.append(_Kept(self._places, lane(envelope.topic, envelope.key, envelope.id), delivery))
         self._held[delivery.partition] += 1
-        self._bytes[delivery.partition] += len(envelope.payload)
+        self._bytes[delivery.partition] += envelope.size
         self._tags.add(delivery.tag)
 
     def has(self, tag: Hashable) -> bool:
@@ -91,7 +91,7 @@ class LaneQueue:
         return self._held[partition]
 
     def held_bytes(self, partition: str) -> int:
-        """How many bytes of payloads they have."""
+        """How many bytes of payloads and headers they have."""
         return self._bytes[partition]
 
     def out(self, partition: str) -> int:
@@ -113,5 +113,5 @@ class LaneQueue:
 
     def _release(self, kept: _Kept) -> None:
         self._held[kept.delivery.partition] -= 1
-        self._bytes[kept.delivery.partition] -= len(kept.delivery.envelope.payload)
+        self._bytes[kept.delivery.partition] -= kept.delivery.envelope.size
         self._tags.discard(kept.delivery.tag)

@@ -34,7 +34,7 @@ from retrysafe.protocol import keys
 from retrysafe.protocol.exception_groups import every, leaves, unwrapped
 from retrysafe.protocol.fingerprint import UNCHECKED, of_parts
 from retrysafe.protocol.ids import milliseconds_of
-from retrysafe.protocol.legible import legible
+from retrysafe.protocol.legible import distinct, legible
 from retrysafe.protocol.messages import Arrival, Envelope
 from retrysafe.protocol.redelivery_policy import KILLS, SUSPECT, Counts, MessageOutcome, Trials, crash_pause, is_suspect
 
@@ -307,5 +307,5 @@ def error_text(error: BaseException) -> str:
 def _legible(envelope: Envelope) -> Envelope:
     """The message with attributes that can be kept: one that cannot would never become a dead letter."""
     texts = ((name, text) for name, text in zip(envelope._fields, envelope, strict=True) if isinstance(text, str))
-    changed: dict[str, Any] = {name: kept for name, text in texts if (kept := legible(text)) != text}
+    changed: dict[str, Any] = {name: kept for name, text in texts if (kept := distinct(text)) != text}
     return envelope._replace(**changed) if changed else envelope

@@ -109,7 +109,7 @@ class BatchHandler(Handler[P, R]):
                         with handler_of(self.consumer):
                             refuse_unfinished(claims, self.setting.function.call(group))  # type: ignore[arg-type]
                     progress.at = None
-                return progress.handled()
+                return self._committed(batch, progress)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
                 again = progress.judge(error, restarts)
                 if isinstance(again, Broken):
@@ -129,7 +129,7 @@ class BatchHandler(Handler[P, R]):
                         with handler_of(self.consumer):
                             refuse_unfinished(claims, await self.setting.function.acall(group), ran=True)  # type: ignore[arg-type]
                     progress.at = None
-                return progress.handled()
+                return self._committed(batch, progress)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
                 again = progress.judge(error, restarts)
                 if isinstance(again, Broken):
@@ -137,6 +137,12 @@ class BatchHandler(Handler[P, R]):
                 restarts += 1
                 await asyncio.sleep(again)
         return batch
+
+    def _committed(self, batch: _Batch, progress: _Progress) -> list[HandleResult]:
+        handled = progress.handled()
+        for attempt, one in zip(batch.attempts, handled, strict=True):
+            self._tell_late(attempt, one.became)
+        return handled
 
     def _batch(self, deliveries: Sequence[Delivery], part: Part) -> _Batch | Broken:
         """The attempts at the messages, if all can be claimed together: each has an id of its own."""

@@ -107,7 +107,10 @@ class Handler(Generic[P, R]):
         return await aredrive(self.setting, self.letters, limit)
 
     def handle_marked(self, limit: int = 100) -> list[HandleResult]:
-        """`ahandle_marked` for a plain function. A dead letter is tried once; one that fails stays where it is."""
+        """`ahandle_marked` for a plain function. A dead letter is tried once; one that fails stays where it is.
+
+        One consumer of the name does so at a time, by a lease: while another one is at it there is nothing to do here.
+        """
         return redrive(self.setting, self.letters, limit)
 
     def emit(self, name: str, **fields: Any) -> None:
@@ -192,8 +195,7 @@ class Handler(Generic[P, R]):
         became, again, error = handled
         if became is not MessageOutcome.STALLED:
             self.setting.stalls.ended(attempt.arrival.identity)
-        if attempt.late and became is MessageOutcome.HANDLED:
-            self._tell("message_late", attempt)
+        self._tell_late(attempt, became)
         if became is MessageOutcome.DEAD:
             self._tell("dead_lettered", attempt, side="inbox", error=error)
         elif became is MessageOutcome.STALLED:
@@ -201,6 +203,10 @@ class Handler(Generic[P, R]):
         elif again is not None and became is not MessageOutcome.SUSPECT:
             self._tell("message_retry_scheduled", attempt, became=became.value, pause=again, error=error)
         return handled
+
+    def _tell_late(self, attempt: Attempt, became: MessageOutcome) -> None:
+        if attempt.late and became is MessageOutcome.HANDLED:
+            self._tell("message_late", attempt)
 
     def _tell(self, name: str, attempt: Attempt, **fields: Any) -> None:
         arrival = attempt.arrival

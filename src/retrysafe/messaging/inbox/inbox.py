@@ -50,9 +50,10 @@ class Inbox:
     def __init__(self, boundary: Boundary, *, dead_letter_store: Any = None) -> None:
         self.boundary = boundary
         self._entry = boundary.entrypoint
-        self._letters = Letters(
-            self._entry.backend if dead_letter_store is None else registry.connect(dead_letter_store)
-        )
+        backend = self._entry.backend if dead_letter_store is None else registry.connect(dead_letter_store)
+        if backend is not self._entry.backend:
+            backend.users += 1  # an operator that closes its connections leaves ours open
+        self._letters = Letters(backend)
         self._consumers: set[str] = set()
 
     # ------------------------------------------------------------ handlers

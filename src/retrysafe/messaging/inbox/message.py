@@ -10,6 +10,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.errors import MessageUnreadable
+from retrysafe.messaging.inbox.bodies import NOT_KEPT, is_without_body
 from retrysafe.protocol.messages import Envelope
 
 T_co = TypeVar("T_co", covariant=True)
@@ -45,6 +46,8 @@ class InboxMessage(Generic[T_co]):
 
 def data_of(envelope: Envelope, parse: Callable[[Any], Any] | None) -> Any:
     """The payload as the handler takes it; raises `MessageUnreadable` for JSON that is none."""
+    if is_without_body(envelope):
+        raise MessageUnreadable(f"It cannot be handled again: {NOT_KEPT}.")
     found: Any = envelope.payload
     kind = envelope.media_type.partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):

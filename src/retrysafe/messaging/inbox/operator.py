@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from retrysafe.backends.sql.inbox import ATTEMPTS, SEQUENCES
 from retrysafe.messaging.error_kinds import by_kind
@@ -16,6 +16,7 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import DeadLetterFilter, InboxLetter, Place
 from retrysafe.protocol.records import Duration
+from retrysafe.protocol.store import TransactionalStore
 
 ANY = DeadLetterFilter()
 
@@ -65,12 +66,13 @@ class InboxOperator(Operating):
         """Mark dead letters, up to ``limit`` of them, to be handled again; returns how many.
 
         A running `Subscription` of their consumer, or `Handler.handle_marked`, then handles each once, under its old
-        id, out of the order of its key: what came after it was handled before. One that fails stays a dead letter. One
-        that died longer ago than its boundary's window is told to be late: if it was handled in any other way since,
-        that is forgotten, and it is handled twice.
+        id: those of a key in the order of their sequences, or in which they died, but after what followed them and was
+        handled before. One that fails stays a dead letter. One that died longer ago than its boundary's window is told
+        to be late: if it was handled in any other way since, that is forgotten, and it is handled twice.
         """
-        found = [one.arrival.identity for one in islice(self.dead(chosen), limit)]
-        marked = sum(1 for identity in found if self._do(ask(self._inbox.mark(identity))))
+        found = sorted(one.arrival.identity for one in islice(self.dead(chosen), limit))
+        store = cast("TransactionalStore", self._backend.store)
+        marked = self._do(procedures.mark(store, self._inbox, found), own=True) if found else 0
         if marked:
             fields = {"side": "inbox", "messages": marked, "actor": self.actor, "reason": reason}
             self._observers.emit("redriven", "retrysafe.inbox", chosen.consumer or "", b"", "", fields)

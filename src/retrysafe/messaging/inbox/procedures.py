@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from retrysafe.messaging.inbox.bodies import NOT_KEPT, is_large, without_body
 from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.message_stores import InboxStore
 from retrysafe.protocol.messages import Arrival, InboxLetter
 from retrysafe.protocol.procedures import expire
 from retrysafe.protocol.records import State
 from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, Trials, after_failure
-from retrysafe.protocol.store import Store
+from retrysafe.protocol.store import Store, TransactionalStore
 
 
 class HandlerOutcome(NamedTuple):
@@ -41,6 +43,8 @@ class Judging(Protocol):
 
 UNCOUNTED = (MessageOutcome.BUSY, MessageOutcome.STALLED, MessageOutcome.BEHIND, MessageOutcome.SUSPECT)
 """No attempt was made, or none that the message could have ended otherwise."""
+LONGEST = 2000
+"""Characters that are kept of an error beside what is said of a body."""
 ENDED = (MessageOutcome.FAILED, MessageOutcome.GAP)
 """An attempt has ended by an error."""
 
@@ -103,24 +107,61 @@ def _stays_empty(inbox: InboxStore, arrival: Arrival, place: bytes) -> Steps[boo
 
 
 def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[HandleResult]:
-    """Move a message to the dead letters. Each step may be repeated after a crash between them."""
+    """Move a message to the dead letters. Each step may be repeated after a crash between them.
+
+    A large one that the store refuses twice, although it is there, is kept without its body: it would come again for
+    ever.
+    """
+    for _ in range(2 if is_large(arrival.envelope) else 0):
+        try:
+            yield from _buried(inbox, arrival, counts, error)
+            return HandleResult(MessageOutcome.DEAD, None, error)
+        except Exception:  # noqa: BLE001 - one that is too large may end the connection, or be any error of a driver
+            yield from ask(inbox.counts(arrival))
+    if is_large(arrival.envelope):
+        error = f"{error[:LONGEST]} ({NOT_KEPT})"
+        arrival = arrival._replace(envelope=without_body(arrival.envelope))
+    yield from _buried(inbox, arrival, counts, error)
+    return HandleResult(MessageOutcome.DEAD, None, error)
+
+
+def _buried(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[None]:
     for request in inbox.bury(arrival, counts, error):
         yield from ask(request)
-    return HandleResult(MessageOutcome.DEAD, None, error)
 
 
 def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: HandlerOutcome) -> Steps[HandleResult]:
     """Note what became of a dead letter that was handled again: it is gone, marked once more, or dead as before."""
     arrival = letter.arrival
-    if end.became in UNCOUNTED:
+    if end.became in UNCOUNTED or (end.became is MessageOutcome.GAP and (yield from _comes(inbox, arrival))):
         yield from ask(inbox.mark(arrival.identity))
-        return HandleResult(end.became, end.again, end.error)
+        return HandleResult(end.became, end.again or 0.0, end.error)
     if end.became in ENDED or end.became is MessageOutcome.DEAD:
         return (
             yield from bury(inbox, arrival, Counts(letter.letter.started + 1, letter.letter.finished + 1), end.error)
         )
     yield from ask(inbox.remove(arrival.identity))
     return HandleResult(end.became)
+
+
+def _comes(inbox: InboxStore, arrival: Arrival) -> Steps[bool]:
+    """Whether what a message waits for is about to be handled again itself."""
+    if None in (arrival.envelope.key, arrival.envelope.sequence):
+        return False
+    return (yield from ask(inbox.waits(arrival)))
+
+
+def mark(store: TransactionalStore, inbox: InboxStore, identities: Sequence[bytes]) -> Steps[int]:
+    """Ask in one transaction that dead letters be handled again; how many of them are there still.
+
+    Whoever handles them sees all of them or none: a strict sequence has no gap in between.
+    """
+    marked = 0
+    yield from ask(store.begin())
+    for start in range(0, len(identities), AT_ONCE):
+        marked += yield from ask(inbox.mark(*identities[start : start + AT_ONCE]))
+    yield from ask(store.commit())
+    return marked
 
 
 def reopen(store: Store, key: bytes) -> Steps[None]:
@@ -130,6 +171,8 @@ def reopen(store: Store, key: bytes) -> Steps[None]:
         yield from expire(store, record, forget=True)
 
 
+AT_ONCE = 500
+"""How many dead letters one statement marks."""
 ROUNDS = 3
 """How often a sequence that another transaction changes at the same moment is looked at again."""
 

@@ -1,30 +1,135 @@
-"""Dead letters that a person wants handled again: each once, under its old id, by one consumer alone. Twins."""
+"""Dead letters that a person wants handled again: each once, under its old id, and in the order of its key. Twins.
+
+One consumer alone handles those of a name, by a lease; whoever else looks meanwhile finds nothing to do. They are taken
+by their sequences, page after page. What has to come again stays marked, and so does what follows it in its lane.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 
+from retrysafe.boundary import Boundary
 from retrysafe.claims.cancellation import run_to_completion
-from retrysafe.errors import RetrysafeError
+from retrysafe.claims.claim import Claim
+from retrysafe.errors import InProgress, LeaseLost, RetrysafeError
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, Settings
 from retrysafe.messaging.inbox.dead_letters import Asking, Letters
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.asks import Ask, ask
-from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, InboxLetter
+from retrysafe.protocol.messages import DeadLetter, InboxLetter, Turn
+from retrysafe.protocol.ordering import lane
+from retrysafe.protocol.outcomes import Answered
 from retrysafe.protocol.redelivery_policy import HandleResult
+
+_NAME = "retrysafe.redrive"
+_LEASE = "30s"
+_PAGE = 100
+
+
+class _Round:
+    """One go over the marked letters of a consumer: how far it has come, and what became of those it has handled."""
+
+    def __init__(self, setting: Settings, letters: Letters, limit: int) -> None:
+        self.handled: list[HandleResult] = []
+        self._setting, self._letters, self._limit = setting, letters, limit
+        self._after: Turn | None = None
+        self._waiting: set[int] = set()
+        """Lanes in which a letter has to come again: nothing overtakes it."""
+
+    def page(self, limit: int = _PAGE) -> Ask[list[InboxLetter]]:
+        """The next letters, in the order of their turns."""
+        of = self._setting.entry.name, self._setting.consumer
+        return self._letters.inbox.marked(*of, after=self._after, limit=limit)
+
+    def wanted(self, page: Sequence[InboxLetter]) -> Iterator[InboxLetter]:
+        """Those of a page that are to be handled now."""
+        for letter in page:
+            if len(self.handled) >= self._limit:
+                return
+            self._after = letter.turn
+            if self._lane(letter) not in self._waiting:
+                yield letter
+
+    def concluded(self, letter: InboxLetter, handled: HandleResult | None) -> None:
+        """What became of one; None: it is not to be handled any more."""
+        if handled is None:
+            return
+        self.handled.append(handled)
+        if handled.again is not None:
+            self._waiting.add(self._lane(letter))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether as many were handled as may be."""
+        return len(self.handled) >= self._limit
+
+    def _lane(self, letter: InboxLetter) -> int:
+        envelope = letter.arrival.envelope
+        return lane(envelope.topic, envelope.key, envelope.id)
 
 
 def redrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResult]:
-    """Handle marked dead letters, and return what became of them."""
-    found = _in_sequence(letters.run(ask(_marked(setting, letters, limit))))
-    return [done for letter in found if (done := _redriven(setting, letters, letter)) is not None]
+    """Handle marked dead letters, up to so many, and return what became of them; none, while another one is at it."""
+    going = _Round(setting, letters, limit)
+    if not letters.run(ask(going.page(1))):
+        return []
+    with suppress(InProgress, LeaseLost), _alone(setting, letters) as claim:
+        while not going.is_over and (page := letters.run(ask(going.page()))):
+            for letter in going.wanted(page):
+                claim.ensure_held()
+                going.concluded(letter, _redriven(setting, letters, letter))
+    return going.handled
 
 
 async def aredrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResult]:
     """The same for a coroutine function."""
-    found = _in_sequence(await letters.arun(ask(_marked(setting, letters, limit))))
-    return [done for letter in found if (done := await _aredriven(setting, letters, letter)) is not None]
+    going = _Round(setting, letters, limit)
+    if not await letters.arun(ask(going.page(1))):
+        return []
+    with suppress(InProgress, LeaseLost):
+        async with _aalone(setting, letters) as claim:
+            while not going.is_over and (page := await letters.arun(ask(going.page()))):
+                for letter in going.wanted(page):
+                    claim.ensure_held()
+                    going.concluded(letter, await _aredriven(setting, letters, letter))
+    return going.handled
+
+
+@contextmanager
+def _alone(setting: Settings, letters: Letters) -> Iterator[Claim]:
+    """The lease on a consumer's letters, which is given back however this ends; raises `InProgress` without it."""
+    leases = _leases(letters)
+    try:
+        with leases.claim(setting.consumer, scope=setting.entry.name) as claim:
+            claim.answered(Answered.UNEXECUTED, None)
+            yield claim
+    finally:
+        leases.close()
+
+
+@asynccontextmanager
+async def _aalone(setting: Settings, letters: Letters) -> AsyncIterator[Claim]:
+    """The same for async code, whichever colour the store of the letters has."""
+    leases = _leases(letters)
+    claim = leases.claim(setting.consumer, scope=setting.entry.name)
+    try:
+        await leases.entrypoint.enter(claim)
+        claim.answered(Answered.UNEXECUTED, None)
+        try:
+            yield claim
+        except BaseException as error:
+            await leases.entrypoint.leave(claim, error)
+            raise
+        await leases.entrypoint.leave(claim, None)
+    finally:
+        await leases.aclose()
+
+
+def _leases(letters: Letters) -> Boundary:
+    """Boundaries tell nobody: their claims are ours."""
+    return Boundary(_NAME, store=letters.backend, lease=_LEASE, observers=())
 
 
 def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
@@ -70,17 +175,6 @@ async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) ->
         end = attempt.failed(error)
     handled = await letters.arun(procedures.conclude_redriven(letters.inbox, letter, end))
     return _told(setting, letter, end, handled)
-
-
-def _marked(setting: Settings, letters: Letters, limit: int) -> Ask[list[InboxLetter]]:
-    return letters.inbox.letters(
-        DeadLetterFilter(consumer=setting.consumer), boundary=setting.entry.name, limit=limit, marked=True
-    )
-
-
-def _in_sequence(found: list[InboxLetter]) -> list[InboxLetter]:
-    """The oldest first, but by their sequences where they have some: the strict ones wait for each other."""
-    return sorted(found, key=lambda letter: letter.arrival.envelope.sequence or 0)
 
 
 def _attempt(setting: Settings, letter: InboxLetter) -> Attempt:

@@ -93,6 +93,8 @@ class Dispatch:
         self._tasks: set[asyncio.Task[dict[_Name, PublishResult]]] = set()
         self._ended = False
         """Whether a call that was left under way has ended."""
+        self._withheld_for: list[Queued] = []
+        """Messages of such calls that no relay may publish yet."""
 
     # ------------------------------------------------------------ for the relay
 
@@ -115,6 +117,11 @@ class Dispatch:
         if self._tasks and not self._ended:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         ended, self._ended = self._ended, False
+        return ended
+
+    def ended(self) -> list[Queued]:
+        """The messages of calls that were left under way and have ended since the last time: they may leave again."""
+        ended, self._withheld_for = self._withheld_for, []
         return ended
 
     async def aclose(self) -> None:
@@ -183,25 +190,33 @@ class Dispatch:
         )
 
     def _left(self, task: asyncio.Task[dict[_Name, PublishResult]], call: Call) -> dict[_Name, PublishResult]:
-        """Leave a call under way; its answers are found when its messages come up again."""
+        """Leave a call under way; its answers are found when its messages come up again.
+
+        Until it has ended, or been given up, no relay publishes them, nor what follows in their lanes: what this call
+        still publishes would come after that.
+        """
         names = {_name(queued) for queued in call.wave}
         self._under_way |= names
         self._tasks.add(task)
         call.to.overdue += 1
         self._failed(call.to, _UNDER_WAY, 0.0)
+        rest = self._timeout + PATIENCE
+        until = self._clock() + rest
 
         def ended(task: asyncio.Task[dict[_Name, PublishResult]]) -> None:
             self._tasks.discard(task)
             self._ended = True
             self._under_way -= names
             call.to.overdue -= 1
+            if self._clock() < until:  # else other relays may have published them
+                self._withheld_for += call.wave
             if not task.cancelled():
                 if len(self._answers) > _REMEMBERED:  # never asked for again: other relays have published them
                     self._answers.clear()
                 self._answers |= task.result()
 
         task.add_done_callback(ended)
-        return {name: self._withheld(call.to) for name in names}
+        return dict.fromkeys(names, PublishResult(PublishStatus.POSTPONED, _UNDER_WAY, rest))
 
     # ------------------------------------------------------------ what is tried
 

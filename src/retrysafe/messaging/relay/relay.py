@@ -211,6 +211,7 @@ class Relay:
         import asyncio
 
         before = total.left
+        await self._resume(setting, client)
         await self._aattend(client)
         numbers = iter(_shuffled(await arun(self._waiting(setting), client)))
 
@@ -226,6 +227,11 @@ class Relay:
             if ended is not None:
                 raise ended
         return (total.left > before or self._walks.further) and not self._bell.rung
+
+    async def _resume(self, setting: Setting, client: AsyncClient) -> None:
+        """Let the lanes go on whose calls have ended meanwhile."""
+        if ended := self._dispatch.ended():
+            await arun(ask(setting.outbox.resume_lanes(ended)), client)
 
     def _tell(self, done: Sum, began: float, total: Sum) -> None:
         for verdict in done.verdicts:
@@ -299,6 +305,8 @@ class Relay:
                 await arun(self._attendance.farewell(), client)
         finally:
             await self._dispatch.aclose()
+            with suppress(RetrysafeError):
+                await self._resume(self._setting, client)
             await client.aclose()
             if leases is not None:
                 await leases.aclose()

@@ -23,6 +23,7 @@ from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.outstanding import Outstanding
 from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
 from retrysafe.messaging.brokers.rabbitmq.topology import queue_of
+from retrysafe.messaging.brokers.rabbitmq.undecodable import DecodingConnection
 from retrysafe.messaging.brokers.single_flight import SingleFlight
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -36,7 +37,7 @@ _LOOK = 1.0
 """Seconds after which a wait looks whether the broker has cancelled a subscription, of which nobody is woken."""
 _MOST_UNCONFIRMED = 65535
 _AGAIN = Backoff(base=0.05, cap=1.0)
-"""How it is connected again when connections end as soon as they are there, as by a message that cannot be decoded."""
+"""How it is connected again when connections end as soon as they are there."""
 _LASTING = 5.0
 """Seconds after which a connection has not ended at once."""
 
@@ -189,7 +190,8 @@ class RabbitMQConsumer:
         self._generation = next(self._connections)
         try:
             async with asyncio.timeout(self._timeout):
-                self._connection = await aio_pika.connect(self._url)
+                kind = DecodingConnection if self._failures else aio_pika.Connection
+                self._connection = await aio_pika.connect(self._url, connection_class=kind)
             await self._subscribe_to_all(self._connection)
         except BaseException:
             await self._hang_up()

@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from retrysafe.messaging.cloudevents import OWN, attributes, is_attribute, received
+from retrysafe.messaging.cloudevents import BINDINGS, ESCAPED, OWN, attributes, is_attribute, received
 from retrysafe.protocol.messages import Envelope
 
 Binding = Literal["amqp", "rabbitmq"]
 """Which binding of CloudEvents the headers of a message are written in."""
 PREFIXES: dict[Binding, str] = {"amqp": "cloudEvents:", "rabbitmq": "ce-"}
-_READ = ("cloudEvents:", "cloudEvents_", "ce-")
 _OF_THE_BROKER = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 """Headers that RabbitMQ adds to a message on its way."""
 
@@ -28,9 +27,11 @@ def headers_of(envelope: Envelope, binding: Binding) -> dict[str, str]:
     """The headers that carry the envelope; its media type is a property of the message.
 
     A header of the envelope whose name no attribute may have travels under its own name: other implementations refuse
-    an event with such an attribute.
+    an event with such an attribute. Raises `ValueError` for one that would be read as an attribute.
     """
     prefix = PREFIXES[binding]
+    if forged := next((name for name in envelope.headers if name.lower().startswith(BINDINGS)), None):
+        raise ValueError(f"a header {forged!r} would be read as an attribute")
     told = attributes(envelope)
     del told["datacontenttype"]
     return {f"{prefix}{name}" if is_attribute(name) else name: value for name, value in told.items()}
@@ -41,8 +42,9 @@ def envelope_from(
 ) -> Envelope:
     """The envelope of a message from a queue; ``properties`` are attributes that the message's own properties tell."""
     given = {name: value for name, value in properties.items() if value}
+    read = _read(headers)
     for name, value in headers.items():
-        prefix = next((one for one in _READ if name.lower().startswith(one.lower())), None)
+        prefix = next((one for one in read if name.lower().startswith(one)), None)
         if prefix is not None:
             given[name[len(prefix) :]] = _text(value)
         elif isinstance(value, str | bytes) and name not in OWN and not name.startswith(_OF_THE_BROKER):
@@ -50,10 +52,16 @@ def envelope_from(
     return received(given, body, queue)
 
 
+def _read(headers: Mapping[str, Any]) -> tuple[str, ...]:
+    """The prefix of the attributes, which is that of the version; any, where there is none."""
+    names = {name.lower() for name in headers}
+    return next(((prefix,) for prefix in BINDINGS if f"{prefix}specversion" in names), BINDINGS)
+
+
 def _text(value: Any) -> str:
     """The value of an attribute, which AMQP may carry in a type of its own, in its canonical string form."""
     if isinstance(value, bytes):
-        return value.decode(errors="replace")
+        return value.decode(errors=ESCAPED)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime):

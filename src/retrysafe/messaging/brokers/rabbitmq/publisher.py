@@ -124,7 +124,10 @@ class RabbitMQPublisher:
         if self._wires.get(place) is wire:
             if any(one.status is PublishStatus.UNKNOWN and one is not _CLOSED for one in said):
                 await self._hang_up()  # the connection is lost, and may not know it
-            elif wire.is_closed or _UNCONFIRMED in said:
+            elif _UNCONFIRMED in said:
+                del self._wires[place]
+                await self._closed(wire)  # the broker has then read all of it: nothing comes after what is sent next
+            elif wire.is_closed:
                 self._drop(place)
         return said
 

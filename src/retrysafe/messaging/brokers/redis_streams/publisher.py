@@ -26,7 +26,7 @@ from retrysafe.protocol.records import Duration
 
 _ACKED, _DUPLICATE = PublishResult(PublishStatus.ACKED), PublishResult(PublishStatus.DUPLICATE)
 _AT_ONCE, _BYTES_AT_ONCE = 100, 1 << 20
-"""How many messages, and bytes of payloads, one call of the script adds at most: the server does nothing else then."""
+"""How many messages, and bytes of payloads and headers, one call of the script adds: the server is busy with it."""
 _SCRIPT = """
 local answers = {}
 local function add(at)
@@ -75,7 +75,7 @@ class _Commands:
         for place, envelope in enumerate(envelopes):
             stream = stream_of(self._prefix, partition(envelope.topic, envelope.key, envelope.id, self._partitions))
             call = filling.get(stream)
-            if call is None or call.is_full(len(envelope.payload)):
+            if call is None or call.is_full(envelope.size):
                 call = filling[stream] = _Call(stream, self._place)
                 found.append(call)
             call.add(place, envelope)
@@ -104,9 +104,9 @@ class _Call:
         fields = [part for pair in attributes(envelope).items() for part in pair]
         entry = json.dumps([*self._place, *fields, PAYLOAD], ensure_ascii=False)
         self.places.append(place)
-        self.marks.append(f"{self.stream}:seen:{envelope.source}:{envelope.id}")
+        self.marks.append(f"{self.stream}:seen:{len(envelope.source)}:{envelope.source}{envelope.id}")
         self.messages += (entry, envelope.payload)
-        self._bytes += len(envelope.payload)
+        self._bytes += envelope.size
 
 
 def _judged(calls: Sequence[_Call], answers: Sequence[Any]) -> list[PublishResult]:

@@ -1,0 +1,156 @@
+"""Dead letters of a key are handled again in its order, whoever does it and however many there are."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from retrysafe.messaging import DeadLetterFilter, Handler, Inbox, InboxMessage, InboxOperator
+from retrysafe.messaging.inbox import procedures
+from tests.messaging.inboxes import World, envelope
+
+MANY = 130
+"""More than one page has."""
+
+
+def strict(world: World, inbox: Inbox, broken: list[bool]) -> Handler[..., Any]:
+    """A consumer of strict sequences."""
+
+    @inbox.handler(f"prices-{inbox.boundary.name}", max_attempts=1, max_gaps=1)
+    def handle(message: InboxMessage[Any]) -> None:
+        if broken:
+            raise ValueError("broken")
+        number = message.envelope.sequence
+        assert number is not None
+        if inbox.apply_if_newer(message.tx, str(message.envelope.key), number, strict=True):
+            world.apply(message.tx, f"{number:04}")
+
+    return handle
+
+
+def buried(handle: Handler[..., Any], numbers: Any, payload: bytes = b'{"n":1}') -> None:
+    for number in numbers:
+        assert handle.handle(envelope(number, "k", payload, sequence=number)).became == "dead"
+
+
+def redriven(world: World, handle: Handler[..., Any]) -> int:
+    with InboxOperator(world.url, observers=()) as operator:
+        return operator.redrive(DeadLetterFilter(consumer=handle.consumer))
+
+
+@pytest.mark.fault(55)
+def test_one_redrive_is_enough_for_a_key_with_many_letters_and_several_consumers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrysafe.backends.sql.inbox.PAGE_BYTES", 4000)
+    inbox, broken = world.inbox(), [True]
+    handle = strict(world, inbox, broken)
+    buried(handle, reversed(range(1, MANY + 1)), b'"' + b"x" * 300 + b'"')
+    broken.clear()
+    assert redriven(world, handle) == MANY
+
+    def consume(_: int) -> int:
+        done = 0
+        while any(one.marked for one in world.letters(inbox)):
+            done += len(handle.handle_marked())
+        return done
+
+    with ThreadPoolExecutor(3) as pool:
+        assert sum(pool.map(consume, range(3))) == MANY
+    assert world.applied() == [f"{number:04}" for number in range(1, MANY + 1)]
+    assert world.letters(inbox) == []
+
+
+def test_while_one_consumer_handles_them_another_one_leaves_them_alone(world: World) -> None:
+    inbox, broken = world.inbox(effects="keyed"), [True]
+    others: list[Any] = []
+
+    @inbox.handler(f"prices-{inbox.boundary.name}", max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
+        if broken:
+            raise ValueError("broken")
+        others.append(handle.handle_marked())
+
+    buried(handle, (2, 1))
+    broken.clear()
+    redriven(world, handle)
+    assert [one.became for one in handle.handle_marked()] == ["handled", "handled"]
+    assert others == [[], []]
+
+
+async def test_so_it_is_on_an_event_loop(world: World) -> None:
+    inbox, broken = world.inbox(effects="keyed"), [True]
+    others: list[Any] = []
+
+    @inbox.handler(f"prices-{inbox.boundary.name}", max_attempts=1)
+    async def handle(message: InboxMessage[Any]) -> None:
+        if broken:
+            raise ValueError("broken")
+        others.append(await handle.ahandle_marked())
+
+    for number in (2, 1):
+        await handle.ahandle(envelope(number, sequence=number))
+    broken.clear()
+    redriven(world, handle)
+    assert [one.became for one in await handle.ahandle_marked()] == ["handled", "handled"]
+    assert (others, world.letters(inbox)) == ([[], []], [])
+    await inbox.boundary.aclose()
+
+
+def test_what_follows_a_letter_that_has_to_come_again_waits_for_it(world: World) -> None:
+    inbox = world.inbox()
+    away = [LookupError("away")]
+
+    @inbox.handler(f"prices-{inbox.boundary.name}", max_attempts=1, unavailable=LookupError)
+    def handle(message: InboxMessage[Any]) -> None:
+        if message.tx is None or not handle.ready:  # type: ignore[attr-defined]
+            raise ValueError("broken")
+        if away and message.envelope.id == "1":
+            raise away.pop()
+        world.apply(message.tx, message.envelope.id)
+
+    handle.ready = False  # type: ignore[attr-defined]
+    for number, key in ((1, "k"), (2, "k"), (3, "other")):
+        assert handle.handle(envelope(number, key)).became == "dead"
+    handle.ready = True  # type: ignore[attr-defined]
+    redriven(world, handle)
+    assert [one.became for one in handle.handle_marked()] == ["stalled", "handled"]
+    assert world.applied() == ["3"]
+    assert [one.became for one in handle.handle_marked()] == ["handled", "handled"]
+    assert world.applied() == ["1", "2", "3"]
+
+
+@pytest.mark.fault(55)
+def test_a_letter_that_meets_a_gap_stays_marked_while_what_it_waits_for_is_marked_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody marks the one before it when it has been taken."""
+    inbox, broken = world.inbox(), [True]
+
+    def reopen(*of: Any) -> Any:
+        world.mark(inbox)
+        return reopened(*of)
+
+    reopened = procedures.reopen
+    monkeypatch.setattr(procedures, "reopen", reopen)
+    handle = strict(world, inbox, broken)
+    buried(handle, (2, 1))
+    broken.clear()
+    with InboxOperator(world.url, observers=()) as operator:
+        assert operator.redrive(DeadLetterFilter(consumer=handle.consumer), limit=1) == 1
+    assert [one.became for one in handle.handle_marked()] == ["gap"]
+    monkeypatch.undo()
+    assert [one.became for one in handle.handle_marked()] == ["handled", "handled"]
+    assert (world.applied(), world.letters(inbox)) == (["0001", "0002"], [])
+
+
+def test_a_letter_whose_gap_nobody_fills_stays_dead(world: World) -> None:
+    inbox, broken = world.inbox(), [True]
+    handle = strict(world, inbox, broken)
+    buried(handle, (2,))
+    broken.clear()
+    redriven(world, handle)
+    assert [one.became for one in handle.handle_marked()] == ["dead"]
+    assert handle.handle_marked() == []
