@@ -227,7 +227,6 @@ class Claim:
         self._entered = True
         try:
             self._enter()
-            self._context = ClaimContext(self)
         except BaseException as error:
             self._over(error)
             raise
@@ -239,7 +238,6 @@ class Claim:
         self._entered = True
         try:
             await self._aenter()
-            self._context = ClaimContext(self)
         except BaseException as error:
             self._over(error)
             raise
@@ -258,13 +256,13 @@ class Claim:
             try:
                 while (pause := await in_thread(self._look)) is not None:
                     await self._settings.backend.await_(self._required_request().key, pause)
+                self._context = ClaimContext(self)
             except BaseException as error:
                 await in_thread(functools.partial(self._abandon, error))
                 raise
             finally:
                 if self._waiting is not None:
                     self._waiting.over()
-            self._context = ClaimContext(self)
         except BaseException as error:
             self._over(error)
             raise
@@ -275,6 +273,7 @@ class Claim:
         try:
             while (pause := self._look()) is not None:
                 self._settings.backend.wait(self._required_request().key, pause)
+            self._context = ClaimContext(self)
         except BaseException as error:
             self._abandon(error)
             raise
@@ -324,6 +323,7 @@ class Claim:
                 await self._settings.backend.acompare(store)
         mode = self._prepare(nested=nested)
         if mode is None:
+            self._context = ClaimContext(self)
             return
         if self._settings.concurrency.__class__ is not Reject and checks_snapshot(self._settings):
             self._warn_of_snapshot(await arun(snapshot(self._settings), mode.aexecutor()))
@@ -341,6 +341,7 @@ class Claim:
                 held.watch_task()
                 held.heartbeat = heartbeat.for_loop(backend)
                 held.heartbeat.add(held)
+            self._context = ClaimContext(self)
         except BaseException as error:
             if self._held is not None:
                 self._signalling().not_executed = True
@@ -421,7 +422,7 @@ class Claim:
         if settings.backend.warnings or settings.backend.near is not None:
             tell_warnings(settings.backend, self._events)
         if isinstance(outcome, Won):
-            self._held = HeldClaim(settings, mode, request, outcome.held, self._claimed_at, self._events)
+            self._held = HeldClaim(self, settings, mode, request, outcome.held, self._claimed_at, self._events)
             if self._events is not UNOBSERVED:
                 self._tell_beginning(outcome)
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from retrysafe.backends.backend import Backend
@@ -27,13 +28,14 @@ _ENDED = (
 
 
 class HeldClaim(Lease):
-    """What exists once a key is won. It does not know the claim, which must be free to go while a heartbeat has this.
+    """What exists once a key is won. It does not keep its claim alive, which may go while a heartbeat has this.
 
     A transactional one has no lease: nothing renews it, and it is not asked whether it is held.
     """
 
     def __init__(
         self,
+        claim: object,
         settings: BoundarySettings,
         mode: ClaimMode,
         request: ClaimRequest,
@@ -41,7 +43,7 @@ class HeldClaim(Lease):
         claimed_at: float,
         events: AttemptEvents,
     ) -> None:
-        super().__init__(ownership, claimed_at, events)
+        super().__init__(ownership, claimed_at, events, weakref.ref(claim))
         self._settings = settings
         self._mode = mode
         self._request = request

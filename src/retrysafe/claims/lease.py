@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,12 @@ def clock() -> float:
 class Lease:
     """A lease as its holder knows it: until when it is certainly held, on this machine's own clock."""
 
-    def __init__(self, held: Ownership, claimed_at: float, events: AttemptEvents) -> None:
+    def __init__(
+        self, held: Ownership, claimed_at: float, events: AttemptEvents, holder: Callable[[], object] = object
+    ) -> None:
         self.held = held
+        self.holder = holder
+        """Gives who works under the lease; None once it is gone without having ended its attempt."""
         self.seconds = held.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
         self.settling = False
@@ -104,6 +109,8 @@ _NEVER = float("inf")
 class _Schedule:
     """What both heartbeats know: the leases, when they are due, and what a round of renewals means.
 
+    The lease of a claim that was dropped without having been left is not renewed: it lapses in its time.
+
     A lease that begins is only noted, in `new`, and is gone from there when its work ends: most work ends before anyone
     looks, and costs no schedule and no timer. Whoever looks, `LOOKS_PER_LEASE` times in the shortest lease, schedules
     those that are there still. A dictionary's items are set and taken in one step, so that nothing of this is locked.
@@ -128,6 +135,9 @@ class _Schedule:
             return
         self.shortest = self.looks_at = _NEVER
         for lease in self.new.copy():
+            if lease.holder() is None:
+                self.drop(lease)
+                continue
             self.leases[lease.held] = lease
             self.beats.add_new(lease.held, now)
             if self.new.pop(lease, None) is None:  # its work has ended just now
@@ -143,7 +153,11 @@ class _Schedule:
         """Those whose lease is to be renewed now, after a look if it is time for one."""
         now = clock()
         self.look(now)
-        return self.beats.due(now)
+        due = self.beats.due(now)
+        gone = [lease for lease in self._still_wanted(due) if lease.holder() is None]
+        for lease in gone:
+            self.drop(lease)
+        return [held for held in due if held in self.leases] if gone else due
 
     def next_due(self) -> float | None:
         """When there is something to do; None: not before a lease begins."""
