@@ -107,10 +107,10 @@ def test_whatever_a_signal_interrupts_the_next_claim_is_served(
 
 def test_a_place_is_free_when_its_holder_is_gone() -> None:
     places, busy = Places(1), RuntimeError("busy")
-    lending = places.taken(0, busy)
+    lending = places.taken(0, lambda: busy)
     lending.__enter__()
-    with pytest.raises(RuntimeError, match="busy"), places.taken(0, busy):
+    with pytest.raises(RuntimeError, match="busy"), places.taken(0, lambda: busy):
         pytest.fail("it is taken")
     del lending
-    with places.taken(0, busy):
+    with places.taken(0, lambda: busy):
         pass
