@@ -82,7 +82,7 @@ def interrupted_at(moment: int, work: Callable[[], Any]) -> int:
     return moment - left[0]
 
 
-@pytest.mark.parametrize(("effects", "stride"), [("transactional", 1), ("keyed", 3)])
+@pytest.mark.parametrize(("effects", "stride"), [("transactional", 1), ("keyed", 1)])
 def test_whatever_a_signal_interrupts_the_next_claim_is_served(
     effects: str, stride: int, make: Making, sqlite_url: str
 ) -> None:
@@ -94,7 +94,7 @@ def test_whatever_a_signal_interrupts_the_next_claim_is_served(
 
     work("warm")
     all_moments = interrupted_at(10**9, lambda: work("undisturbed"))
-    assert all_moments > 100
+    assert all_moments > 50
     moments: list[int] = []
     for moment in range(1, all_moments + 1, stride):
         interrupted_at(moment, lambda: work(f"interrupted at {moment}"))  # noqa: B023 - called here
