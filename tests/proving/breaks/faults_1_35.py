@@ -433,10 +433,7 @@ BREAKS: list[Break] = [
         "backends/sql/drivers/pooler.py",
         "    return bool(direct)",
         "    return True",
-        (
-            f"{PGBOUNCER}TestNothingIsPreparedByName::test_a_url[transactional]",
-            f"{PGBOUNCER}test_nobody_is_listened_to_through_it",
-        ),
+        (f"{PGBOUNCER}test_nobody_is_listened_to_through_it",),
         rows=(30,),
     ),
     Break(
