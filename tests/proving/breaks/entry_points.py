@@ -263,7 +263,10 @@ BREAKS = [
         "http/unary.py",
         "        except BaseException as error:\n            await self._leave(claim, error)",
         "        except Exception as error:\n            await self._leave(claim, error)",
-        killed_by=("tests/http/test_unary.py::test_r18_a_cancelled_handler_frees_its_key",),
+        killed_by=tuple(
+            f"tests/http/test_unary.py::test_r18_a_cancelled_handler_frees_its_key[{store}]"
+            for store in ("memory", "sqlite", "postgresql", "redis")
+        ),
         rows=(89,),
     ),
     Break(
