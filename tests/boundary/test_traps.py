@@ -9,6 +9,7 @@ import os
 import sqlite3
 import threading
 import warnings
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -317,6 +318,21 @@ def test_an_error_while_entering_frees_the_key(tmp_path: Path) -> None:
         pytest.fail("the block must not run")
     with boundary.claim("k") as claim:
         assert not claim.replayed
+
+
+def test_a_claim_that_is_left_twice_stays_out_of_the_way_of_others(transactional: Boundary) -> None:
+    first = transactional.claim("first")
+    with first:
+        pass
+    with transactional.claim("second"):
+        first.__exit__(None, None, None)
+        assert current().operation == "transactional"
+        with transactional.claim("third") as third:
+            third.result = 3
+    freed = weakref.ref(first)
+    del first
+    gc.collect()
+    assert freed() is None
 
 
 def test_a_child_forked_inside_the_block_does_not_settle_its_parents_claim(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dis
 import sys
 from collections.abc import Callable
@@ -16,14 +17,14 @@ import pytest
 
 import retrysafe
 from retrysafe import Boundary
-from retrysafe.claims import context
+from retrysafe.claims import context, lease
 from retrysafe.locks import Places
 from tests.faults.conftest import Making
 from tests.faults.helpers import ask_sql
 
 HOLDING = tuple(
     str(Path(retrysafe.__file__).parent / name)
-    for name in ("backends/sql/drivers", "backends/driver.py", "claims/claim.py", "claims/modes.py", "locks.py")
+    for name in ("backends/sql/drivers", "backends/driver.py", "claims", "locks.py")
 )
 """Code of ours between the taking of a lock, connection or transaction and its return."""
 
@@ -103,6 +104,24 @@ def test_whatever_a_signal_interrupts_the_next_claim_is_served(
         moments.append(moment)
     ((kept,),) = ask_sql(sqlite_url, "SELECT count(*) FROM retrysafe_records WHERE state = 'completed'")[0]
     assert kept >= len(moments) + 2, "an answer was given in a transaction that was never committed"
+
+
+def test_whatever_a_signal_interrupts_no_lease_is_renewed_after_its_work(make: Making) -> None:
+    """But for the one moment before the first instruction of ``__exit__``: nothing of ours has run there."""
+    boundary: Boundary = make("memory://", lease="60s")
+
+    @boundary.once(key="key", operation="o")
+    def work(key: str) -> str:
+        return key
+
+    work("warm")
+    renewed = lease.for_thread(boundary.entrypoint.backend)._schedule
+    left = []
+    for moment in range(1, interrupted_at(10**9, lambda: work("undisturbed")) + 1):
+        contextvars.copy_context().run(interrupted_at, moment, lambda: work(f"at {moment}"))  # noqa: B023
+        left += [moment] if renewed.new or renewed.leases else []
+        renewed.new.clear()
+    assert len(left) <= 1
 
 
 def test_a_place_is_free_when_its_holder_is_gone() -> None:

@@ -306,6 +306,7 @@ class Claim:
         if held is not None and not held.held.transactional:
             if held.is_late():
                 held.renewed(*run(self._renewing(), mode.executor()))
+                held.refuse_ended()
             held.heartbeat = heartbeat.for_thread(self._settings.backend)
             held.heartbeat.add(held)
         return met
@@ -338,6 +339,7 @@ class Claim:
             if held is not None and not held.held.transactional:
                 if held.is_late():
                     held.renewed(*await arun(self._renewing(), mode.aexecutor()))
+                    held.refuse_ended()
                 held.watch_task()
                 held.heartbeat = heartbeat.for_loop(backend)
                 held.heartbeat.add(held)
@@ -550,6 +552,8 @@ class Claim:
         """The attempt ends by an error of ours or of the work, or by one that a signal handler raised in between."""
         if self._context is not None:
             self._context.abandon()
+        if self._held is not None:
+            self._held.let_go()
         if self._mode is not None:
             self._mode.abandon(error)
         if isinstance(error, RetrysafeError):

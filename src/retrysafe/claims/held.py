@@ -13,7 +13,7 @@ from retrysafe.claims.modes import ClaimMode, Settled
 from retrysafe.claims.observers import UNOBSERVED, AttemptEvents
 from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, end_of
 from retrysafe.claims.settings import BoundarySettings
-from retrysafe.errors import LeaseLost, OutcomeUnknown, RetryTransaction
+from retrysafe.errors import InProgress, LeaseLost, OutcomeUnknown, RetryTransaction
 from retrysafe.protocol.exception_groups import unwrapped
 from retrysafe.protocol.outcomes import Answered, Ending, ModeKind
 from retrysafe.protocol.procedures import settle
@@ -50,6 +50,16 @@ class HeldClaim(Lease):
         self.heartbeat: ThreadHeartbeat | LoopHeartbeat | None = None
         """What renews the lease; None for a transactional claim."""
 
+    def refuse_ended(self) -> None:
+        """Raise `InProgress` for a lease that has ended before the work began, which must not begin then."""
+        if not self.is_held():
+            raise InProgress("The store took longer to answer than the lease lasts: another attempt may have the key.")
+
+    def let_go(self) -> None:
+        """Renew the lease no more, whatever has become of the attempt: its key must not stay taken."""
+        if self.heartbeat is not None:
+            self.heartbeat.drop(self)
+
     # ------------------------------------------------------------ the end
 
     def end(self, signals: HandlerSignals, result: Any, annotation: Any, error: BaseException | None) -> None:
@@ -66,8 +76,7 @@ class HeldClaim(Lease):
             if held.transactional:
                 self._mode.after()
         finally:
-            if self.heartbeat is not None:
-                self.heartbeat.drop(self)
+            self.let_go()
 
     async def aend(self, signals: HandlerSignals, result: Any, annotation: Any, error: BaseException | None) -> None:
         """`end` for async code."""
@@ -81,8 +90,7 @@ class HeldClaim(Lease):
                 raise
             self._settled(settled, signals, outcome, error)
         finally:
-            if self.heartbeat is not None:
-                self.heartbeat.drop(self)
+            self.let_go()
 
     def _judged(
         self, signals: HandlerSignals, result: Any, annotation: Any, error: BaseException | None

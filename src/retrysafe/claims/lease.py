@@ -125,9 +125,12 @@ class _Schedule:
         self.looks_at = _NEVER
 
     def arrange_look(self, lease: Lease) -> None:
-        """Look in time for ``lease``."""
+        """Look in time for ``lease``; `arranged` says so to later ones, once somebody is sure to look."""
+        self.looks_at = min(self.looks_at, clock() + lease.seconds / LOOKS_PER_LEASE)
+
+    def arranged(self, lease: Lease) -> None:
+        """A look is arranged for ``lease``, and so for every one that is no shorter and begins before it."""
         self.shortest = min(self.shortest, lease.seconds)
-        self.looks_at = min(self.looks_at, clock() + self.shortest / LOOKS_PER_LEASE)
 
     def look(self, now: float) -> None:
         """Schedule the leases that are new. Who begins one meanwhile is seen here, or sees that no look is arranged."""
@@ -235,6 +238,7 @@ class ThreadHeartbeat:
                 self._thread = thread
             elif self._schedule.looks_at < self._wakes:
                 self._changed.notify()
+            self._schedule.arranged(lease)
 
     def close(self) -> None:
         """End the thread and its connections, once what is deferred has been tried once more."""
@@ -303,6 +307,7 @@ class LoopHeartbeat:
         if lease.seconds < schedule.shortest:
             schedule.arrange_look(lease)
             self._set_timer()
+            schedule.arranged(lease)
 
     def drop(self, lease: Lease) -> None:
         """Let ``lease`` go."""
@@ -316,7 +321,9 @@ class LoopHeartbeat:
         if self._timer is not None:
             self._timer.cancel()
         if self._beating is not None:
-            await self._beating
+            import asyncio
+
+            await asyncio.wait((self._beating,))
         if self._client is not None:
             await self._client.aclose()
 
@@ -343,21 +350,25 @@ class LoopHeartbeat:
         due = self._schedule.due()
         if due and loop is not None:
             self._beating = loop.create_task(self._beat(due))
+            self._beating.add_done_callback(self._beaten)
         else:
             self._set_timer()
 
     async def _beat(self, due: list[Ownership]) -> None:
         asked_at = clock()
         kept: set[Ownership] = set()
-        failure: Exception | None = None
+        failure: Exception | None = StoreUnavailable("the renewal was cancelled")
         try:
             kept, failure = await self._renewal(due)
         except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
             failure = error
         finally:
             self._schedule.answered(due, kept, failure, asked_at)
-            self._beating = None
-            self._set_timer()
+
+    def _beaten(self, beat: asyncio.Task[None]) -> None:
+        """Go on after a beat, also after one that was cancelled, maybe before it began, with all tasks of the loop."""
+        self._beating = None
+        self._set_timer()
 
     async def _renewal(self, due: list[Ownership]) -> tuple[set[Ownership], Exception | None]:
         """The leases that were kept, and why others may not have been; all are asked for at once."""
