@@ -171,7 +171,7 @@ class Claim:
         """What every write of this attempt is conditional on; raises `ConfigurationError` unless it holds its key."""
         if self._held is None:
             raise ConfigurationError("This attempt does not hold its key: it is a replay, or has not been entered.")
-        return self._held.held
+        return self._held.ownership
 
     @property
     def declared_failure(self) -> BaseException | None:
@@ -303,7 +303,7 @@ class Claim:
                 break
             self._probe(met)
         held = self._held
-        if held is not None and not held.held.transactional:
+        if held is not None and not held.ownership.transactional:
             if held.is_late():
                 held.renewed(*run(self._renewing(), mode.executor()))
                 held.refuse_ended()
@@ -336,7 +336,7 @@ class Claim:
                 else:
                     await backend.await_(request.key, met)
             held = self._held
-            if held is not None and not held.held.transactional:
+            if held is not None and not held.ownership.transactional:
                 if held.is_late():
                     held.renewed(*await arun(self._renewing(), mode.aexecutor()))
                     held.refuse_ended()
@@ -568,7 +568,7 @@ class Claim:
 
     @property
     def _held_key(self) -> bytes | None:
-        return None if self._held is None else self._held.held.key
+        return None if self._held is None else self._held.ownership.key
 
     def _signalling(self) -> HandlerSignals:
         """The handler's signals, to be added to."""

@@ -66,7 +66,7 @@ class HeldClaim(Lease):
         """Record how the block ended, and raise what the caller must know."""
         try:
             outcome = self._judged(signals, result, annotation, error)
-            held = self.held if signals is NO_SIGNALS else self._ownership_of(signals)
+            held = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
             try:
                 settled = self._mode.settle(held, outcome.word, outcome.stored, failing=error is not None)
             except Exception as failure:
@@ -82,7 +82,7 @@ class HeldClaim(Lease):
         """`end` for async code."""
         try:
             outcome = self._judged(signals, result, annotation, error)
-            held = self.held if signals is NO_SIGNALS else self._ownership_of(signals)
+            held = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
             try:
                 settled = await self._mode.asettle(held, outcome.word, outcome.stored, failing=error is not None)
             except Exception as failure:
@@ -106,7 +106,7 @@ class HeldClaim(Lease):
 
     def _ownership_of(self, signals: HandlerSignals) -> Ownership:
         """The ownership, with the clocks of what it leaves: a key to be used elsewhere is free for any request."""
-        held = self.held
+        held = self.ownership
         if signals.answered[0] is not Answered.ELSEWHERE:
             return held
         memory = 0 if self._request.on_expired == "refuse" else held.clocks.memory
@@ -116,7 +116,7 @@ class HeldClaim(Lease):
         """Wake those who wait for the key, and pass on what the store has warned of."""
         backend = self._settings.backend
         tell_warnings(backend, self.events)
-        backend.wakeups.wake(self.held.key)
+        backend.wakeups.wake(self.ownership.key)
 
     def _settled(
         self, settled: Settled, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None
@@ -147,7 +147,7 @@ class HeldClaim(Lease):
         self._announce()
         if isinstance(failure, OutcomeUnknown):
             self.events.emit("unknown", error_type=type(failure).__name__)
-        elif self.held.transactional:
+        elif self.ownership.transactional:
             self.events.emit("rolled_back", error_type=type(failure).__name__)
         else:
             self.events.emit("result_not_stored", ending=type(failure).__name__)
@@ -156,7 +156,7 @@ class HeldClaim(Lease):
         if not self.lost:
             self.events.emit("lease_lost")
         if error is None:
-            raise LeaseLost(_ENDED if self.held.transactional else "Another attempt has taken the key over.")
+            raise LeaseLost(_ENDED if self.ownership.transactional else "Another attempt has taken the key over.")
 
     def _can_restart(self, settled: Settled, error: BaseException) -> bool:
         """Whether the database wants the whole transaction again, and nothing of it was committed."""

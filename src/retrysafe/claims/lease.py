@@ -44,7 +44,7 @@ class Lease:
     def __init__(
         self, held: Ownership, claimed_at: float, events: AttemptEvents, holder: Callable[[], object] = object
     ) -> None:
-        self.held = held
+        self.ownership = held
         self.holder = holder
         """Gives who works under the lease; None once it is gone without having ended its attempt."""
         self.seconds = held.clocks.lease / 1e6
@@ -67,7 +67,7 @@ class Lease:
     def renewed(self, kept: set[Ownership], asked_at: float) -> None:
         """Note the answer of a renewal that was asked for at ``asked_at``."""
         seconds = round(clock() - asked_at, 6)
-        if self.held in kept:
+        if self.ownership in kept:
             self.until = asked_at + self.seconds
         else:
             self.lose()
@@ -141,16 +141,16 @@ class _Schedule:
             if lease.holder() is None:
                 self.drop(lease)
                 continue
-            self.leases[lease.held] = lease
-            self.beats.add_new(lease.held, now)
+            self.leases[lease.ownership] = lease
+            self.beats.add_new(lease.ownership, now)
             if self.new.pop(lease, None) is None:  # its work has ended just now
                 self.drop(lease)
 
     def drop(self, lease: Lease) -> None:
         """Forget a lease."""
         self.new.pop(lease, None)
-        self.leases.pop(lease.held, None)
-        self.beats.drop(lease.held)
+        self.leases.pop(lease.ownership, None)
+        self.beats.drop(lease.ownership)
 
     def due(self) -> list[Ownership]:
         """Those whose lease is to be renewed now, after a look if it is time for one."""
@@ -175,16 +175,16 @@ class _Schedule:
         A failed renewal is tried again soon; the lease is lost, for us, when a third of it is left.
         """
         for lease in self._still_wanted(due):
-            if lease.held in kept or failure is None:
+            if lease.ownership in kept or failure is None:
                 lease.renewed(kept, asked_at)
-                if lease.held not in kept:
+                if lease.ownership not in kept:
                     self.drop(lease)
                 continue
             lease.not_renewed(failure, asked_at)
             if lease.until - clock() <= lease.seconds / 3:
                 self._lose(lease)
             else:
-                self.beats.retry(lease.held, clock())
+                self.beats.retry(lease.ownership, clock())
 
     def close(self) -> None:
         """Nothing is renewed any more: whoever still works learns that its lease is lost."""
