@@ -40,7 +40,7 @@ from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.backoff import RESTART
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Answered, ModeKind
-from retrysafe.protocol.procedures import Outcome, Won, renew, resolve
+from retrysafe.protocol.procedures import ClaimResult, Won, renew, resolve
 from retrysafe.protocol.records import ClaimRequest, EffectiveState, Ownership, Record, Reject
 from retrysafe.protocol.transitions import RULES
 
@@ -353,7 +353,7 @@ class Claim:
             if self._waiting is not None:
                 self._waiting.over()
 
-    async def _aclaim(self, mode: ClaimMode, request: ClaimRequest) -> Outcome:
+    async def _aclaim(self, mode: ClaimMode, request: ClaimRequest) -> ClaimResult:
         """Try once, to the end even when cancelled; a claim that a cancelled caller won is undone."""
         self._claimed_at = heartbeat.clock()
         if self._settings.backend.immediate:
@@ -413,7 +413,7 @@ class Claim:
 
     # ------------------------------------------------------------ what the store answers
 
-    def _met(self, outcome: Outcome) -> float | Record | None:
+    def _met(self, outcome: ClaimResult) -> float | Record | None:
         """What follows from an outcome: enter (None), seconds to pause before the next try, or a record to probe.
 
         Raises what the caller must know.
