@@ -72,24 +72,27 @@ def dying() -> Iterator[Side]:
     yield one_by_one(hash)
 
 
+QUESTION = 3_000_000
+"""Bytes: more than any buffer on the way takes at once."""
+
+
 @contextmanager
 def asking(times: int) -> Iterator[Side]:
-    """Asks twice for each operation: one after the other, or both at once."""
+    """Asks so often for each operation, one after the other."""
     parts = urlsplit(services.url("redis"))
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
 
         def work(key: str) -> None:
             for _ in range(times):
-                connection.sendall(b"?" * (2 // times))
-                for _ in range(2 // times):
-                    assert connection.recv(1)
+                connection.sendall(b"?" * QUESTION)
+                assert connection.recv(1)
 
         yield one_by_one(work)
 
 
 @contextmanager
-def echoing() -> Iterator[str]:
-    """The address of a server that sends back what it gets."""
+def answering() -> Iterator[str]:
+    """The address of a server that answers a question when it has come whole."""
 
     def serve(listener: socket.socket) -> None:
         while True:
@@ -98,8 +101,12 @@ def echoing() -> Iterator[str]:
             except OSError:
                 return
             with connection:
-                while data := connection.recv(100):
-                    connection.sendall(data)
+                come = 0
+                while data := connection.recv(1 << 20):
+                    come += len(data)
+                    if come == QUESTION:
+                        come = 0
+                        connection.sendall(b"!")
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,))

@@ -77,11 +77,11 @@ def test_a_run_of_some_rows_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_round_trips_are_counted_at_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
-    with planted.echoing() as address:
+    with planted.answering() as address:
         monkeypatch.setenv("RETRYSAFE_TEST_REDIS", address)
         (row,) = (row for row in planted.rows() if row.name == "planted/asks")
         trips = measuring.round_trips(row, (OURS, FLOOR))
-    assert trips == {OURS: 2, FLOOR: 1}  # ours waits for an answer in between, the floor sends both in one go
+    assert trips == {OURS: 2, FLOOR: 1}
 
 
 # ---------------------------------------------------------------- what is made of a run
