@@ -12,6 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+GRACE = 10
+"""Seconds in which a row that takes too long may take down what it has set up."""
+
 
 class RowFailed(Exception):
     """A row could not be measured; the text says why."""
@@ -27,6 +30,9 @@ def measured(module: str, row: str, effort: str, seconds: float) -> dict[str, An
             try:
                 code = process.wait(seconds)
             except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)  # so that it drops its databases
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE)
                 raise RowFailed(f"not done after {seconds:.0f} s") from None
             finally:
                 with suppress(ProcessLookupError):

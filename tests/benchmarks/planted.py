@@ -16,6 +16,9 @@ from urllib.parse import urlsplit
 from benchmarks import services
 from benchmarks.rows import FLOOR, OURS, Row, Side, one_by_one
 
+FOLDER = "RETRYSAFE_TEST_PLANTED"
+"""Names a folder that shows what a row has done."""
+
 
 def rows() -> Sequence[Row]:
     """Each kind."""
@@ -56,8 +59,11 @@ def broken(why: str) -> Iterator[Side]:
 
 @contextmanager
 def hanging() -> Iterator[Side]:
-    threading.Event().wait()
-    yield one_by_one(hash)
+    try:
+        threading.Event().wait()
+        yield one_by_one(hash)
+    finally:
+        Path(os.environ[FOLDER], "taken down").touch()
 
 
 @contextmanager

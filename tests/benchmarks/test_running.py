@@ -38,15 +38,18 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
 
 
 def test_rows_that_fail_hang_or_need_what_is_not_there_leave_the_others(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.delenv("RETRYSAFE_TEST_DYNAMODB", raising=False)
+    (shown := tmp_path / "shown").mkdir()
+    monkeypatch.setenv(planted.FOLDER, str(shown))
     found = run()
     assert list(rows_of(found)) == ["planted/works", "planted/a rival is missing"]
     failed = found["failed"]
     assert "ModuleNotFoundError" in failed["tests.benchmarks.nothing"]
     assert "no such server" in failed["planted/breaks"]
     assert failed["planted/hangs"] == "not done after 3 s"
+    assert [path.name for path in shown.iterdir()] == ["taken down"]
     assert failed["planted/dies"] == "exit code 7"
     assert failed["planted/needs a service"] == "RETRYSAFE_TEST_DYNAMODB not set"
     assert "no such rival" in failed["rival in planted/a rival is missing"]
