@@ -66,12 +66,19 @@ def _without_paths(errors: Mapping[str, str]) -> dict[str, str]:
 def write(run: Mapping[str, Any], *, folder: Path = HISTORY, recorded: Path | None = None) -> Path:
     """Add a run to the history; the path of its file."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(run, indent=1, ensure_ascii=False) + "\n"
+    text = _text(run)
     path = folder / f"{run['started'].replace(':', '')}.json"
     for one in (path, recorded):
         if one is not None:
             one.write_text(text, encoding="utf-8")
     return path
+
+
+def _text(run: Mapping[str, Any]) -> str:
+    """JSON with a line for each row."""
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in run["rows"])
+    rest = json.dumps({name: value for name, value in run.items() if name != "rows"}, indent=1, ensure_ascii=False)
+    return f'{rest.removesuffix("}").rstrip()},\n "rows": [\n{rows}\n]}}\n'
 
 
 def read(path: Path) -> dict[str, Any]:
