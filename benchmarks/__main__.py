@@ -1,92 +1,119 @@
-"""``python -m benchmarks [NAME…] [--json FILE] [--quick]``: rows whose name contains a NAME, by default all.
+"""``python -m benchmarks [NAME…]``: rows whose name contains a NAME, by default all.
 
-Aims are shown as met or not; a noisy machine never makes the run fail. A row that cannot be measured is reported, the
-others go on, and the exit code is 1 at the end.
+Each row runs in a process of its own. One that cannot be measured, and a rival that cannot take part, is reported and
+the others go on; the exit code is 1 at the end. A missed aim never makes a run fail: a noisy machine would.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks import report
-from benchmarks.measuring import FULL, QUICK, Figures, measure
+from benchmarks import report, results, services
+from benchmarks.aims import judge
+from benchmarks.figures import Result
+from benchmarks.isolating import RowFailed, measured
 from benchmarks.rows import Row
 
-_GROUPS: tuple[tuple[str, str | None], ...] = (
-    ("on_imports", None),
-    ("on_memory", None),
-    ("on_sqlite", None),
-    ("on_psycopg", "RETRYSAFE_TEST_POSTGRESQL"),
-    ("on_asyncpg", "RETRYSAFE_TEST_POSTGRESQL"),
-    ("on_sweeping", "RETRYSAFE_TEST_POSTGRESQL"),
-    ("on_consumers", "RETRYSAFE_TEST_RABBITMQ"),
-    ("on_redis", "RETRYSAFE_TEST_REDIS"),
-    ("on_dynamodb", "RETRYSAFE_TEST_DYNAMODB"),
-    ("on_http", None),
-    ("on_client", None),
-    ("on_http_postgresql", "RETRYSAFE_TEST_POSTGRESQL"),
-    ("on_http_redis", "RETRYSAFE_TEST_REDIS"),
-    ("on_gateway", None),
-    ("on_relay", "RETRYSAFE_TEST_RABBITMQ"),
-    ("on_faststream_outbox", "RETRYSAFE_TEST_RABBITMQ"),
-    ("on_inbox", "RETRYSAFE_TEST_RABBITMQ"),
+MODULES = (
+    "benchmarks.on_imports",
+    "benchmarks.on_memory",
+    "benchmarks.on_http",
+    "benchmarks.on_wsgi",
+    "benchmarks.on_sqlite",
+    "benchmarks.on_psycopg",
+    "benchmarks.on_asyncpg",
+    "benchmarks.on_redis",
+    "benchmarks.on_dynamodb",
+    "benchmarks.on_growth",
+    "benchmarks.on_sweeping",
+    "benchmarks.on_relay",
+    "benchmarks.on_consumers",
+    "benchmarks.on_inbox",
+    "benchmarks.on_client",
+    "benchmarks.on_gateway",
+    "benchmarks.on_crashing",
 )
-"""Modules with rows, and the variable that leads to the service they need."""
+"""Each offers ``rows()``."""
+MINUTES = 13
+"""How long a run may take without ``--full``: what hasn't had its turn by then is reported."""
+SECONDS, LONG = 120, 1800
+"""How long one row may take, and one that only ``--full`` measures."""
 
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only rows whose name contains one of these")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures with the versions they belong to")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    options = parser.parse_args()
-    print(report.header())
-    effort = QUICK if options.quick else FULL
-    results: list[tuple[Row, Figures]] = []
+    options = _options()
+    if options.compare:
+        print("\n".join(report.compared(*(results.read(path) for path in options.compare))))
+        return
+    effort = "quick" if options.quick else "full" if options.full else "usual"
+    began = time.monotonic()
     failed: dict[str, str] = {}
-    for row in _chosen(options.names, failed):
+    machine = results.machine()
+    print(report.header(), flush=True)
+    found: dict[str, Result] = {}
+    for module, row in _chosen(options.names, failed, long=options.full):
+        if not options.full and time.monotonic() - began > MINUTES * 60:
+            failed[row.name] = f"had no turn within {MINUTES} minutes"
+            continue
         try:
-            figures = measure(row, effort)
-        except Exception as error:  # noqa: BLE001 - whatever a row raises, the others are measured
-            failed[row.name] = repr(error)
-            print(f"failed: {row.name}: {error!r}", flush=True)
+            found[row.name] = measured(module, row.name, effort, LONG if row.long else SECONDS)
+        except RowFailed as error:
+            failed[row.name] = str(error)
+            print(f"failed: {row.name}: {error}", flush=True)
         else:
-            print(report.line(row, figures), flush=True)
-            results.append((row, figures))
-    if options.json is not None:
-        report.write(options.json, results, failed, _servers())
+            print("\n".join(report.lines(found[row.name])), flush=True)
+    failed |= _absent_rivals(found)
+    run = results.run_of(found, failed, effort, time.monotonic() - began, machine)
+    path = results.write(run, folder=options.results, recorded=results.RECORDED if options.record else None)
+    print("\n".join(report.summary(judge(found), failed)))
+    print(f"written to {path.name}")
     if failed:
         sys.exit(f"{len(failed)} could not be measured: {', '.join(failed)}")
 
 
-def _chosen(names: Sequence[str], failed: dict[str, str]) -> Iterator[Row]:
-    """The rows that were asked for; a module of rows that cannot be imported is reported and noted in ``failed``."""
-    for module, variable in _GROUPS:
-        group = module.removeprefix("on_")
-        if variable is not None and variable not in os.environ:
-            print(f"skipped: {group}, {variable} is not set")
-            continue
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only rows whose name contains one of these")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument(
+        "--full", action="store_true", help="more and longer rounds, and 10 million rows; takes about an hour"
+    )
+    parser.add_argument("--results", type=Path, default=results.HISTORY, metavar="FOLDER", help="where runs are kept")
+    parser.add_argument("--record", action="store_true", help="this is the run that the docs show")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="show two runs side by side")
+    options = parser.parse_args()
+    if options.record and options.names:
+        parser.error("--record takes a run of all rows")
+    return options
+
+
+def _chosen(names: Sequence[str], failed: dict[str, str], *, long: bool) -> Iterator[tuple[str, Row]]:
+    """The rows that were asked for; a module of rows that cannot be imported is noted in ``failed``."""
+    for module in MODULES:
         try:
-            offered: Callable[[], Sequence[Row]] = import_module(f"benchmarks.{module}").rows
+            offered: Callable[[], Sequence[Row]] = import_module(module).rows
         except ImportError as error:
-            failed[group] = repr(error)
-            print(f"failed: {group}: {error!r}", flush=True)
+            failed[module] = repr(error)
+            print(f"failed: {module}: {error!r}", flush=True)
             continue
-        yield from (row for row in offered() if not names or any(name in row.name for name in names))
+        for row in offered():
+            if (names and not any(name in row.name for name in names)) or (row.long and not long):
+                continue
+            if missing := services.missing(row.needs):
+                failed[row.name] = f"{' and '.join(missing)} not set"
+                print(f"failed: {row.name}: {failed[row.name]}", flush=True)
+            else:
+                yield module, row
 
 
-def _servers() -> dict[str, str]:
-    if "RETRYSAFE_TEST_POSTGRESQL" not in os.environ:
-        return {}
-    from benchmarks.postgresql import server_version
-
-    return {"postgresql": server_version()}
+def _absent_rivals(found: dict[str, Result]) -> dict[str, str]:
+    return {f"{rival} in {row}": error for row, result in found.items() for rival, error in result["errors"].items()}
 
 
 if __name__ == "__main__":

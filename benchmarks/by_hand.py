@@ -22,6 +22,17 @@ CREATE TABLE orders (id {text} NOT NULL, amount {number} NOT NULL);
 """
 ORDER = "INSERT INTO orders (id, amount) VALUES ({}, {})"
 AMOUNT = 5
+INSERT = (
+    "INSERT INTO by_hand (key, fingerprint, state, attempt, expires) "
+    "VALUES ({}, {}, 'running', {}, extract(epoch FROM now()) + 86400) ON CONFLICT (key) DO NOTHING"
+)
+COMPLETE = "UPDATE by_hand SET state = 'completed', result = {} WHERE key = {} AND attempt = {} AND state = 'running'"
+READ = "SELECT fingerprint, result FROM by_hand WHERE key = {} AND state = 'completed'"
+
+
+def payload(key: str) -> dict[str, Any]:
+    """The arguments of a call."""
+    return {"order": key, "amount": AMOUNT}
 
 
 def fingerprint(key: str) -> bytes:

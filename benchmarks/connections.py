@@ -12,13 +12,12 @@ from collections.abc import Sequence
 
 from benchmarks import by_hand
 
-CLIENTS = 16
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)\r\n")
 
 
 def body_of(key: str) -> bytes:
     """The body of a request."""
-    return json.dumps({"order": key, "amount": by_hand.AMOUNT}).encode()
+    return json.dumps(by_hand.payload(key)).encode()
 
 
 def prefix() -> bytes:
@@ -27,13 +26,13 @@ def prefix() -> bytes:
 
 
 class Connections:
-    """Requests over ``CLIENTS`` connections at once, the next as soon as one is answered."""
+    """Requests over some connections at once, the next as soon as one is answered."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], clients: int) -> None:
         self._prefix = prefix()
         self._selector = selectors.EpollSelector()
         self._idle: list[socket.socket] = []
-        for _ in range(CLIENTS):
+        for _ in range(clients):
             connection = socket.create_connection(address)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._selector.register(connection, selectors.EVENT_READ)
@@ -50,11 +49,11 @@ class Connections:
         select = self._selector.select
         while asked:
             for ready, _ in select():
-                connection = ready.fileobj
-                assert isinstance(connection, socket.socket)
-                _read(connection)
+                answered = ready.fileobj
+                assert isinstance(answered, socket.socket)
+                _read(answered)
                 if waiting:
-                    connection.sendall(self._request(waiting.popleft()))
+                    answered.sendall(self._request(waiting.popleft()))
                 else:
                     asked -= 1
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -16,10 +15,12 @@ import aiohttp
 import uvicorn
 
 from benchmarks.connections import Connections
-from benchmarks.rows import Side
+from benchmarks.guarding import CLIENTS
+from benchmarks.rows import Side, cpu_of
+from benchmarks.stores import Store
+from benchmarks.web import listening, process
 from retrysafe.gateway import Gateway, Settings
 
-LAYERS = ("direct", "proxy", "gateway")
 _HOPS = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"host"})
 
 
@@ -55,25 +56,16 @@ class Proxy:
 
 
 @contextmanager
-def served(layer: str, store: str) -> Iterator[Side]:
-    """The service behind a layer, asked over kept connections."""
-    with ExitStack() as stack:
-        address = stack.enter_context(_process("benchmarks.web", "bare", ""))
+def served(layer: str, store: Store) -> Iterator[Side]:
+    """The service behind a layer, asked over kept connections; the processor time of both processes counts."""
+    with store() as url, ExitStack() as stack:
+        address, number = stack.enter_context(listening("bare", ""))
+        servers = [number]
         if layer != "direct":
             upstream = f"http://127.0.0.1:{address[1]}"
-            address = stack.enter_context(_process("benchmarks.gateways", layer, store, upstream))
-        yield stack.enter_context(closing(Connections(address)))
-
-
-@contextmanager
-def _process(module: str, *arguments: str) -> Iterator[tuple[str, int]]:
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
-        fd = listening.fileno()
-        with subprocess.Popen([sys.executable, "-m", module, *arguments, str(fd)], pass_fds=[fd]) as process:
-            try:
-                yield listening.getsockname()
-            finally:
-                process.terminate()
+            address, number = stack.enter_context(process("benchmarks.gateways", layer, url, upstream))
+            servers.append(number)
+        yield Side(stack.enter_context(closing(Connections(address, CLIENTS))), cpu_of(*servers))
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -11,32 +11,47 @@ from typing import Any
 import asyncpg
 
 from benchmarks import by_hand
-from benchmarks.on_memory import coroutine
-from benchmarks.postgresql import CLIENTS, COMPLETE, INSERT, READ, database
-from benchmarks.rows import RATIO, Row, Sides, Work, at_once
-from retrysafe import Boundary
+from benchmarks.guarding import CLIENTS, aclaim, ajoined, aonce, coroutine
+from benchmarks.rows import FLOOR, OURS, Opener, Row, Side, Work, at_once
+from benchmarks.stores import database, postgresql
 
-_INSERT = INSERT.format("$1", "$2", "$3")
-_COMPLETE = COMPLETE.format("$1", "$2", "$3")
-_READ = READ.format("$1")
+_INSERT = by_hand.INSERT.format("$1", "$2", "$3")
+_COMPLETE = by_hand.COMPLETE.format("$1", "$2", "$3")
+_READ = by_hand.READ.format("$1")
 _ORDER = by_hand.ORDER.format("$1", "$2")
 
 
 def rows() -> Sequence[Row]:
     """Leased, the boundary's own transaction, and the caller's; one client and many."""
-    return [
-        Row(f"postgresql asyncpg ×{clients}/{name}", partial(sides, clients), RATIO, aim, replay=replay)
-        for clients in (1, CLIENTS)
-        for name, sides, aim, replay in (
-            ("once fresh", partial(_once, Leased), None, False),
-            ("once replay", partial(_once, Replay), None, True),
-            ("claim own tx fresh", _own, 0.80, False),
-            ("claim tx= fresh", _joined, 0.80, False),
+    return [row for clients in (1, CLIENTS) for row in _rows(clients)]
+
+
+def _rows(clients: int) -> Iterator[Row]:
+    store = partial(postgresql, "asyncpg")
+    kinds: tuple[tuple[str, Opener, Callable[[Any], Work]], ...] = (
+        ("once fresh", partial(aonce, store, clients), Leased),
+        ("once replay", partial(aonce, store, clients), Replay),
+        ("claim own tx fresh", partial(aclaim, store, _order, clients), Transaction),
+        ("claim tx= fresh", partial(ajoined, store, _connect, _order, clients), Transaction),
+    )
+    for name, ours, floor in kinds:
+        sides: dict[str, Opener] = {OURS: ours, FLOOR: partial(_by_hand, clients, floor)}
+        yield Row(
+            f"postgresql asyncpg ×{clients}/{name}",
+            "prepared statements by hand",
+            sides,
+            replay=floor is Replay,
+            needs=("postgresql",),
+            counted=("postgresql",),
         )
-    ]
 
 
-# ---------------------------------------------------------------- by hand
+async def _order(tx: Any, key: str) -> None:
+    await tx.execute(_ORDER, key, by_hand.AMOUNT)
+
+
+async def _connect(url: str) -> Any:
+    return await asyncpg.connect(url.replace("+asyncpg", ""))
 
 
 class Leased:
@@ -76,7 +91,7 @@ class Transaction(Leased):
             attempt = by_hand.attempt()
             if not await self.claim(key, attempt):
                 return await self.stored(key)
-            await self.connection.execute(_ORDER, key, by_hand.AMOUNT)
+            await _order(self.connection, key)
             result = await coroutine(key)
             await self.complete(key, attempt, result)
         return result
@@ -89,58 +104,10 @@ class Replay(Leased):
         return await self.stored(key) or await super().__call__(key)
 
 
-# ---------------------------------------------------------------- side by side
-
-
 @contextmanager
-def _once(floor: Callable[[Any], Work], clients: int) -> Iterator[Sides]:
-    with _connections(clients) as (runner, url, connections):
-        boundary = Boundary("bench", store=url)
-        guarded: Callable[[str], Awaitable[Any]] = boundary.once(key="order")(coroutine)
-        yield Sides(at_once(runner, [guarded] * clients), at_once(runner, [floor(one) for one in connections]))
-        runner.run(boundary.aclose())
-
-
-@contextmanager
-def _own(clients: int) -> Iterator[Sides]:
-    with _connections(clients) as (runner, url, connections):
-        boundary = Boundary("bench", store=url, effects="transactional")
-
-        async def ours(key: str) -> None:
-            async with boundary.claim(key, payload={"order": key, "amount": by_hand.AMOUNT}) as claim:
-                if not claim.replayed:
-                    await claim.tx.execute(_ORDER, key, by_hand.AMOUNT)
-                    claim.result = await coroutine(key)
-
-        yield Sides(at_once(runner, [ours] * clients), at_once(runner, [Transaction(one) for one in connections]))
-        runner.run(boundary.aclose())
-
-
-@contextmanager
-def _joined(clients: int) -> Iterator[Sides]:
-    with _connections(clients) as (runner, url, connections):
-        boundary = Boundary("bench", store=url, effects="transactional")
-
-        async def ours(tx: Any, key: str) -> None:
-            async with (
-                tx.transaction(),
-                boundary.claim(key, payload={"order": key, "amount": by_hand.AMOUNT}, tx=tx) as claim,
-            ):
-                if not claim.replayed:
-                    await tx.execute(_ORDER, key, by_hand.AMOUNT)
-                    claim.result = await coroutine(key)
-
-        yield Sides(
-            at_once(runner, [partial(ours, one) for one in connections]),
-            at_once(runner, [Transaction(one) for one in connections]),
-        )
-        runner.run(boundary.aclose())
-
-
-@contextmanager
-def _connections(clients: int) -> Iterator[tuple[asyncio.Runner, str, list[Any]]]:
+def _by_hand(clients: int, floor: Callable[[Any], Work]) -> Iterator[Side]:
     with database() as url, asyncio.Runner() as runner:
         connections = [runner.run(asyncpg.connect(url)) for _ in range(clients)]
-        yield runner, url.replace("postgresql", "postgresql+asyncpg", 1), connections
+        yield at_once(runner, [floor(one) for one in connections])
         for connection in connections:
             runner.run(connection.close())

@@ -1,7 +1,6 @@
 """The client beside bare httpx: what retries, keys and a journal add to a request that meets no failure.
 
-Over connections the figure is what is left of the bare client's throughput, with a server in a process of its own. In
-process it is the processor time that a request costs more, with an inner transport that answers at once.
+Over connections the server is in a process of its own; in process an inner transport answers at once.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from pathlib import Path
 import httpx
 
 from benchmarks import web
-from benchmarks.connections import CLIENTS, body_of
-from benchmarks.rows import MICROSECONDS, RATIO, Row, Side, Sides, Work, at_once, one_by_one
+from benchmarks.connections import body_of
+from benchmarks.guarding import CLIENTS
+from benchmarks.rows import FLOOR, OURS, Row, Side, at_once, one_by_one
 from retrysafe.http.client import Host, Journal, Retries
 from retrysafe.http.client.httpx import AsyncRetryTransport, RetryTransport
 
@@ -25,13 +25,17 @@ _JSON = {"Content-Type": "application/json"}
 
 
 def rows() -> Sequence[Row]:
-    """Sync and async, with a journal and without."""
-    return [
-        Row("client httpx, over connections", partial(_served, _sync, journalled=False), RATIO, 0.7),
-        Row("client httpx async, over connections", partial(_served, _async, journalled=False), RATIO, 0.7),
-        Row("client httpx + journal, over connections", partial(_served, _sync, journalled=True), RATIO),
-        Row("client httpx, in process", _in_process, MICROSECONDS, 150),
-    ]
+    """Sync and async, with a journal and without; and in process."""
+    found = []
+    for name, kind, journalled in (
+        ("client httpx, over connections", _sync, False),
+        ("client httpx async, over connections", _async, False),
+        ("client httpx + journal, over connections", _sync, True),
+    ):
+        sides = {OURS: partial(_served, kind, True, journalled), FLOOR: partial(_served, kind, False, False)}
+        found.append(Row(name, "bare httpx", sides))
+    sides = {OURS: partial(_in_process, True), FLOOR: partial(_in_process, False)}
+    return [*found, Row("client httpx, in process", "bare httpx", sides)]
 
 
 class Answering(httpx.BaseTransport):
@@ -43,14 +47,13 @@ class Answering(httpx.BaseTransport):
 
 
 @contextmanager
-def _in_process() -> Iterator[Sides]:
-    retries = Retries([Host("https://api.example.com")], observers=())
-    with (
-        httpx.Client(transport=RetryTransport(retries, Answering()), trust_env=False) as ours,
-        httpx.Client(transport=Answering(), trust_env=False) as bare,
-    ):
-        url = "https://api.example.com/orders"
-        yield Sides(_posting(ours, url), _posting(bare, url))
+def _in_process(retrying: bool) -> Iterator[Side]:
+    url = "https://api.example.com/orders"
+    transport: httpx.BaseTransport = Answering()
+    if retrying:
+        transport = RetryTransport(Retries([Host("https://api.example.com")], observers=()), transport)
+    with httpx.Client(transport=transport, trust_env=False) as client:
+        yield _posting(client, url)
 
 
 def _posting(client: httpx.Client, url: str) -> Side:
@@ -62,45 +65,35 @@ def _posting(client: httpx.Client, url: str) -> Side:
 
 
 @contextmanager
-def _sync(retries: Retries, url: str) -> Iterator[Sides]:
-    with (
-        httpx.Client(transport=RetryTransport(retries), trust_env=False) as ours,
-        httpx.Client(trust_env=False) as bare,
-    ):
-        yield Sides(_posting(ours, url), _posting(bare, url))
+def _sync(retries: Retries | None, url: str) -> Iterator[Side]:
+    with httpx.Client(transport=RetryTransport(retries) if retries else None, trust_env=False) as client:
+        yield _posting(client, url)
 
 
 @contextmanager
-def _async(retries: Retries, url: str) -> Iterator[Sides]:
+def _async(retries: Retries | None, url: str) -> Iterator[Side]:
     with asyncio.Runner() as runner:
-        ours = httpx.AsyncClient(transport=AsyncRetryTransport(retries), trust_env=False)
-        bare = httpx.AsyncClient(trust_env=False)
-        yield Sides(
-            at_once(runner, [_aposting(ours, url)] * CLIENTS), at_once(runner, [_aposting(bare, url)] * CLIENTS)
-        )
-        runner.run(ours.aclose())
-        runner.run(bare.aclose())
+        client = httpx.AsyncClient(transport=AsyncRetryTransport(retries) if retries else None, trust_env=False)
+
+        async def post(key: str) -> None:
+            if (await client.post(url, content=body_of(key), headers=_JSON)).status_code != 201:
+                raise RuntimeError("the server refused")
+
+        yield at_once(runner, [post] * CLIENTS)
+        runner.run(client.aclose())
 
 
-def _aposting(client: httpx.AsyncClient, url: str) -> Work:
-    async def post(key: str) -> None:
-        if (await client.post(url, content=body_of(key), headers=_JSON)).status_code != 201:
-            raise RuntimeError("the server refused")
-
-    return post
-
-
-Kind = Callable[[Retries, str], AbstractContextManager[Sides]]
+Kind = Callable[[Retries | None, str], AbstractContextManager[Side]]
 
 
 @contextmanager
-def _served(kind: Kind, *, journalled: bool) -> Iterator[Sides]:
+def _served(kind: Kind, retrying: bool, journalled: bool) -> Iterator[Side]:
     with ExitStack() as stack:
-        host, port = stack.enter_context(web.listening("bare", ""))
+        (host, port), _ = stack.enter_context(web.listening("bare", ""))
         journal = None
         if journalled:
             journal = Journal(Path(stack.enter_context(tempfile.TemporaryDirectory()), "calls.db"))
             stack.callback(journal.close)
         origin = f"http://{host}:{port}"
-        retries = Retries([Host(origin)], observers=(), journal=journal)
+        retries = Retries([Host(origin)], observers=(), journal=journal) if retrying else None
         yield stack.enter_context(kind(retries, f"{origin}/orders"))

@@ -6,54 +6,49 @@ What counts is the median of a turn: the time from the commit, or the publish, u
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 from typing import Any
 
 import aio_pika
 import psycopg
 
-from benchmarks.on_sweeping import Meter
-from benchmarks.postgresql import database
-from benchmarks.rows import Row, Sides, Unit
+from benchmarks import services
+from benchmarks.rows import FLOOR, OURS, Row, Side, Turn
+from benchmarks.stores import database
 from retrysafe.messaging import Outbox, Relay
 from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.rabbitmq.topology import declare
 
-AIM = 1.5
+MESSAGES = 100
 
 
 def rows() -> Sequence[Row]:
     """One row: in process, with the relay woken by the writer."""
-    meter = Meter()
-    unit = Unit("ms p50 added", meter, lambda ours, floor: (ours - floor) * 1e3, more_is_better=False)
-    return [Row("insert → consumer on RabbitMQ", lambda: _sides(meter), unit, AIM)]
+    sides = {OURS: partial(_side, "ours"), FLOOR: partial(_side, "floor")}
+    name = "insert → consumer on RabbitMQ"
+    return [Row(name, "a direct publish, p50", sides, needs=("postgresql", "rabbitmq"), operations=MESSAGES)]
 
 
 @contextmanager
-def _sides(meter: Meter) -> Iterator[Sides]:
-    with database() as url:
-        loop = asyncio.new_event_loop()
-        bench = _Bench(url, os.environ["RETRYSAFE_TEST_RABBITMQ"], meter)
-        loop.run_until_complete(bench.open())
+def _side(name: str) -> Iterator[Side]:
+    with database() as url, asyncio.Runner() as runner:
+        bench = _Bench(url, services.url("rabbitmq"))
+        runner.run(bench.open())
         try:
-            yield Sides(
-                ours=lambda keys: loop.run_until_complete(bench.ours(keys)),
-                floor=lambda keys: loop.run_until_complete(bench.floor(keys)),
-            )
+            yield Side(lambda keys: runner.run(getattr(bench, name)(keys)))
         finally:
-            loop.run_until_complete(bench.close())
-            loop.close()
+            runner.run(bench.close())
 
 
 class _Bench:
-    def __init__(self, url: str, broker: str, meter: Meter) -> None:
-        self.url, self.broker, self.meter = url, broker, meter
+    def __init__(self, url: str, broker: str) -> None:
+        self.url, self.broker = url, broker
         self.ours_topic, self.floor_topic = (f"bench-{secrets.token_hex(6)}" for _ in range(2))
 
     async def open(self) -> None:
@@ -71,7 +66,7 @@ class _Bench:
         queue = await channel.get_queue(self.floor_topic)
         await queue.consume(self.arrived.put)
 
-    async def ours(self, keys: Sequence[str]) -> None:
+    async def ours(self, keys: Sequence[str]) -> Turn:
         times = []
         for key in keys:
             async with self.writer.transaction():
@@ -81,9 +76,9 @@ class _Bench:
             found = await self.consumer.receive(1, 30.0)
             times.append(time.perf_counter() - begun)
             await self.consumer.ack(found)
-        self.meter.total += median(times) * len(times)
+        return Turn(median(times), None)
 
-    async def floor(self, keys: Sequence[str]) -> None:
+    async def floor(self, keys: Sequence[str]) -> Turn:
         times = []
         for key in keys:
             begun = time.perf_counter()
@@ -93,7 +88,7 @@ class _Bench:
             times.append(time.perf_counter() - begun)
             await found.ack()
             await publishing
-        self.meter.total += median(times) * len(times)
+        return Turn(median(times), None)
 
     async def close(self) -> None:
         await self.relay.__aexit__()

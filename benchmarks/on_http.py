@@ -1,70 +1,40 @@
 """The middleware around an application of Starlette, beside the bare application, and other layers in the same run.
 
-Behind uvicorn the figure is what is left of the bare application's throughput. In process it is the processor time
-that the layer adds to a request, without a server or client in it.
+Behind uvicorn, in a process of its own whose processor time counts; and in process, without a server or client in it.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
-from benchmarks import web
-from benchmarks.rows import MICROSECONDS, RATIO, Row, Sides
+from benchmarks import stores, web
+from benchmarks.guarding import CLIENTS
+from benchmarks.rows import FLOOR, OURS, Opener, Row
+from benchmarks.stores import Store
 
-Store = Callable[[], AbstractContextManager[str]]
-"""Lends the URL of a store."""
-Aims = tuple[float | None, float | None]
-"""Of fresh requests and of replays, as ratios."""
+_STORES: tuple[tuple[str, Store, tuple[str, ...], Sequence[str]], ...] = (
+    ("memory", stores.memory, (), web.RIVALS),
+    ("sqlite NORMAL", stores.NORMAL, (), ()),
+    ("sqlite FULL", stores.FULL, (), ()),
+    ("redis", stores.redis, ("redis",), web.RIVALS),
+    ("postgresql asyncpg", partial(stores.postgresql, "asyncpg"), ("postgresql",), ()),
+    ("postgresql psycopg", partial(stores.postgresql, "psycopg"), ("postgresql",), ()),
+)
 
 
 def rows() -> Sequence[Row]:
-    """Memory and SQLite."""
-    return [
-        *compared("memory", memory, (0.80, 1.5), added=20, rivals=web.RIVALS),
-        *compared("sqlite NORMAL", partial(sqlite, "NORMAL"), (0.50, 0.95)),
-        *compared("sqlite FULL", partial(sqlite, "FULL"), (0.40, 0.95)),
-    ]
+    """Every store, over one connection and over many."""
+    return [row for store in _STORES for row in _rows(*store)]
 
 
-def compared(
-    name: str, store: Store, aims: Aims, *, added: float | None = None, rivals: Sequence[str] = ()
-) -> Sequence[Row]:
-    """The rows of one store; rivals have no aims."""
-    return [
-        row
-        for layer in ("retrysafe", *rivals)
-        for kind, aim in zip(("fresh", "replay"), aims, strict=True)
-        for row in _both(f"http {name}/{layer} {kind}", layer, store, kind == "replay", aim, added)
-    ]
-
-
-def _both(name: str, layer: str, store: Store, replay: bool, aim: float | None, added: float | None) -> Iterator[Row]:
-    ours = layer == "retrysafe"
-    yield Row(f"{name}, uvicorn", partial(_sides, web.served, layer, store), RATIO, aim if ours else None, replay)
-    cost = added if ours and not replay else None
-    yield Row(f"{name}, in process", partial(_sides, web.in_process, layer, store), MICROSECONDS, cost, replay)
-
-
-@contextmanager
-def _sides(
-    running: Callable[[str, str], AbstractContextManager[web.Side]], layer: str, store: Store
-) -> Iterator[Sides]:
-    with store() as url, running(layer, url) as ours, running("bare", "") as floor:
-        yield Sides(ours, floor)
-
-
-@contextmanager
-def memory() -> Iterator[str]:
-    """No store at all."""
-    yield "memory://"
-
-
-@contextmanager
-def sqlite(synchronous: str) -> Iterator[str]:
-    """A new file."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield f"sqlite:///{Path(folder, 'bench.db')}?synchronous={synchronous}"
+def _rows(name: str, store: Store, needs: tuple[str, ...], rivals: Sequence[str]) -> Iterator[Row]:
+    for kind in ("fresh", "replay"):
+        for clients in (1, CLIENTS):
+            sides: dict[str, Opener] = {layer: partial(web.served, layer, store, clients) for layer in (OURS, *rivals)}
+            sides[FLOOR] = partial(web.served, "bare", stores.memory, clients)
+            beside = "the bare application behind uvicorn"
+            yield Row(f"http {name} ×{clients}/{kind}", beside, sides, kind == "replay", needs, needs)
+        if store is stores.memory:
+            sides = {OURS: partial(web.in_process, OURS, store), FLOOR: partial(web.in_process, "bare", store)}
+            yield Row(f"http {name} in process/{kind}", "the bare application", sides, kind == "replay")

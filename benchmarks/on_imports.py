@@ -6,25 +6,22 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import retrysafe
-from benchmarks.rows import MILLISECONDS, Row, Side, Sides, one_by_one
+from benchmarks.rows import FLOOR, OURS, Row, Side, one_by_one
 
-_SOURCE = Path(retrysafe.__file__).parent.parent
+_PATH = f"import sys; sys.path.append({str(Path(retrysafe.__file__).parent.parent)!r})"
 
 
 def rows() -> Sequence[Row]:
     """The time to import the library, beside an interpreter that only starts."""
-    return [Row("import retrysafe", _imports, MILLISECONDS, 50)]
+    sides = {OURS: partial(_interpreter, f"{_PATH}; import retrysafe"), FLOOR: partial(_interpreter, _PATH)}
+    return [Row("import retrysafe", "an interpreter that only starts", sides, operations=4)]
 
 
 @contextmanager
-def _imports() -> Iterator[Sides]:
-    path = f"import sys; sys.path.append({str(_SOURCE)!r})"
-    yield Sides(_interpreter(f"{path}; import retrysafe"), _interpreter(path))
-
-
-def _interpreter(code: str) -> Side:
+def _interpreter(code: str) -> Iterator[Side]:
     command = (sys.executable, "-I", "-S", "-c", code)
-    return one_by_one(lambda key: subprocess.run(command, check=True))
+    yield one_by_one(lambda key: subprocess.run(command, check=True))

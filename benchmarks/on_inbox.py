@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,9 +18,9 @@ from typing import Any, NamedTuple
 import aio_pika
 import asyncpg
 
-from benchmarks.on_relay import Meter
-from benchmarks.postgresql import database
-from benchmarks.rows import Row, Side, Sides, Unit
+from benchmarks import services
+from benchmarks.rows import FLOOR, OURS, Row, Side, Stopwatch, Turn
+from benchmarks.stores import database
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox, Subscription
 from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
@@ -41,40 +39,43 @@ class Way(NamedTuple):
     portion: int
     workers: int
     messages: int
-    aim: float | None
 
 
 WAYS = {
-    "single": Way("handler", 1, 16, 1000, 0.55),
-    "batched": Way("batch_handler", 100, 2, 2000, None),
-    "set-based": Way("set_handler", 500, 2, 5000, 0.85),
+    "single": Way("handler", 1, 16, 1000),
+    "batched": Way("batch_handler", 100, 2, 2000),
+    "set-based": Way("set_handler", 500, 2, 5000),
 }
 
 
 def rows() -> Sequence[Row]:
     """One message consumed."""
-    found = []
-    for name, way in WAYS.items():
-        meter = Meter()
-        unit = Unit("of floor", meter, lambda ours, floor: floor / ours, more_is_better=True)
-        found.append(Row(f"inbox asyncpg/rabbitmq, {name}", partial(_sides, way, meter), unit, way.aim))
-    return found
+    return [
+        Row(
+            f"inbox asyncpg/rabbitmq, {name}",
+            "a raw consumer that writes the same",
+            {OURS: partial(_side, way, "ours"), FLOOR: partial(_side, way, "floor")},
+            needs=("postgresql", "rabbitmq"),
+            operations=way.messages,
+        )
+        for name, way in WAYS.items()
+    ]
 
 
 @contextmanager
-def _sides(way: Way, meter: Meter) -> Iterator[Sides]:
+def _side(way: Way, name: str) -> Iterator[Side]:
     with database() as url, asyncio.Runner() as runner:
-        bench = _Bench(url, os.environ["RETRYSAFE_TEST_RABBITMQ"], way, meter)
+        bench = _Bench(url, services.url("rabbitmq"), way)
         runner.run(bench.open())
         try:
-            yield Sides(bench.side(runner, bench.ours), bench.side(runner, bench.floor))
+            yield Side(lambda keys: runner.run(bench.turn(getattr(bench, name), len(keys))))
         finally:
             runner.run(bench.close())
 
 
 class _Bench:
-    def __init__(self, url: str, broker: str, way: Way, meter: Meter) -> None:
-        self.url, self.broker, self.way, self.meter = url, broker, way, meter
+    def __init__(self, url: str, broker: str, way: Way) -> None:
+        self.url, self.broker, self.way, self.messages = url, broker, way, way.messages
         self.topic = f"bench-{secrets.token_hex(6)}"
         self.applied: set[int] = set()
         """What was applied, once or, after a batch that was rolled back, again."""
@@ -100,21 +101,16 @@ class _Bench:
         await self.queue.delete(if_unused=False, if_empty=False)
         await self.connection.close()
 
-    def side(self, runner: asyncio.Runner, work: Callable[[], Awaitable[float]]) -> Side:
-        def side(keys: Sequence[str]) -> None:
-            self.meter.total += runner.run(self.turn(work)) / self.way.messages * len(keys)
-
-        return side
-
-    async def turn(self, work: Callable[[], Awaitable[float]]) -> float:
-        """Fill the queue, then let a side empty it; its seconds.
+    async def turn(self, work: Callable[[], Awaitable[Turn]], messages: int) -> Turn:
+        """Fill the queue, then let a side empty it.
 
         What the turn before had handled and its broker had not noted as acked is none of this one's work.
         """
         await self.queue.purge()
+        self.messages = messages
         run = secrets.token_hex(6)
-        for start in range(0, self.way.messages, 500):
-            numbers = range(start, min(start + 500, self.way.messages))
+        for start in range(0, messages, 500):
+            numbers = range(start, min(start + 500, messages))
             await self.publisher.publish([self.envelope(run, number) for number in numbers])
         self.applied.clear()
         self.done.clear()
@@ -128,17 +124,17 @@ class _Bench:
 
     def count(self, numbers: Sequence[int]) -> None:
         self.applied.update(numbers)
-        if len(self.applied) == self.way.messages:
+        if len(self.applied) == self.messages:
             self.done.set()
 
     # ------------------------------------------------------------ ours
 
-    async def ours(self) -> float:
-        began = time.perf_counter()
+    async def ours(self) -> Turn:
+        watch = Stopwatch()
         consumer = RabbitMQConsumer(self.broker, self.topic, prefetch=1000)
         async with Subscription(consumer, self.handler, lanes=self.way.workers):
             await self.done.wait()
-            return time.perf_counter() - began
+            return watch.turn(self.messages)
 
     async def apply(self, message: Any) -> None:
         number = message.data["order"]
@@ -152,8 +148,8 @@ class _Bench:
 
     # ------------------------------------------------------------ by hand
 
-    async def floor(self) -> float:
-        began = time.perf_counter()
+    async def floor(self) -> Turn:
+        watch = Stopwatch()
         arrived: asyncio.Queue[Any] = asyncio.Queue()
         async with await aio_pika.connect(self.broker) as connection:
             channel = await connection.channel()
@@ -161,11 +157,11 @@ class _Bench:
             await (await channel.get_queue(self.topic)).consume(arrived.put)
             workers = [asyncio.create_task(self.work_off(arrived)) for _ in range(self.way.workers)]
             await self.done.wait()
-            seconds = time.perf_counter() - began
+            turn = watch.turn(self.messages)
             await arrived.join()
             for worker in workers:
                 worker.cancel()
-            return seconds
+            return turn
 
     async def work_off(self, arrived: asyncio.Queue[Any]) -> None:
         while True:

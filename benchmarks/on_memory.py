@@ -6,7 +6,8 @@ A result of plain values is exact by construction; one that holds objects is dec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import tracemalloc
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,28 +16,29 @@ from typing import Any
 from pydantic import BaseModel
 
 from benchmarks import by_hand
-from benchmarks.rows import MICROSECONDS, Row, Sides, at_once, one_by_one
+from benchmarks.guarding import abare, aonce, bare, boundary_on, claim, function, once
+from benchmarks.rows import FLOOR, OURS, Opener, Row, Side, Turn
+from benchmarks.stores import memory
 from retrysafe import Boundary
 
 
 def rows() -> Sequence[Row]:
-    """Sync and async, fresh and replay."""
-    return [
-        Row(f"memory/{name} {kind}", sides, MICROSECONDS, aim, replay=kind == "replay")
-        for name, sides, aim in (
-            ("once sync", partial(_once, function), 12),
-            ("once of a dataclass", partial(_once, dataclass_function), None),
-            ("once of a model", partial(_once, model_function), None),
-            ("once async", _aonce, 20),
-            ("claim sync", _claim, 12),
-        )
+    """Sync and async, fresh and replay; and what a claim in flight holds."""
+    kinds: tuple[tuple[str, Opener, Opener], ...] = (
+        ("once sync", partial(once, memory, function), bare),
+        ("once of a dataclass", partial(once, memory, dataclass_function), partial(bare, dataclass_function)),
+        ("once of a model", partial(once, memory, model_function), partial(bare, model_function)),
+        ("once async", partial(aonce, memory, 1), abare),
+        ("claim sync", partial(claim, memory), bare),
+    )
+    found = [
+        Row(f"memory/{name} {kind}", "the function alone", {OURS: ours, FLOOR: floor}, replay=kind == "replay")
+        for name, ours, floor in kinds
         for kind in ("fresh", "replay")
     ]
-
-
-def function(order: str, amount: int = by_hand.AMOUNT) -> dict[str, Any]:
-    """What is guarded."""
-    return by_hand.place(order)
+    sides = {OURS: partial(_in_flight, True), FLOOR: partial(_in_flight, False)}
+    held = Row("memory/a claim in flight", "a task that waits", sides, unit="bytes", operations=2000)
+    return [*found, held]
 
 
 @dataclass
@@ -66,35 +68,40 @@ def model_function(order: str, amount: int = by_hand.AMOUNT) -> ReceiptModel:
     return ReceiptModel(**by_hand.place(order))
 
 
-async def coroutine(order: str, amount: int = by_hand.AMOUNT) -> dict[str, Any]:
-    """The same, async."""
-    return by_hand.place(order)
-
-
 @contextmanager
-def _once(guarded: Callable[[str], object]) -> Iterator[Sides]:
-    boundary = Boundary("bench", store="memory://")
-    yield Sides(one_by_one(boundary.once(key="order")(guarded)), one_by_one(guarded))
-    boundary.close()
-
-
-@contextmanager
-def _aonce() -> Iterator[Sides]:
-    boundary = Boundary("bench", store="memory://")
+def _in_flight(guarded: bool) -> Iterator[Side]:
+    """Tasks that wait in the middle of their work, inside a claim or without one."""
     with asyncio.Runner() as runner:
-        side = partial(at_once, runner)
-        yield Sides(side([boundary.once(key="order")(coroutine)]), side([coroutine]))
+        boundary = boundary_on("memory://")
+        yield Side(lambda keys: runner.run(_held(keys, _claimed if guarded else _waited, boundary)))
         runner.run(boundary.aclose())
 
 
-@contextmanager
-def _claim() -> Iterator[Sides]:
-    boundary = Boundary("bench", store="memory://")
+Held = Callable[[Boundary, str, asyncio.Semaphore, asyncio.Event], Coroutine[Any, Any, None]]
 
-    def ours(key: str) -> None:
-        with boundary.claim(key, payload={"order": key, "amount": by_hand.AMOUNT}) as claim:
-            if not claim.replayed:
-                claim.result = function(key)
 
-    yield Sides(one_by_one(ours), one_by_one(function))
-    boundary.close()
+async def _held(keys: Sequence[str], work: Held, boundary: Boundary) -> Turn:
+    """Bytes that each of the tasks holds while all of them wait."""
+    begun, go_on = asyncio.Semaphore(0), asyncio.Event()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    tasks = [asyncio.ensure_future(work(boundary, key, begun, go_on)) for key in keys]
+    for _ in keys:
+        await begun.acquire()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    go_on.set()
+    await asyncio.gather(*tasks)
+    return Turn((held - before) / len(keys), None)
+
+
+async def _claimed(boundary: Boundary, key: str, begun: asyncio.Semaphore, go_on: asyncio.Event) -> None:
+    async with boundary.claim(key, payload=by_hand.payload(key)) as claimed:
+        claimed.result = None
+        begun.release()
+        await go_on.wait()
+
+
+async def _waited(boundary: Boundary, key: str, begun: asyncio.Semaphore, go_on: asyncio.Event) -> None:
+    begun.release()
+    await go_on.wait()

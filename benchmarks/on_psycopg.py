@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -11,42 +11,61 @@ from typing import Any
 import psycopg
 
 from benchmarks import by_hand
-from benchmarks.on_memory import coroutine, function
-from benchmarks.postgresql import CLIENTS, COMPLETE, INSERT, READ, database
-from benchmarks.rows import RATIO, Row, Sides, Work, at_once, one_by_one
-from retrysafe import Boundary
+from benchmarks.guarding import CLIENTS, aclaim, ajoined, aonce, claim, coroutine, function, joined, once
+from benchmarks.rivals.contenders import dbos
+from benchmarks.rows import FLOOR, OURS, Opener, Row, Side, Work, at_once, one_by_one
+from benchmarks.stores import database, postgresql
 
-_INSERT = INSERT.format("%s", "%s", "%s").encode()
-_COMPLETE = COMPLETE.format("%s", "%s", "%s").encode()
-_READ = READ.format("%s").encode()
+_INSERT = by_hand.INSERT.format("%s", "%s", "%s").encode()
+_COMPLETE = by_hand.COMPLETE.format("%s", "%s", "%s").encode()
+_READ = by_hand.READ.format("%s").encode()
 _ORDER = by_hand.ORDER.format("%s", "%s").encode()
 
 
 def rows() -> Sequence[Row]:
     """Leased, the boundary's own transaction, and the caller's."""
-    sync, many = "postgresql psycopg sync", f"postgresql psycopg async ×{CLIENTS}"
+    store = partial(postgresql, "psycopg")
+    many = CLIENTS
+    sync: tuple[tuple[str, Opener, Opener], ...] = (
+        ("once fresh", partial(once, store), partial(_by_hand, Leased)),
+        ("once replay", partial(once, store), partial(_by_hand, Replay)),
+        ("claim own tx fresh", partial(claim, store, _order), partial(_by_hand, Transaction)),
+        ("claim tx= fresh", partial(joined, store, _connect, _order), partial(_by_hand, Transaction)),
+    )
+    concurrent: tuple[tuple[str, Opener, Opener], ...] = (
+        ("once fresh", partial(aonce, store, many), partial(_aby_hand, ALeased)),
+        ("once replay", partial(aonce, store, many), partial(_aby_hand, AReplay)),
+        ("claim own tx fresh", partial(aclaim, store, _aorder, many), partial(_aby_hand, ATransaction)),
+        ("claim tx= fresh", partial(ajoined, store, _aconnect, _aorder, many), partial(_aby_hand, ATransaction)),
+    )
     return [
-        Row(f"{sync}/once fresh", partial(_once, Leased), RATIO),
-        Row(f"{sync}/once replay", partial(_once, Replay), RATIO, replay=True),
-        Row(f"{sync}/claim own tx fresh", _own, RATIO, 0.85),
-        Row(f"{sync}/claim tx= fresh", _joined, RATIO, 0.85),
-        Row(f"{many}/once fresh", partial(_aonce, ALeased), RATIO),
-        Row(f"{many}/once replay", partial(_aonce, AReplay), RATIO, replay=True),
-        Row(f"{many}/claim own tx fresh", _aown, RATIO, 0.85),
-        Row(f"{many}/claim tx= fresh", _ajoined, RATIO, 0.85),
+        Row(
+            f"postgresql psycopg {clients}/{name}",
+            "prepared statements by hand",
+            {OURS: ours, FLOOR: floor} | ({"DBOS": dbos} if clients == "sync" and "once" in name else {}),
+            replay="replay" in name,
+            needs=("postgresql",),
+            counted=("postgresql",),
+        )
+        for clients, kinds in (("sync", sync), (f"async ×{many}", concurrent))
+        for name, ours, floor in kinds
     ]
 
 
-# ---------------------------------------------------------------- by hand
+def _order(tx: Any, key: str) -> None:
+    tx.execute(_ORDER, (key, by_hand.AMOUNT))
 
 
-def connection_to(url: str) -> psycopg.Connection[Any]:
+async def _aorder(tx: Any, key: str) -> None:
+    await tx.execute(_ORDER, (key, by_hand.AMOUNT))
+
+
+def _connect(url: str) -> psycopg.Connection[Any]:
     """A connection that prepares every statement at its first use."""
     return psycopg.connect(url, autocommit=True, prepare_threshold=0)
 
 
-async def aconnection_to(url: str) -> psycopg.AsyncConnection[Any]:
-    """The same for async code."""
+async def _aconnect(url: str) -> psycopg.AsyncConnection[Any]:
     return await psycopg.AsyncConnection.connect(url, autocommit=True, prepare_threshold=0)
 
 
@@ -83,7 +102,7 @@ class Transaction(Leased):
             attempt = by_hand.attempt()
             if self.connection.execute(_INSERT, (key, by_hand.fingerprint(key), attempt)).rowcount != 1:
                 return self.stored(key)
-            self.connection.execute(_ORDER, (key, by_hand.AMOUNT))
+            _order(self.connection, key)
             result = function(key)
             self.complete(key, attempt, result)
         return result
@@ -129,7 +148,7 @@ class ATransaction(ALeased):
             attempt = by_hand.attempt()
             if (await self.connection.execute(_INSERT, (key, by_hand.fingerprint(key), attempt))).rowcount != 1:
                 return await self.stored(key)
-            await self.connection.execute(_ORDER, (key, by_hand.AMOUNT))
+            await _aorder(self.connection, key)
             result = await coroutine(key)
             await self.complete(key, attempt, result)
         return result
@@ -142,99 +161,16 @@ class AReplay(ALeased):
         return await self.stored(key) or await super().__call__(key)
 
 
-# ---------------------------------------------------------------- side by side
+@contextmanager
+def _by_hand(floor: Callable[[psycopg.Connection[Any]], Callable[[str], Any]]) -> Iterator[Side]:
+    with database() as url, _connect(url) as connection:
+        yield one_by_one(floor(connection))
 
 
 @contextmanager
-def _once(floor: Callable[[psycopg.Connection[Any]], Callable[[str], Any]]) -> Iterator[Sides]:
-    with database() as url, connection_to(url) as connection:
-        boundary = Boundary("bench", store=url)
-        yield Sides(one_by_one(boundary.once(key="order")(function)), one_by_one(floor(connection)))
-        boundary.close()
-
-
-@contextmanager
-def _own() -> Iterator[Sides]:
-    with database() as url, connection_to(url) as connection:
-        boundary = Boundary("bench", store=url, effects="transactional")
-
-        def ours(key: str) -> None:
-            with boundary.claim(key, payload={"order": key, "amount": by_hand.AMOUNT}) as claim:
-                if not claim.replayed:
-                    claim.tx.execute(_ORDER, (key, by_hand.AMOUNT))
-                    claim.result = function(key)
-
-        yield Sides(one_by_one(ours), one_by_one(Transaction(connection)))
-        boundary.close()
-
-
-@contextmanager
-def _joined() -> Iterator[Sides]:
-    with database() as url, connection_to(url) as connection, connection_to(url) as tx:
-        boundary = Boundary("bench", store=url, effects="transactional")
-
-        def ours(key: str) -> None:
-            with (
-                tx.transaction(),
-                boundary.claim(key, payload={"order": key, "amount": by_hand.AMOUNT}, tx=tx) as claim,
-            ):
-                if not claim.replayed:
-                    tx.execute(_ORDER, (key, by_hand.AMOUNT))
-                    claim.result = function(key)
-
-        yield Sides(one_by_one(ours), one_by_one(Transaction(connection)))
-        boundary.close()
-
-
-@contextmanager
-def _aonce(floor: Callable[[psycopg.AsyncConnection[Any]], Work]) -> Iterator[Sides]:
-    with _many() as (runner, url, connections):
-        boundary = Boundary("bench", store=url)
-        guarded: Callable[[str], Awaitable[Any]] = boundary.once(key="order")(coroutine)
-        yield Sides(at_once(runner, [guarded] * CLIENTS), at_once(runner, [floor(one) for one in connections]))
-        runner.run(boundary.aclose())
-
-
-@contextmanager
-def _aown() -> Iterator[Sides]:
-    with _many() as (runner, url, connections):
-        boundary = Boundary("bench", store=url, effects="transactional")
-
-        async def ours(key: str) -> None:
-            async with boundary.claim(key, payload={"order": key, "amount": by_hand.AMOUNT}) as claim:
-                if not claim.replayed:
-                    await claim.tx.execute(_ORDER, (key, by_hand.AMOUNT))
-                    claim.result = await coroutine(key)
-
-        yield Sides(at_once(runner, [ours] * CLIENTS), at_once(runner, [ATransaction(one) for one in connections]))
-        runner.run(boundary.aclose())
-
-
-@contextmanager
-def _ajoined() -> Iterator[Sides]:
-    with _many() as (runner, url, connections):
-        boundary = Boundary("bench", store=url, effects="transactional")
-
-        async def ours(tx: psycopg.AsyncConnection[Any], key: str) -> None:
-            async with (
-                tx.transaction(),
-                boundary.claim(key, payload={"order": key, "amount": by_hand.AMOUNT}, tx=tx) as claim,
-            ):
-                if not claim.replayed:
-                    await tx.execute(_ORDER, (key, by_hand.AMOUNT))
-                    claim.result = await coroutine(key)
-
-        yield Sides(
-            at_once(runner, [partial(ours, one) for one in connections]),
-            at_once(runner, [ATransaction(one) for one in connections]),
-        )
-        runner.run(boundary.aclose())
-
-
-@contextmanager
-def _many() -> Iterator[tuple[asyncio.Runner, str, list[psycopg.AsyncConnection[Any]]]]:
+def _aby_hand(floor: Callable[[psycopg.AsyncConnection[Any]], Work]) -> Iterator[Side]:
     with database() as url, asyncio.Runner() as runner:
-        connections = [runner.run(aconnection_to(url)) for _ in range(CLIENTS)]
-        yield runner, url, connections
+        connections = [runner.run(_aconnect(url)) for _ in range(CLIENTS)]
+        yield at_once(runner, [floor(one) for one in connections])
         for connection in connections:
             runner.run(connection.close())

@@ -5,36 +5,43 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from benchmarks import by_hand
-from benchmarks.on_memory import coroutine, function
-from benchmarks.rows import RATIO, Row, Sides, Work, at_once, one_by_one
-from retrysafe import Boundary
+from benchmarks import by_hand, services
+from benchmarks.guarding import CLIENTS, aonce, coroutine, function, once
+from benchmarks.rivals.contenders import powertools
+from benchmarks.rows import FLOOR, OURS, Opener, Row, Side, Work, at_once, one_by_one
+from benchmarks.stores import redis as store
 
-VARIABLE = "RETRYSAFE_TEST_REDIS"
-CLIENTS = 16
 LEASE_MS = 30_000
 _PREFIX = f"bench:{os.getpid()}:"
+_ON_REDIS: dict[str, Any] = {"needs": ("redis",), "counted": ("redis",)}
 
 
 def rows() -> Sequence[Row]:
-    """Fresh and replay, a sync client and many async ones."""
-    return [
-        Row(f"redis/once {name} {kind}", partial(sides, replay), RATIO, replay=replay)
-        for name, sides in (("sync", _once), (f"async ×{CLIENTS}", _aonce))
-        for kind, replay in (("fresh", False), ("replay", True))
-    ] + [Row(f"redis/lane ×{CLIENTS}, beside redis.asyncio", _lane, RATIO, aim=2)]
+    """Fresh and replay, a sync client and many async ones; and the lane alone."""
+    found = []
+    for kind, replay in (("fresh", False), ("replay", True)):
+        sync: dict[str, Opener] = {
+            OURS: partial(once, store),
+            FLOOR: partial(_by_hand, replay),
+            "Powertools": powertools,
+        }
+        many = {OURS: partial(aonce, store, CLIENTS), FLOOR: partial(_aby_hand, replay)}
+        beside = "SET NX, SET and GET by hand"
+        found.append(Row(f"redis/once sync {kind}", beside, sync, replay, **_ON_REDIS))
+        found.append(Row(f"redis/once async ×{CLIENTS} {kind}", beside, many, replay, **_ON_REDIS))
+    return [*found, Row(f"redis/lane ×{CLIENTS}", "redis.asyncio", {OURS: _lane, FLOOR: _one_by_one}, **_ON_REDIS)]
 
 
 @contextmanager
-def _once(replay: bool) -> Iterator[Sides]:
+def _by_hand(replay: bool) -> Iterator[Side]:
     import redis
 
-    client = redis.Redis.from_url(os.environ[VARIABLE])
+    client = redis.Redis.from_url(services.url("redis"))
 
     def fresh(key: str) -> Any:
         if not client.set(_PREFIX + key, _running(key), nx=True, px=LEASE_MS):
@@ -47,19 +54,17 @@ def _once(replay: bool) -> Iterator[Sides]:
         found: Any = client.get(_PREFIX + key)
         return None if found is None else by_hand.replayed((found[:32], found[32:]), key)
 
-    boundary = Boundary(f"bench {os.getpid()}", store=os.environ[VARIABLE])
     floor: Callable[[str], Any] = (lambda key: stored(key) or fresh(key)) if replay else fresh
-    yield Sides(one_by_one(boundary.once(key="order")(function)), one_by_one(floor))
-    boundary.close()
+    yield one_by_one(floor)
     client.close()
 
 
 @contextmanager
-def _aonce(replay: bool) -> Iterator[Sides]:
+def _aby_hand(replay: bool) -> Iterator[Side]:
     import redis.asyncio
 
     with asyncio.Runner() as runner:
-        client = redis.asyncio.Redis.from_url(os.environ[VARIABLE])
+        client = redis.asyncio.Redis.from_url(services.url("redis"))
 
         async def fresh(key: str) -> Any:
             if not await client.set(_PREFIX + key, _running(key), nx=True, px=LEASE_MS):
@@ -75,40 +80,57 @@ def _aonce(replay: bool) -> Iterator[Sides]:
         async def look_first(key: str) -> Any:
             return await stored(key) or await fresh(key)
 
-        boundary = Boundary(f"bench {os.getpid()}", store=os.environ[VARIABLE])
-        guarded: Callable[[str], Awaitable[Any]] = boundary.once(key="order")(coroutine)
         floor: Work = look_first if replay else fresh
-        yield Sides(at_once(runner, [guarded] * CLIENTS), at_once(runner, [floor] * CLIENTS))
-        runner.run(boundary.aclose())
+        yield at_once(runner, [floor] * CLIENTS)
         runner.run(client.aclose())
 
 
 @contextmanager
-def _lane() -> Iterator[Sides]:
-    """The same script by the same tasks: over one auto-pipelined lane, and one by one over redis-py's pool."""
+def _lane() -> Iterator[Side]:
+    """A script by many tasks, over one auto-pipelined connection."""
     import redis.asyncio
 
     from retrysafe.backends.redis import async_client
+    from retrysafe.backends.redis.store import RedisStore
+
+    store = RedisStore()
+    with asyncio.Runner() as runner:
+        client = redis.asyncio.Redis.from_url(services.url("redis"), protocol=2)
+        lane = async_client.AsyncRedisClient(async_client.one_server(client, ours=False))
+
+        async def read(key: str) -> Any:
+            return await lane(store.read(hashlib.sha256(key.encode()).digest()).request)
+
+        yield at_once(runner, [read] * CLIENTS)
+        runner.run(lane.aclose())
+        runner.run(client.aclose())
+
+
+@contextmanager
+def _one_by_one() -> Iterator[Side]:
+    """The same script by the same tasks, over redis-py's pool."""
+    import redis.asyncio
+
     from retrysafe.backends.redis.client import by_digest
     from retrysafe.backends.redis.store import RedisStore
 
     store = RedisStore()
-
     with asyncio.Runner() as runner:
-        client = redis.asyncio.Redis.from_url(os.environ[VARIABLE], protocol=2)
-        lane = async_client.AsyncRedisClient(async_client.one_server(client, ours=False))
+        client = redis.asyncio.Redis.from_url(services.url("redis"), protocol=2)
+        execute: Any = client.execute_command
+        runner.run(_known(client, store.read(b"0" * 32).request))
 
-        async def ours(key: str) -> Any:
-            return await lane(store.read(hashlib.sha256(key.encode()).digest()).request)
-
-        async def floor(key: str) -> Any:
+        async def read(key: str) -> Any:
             request = store.read(hashlib.sha256(key.encode()).digest()).request
-            return await client.execute_command(*by_digest(request))
+            return await execute(*by_digest(request))
 
-        runner.run(ours("first"))  # the server knows the script
-        yield Sides(at_once(runner, [ours] * CLIENTS), at_once(runner, [floor] * CLIENTS))
-        runner.run(lane.aclose())
+        yield at_once(runner, [read] * CLIENTS)
         runner.run(client.aclose())
+
+
+async def _known(client: Any, request: Any) -> None:
+    """See to it that the server knows the script of a request."""
+    await client.script_load(request.source)
 
 
 def _running(key: str) -> bytes:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks import by_hand
-from benchmarks.on_memory import coroutine, function
-from benchmarks.rows import RATIO, Row, Sides, at_once, one_by_one
-from retrysafe import Boundary
+from benchmarks.guarding import CLIENTS, aonce, claim, function, once
+from benchmarks.rows import FLOOR, OURS, Opener, Row, Side, one_by_one
+from benchmarks.stores import FULL, NORMAL, Store, path_of
 
-CLIENTS = 16
 _INSERT = (
     "INSERT INTO by_hand (key, fingerprint, state, attempt, expires) VALUES (?, ?, 'running', ?, ?) "
     "ON CONFLICT (key) DO NOTHING"
@@ -29,17 +25,34 @@ _ORDER = by_hand.ORDER.format("?", "?")
 
 def rows() -> Sequence[Row]:
     """Leased and transactional, in both sync settings; async with many clients, whose commits can be shared."""
-    return [
-        Row(f"sqlite {synchronous}/{name}", partial(sides, synchronous, floor), RATIO, replay=floor is Replay)
-        for synchronous in ("FULL", "NORMAL")
-        for name, sides, floor in (
-            ("once fresh", _once, Leased),
-            ("once replay", _once, Replay),
-            ("claim tx fresh", _claim, Transaction),
-            ("claim tx replay", _claim, Replay),
-            (f"once async fresh ×{CLIENTS}", _aonce, Leased),
-        )
-    ]
+    return [row for name, store in (("FULL", FULL), ("NORMAL", NORMAL)) for row in _rows(name, store)]
+
+
+def _rows(synchronous: str, store: Store) -> Iterator[Row]:
+    kinds: tuple[tuple[str, Opener, Floor], ...] = (
+        ("once fresh", partial(once, store), Leased),
+        ("once replay", partial(once, store), Replay),
+        ("claim tx fresh", partial(claim, partial(_with_orders, store), _order), Transaction),
+        ("claim tx replay", partial(claim, partial(_with_orders, store), _order), Replay),
+        (f"once async fresh ×{CLIENTS}", partial(aonce, store, CLIENTS), Leased),
+    )
+    for name, ours, floor in kinds:
+        sides: dict[str, Opener] = {OURS: ours, FLOOR: partial(_by_hand, synchronous, store, floor)}
+        yield Row(f"sqlite {synchronous}/{name}", "sqlite3 by hand", sides, replay=floor is Replay)
+
+
+def _order(tx: Any, key: str) -> None:
+    tx.execute(_ORDER, (key, by_hand.AMOUNT))
+
+
+@contextmanager
+def _with_orders(store: Store) -> Iterator[str]:
+    """A store beside the table of the work."""
+    with store() as url:
+        with closing(sqlite3.connect(path_of(url))) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(by_hand.TABLE.format(text="TEXT", bytes="BLOB", number="INTEGER"))
+        yield url
 
 
 class Leased:
@@ -81,7 +94,7 @@ class Transaction(Leased):
         if not self.claim(key, attempt):
             self.connection.execute("ROLLBACK")
             return self.stored(key)
-        self.connection.execute(_ORDER, (key, by_hand.AMOUNT))
+        _order(self.connection, key)
         result = function(key)
         self.complete(key, attempt, result)
         self.connection.execute("COMMIT")
@@ -99,45 +112,7 @@ Floor = Callable[[sqlite3.Connection], Callable[[str], Any]]
 
 
 @contextmanager
-def _file(synchronous: str) -> Iterator[tuple[str, sqlite3.Connection]]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "bench.db")
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {synchronous}")
-            connection.executescript(by_hand.TABLE.format(text="TEXT", bytes="BLOB", number="INTEGER"))
-            yield f"sqlite:///{path}?synchronous={synchronous}", connection
-
-
-@contextmanager
-def _once(synchronous: str, floor: Floor) -> Iterator[Sides]:
-    with _file(synchronous) as (url, connection):
-        boundary = Boundary("bench", store=url)
-        yield Sides(one_by_one(boundary.once(key="order")(function)), one_by_one(floor(connection)))
-        boundary.close()
-
-
-@contextmanager
-def _claim(synchronous: str, floor: Floor) -> Iterator[Sides]:
-    with _file(synchronous) as (url, connection):
-        boundary = Boundary("bench", store=url, effects="transactional")
-
-        def ours(key: str) -> None:
-            with boundary.claim(key, payload={"order": key, "amount": by_hand.AMOUNT}) as claim:
-                if not claim.replayed:
-                    claim.tx.execute(_ORDER, (key, by_hand.AMOUNT))
-                    claim.result = function(key)
-
-        yield Sides(one_by_one(ours), one_by_one(floor(connection)))
-        boundary.close()
-
-
-@contextmanager
-def _aonce(synchronous: str, floor: Floor) -> Iterator[Sides]:
-    with _file(synchronous) as (url, connection), asyncio.Runner() as runner:
-        boundary = Boundary("bench", store=url)
-        yield Sides(
-            at_once(runner, [boundary.once(key="order")(coroutine)] * CLIENTS),
-            one_by_one(floor(connection)),
-        )
-        runner.run(boundary.aclose())
+def _by_hand(synchronous: str, store: Store, floor: Floor) -> Iterator[Side]:
+    with _with_orders(store) as url, closing(sqlite3.connect(path_of(url), isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        yield one_by_one(floor(connection))

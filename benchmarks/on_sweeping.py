@@ -1,7 +1,6 @@
 """Sweeping: how quick it is beside a DELETE written by hand, and what it does to claims at the same time.
 
-Every turn sweeps the same backlog. A meter tells the sweep and the filling before it apart: only what a side adds to
-it counts.
+Every turn sweeps the same backlog; filling it up before doesn't count.
 """
 
 from __future__ import annotations
@@ -20,91 +19,80 @@ from typing import Any
 
 import psycopg
 
-from benchmarks.postgresql import database
-from benchmarks.rows import Row, Side, Sides, Unit
+from benchmarks.filling import POSTGRESQL, SQLITE, filling
+from benchmarks.rows import FLOOR, OURS, Row, Side, Stopwatch, Turn
+from benchmarks.stores import database
 from retrysafe import Boundary
 from retrysafe.admin.sweeper import Sweeper
 
 BACKLOG = 40_000
 CLIENTS = 8
+CLAIMS = 1500
 PARTITIONS = 4
-_CONDITION = "state IN ('completed', 'failed', 'released') AND forget <= {now}"
+_CONDITION = "(state = 'completed' OR state = 'failed' OR state = 'released') AND tombstone_until <= {now}"
 _BY_HAND = (
     "DELETE FROM retrysafe_records WHERE key_hash IN (SELECT key_hash FROM retrysafe_records "
-    f"WHERE {_CONDITION} ORDER BY forget LIMIT 1000{{lock}})"
+    f"WHERE {_CONDITION} ORDER BY tombstone_until LIMIT 1000{{lock}})"
 )
-_FILL = (
-    "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}) "
-    "INSERT INTO retrysafe_records (key_hash, boundary, scope, operation, fingerprint, state, attempt, token, "
-    "attempts, effects, lease_until, created, updated, expires, forget, version, result, media_type, codec_version) "
-    "SELECT {key}, 'bench', '', 'charge', {key}, 'completed', 'attempt', n, 1, 'keyed', n, n, n, n, n, n, {result}, "
-    "'application/json', 1 FROM numbers"
-)
-_POSTGRESQL = {"key": "sha256(gen_random_uuid()::text::bytea)", "result": "'{{\"charged\": true}}'::bytea"}
-_SQLITE = {"key": "randomblob(32)", "result": "CAST('{{\"charged\": true}}' AS BLOB)"}
-
-
-class Meter:
-    """Seconds that sides have added."""
-
-    def __init__(self) -> None:
-        self.total = 0.0
-
-    def __call__(self) -> float:
-        """The clock of a unit."""
-        return self.total
 
 
 def rows() -> Sequence[Row]:
     """Removing one record, and the 99th percentile of a claim's latency."""
+    on_postgresql: dict[str, Any] = {"operations": BACKLOG, "needs": ("postgresql",)}
+    by_hand = partial(_postgresql, rotating=False, by_hand=True)
+    rotated_by_hand = partial(_postgresql, rotating=True, by_hand=True)
+    deleting, rotating = (partial(_postgresql, rotating=rotating, by_hand=False) for rotating in (False, True))
+    delete = "a DELETE by hand"
     return [
-        _quick("sweep sqlite/delete", _sqlite),
-        _quick("sweep psycopg/delete", partial(_postgresql, rotating=False)),
-        _quick("sweep psycopg/rotate", partial(_postgresql, rotating=True)),
+        Row(
+            "sweep sqlite/delete",
+            delete,
+            {OURS: partial(_sqlite, False), FLOOR: partial(_sqlite, True)},
+            operations=BACKLOG,
+        ),
+        Row("sweep psycopg/delete", delete, {OURS: deleting, FLOOR: by_hand}, **on_postgresql),
+        Row("sweep psycopg/rotate", delete, {OURS: rotating, FLOOR: rotated_by_hand}, **on_postgresql),
         _beside("sweep psycopg/claims while deleting", rotating=False),
         _beside("sweep psycopg/claims while rotating", rotating=True),
     ]
 
 
-def _quick(name: str, sides: Callable[[Meter], Any]) -> Row:
-    meter = Meter()
-    return Row(name, lambda: sides(meter), Unit("of floor", meter, lambda ours, floor: floor / ours, True))
-
-
 def _beside(name: str, *, rotating: bool) -> Row:
-    meter = Meter()
-    unit = Unit("× p99 alone", meter, lambda ours, floor: ours / floor, False)
-    return Row(name, lambda: _claims(meter, rotating=rotating), unit, aim=1.5)
+    sides = {
+        OURS: partial(_claims, rotating=rotating, sweeping=True),
+        FLOOR: partial(_claims, rotating=rotating, sweeping=False),
+    }
+    return Row(name, "the 99th percentile of claims alone", sides, needs=("postgresql",), operations=CLAIMS)
 
 
 # ---------------------------------------------------------------- records removed
 
 
-def _measured(meter: Meter, fill: Callable[[int], object], work: Callable[[], object]) -> Side:
-    def side(keys: Sequence[str]) -> None:
-        fill(BACKLOG)
-        began = time.perf_counter()
+def _measured(fill: Callable[[int], object], work: Callable[[], object]) -> Side:
+    def turn(keys: Sequence[str]) -> Turn:
+        fill(len(keys))
+        watch = Stopwatch()
         work()
-        meter.total += (time.perf_counter() - began) / BACKLOG * len(keys)
+        return watch.turn(len(keys))
 
-    return side
+    return Side(turn)
 
 
 @contextmanager
-def _sqlite(meter: Meter) -> Iterator[Sides]:
+def _sqlite(by_hand: bool) -> Iterator[Side]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records.db"
         sweeper = Sweeper(f"sqlite:///{path}", pause="1ms", observers=())
         now = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous = FULL")
-            fill = _filling(lambda sql: connection.execute(sql).rowcount, _SQLITE)
-            by_hand = _until_none(lambda: connection.execute(_BY_HAND.format(now=now, lock="")).rowcount)
-            yield Sides(_measured(meter, fill, sweeper.run_once), _measured(meter, fill, by_hand))
+            fill = filling(lambda sql: connection.execute(sql).rowcount, SQLITE, settled=True)
+            delete = _until_none(lambda: connection.execute(_BY_HAND.format(now=now, lock="")).rowcount)
+            yield _measured(fill, delete if by_hand else sweeper.run_once)
 
 
 @contextmanager
-def _postgresql(meter: Meter, *, rotating: bool) -> Iterator[Sides]:
+def _postgresql(*, rotating: bool, by_hand: bool) -> Iterator[Side]:
     with (
         database(PARTITIONS if rotating else None) as url,
         psycopg.connect(url, autocommit=True) as connection,
@@ -114,13 +102,9 @@ def _postgresql(meter: Meter, *, rotating: bool) -> Iterator[Sides]:
         def perform(sql: str) -> int:
             return connection.execute(sql.encode()).rowcount
 
-        fill = _filling(perform, _POSTGRESQL)
+        fill = filling(perform, POSTGRESQL, settled=True)
         sql = _BY_HAND.format(now="extract(epoch FROM clock_timestamp()) * 1000000", lock=" FOR UPDATE SKIP LOCKED")
-        yield Sides(_measured(meter, fill, sweeper.run_once), _measured(meter, fill, _until_none(lambda: perform(sql))))
-
-
-def _filling(perform: Callable[[str], int], dialect: dict[str, str]) -> Callable[[int], object]:
-    return lambda count: perform(_FILL.format(count=count, **dialect).replace("{{", "{").replace("}}", "}"))
+        yield _measured(fill, _until_none(lambda: perform(sql)) if by_hand else sweeper.run_once)
 
 
 def _until_none(delete: Callable[[], int]) -> Callable[[], object]:
@@ -135,7 +119,7 @@ def _until_none(delete: Callable[[], int]) -> Callable[[], object]:
 
 
 @contextmanager
-def _claims(meter: Meter, *, rotating: bool) -> Iterator[Sides]:
+def _claims(*, rotating: bool, sweeping: bool) -> Iterator[Side]:
     with (
         database(PARTITIONS if rotating else None) as url,
         psycopg.connect(url, autocommit=True) as connection,
@@ -143,18 +127,19 @@ def _claims(meter: Meter, *, rotating: bool) -> Iterator[Sides]:
         asyncio.Runner() as runner,
     ):
         boundary = Boundary("bench", store=url, observers=())
-        fill = _filling(lambda sql: connection.execute(sql.encode()).rowcount, _POSTGRESQL)
+        fill = filling(lambda sql: connection.execute(sql.encode()).rowcount, POSTGRESQL, settled=True)
 
-        def alone(keys: Sequence[str]) -> None:
-            meter.total += runner.run(_percentile(boundary, keys)) * len(keys)
+        def alone(keys: Sequence[str]) -> Turn:
+            return Turn(runner.run(_percentile(boundary, keys)), None)
 
-        def beside(keys: Sequence[str]) -> None:
+        def beside(keys: Sequence[str]) -> Turn:
             fill(BACKLOG)
             end = start()
-            alone(keys)
+            found = alone(keys)
             end()
+            return found
 
-        yield Sides(beside, alone)
+        yield Side(beside if sweeping else alone)
         runner.run(boundary.aclose())
 
 

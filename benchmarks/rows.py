@@ -1,38 +1,27 @@
-"""What a benchmark is: two sides that do the same work, a unit to compare them in, and an aim."""
+"""What a benchmark is: the same work by several contenders, of which "floor" is the same work written by hand."""
 
 from __future__ import annotations
 
 import asyncio
 import resource
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-Side = Callable[[Sequence[str]], object]
-"""Does one operation for each of the keys."""
+OURS, FLOOR = "retrysafe", "floor"
+
 Work = Callable[[str], Awaitable[object]]
 """One operation of one async client."""
 
 
-class Sides(NamedTuple):
-    """The same work twice: through retrysafe, and as the best straightforward code by hand."""
+class Turn(NamedTuple):
+    """What one operation took, as an average over a turn."""
 
-    ours: Side
-    floor: Side
-
-
-class Unit(NamedTuple):
-    """How two sides are compared: their times for one operation, in seconds, give one figure."""
-
-    name: str
-    clock: Callable[[], float]
-    figure: Callable[[float, float], float]
-    more_is_better: bool
-
-    def met(self, figure: float, aim: float) -> bool:
-        """Whether the figure reaches the aim."""
-        return figure >= aim if self.more_is_better else figure <= aim
+    spent: float
+    """In the unit of the row: seconds as a rule, of the wall's clock."""
+    cpu: float | None
+    """Seconds of processor time."""
 
 
 def cpu() -> float:
@@ -41,29 +30,66 @@ def cpu() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-RATIO = Unit("of floor", time.perf_counter, lambda ours, floor: floor / ours, more_is_better=True)
-MICROSECONDS = Unit("µs CPU added", cpu, lambda ours, floor: (ours - floor) * 1e6, more_is_better=False)
-MILLISECONDS = Unit("ms CPU added", cpu, lambda ours, floor: (ours - floor) * 1e3, more_is_better=False)
+def cpu_of(*processes: int) -> Callable[[], float]:
+    """Reads the processor time that running processes have used, all their threads included."""
+    clocks = [~process << 3 | 2 for process in processes]  # Linux's CPU clock of a process
+    return lambda: sum(time.clock_gettime(clock) for clock in clocks)
+
+
+class Side(NamedTuple):
+    """A contender that is ready to work."""
+
+    work: Callable[[Sequence[str]], Turn | None]
+    """Does one operation for each key. It returns what counts, where that isn't all of its time."""
+    cpu: Callable[[], float] = cpu
+    """Whose processor time counts."""
+
+
+Opener = Callable[[], AbstractContextManager[Side]]
+"""Sets a contender up, with a store of its own, and takes it down."""
+
+
+class Stopwatch:
+    """For a side that measures a part of its turn itself."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), cpu()
+
+    def turn(self, operations: int) -> Turn:
+        """What has been spent since the start."""
+        return Turn((time.perf_counter() - self._wall) / operations, (cpu() - self._cpu) / operations)
 
 
 class Row(NamedTuple):
-    """One line of the table. A replay is the second pass over the same keys."""
+    """One line of the table."""
 
     name: str
-    sides: Callable[[], AbstractContextManager[Sides]]
-    unit: Unit
-    aim: float | None = None
+    beside: str
+    """What the floor is, in words."""
+    contenders: Mapping[str, Opener]
+    """Ours, the floor, and rivals that do the same work."""
     replay: bool = False
+    """Whether the second pass over the same keys is what counts."""
+    needs: tuple[str, ...] = ()
+    """Services, as names of `services.VARIABLES`."""
+    counted: tuple[str, ...] = ()
+    """The services to which round trips are counted."""
+    unit: str = "s"
+    """Of what is spent: "s", or "bytes"."""
+    operations: int | None = None
+    """How many operations a turn has; without it, as many as fill its time."""
+    long: bool = False
+    """Whether it is measured only by `--full`."""
 
 
 def one_by_one(work: Callable[[str], object]) -> Side:
     """A side with a single sync client."""
 
-    def side(keys: Sequence[str]) -> None:
+    def turn(keys: Sequence[str]) -> None:
         for key in keys:
             work(key)
 
-    return side
+    return Side(turn)
 
 
 def at_once(runner: asyncio.Runner, clients: Sequence[Work]) -> Side:
@@ -73,7 +99,7 @@ def at_once(runner: asyncio.Runner, clients: Sequence[Work]) -> Side:
         for key in keys:
             await work(key)
 
-    async def all_clients(keys: Sequence[str]) -> None:
+    async def turn(keys: Sequence[str]) -> None:
         await asyncio.gather(*(client(work, keys[i :: len(clients)]) for i, work in enumerate(clients)))
 
-    return lambda keys: runner.run(all_clients(keys))
+    return Side(lambda keys: runner.run(turn(keys)))

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
 import sys
@@ -22,9 +21,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from benchmarks import by_hand
-from benchmarks.connections import CLIENTS, Connections, body_of, prefix
-from benchmarks.rows import Side, Work, at_once
-from retrysafe import Boundary
+from benchmarks.connections import Connections, body_of, prefix
+from benchmarks.guarding import CLIENTS, boundary_on
+from benchmarks.rows import Side, Work, at_once, cpu_of
+from benchmarks.stores import Store
 from retrysafe.http.asgi import IdempotencyMiddleware
 
 App = Any
@@ -42,7 +42,7 @@ def bare(store: str = "") -> App:
 
 def retrysafe(store: str) -> App:
     """The application behind our middleware."""
-    return IdempotencyMiddleware(bare(), Boundary(f"bench {os.getpid()}", store=store))
+    return IdempotencyMiddleware(bare(), boundary_on(store))
 
 
 def idemkit(store: str) -> App:
@@ -76,30 +76,37 @@ RIVALS = ("idemkit", "asgi-idempotency-header")
 
 
 @contextmanager
-def served(layer: str, store: str) -> Iterator[Side]:
-    """The application behind uvicorn, in a process of its own, asked over kept connections."""
-    with listening(layer, store) as address, closing(Connections(address)) as connections:
-        yield connections
+def served(layer: str, store: Store, clients: int) -> Iterator[Side]:
+    """The application behind uvicorn, in a process of its own whose processor time counts, asked over connections."""
+    with store() as url, listening(layer, url) as (address, process), closing(Connections(address, clients)) as asking:
+        yield Side(asking, cpu_of(process))
 
 
 @contextmanager
-def listening(layer: str, store: str) -> Iterator[tuple[str, int]]:
-    """Where the application listens, behind uvicorn in a process of its own."""
+def listening(layer: str, store: str) -> Iterator[tuple[tuple[str, int], int]]:
+    """Where the application listens, behind uvicorn in a process of its own, and the number of the process."""
+    with process("benchmarks.web", layer, store) as found:
+        yield found
+
+
+@contextmanager
+def process(module: str, *arguments: str) -> Iterator[tuple[tuple[str, int], int]]:
+    """A module that serves on a socket that it inherits: the address, and the number of the process."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-        fd = listener.fileno()
-        command = [sys.executable, "-m", "benchmarks.web", layer, store, str(fd)]
-        with subprocess.Popen(command, pass_fds=[fd]) as process:
+        fd, address = listener.fileno(), listener.getsockname()
+        with subprocess.Popen([sys.executable, "-m", module, *arguments, str(fd)], pass_fds=[fd]) as server:
+            listener.close()  # when the server ends, nobody is left to wait for
             try:
-                yield listener.getsockname()
+                yield address, server.pid
             finally:
-                process.terminate()
+                server.terminate()
 
 
 @contextmanager
-def in_process(layer: str, store: str) -> Iterator[Side]:
+def in_process(layer: str, store: Store) -> Iterator[Side]:
     """The application called as a server would call it, without one."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        app = LAYERS[layer](store)
+    with store() as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        app = LAYERS[layer](url)
         yield at_once(runner, [_call(app)] * CLIENTS)
         if isinstance(app, IdempotencyMiddleware):
             runner.run(app.guard.boundary.aclose())

@@ -1,51 +1,142 @@
-"""A benchmark that cannot be measured is reported, and the others are measured all the same."""
+"""A run of the benchmarks goes on whatever a row does, and what it found can be compared, judged and shown."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
 from benchmarks import __main__ as running
-from benchmarks.rows import RATIO, Row, Sides
+from benchmarks import aims, measuring, report
+from benchmarks.figures import spread
+from benchmarks.results import RECORDED, read, rows_of
+from benchmarks.rows import FLOOR, OURS
+from tests.benchmarks import planted
+
+Run = Callable[..., dict[str, Any]]
 
 
-def test_a_row_that_fails_and_one_that_cannot_be_imported_leave_the_others(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run `python -m benchmarks` on planted rows, and read what it wrote."""
+    monkeypatch.setattr(running, "MODULES", ("tests.benchmarks.nothing", "tests.benchmarks.planted"))
+    monkeypatch.setattr(running, "SECONDS", 3)
+
+    def run(*names: str) -> dict[str, Any]:
+        monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--results", str(tmp_path), *names])
+        with pytest.raises(SystemExit, match=r"could not be measured: tests\.benchmarks\.nothing"):
+            running.main()
+        (path,) = tmp_path.glob("*.json")
+        return read(path)
+
+    return run
+
+
+def test_rows_that_fail_hang_or_need_what_is_not_there_leave_the_others(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    group = ModuleType("benchmarks.on_three")
-    group.__dict__["rows"] = lambda: [Row(name, sides, RATIO) for name, sides in (("no", broken), ("yes", idle))]
-    monkeypatch.setitem(sys.modules, "benchmarks.on_three", group)
-    monkeypatch.setattr(running, "_GROUPS", (("on_nothing", None), ("on_three", None)))
-    figures = tmp_path / "figures.json"
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--json", str(figures)])
+    monkeypatch.delenv("RETRYSAFE_TEST_DYNAMODB", raising=False)
+    (shown := tmp_path / "shown").mkdir()
+    monkeypatch.setenv(planted.FOLDER, str(shown))
+    found = run()
+    assert list(rows_of(found)) == ["planted/works", "planted/a rival is missing"]
+    failed = found["failed"]
+    assert "ModuleNotFoundError" in failed["tests.benchmarks.nothing"]
+    assert "no such server" in failed["planted/breaks"]
+    assert failed["planted/hangs"] == "not done after 3 s"
+    assert [path.name for path in shown.iterdir()] == ["taken down"]
+    assert failed["planted/dies"] == "exit code 7"
+    assert failed["planted/needs a service"] == "RETRYSAFE_TEST_DYNAMODB not set"
+    assert "no such rival" in failed["rival in planted/a rival is missing"]
+    assert "failed: planted/breaks" in capsys.readouterr().out
 
-    with pytest.raises(SystemExit, match="2 could not be measured: nothing, no"):
+
+def test_a_row_says_wall_cpu_and_spread_of_every_contender(run: Run) -> None:
+    row = rows_of(run("works"))["planted/works"]
+    assert row["contenders"].keys() == {OURS, FLOOR}
+    for contender in row["contenders"].values():
+        assert len(contender["spent"]) == len(contender["cpu"]) == 3
+    found = spread(row, "ratio")
+    assert found is not None
+    assert found.low <= found.median <= found.high < 1  # ours hashes ten times as much
+
+
+def test_what_a_run_writes_tells_no_machine_by_name(run: Run) -> None:
+    found = run("works", "loses")
+    assert found["machine"].keys() == {"cores", "processor", "architecture", "system", "load before"}
+    assert "No such file or directory: 'nowhere.db'" in found["failed"]["planted/loses a file"]
+    assert tempfile.gettempdir() not in json.dumps(found["failed"])
+
+
+def test_a_run_of_some_rows_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--record", "works"])
+    with pytest.raises(SystemExit, match="2"):
         running.main()
 
-    assert "failed: no: RuntimeError('no such rival')" in capsys.readouterr().out
-    written = json.loads(figures.read_text())
-    assert [row["name"] for row in written["rows"]] == ["yes"]
-    assert list(written["failed"]) == ["nothing", "no"]
+
+def test_round_trips_are_counted_at_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    with planted.answering() as address:
+        monkeypatch.setenv("RETRYSAFE_TEST_REDIS", address)
+        (row,) = (row for row in planted.rows() if row.name == "planted/asks")
+        trips = measuring.round_trips(row, (OURS, FLOOR))
+    assert trips == {OURS: 2, FLOOR: 1}
 
 
-@contextmanager
-def broken() -> Iterator[Sides]:
-    if sys.modules:
-        raise RuntimeError("no such rival")
-    yield Sides(work, work)
+# ---------------------------------------------------------------- what is made of a run
 
 
-@contextmanager
-def idle() -> Iterator[Sides]:
-    yield Sides(work, work)
+def result(row: str, ours: float, floor: float) -> dict[str, Any]:
+    """A row with one turn."""
+    sides = {
+        name: {"spent": [value], "cpu": [value], "round_trips": None} for name, value in ((OURS, ours), (FLOOR, floor))
+    }
+    return {"name": row, "beside": "by hand", "unit": "s", "contenders": sides, "errors": {}}
 
 
-def work(keys: Sequence[str]) -> None:
-    for key in keys:
-        hash(key)
+@pytest.mark.parametrize(("ours", "verdict"), [(2.0, "met"), (2.2, "missed")])
+def test_an_aim_is_met_or_missed(ours: float, verdict: str) -> None:
+    aim = aims.Aim("row", "ratio", 0.5, "")
+    assert aims._judged(aim, result("row", ours, 1.0)).verdict == verdict
+
+
+def test_an_aim_whose_row_is_missing_is_not_met() -> None:
+    assert {one.verdict for one in aims.judge({})} == {"not measured"}
+
+
+def test_two_runs_are_compared_by_their_ratios() -> None:
+    row = "http memory ×16/fresh"
+    before, after = (
+        {"machine": {"processor": "one"}, "rows": [result(row, ours, 1.0), result(only, 1.0, 1.0)]}
+        for ours, only in ((4.0, "gone"), (1.0, "new"))
+    )
+    shown = "\n".join(report.compared(before, after))
+    assert f"{row:<60}       0.25       1.00    +300% !" in shown
+    assert "only before: gone" in shown
+    assert "only after: new" in shown
+    assert f"missed before, met now: {row}, aim ≥ 0.50 of the floor by CPU" in shown
+
+
+def test_every_aim_has_a_row_or_is_known_to_have_none() -> None:
+    rows = {row.name for module in running.MODULES for row in running.import_module(module).rows()}
+    without = {aim.row for aim in aims.AIMS} - rows
+    assert without == {
+        "relay asyncpg/nats",
+        "relay asyncpg/kafka",
+        "drain of 10 million messages to RabbitMQ",
+        "steps of a workflow, asyncpg",
+        "change data capture to RabbitMQ",
+        "context of Kafka's transactions",
+        "batch merge, psycopg",
+    }
+
+
+def test_the_page_shows_every_aim_of_the_recorded_run() -> None:
+    page = Path(__file__).parents[2].joinpath("docs/reference/performance.md").read_text(encoding="utf-8")
+    for one in aims.judge(rows_of(read(RECORDED))):
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| `{one.aim.row}` | {one.aim.text} |"))
+        assert f"{one.verdict}" in line

@@ -1,0 +1,61 @@
+"""Rivals as contenders in rows where they do the same work.
+
+They are imported where they are opened, so that one that isn't installed is missing from its rows alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks import services
+from benchmarks.guarding import function
+from benchmarks.rows import Side, one_by_one
+from benchmarks.stores import database
+
+
+@contextmanager
+def dbos() -> Iterator[Side]:
+    """A workflow of one step, whose ID is the key."""
+    from dbos import DBOS, SetWorkflowID
+
+    with database() as url:
+        DBOS(config={"name": "bench", "system_database_url": url, "log_level": "ERROR"})
+
+        @DBOS.step()
+        def step(order: str) -> Any:
+            return function(order)
+
+        @DBOS.workflow()
+        def workflow(order: str) -> Any:
+            return step(order)
+
+        def work(key: str) -> None:
+            with SetWorkflowID(key):
+                workflow(key)
+
+        DBOS.launch()
+        try:
+            yield one_by_one(work)
+        finally:
+            DBOS.destroy()
+
+
+@contextmanager
+def powertools() -> Iterator[Side]:
+    """A function that is idempotent by its argument, on Redis."""
+    os.environ.setdefault("POWERTOOLS_METRICS_DISABLED", "true")
+    import redis
+    from aws_lambda_powertools.utilities.idempotency import idempotent_function
+    from aws_lambda_powertools.utilities.idempotency.persistence.redis import RedisCachePersistenceLayer
+
+    client = redis.Redis.from_url(services.url("redis"), decode_responses=True)
+
+    @idempotent_function(data_keyword_argument="order", persistence_store=RedisCachePersistenceLayer(client=client))
+    def guarded(*, order: str) -> Any:
+        return function(order)
+
+    yield one_by_one(lambda key: guarded(order=key))
+    client.close()
