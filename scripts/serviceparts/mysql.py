@@ -68,6 +68,7 @@ class MariaDB(Service):
         base = self.base()
         settings = [f"--{setting}" for setting in self.SETTINGS]
         where = [f"--datadir={base / 'data'}", f"--socket={base / 'server.sock'}", f"--pid-file={base / 'server.pid'}"]
+        where.append(f"--tmpdir={base}")  # a server that starts removes the temporary tables of all others in its own
         return [self.program() or "mariadbd", "--no-defaults", *where, f"--port={self.port}", *settings]
 
     def ready(self) -> bool:
@@ -127,7 +128,7 @@ class MySQL(MariaDB):
         fresh.rename(data)
 
     def command(self) -> list[str]:
-        where = [f"--datadir={self.home / 'data'}", f"--socket={self.home / 'server.sock'}"]
+        where = [f"--datadir={self.home / 'data'}", f"--socket={self.home / 'server.sock'}", f"--tmpdir={self.home}"]
         settings = [f"--{setting}" for setting in self.SETTINGS]
         return [*self.mysqld(), *where, f"--pid-file={self.home / 'server.pid'}", f"--port={self.port}", *settings]
 

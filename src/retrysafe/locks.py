@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -53,13 +53,13 @@ class Places:
         self._given_back = threading.Event()
 
     @contextmanager
-    def taken(self, timeout: float, otherwise: Exception) -> Iterator[None]:
-        """Have a place; raises ``otherwise`` when none becomes free within ``timeout`` seconds."""
+    def taken(self, timeout: float, otherwise: Callable[[], Exception]) -> Iterator[None]:
+        """Have a place; raises what ``otherwise`` makes when none becomes free within ``timeout`` seconds."""
         token = _Token()
         mine = weakref.ref(token)
         try:
             if not self._take(mine, timeout):
-                raise otherwise
+                raise otherwise()
             yield
         finally:
             del token

@@ -453,3 +453,22 @@ def test_a_replays_answer_stands() -> None:
         claim.result = 2
     with boundary.claim("k") as claim:
         assert claim.result == 1
+
+
+@pytest.mark.parametrize("operation", [["pay"], {"pay"}, 7, b"pay"])
+def test_an_operation_that_is_no_text_is_refused(operation: Any) -> None:
+    boundary = Boundary("shop", store="memory://", observers=())
+    with pytest.raises(ConfigurationError, match="operation= must be text"):
+        boundary.claim("k", operation=operation)
+    boundary.close()
+
+
+def test_tenants_without_number_leave_a_bounded_trace() -> None:
+    boundary = Boundary("shop", store="memory://", observers=())
+    for tenant in range(3000):
+        with boundary.claim("k", scope=f"tenant {tenant}") as claim:
+            claim.result = tenant
+    with boundary.claim("k", scope="tenant 0") as claim:
+        assert (claim.replayed, claim.result) == (True, 0)
+    assert len(boundary.entrypoint._plans._plans) <= 1024
+    boundary.close()

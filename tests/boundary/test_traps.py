@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import sqlite3
 import threading
 import warnings
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -318,6 +320,21 @@ def test_an_error_while_entering_frees_the_key(tmp_path: Path) -> None:
         assert not claim.replayed
 
 
+def test_a_claim_that_is_left_twice_stays_out_of_the_way_of_others(transactional: Boundary) -> None:
+    first = transactional.claim("first")
+    with first:
+        pass
+    with transactional.claim("second"):
+        first.__exit__(None, None, None)
+        assert current().operation == "transactional"
+        with transactional.claim("third") as third:
+            third.result = 3
+    freed = weakref.ref(first)
+    del first
+    gc.collect()
+    assert freed() is None
+
+
 def test_a_child_forked_inside_the_block_does_not_settle_its_parents_claim(tmp_path: Path) -> None:
     for effects in ("keyed", "transactional"):
         terms: dict[str, Any] = {"store": f"sqlite:///{tmp_path / 'fork.db'}", "effects": effects}
@@ -494,3 +511,32 @@ def test_names_that_cannot_serve_are_refused(text: str) -> None:
             boundary.claim("k", **terms)
     with pytest.raises(ConfigurationError, match="name="):
         Boundary(text, store="memory://")
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_a_claim_that_is_dropped_inside_its_block_is_not_renewed(
+    colour: str, dropped: bool, tmp_path: Path
+) -> None:
+    """Its key would be locked until the process ends; so it becomes free, or unknown, when its lease has lapsed."""
+    from retrysafe.claims import lease
+
+    boundary = Boundary("x", store=f"sqlite:///{tmp_path / 'x.db'}", lease="60s", observers=())
+    claim = boundary.claim("k")
+    if colour == "sync":
+        claim.__enter__()
+        schedule = lease.for_thread(boundary._settings.backend)._schedule
+    else:
+        await claim.__aenter__()
+        schedule = lease.for_loop(boundary._settings.backend)._schedule
+    owned = claim.ownership
+    if dropped:
+        claim._context.abandon()
+        del claim
+        gc.collect()
+    schedule.looks_at = 0.0
+    schedule.look(lease.clock())
+    assert (owned in schedule.leases) is not dropped
+    if not dropped:
+        await claim.__aexit__(None, None, None)
+    await boundary.aclose()

@@ -193,9 +193,9 @@ def test_a_sweeper_rests_at_least_as_long_as_it_worked(took: float) -> None:
 
 @given(chance=CHANCE)
 def test_sweepers_that_were_started_together_do_not_stay_together(chance: float) -> None:
-    schedule, rest = SWEEPS._replace(failures=3).is_done(chance)
+    schedule, rest = SWEEPS._replace(failures=3).when_done(chance)
     assert 0.75 * 3600 <= rest <= 1.25 * 3600
-    assert SWEEPS.is_done(0.0)[1] != SWEEPS.is_done(0.5)[1]
+    assert SWEEPS.when_done(0.0)[1] != SWEEPS.when_done(0.5)[1]
     assert schedule.failures == 0
     assert 0 <= SWEEPS.first(chance) <= 3600
 
@@ -210,7 +210,7 @@ def test_a_sweeper_whose_store_fails_backs_off(failures: int, chance: float) -> 
 
 def test_a_sweeper_sleeps_about_its_interval() -> None:
     sweeps = Sweeps(100, 1.0, 60.0)
-    assert [sweeps.is_done(chance)[1] for chance in (0.0, 0.5)] == [45.0, 60.0]
+    assert [sweeps.when_done(chance)[1] for chance in (0.0, 0.5)] == [45.0, 60.0]
 
 
 def test_a_century_is_the_longest_and_a_microsecond_the_shortest() -> None:

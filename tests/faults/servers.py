@@ -276,6 +276,7 @@ class MariaDB(OwnServer):
 
     def _command(self) -> list[str]:
         where = [f"--datadir={self.home}/data", f"--socket={self.home}/sock", f"--pid-file={self.home}/pid"]
+        where.append(f"--tmpdir={self.home}")  # a server that starts removes the temporary tables of others in its own
         flags = ["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-buffer-pool-size=32M"]
         return [self._program, "--no-defaults", *where, f"--port={self.port}", *flags, *self._settings]
 

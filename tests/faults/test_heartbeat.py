@@ -13,6 +13,7 @@ import retrysafe.backends.sql.drivers.own as own
 import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
 from retrysafe import Boundary, InProgress, LeaseLost
 from retrysafe.claims import lease
+from retrysafe.claims.modes import LeaseMode
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import (
     DEADLINE,
@@ -313,6 +314,82 @@ def test_a_busy_moment_is_not_a_lost_lease(colour: str, sqlite_url: str, make: M
             outlast(claim)
     assert "lease_lost" not in told.names
     assert records_of(plain(sqlite_url), boundary.name) == [("completed", 1)]
+
+
+def test_a_thread_that_could_not_be_started_is_started_for_the_next_lease(
+    sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit of threads, or by an exception of a signal handler."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    boundary = make(sqlite_url, lease=LEASE)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError), boundary.claim("first"):
+            pytest.fail("nobody would renew its lease")
+    with boundary.claim("second") as claim:
+        until(lambda: renewals_of(sqlite_url, claim.attempt_id) >= BEYOND)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_whoever_cancels_all_tasks_of_a_loop_ends_no_lease_and_no_heartbeat(
+    begun: bool, sqlite_url: str, make: Making, told: Told
+) -> None:
+    boundary = make(sqlite_url, lease=KEPT)
+    async with boundary.claim("key") as claim:
+        heartbeat = lease.for_loop(boundary.entrypoint.backend)
+        renewal = await auntil(lambda: heartbeat._beating)
+        if begun:
+            await asyncio.sleep(0)
+        renewal.cancel()
+        await asyncio.wait((renewal,))
+        await auntil(lambda: renewals_of(sqlite_url, claim.attempt_id) >= BEYOND)
+        claim.ensure_held()
+    assert "lease_lost" not in told.names
+    await boundary.aclose()
+
+
+@pytest.mark.fault(64)
+def test_work_is_not_begun_under_a_lease_that_ended_before(
+    sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine was asleep between the claim and its answer: somebody else has the key by now."""
+    boundary = make(sqlite_url, lease="60s", effects="external")
+    claim, real = LeaseMode.claim, lease.clock
+
+    def claiming(mode: Any, want: Any) -> Any:
+        won = claim(mode, want)
+        monkeypatch.setattr(lease, "clock", lambda: real() + 61)
+        steal(sqlite_url, boundary)
+        return won
+
+    monkeypatch.setattr(LeaseMode, "claim", claiming)
+    with pytest.raises(InProgress), boundary.claim("key"):
+        pytest.fail("another attempt has the key")
+    assert records_of(sqlite_url, boundary.name) == [("running", 1)]
+
+
+@pytest.mark.fault(64)
+async def test_async_work_is_not_begun_under_a_lease_that_ended_before(
+    sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundary = make(sqlite_url, lease="60s", effects="external")
+    claim, real = LeaseMode.aclaim, lease.clock
+
+    async def aclaim(mode: Any, want: Any) -> Any:
+        won = await claim(mode, want)
+        monkeypatch.setattr(lease, "clock", lambda: real() + 61)
+        steal(sqlite_url, boundary)
+        return won
+
+    monkeypatch.setattr(LeaseMode, "aclaim", aclaim)
+    with pytest.raises(InProgress):
+        async with boundary.claim("key"):
+            pytest.fail("another attempt has the key")
+    assert records_of(sqlite_url, boundary.name) == [("running", 1)]
+    await boundary.aclose()
 
 
 def test_closing_a_boundary_ends_its_heartbeat(sqlite_url: str, make: Making) -> None:

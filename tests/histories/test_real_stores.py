@@ -19,6 +19,7 @@ from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, Refusal, StoredResult
 from retrysafe.protocol.transitions import Transition
+from retrysafe.testing.harness import AsyncHarness
 from tests.conftest import require
 from tests.histories.cutting import Cutter
 from tests.histories.workers import Stage, on_tasks, on_threads
@@ -28,7 +29,7 @@ from tests.laboratory.specification import Traits
 from tests.laboratory.timeline import drawn
 from tests.proving.effort import effort
 from tests.proving.proofs import Proof
-from tests.stores.harnesses import HARNESSES, AsyncHarness
+from tests.stores.harnesses import HARNESSES
 from tests.stores.harnesses.base import AnyHarness
 from tests.stores.harnesses.dynamodb import dynamodb_endpoint, dynamodb_url
 from tests.stores.harnesses.redis import redis_url

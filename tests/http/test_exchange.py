@@ -211,8 +211,8 @@ def test_r16_what_is_no_response_frees_the_key(leased: Boundary) -> None:
 
 def lose(boundary: Boundary, exchange: Exchange) -> None:
     """Let another attempt take the key over, as after a lease that lapsed."""
-    held = exchange.claim.ownership  # type: ignore[union-attr]
-    exchange.claim._held = held._replace(token=held.token - 1)  # type: ignore[union-attr]
+    claim = exchange.claim
+    claim._held.ownership = claim.ownership._replace(token=claim.ownership.token - 1)  # type: ignore[union-attr]
 
 
 def test_r20_a_lost_lease_is_not_sent_as_success(leased: Boundary) -> None:

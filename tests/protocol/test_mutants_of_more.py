@@ -17,7 +17,7 @@ from retrysafe.protocol import migrating, procedures
 from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.migrating import Migration
-from retrysafe.protocol.procedures import Change, NotWon, Outcome
+from retrysafe.protocol.procedures import Change, ClaimResult, NotWon
 from retrysafe.protocol.records import (
     Allowance,
     ClaimRequest,
@@ -84,7 +84,7 @@ def test_a_sweeper_that_removes_nothing_is_found_out_in_the_end(plan: Plan) -> N
 
 
 def test_a_kept_answer_outlives_the_window_of_its_record() -> None:
-    def keep(cache: Cache, outcome: Outcome, looked: Micros, at_most: Micros) -> Steps[None]:
+    def keep(cache: Cache, outcome: ClaimResult, looked: Micros, at_most: Micros) -> Steps[None]:
         if isinstance(outcome, NotWon) and outcome.decision is Decision.REPLAY and outcome.record is not None:
             yield from ask(cache.keep(outcome.record, looked + at_most))
 

@@ -6,7 +6,8 @@ import pytest
 
 from retrysafe.testing import state_machine
 from tests.proving.effort import effort
-from tests.stores.harnesses import DRIVERS, AnyHarness
+from tests.stores.harnesses import DRIVERS
+from tests.stores.harnesses.base import AnyHarness
 
 
 @pytest.mark.prove

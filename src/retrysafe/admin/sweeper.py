@@ -324,7 +324,7 @@ class Sweeper:
             await client.aclose()
 
     def _idle(self) -> float:
-        self._schedule, rest = self._schedule.is_done(random.random())
+        self._schedule, rest = self._schedule.when_done(random.random())
         return rest
 
     def _failed(self, error: Exception) -> float:

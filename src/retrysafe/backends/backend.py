@@ -135,10 +135,8 @@ class Backend:
 
     def ready(self) -> Client:
         """The sync client of this process, to a store that has been found fit for use; see `check`."""
-        pid = os.getpid()
-        client = self._clients.get(pid)
-        if client is None or pid not in self._checked:
-            client = self.client()
+        client = self.client()
+        if os.getpid() not in self._checked:
             self.check(client)
         return client
 

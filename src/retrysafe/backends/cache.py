@@ -11,7 +11,7 @@ from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol import caching
 from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.client import AsyncExecutor, Executor
-from retrysafe.protocol.procedures import NotWon, Outcome
+from retrysafe.protocol.procedures import ClaimResult, NotWon
 from retrysafe.protocol.records import ClaimRequest, Finding, Micros, Record
 from retrysafe.protocol.store import Cache
 
@@ -59,12 +59,12 @@ class ReadThroughCache:
         looked = await self._aask(caching.look(self._cache, want))
         return _NOT_LOOKED if looked is None else looked
 
-    def keep(self, outcome: Outcome, looked: Looked) -> None:
+    def keep(self, outcome: ClaimResult, looked: Looked) -> None:
         """Keep the settled record that a claim met."""
         if looked[1] is not None:
             self._ask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 
-    async def akeep(self, outcome: Outcome, looked: Looked) -> None:
+    async def akeep(self, outcome: ClaimResult, looked: Looked) -> None:
         """The same for async code."""
         if looked[1] is not None:
             await self._aask(caching.keep(self._cache, outcome, looked[1], self._at_most))

@@ -40,7 +40,7 @@ from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.backoff import RESTART
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Answered, ModeKind
-from retrysafe.protocol.procedures import Outcome, Won, renew, resolve
+from retrysafe.protocol.procedures import ClaimResult, Won, renew, resolve
 from retrysafe.protocol.records import ClaimRequest, EffectiveState, Ownership, Record, Reject
 from retrysafe.protocol.transitions import RULES
 
@@ -171,7 +171,7 @@ class Claim:
         """What every write of this attempt is conditional on; raises `ConfigurationError` unless it holds its key."""
         if self._held is None:
             raise ConfigurationError("This attempt does not hold its key: it is a replay, or has not been entered.")
-        return self._held.held
+        return self._held.ownership
 
     @property
     def declared_failure(self) -> BaseException | None:
@@ -227,7 +227,6 @@ class Claim:
         self._entered = True
         try:
             self._enter()
-            self._context = ClaimContext(self)
         except BaseException as error:
             self._over(error)
             raise
@@ -239,7 +238,6 @@ class Claim:
         self._entered = True
         try:
             await self._aenter()
-            self._context = ClaimContext(self)
         except BaseException as error:
             self._over(error)
             raise
@@ -258,13 +256,13 @@ class Claim:
             try:
                 while (pause := await in_thread(self._look)) is not None:
                     await self._settings.backend.await_(self._required_request().key, pause)
+                self._context = ClaimContext(self)
             except BaseException as error:
                 await in_thread(functools.partial(self._abandon, error))
                 raise
             finally:
                 if self._waiting is not None:
                     self._waiting.over()
-            self._context = ClaimContext(self)
         except BaseException as error:
             self._over(error)
             raise
@@ -275,6 +273,7 @@ class Claim:
         try:
             while (pause := self._look()) is not None:
                 self._settings.backend.wait(self._required_request().key, pause)
+            self._context = ClaimContext(self)
         except BaseException as error:
             self._abandon(error)
             raise
@@ -304,9 +303,10 @@ class Claim:
                 break
             self._probe(met)
         held = self._held
-        if held is not None and not held.held.transactional:
+        if held is not None and not held.ownership.transactional:
             if held.is_late():
                 held.renewed(*run(self._renewing(), mode.executor()))
+                held.refuse_ended()
             held.heartbeat = heartbeat.for_thread(self._settings.backend)
             held.heartbeat.add(held)
         return met
@@ -324,6 +324,7 @@ class Claim:
                 await self._settings.backend.acompare(store)
         mode = self._prepare(nested=nested)
         if mode is None:
+            self._context = ClaimContext(self)
             return
         if self._settings.concurrency.__class__ is not Reject and checks_snapshot(self._settings):
             self._warn_of_snapshot(await arun(snapshot(self._settings), mode.aexecutor()))
@@ -335,12 +336,14 @@ class Claim:
                 else:
                     await backend.await_(request.key, met)
             held = self._held
-            if held is not None and not held.held.transactional:
+            if held is not None and not held.ownership.transactional:
                 if held.is_late():
                     held.renewed(*await arun(self._renewing(), mode.aexecutor()))
+                    held.refuse_ended()
                 held.watch_task()
                 held.heartbeat = heartbeat.for_loop(backend)
                 held.heartbeat.add(held)
+            self._context = ClaimContext(self)
         except BaseException as error:
             if self._held is not None:
                 self._signalling().not_executed = True
@@ -350,7 +353,7 @@ class Claim:
             if self._waiting is not None:
                 self._waiting.over()
 
-    async def _aclaim(self, mode: ClaimMode, request: ClaimRequest) -> Outcome:
+    async def _aclaim(self, mode: ClaimMode, request: ClaimRequest) -> ClaimResult:
         """Try once, to the end even when cancelled; a claim that a cancelled caller won is undone."""
         self._claimed_at = heartbeat.clock()
         if self._settings.backend.immediate:
@@ -410,7 +413,7 @@ class Claim:
 
     # ------------------------------------------------------------ what the store answers
 
-    def _met(self, outcome: Outcome) -> float | Record | None:
+    def _met(self, outcome: ClaimResult) -> float | Record | None:
         """What follows from an outcome: enter (None), seconds to pause before the next try, or a record to probe.
 
         Raises what the caller must know.
@@ -421,7 +424,7 @@ class Claim:
         if settings.backend.warnings or settings.backend.near is not None:
             tell_warnings(settings.backend, self._events)
         if isinstance(outcome, Won):
-            self._held = HeldClaim(settings, mode, request, outcome.held, self._claimed_at, self._events)
+            self._held = HeldClaim(self, settings, mode, request, outcome.held, self._claimed_at, self._events)
             if self._events is not UNOBSERVED:
                 self._tell_beginning(outcome)
             return None
@@ -549,6 +552,8 @@ class Claim:
         """The attempt ends by an error of ours or of the work, or by one that a signal handler raised in between."""
         if self._context is not None:
             self._context.abandon()
+        if self._held is not None:
+            self._held.let_go()
         if self._mode is not None:
             self._mode.abandon(error)
         if isinstance(error, RetrysafeError):
@@ -563,7 +568,7 @@ class Claim:
 
     @property
     def _held_key(self) -> bytes | None:
-        return None if self._held is None else self._held.held.key
+        return None if self._held is None else self._held.ownership.key
 
     def _signalling(self) -> HandlerSignals:
         """The handler's signals, to be added to."""

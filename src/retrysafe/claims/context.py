@@ -61,7 +61,9 @@ class ClaimContext:
         _innermost.set(self)
 
     def leave(self) -> bool:
-        """Leave it; False in a child that was forked inside the block, which has no part in the claim."""
+        """Leave it; False in a child that was forked inside the block, which has no part in the claim, or once left."""
+        if self._pid == 0:
+            return False
         mine = self._pid == os.getpid()
         self._pid = 0
         _innermost.set(self.outer)

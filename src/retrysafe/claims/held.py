@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from retrysafe.backends.backend import Backend
@@ -12,7 +13,7 @@ from retrysafe.claims.modes import ClaimMode, Settled
 from retrysafe.claims.observers import UNOBSERVED, AttemptEvents
 from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, end_of
 from retrysafe.claims.settings import BoundarySettings
-from retrysafe.errors import LeaseLost, OutcomeUnknown, RetryTransaction
+from retrysafe.errors import InProgress, LeaseLost, OutcomeUnknown, RetryTransaction
 from retrysafe.protocol.exception_groups import unwrapped
 from retrysafe.protocol.outcomes import Answered, Ending, ModeKind
 from retrysafe.protocol.procedures import settle
@@ -27,13 +28,14 @@ _ENDED = (
 
 
 class HeldClaim(Lease):
-    """What exists once a key is won. It does not know the claim, which must be free to go while a heartbeat has this.
+    """What exists once a key is won. It does not keep its claim alive, which may go while a heartbeat has this.
 
     A transactional one has no lease: nothing renews it, and it is not asked whether it is held.
     """
 
     def __init__(
         self,
+        claim: object,
         settings: BoundarySettings,
         mode: ClaimMode,
         request: ClaimRequest,
@@ -41,12 +43,22 @@ class HeldClaim(Lease):
         claimed_at: float,
         events: AttemptEvents,
     ) -> None:
-        super().__init__(ownership, claimed_at, events)
+        super().__init__(ownership, claimed_at, events, weakref.ref(claim))
         self._settings = settings
         self._mode = mode
         self._request = request
         self.heartbeat: ThreadHeartbeat | LoopHeartbeat | None = None
         """What renews the lease; None for a transactional claim."""
+
+    def refuse_ended(self) -> None:
+        """Raise `InProgress` for a lease that has ended before the work began, which must not begin then."""
+        if not self.is_held():
+            raise InProgress("The store took longer to answer than the lease lasts: another attempt may have the key.")
+
+    def let_go(self) -> None:
+        """Renew the lease no more, whatever has become of the attempt: its key must not stay taken."""
+        if self.heartbeat is not None:
+            self.heartbeat.drop(self)
 
     # ------------------------------------------------------------ the end
 
@@ -54,7 +66,7 @@ class HeldClaim(Lease):
         """Record how the block ended, and raise what the caller must know."""
         try:
             outcome = self._judged(signals, result, annotation, error)
-            held = self.held if signals is NO_SIGNALS else self._ownership_of(signals)
+            held = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
             try:
                 settled = self._mode.settle(held, outcome.word, outcome.stored, failing=error is not None)
             except Exception as failure:
@@ -64,14 +76,13 @@ class HeldClaim(Lease):
             if held.transactional:
                 self._mode.after()
         finally:
-            if self.heartbeat is not None:
-                self.heartbeat.drop(self)
+            self.let_go()
 
     async def aend(self, signals: HandlerSignals, result: Any, annotation: Any, error: BaseException | None) -> None:
         """`end` for async code."""
         try:
             outcome = self._judged(signals, result, annotation, error)
-            held = self.held if signals is NO_SIGNALS else self._ownership_of(signals)
+            held = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
             try:
                 settled = await self._mode.asettle(held, outcome.word, outcome.stored, failing=error is not None)
             except Exception as failure:
@@ -79,8 +90,7 @@ class HeldClaim(Lease):
                 raise
             self._settled(settled, signals, outcome, error)
         finally:
-            if self.heartbeat is not None:
-                self.heartbeat.drop(self)
+            self.let_go()
 
     def _judged(
         self, signals: HandlerSignals, result: Any, annotation: Any, error: BaseException | None
@@ -96,7 +106,7 @@ class HeldClaim(Lease):
 
     def _ownership_of(self, signals: HandlerSignals) -> Ownership:
         """The ownership, with the clocks of what it leaves: a key to be used elsewhere is free for any request."""
-        held = self.held
+        held = self.ownership
         if signals.answered[0] is not Answered.ELSEWHERE:
             return held
         memory = 0 if self._request.on_expired == "refuse" else held.clocks.memory
@@ -106,7 +116,7 @@ class HeldClaim(Lease):
         """Wake those who wait for the key, and pass on what the store has warned of."""
         backend = self._settings.backend
         tell_warnings(backend, self.events)
-        backend.wakeups.wake(self.held.key)
+        backend.wakeups.wake(self.ownership.key)
 
     def _settled(
         self, settled: Settled, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None
@@ -137,7 +147,7 @@ class HeldClaim(Lease):
         self._announce()
         if isinstance(failure, OutcomeUnknown):
             self.events.emit("unknown", error_type=type(failure).__name__)
-        elif self.held.transactional:
+        elif self.ownership.transactional:
             self.events.emit("rolled_back", error_type=type(failure).__name__)
         else:
             self.events.emit("result_not_stored", ending=type(failure).__name__)
@@ -146,7 +156,7 @@ class HeldClaim(Lease):
         if not self.lost:
             self.events.emit("lease_lost")
         if error is None:
-            raise LeaseLost(_ENDED if self.held.transactional else "Another attempt has taken the key over.")
+            raise LeaseLost(_ENDED if self.ownership.transactional else "Another attempt has taken the key over.")
 
     def _can_restart(self, settled: Settled, error: BaseException) -> bool:
         """Whether the database wants the whole transaction again, and nothing of it was committed."""

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,12 @@ def clock() -> float:
 class Lease:
     """A lease as its holder knows it: until when it is certainly held, on this machine's own clock."""
 
-    def __init__(self, held: Ownership, claimed_at: float, events: AttemptEvents) -> None:
-        self.held = held
+    def __init__(
+        self, held: Ownership, claimed_at: float, events: AttemptEvents, holder: Callable[[], object] = object
+    ) -> None:
+        self.ownership = held
+        self.holder = holder
+        """Gives who works under the lease; None once it is gone without having ended its attempt."""
         self.seconds = held.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
         self.settling = False
@@ -62,7 +67,7 @@ class Lease:
     def renewed(self, kept: set[Ownership], asked_at: float) -> None:
         """Note the answer of a renewal that was asked for at ``asked_at``."""
         seconds = round(clock() - asked_at, 6)
-        if self.held in kept:
+        if self.ownership in kept:
             self.until = asked_at + self.seconds
         else:
             self.lose()
@@ -104,6 +109,8 @@ _NEVER = float("inf")
 class _Schedule:
     """What both heartbeats know: the leases, when they are due, and what a round of renewals means.
 
+    The lease of a claim that was dropped without having been left is not renewed: it lapses in its time.
+
     A lease that begins is only noted, in `new`, and is gone from there when its work ends: most work ends before anyone
     looks, and costs no schedule and no timer. Whoever looks, `LOOKS_PER_LEASE` times in the shortest lease, schedules
     those that are there still. A dictionary's items are set and taken in one step, so that nothing of this is locked.
@@ -118,9 +125,12 @@ class _Schedule:
         self.looks_at = _NEVER
 
     def arrange_look(self, lease: Lease) -> None:
-        """Look in time for ``lease``."""
+        """Look in time for ``lease``; `arranged` says so to later ones, once somebody is sure to look."""
+        self.looks_at = min(self.looks_at, clock() + lease.seconds / LOOKS_PER_LEASE)
+
+    def arranged(self, lease: Lease) -> None:
+        """A look is arranged for ``lease``, and so for every one that is no shorter and begins before it."""
         self.shortest = min(self.shortest, lease.seconds)
-        self.looks_at = min(self.looks_at, clock() + self.shortest / LOOKS_PER_LEASE)
 
     def look(self, now: float) -> None:
         """Schedule the leases that are new. Who begins one meanwhile is seen here, or sees that no look is arranged."""
@@ -128,22 +138,29 @@ class _Schedule:
             return
         self.shortest = self.looks_at = _NEVER
         for lease in self.new.copy():
-            self.leases[lease.held] = lease
-            self.beats.add_new(lease.held, now)
+            if lease.holder() is None:
+                self.drop(lease)
+                continue
+            self.leases[lease.ownership] = lease
+            self.beats.add_new(lease.ownership, now)
             if self.new.pop(lease, None) is None:  # its work has ended just now
                 self.drop(lease)
 
     def drop(self, lease: Lease) -> None:
         """Forget a lease."""
         self.new.pop(lease, None)
-        self.leases.pop(lease.held, None)
-        self.beats.drop(lease.held)
+        self.leases.pop(lease.ownership, None)
+        self.beats.drop(lease.ownership)
 
     def due(self) -> list[Ownership]:
         """Those whose lease is to be renewed now, after a look if it is time for one."""
         now = clock()
         self.look(now)
-        return self.beats.due(now)
+        due = self.beats.due(now)
+        gone = [lease for lease in self._still_wanted(due) if lease.holder() is None]
+        for lease in gone:
+            self.drop(lease)
+        return [held for held in due if held in self.leases] if gone else due
 
     def next_due(self) -> float | None:
         """When there is something to do; None: not before a lease begins."""
@@ -158,16 +175,16 @@ class _Schedule:
         A failed renewal is tried again soon; the lease is lost, for us, when a third of it is left.
         """
         for lease in self._still_wanted(due):
-            if lease.held in kept or failure is None:
+            if lease.ownership in kept or failure is None:
                 lease.renewed(kept, asked_at)
-                if lease.held not in kept:
+                if lease.ownership not in kept:
                     self.drop(lease)
                 continue
             lease.not_renewed(failure, asked_at)
             if lease.until - clock() <= lease.seconds / 3:
                 self._lose(lease)
             else:
-                self.beats.retry(lease.held, clock())
+                self.beats.retry(lease.ownership, clock())
 
     def close(self) -> None:
         """Nothing is renewed any more: whoever still works learns that its lease is lost."""
@@ -221,6 +238,7 @@ class ThreadHeartbeat:
                 self._thread = thread
             elif self._schedule.looks_at < self._wakes:
                 self._changed.notify()
+            self._schedule.arranged(lease)
 
     def close(self) -> None:
         """End the thread and its connections, once what is deferred has been tried once more."""
@@ -289,6 +307,7 @@ class LoopHeartbeat:
         if lease.seconds < schedule.shortest:
             schedule.arrange_look(lease)
             self._set_timer()
+            schedule.arranged(lease)
 
     def drop(self, lease: Lease) -> None:
         """Let ``lease`` go."""
@@ -302,7 +321,9 @@ class LoopHeartbeat:
         if self._timer is not None:
             self._timer.cancel()
         if self._beating is not None:
-            await self._beating
+            import asyncio
+
+            await asyncio.wait((self._beating,))
         if self._client is not None:
             await self._client.aclose()
 
@@ -329,21 +350,25 @@ class LoopHeartbeat:
         due = self._schedule.due()
         if due and loop is not None:
             self._beating = loop.create_task(self._beat(due))
+            self._beating.add_done_callback(self._beaten)
         else:
             self._set_timer()
 
     async def _beat(self, due: list[Ownership]) -> None:
         asked_at = clock()
         kept: set[Ownership] = set()
-        failure: Exception | None = None
+        failure: Exception | None = StoreUnavailable("the renewal was cancelled")
         try:
             kept, failure = await self._renewal(due)
         except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
             failure = error
         finally:
             self._schedule.answered(due, kept, failure, asked_at)
-            self._beating = None
-            self._set_timer()
+
+    def _beaten(self, beat: asyncio.Task[None]) -> None:
+        """Go on after a beat, also after one that was cancelled, maybe before it began, with all tasks of the loop."""
+        self._beating = None
+        self._set_timer()
 
     async def _renewal(self, due: list[Ownership]) -> tuple[set[Ownership], Exception | None]:
         """The leases that were kept, and why others may not have been; all are asked for at once."""

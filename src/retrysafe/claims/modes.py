@@ -27,7 +27,7 @@ from retrysafe.protocol.client import AfterCommit, AsyncExecutor, Executor
 from retrysafe.protocol.outcomes import ModeKind as Kind
 from retrysafe.protocol.outcomes import Settlement
 from retrysafe.protocol.procedures import (
-    Outcome,
+    ClaimResult,
     Won,
     claim,
     claim_again,
@@ -73,11 +73,11 @@ class ClaimMode(Protocol):
         """The same for async code."""
         ...
 
-    def claim(self, want: ClaimRequest) -> Outcome:
+    def claim(self, want: ClaimRequest) -> ClaimResult:
         """Try to claim the key."""
         ...
 
-    async def aclaim(self, want: ClaimRequest) -> Outcome:
+    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
         """The same for async code."""
         ...
 
@@ -116,14 +116,14 @@ class LeaseMode:
     def aexecutor(self) -> AsyncExecutor:
         return self._backend.aclient()
 
-    def claim(self, want: ClaimRequest) -> Outcome:
+    def claim(self, want: ClaimRequest) -> ClaimResult:
         client, store = self._backend.ready(), self._backend.store
         if want.quota is not None:
             return run(claim(store, want), client)
         found = judged(want, put(store.claim(want), client, again=True))
         return run(claim_again(store, want, found), client) if isinstance(found, Record) else found
 
-    async def aclaim(self, want: ClaimRequest) -> Outcome:
+    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
         client, store = await self._backend.aready(), self._backend.store
         if want.quota is not None:
             return await arun(claim(store, want), client)
@@ -164,10 +164,10 @@ class CachedLeaseMode(LeaseMode):
         super().__init__(backend, kind)
         self._near = near
 
-    def claim(self, want: ClaimRequest) -> Outcome:
+    def claim(self, want: ClaimRequest) -> ClaimResult:
         return _near_first(self._near, want, super().claim)
 
-    async def aclaim(self, want: ClaimRequest) -> Outcome:
+    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
         return await _anear_first(self._near, want, super().aclaim)
 
 
@@ -199,11 +199,11 @@ class CallerTransaction:
             )
         return self._joining.aexecute
 
-    def claim(self, want: ClaimRequest) -> Outcome:
+    def claim(self, want: ClaimRequest) -> ClaimResult:
         self._backend.check(self.executor(), self._joining.place)
         return run(claim(self._backend.store, want), self.executor())
 
-    async def aclaim(self, want: ClaimRequest) -> Outcome:
+    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
         await self._backend.acheck(self.aexecutor(), self._joining.place)
         return await arun(claim(self._backend.store, want), self.aexecutor())
 
@@ -252,10 +252,10 @@ class OwnTransaction:
     def aexecutor(self) -> AsyncExecutor:
         return self._backend.aclient()
 
-    def claim(self, want: ClaimRequest) -> Outcome:
+    def claim(self, want: ClaimRequest) -> ClaimResult:
         return _near_first(self._backend.near, want, lambda want: restarting(lambda: self._claim(want)))
 
-    def _claim(self, want: ClaimRequest) -> Outcome:
+    def _claim(self, want: ClaimRequest) -> ClaimResult:
         client, store = self._backend.ready(), self._backend.store
         if store.capabilities.looks_first:
             settled = settled_already(want, put(store.read(want.key), client, again=True))
@@ -272,10 +272,10 @@ class OwnTransaction:
             self._give_back()
         return outcome
 
-    async def aclaim(self, want: ClaimRequest) -> Outcome:
+    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
         return await _anear_first(self._backend.near, want, lambda want: arestarting(lambda: self._aclaim(want)))
 
-    async def _aclaim(self, want: ClaimRequest) -> Outcome:
+    async def _aclaim(self, want: ClaimRequest) -> ClaimResult:
         client, store = await self._backend.aready(), self._backend.store
         if store.capabilities.looks_first:
             settled = settled_already(want, await aput(store.read(want.key), client, again=True))
@@ -283,7 +283,7 @@ class OwnTransaction:
                 return settled
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
-        outcome: Outcome | None = None
+        outcome: ClaimResult | None = None
         try:
             outcome = await arun(open_claim(_transactional(self._backend), want), self._opened.execute)
             return outcome
@@ -355,7 +355,9 @@ class OwnTransaction:
         await lending.__aexit__(None, None, None)
 
 
-def _near_first(near: ReadThroughCache | None, want: ClaimRequest, claim: Callable[[ClaimRequest], Outcome]) -> Outcome:
+def _near_first(
+    near: ReadThroughCache | None, want: ClaimRequest, claim: Callable[[ClaimRequest], ClaimResult]
+) -> ClaimResult:
     """Answer from the cache, if there is one and it can; else claim, and keep the settled record that was met."""
     if near is None:
         return claim(want)
@@ -368,8 +370,8 @@ def _near_first(near: ReadThroughCache | None, want: ClaimRequest, claim: Callab
 
 
 async def _anear_first(
-    near: ReadThroughCache | None, want: ClaimRequest, claim: Callable[[ClaimRequest], Awaitable[Outcome]]
-) -> Outcome:
+    near: ReadThroughCache | None, want: ClaimRequest, claim: Callable[[ClaimRequest], Awaitable[ClaimResult]]
+) -> ClaimResult:
     if near is None:
         return await claim(want)
     looked = await near.alook(want)

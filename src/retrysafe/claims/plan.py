@@ -13,6 +13,8 @@ from retrysafe.protocol.records import ClaimRequest, Fingerprint
 
 _MOST = 1024
 """How many plans are kept: scopes such as tenants may be without number."""
+_MOST_CODECS = 64
+"""For how many codecs: an entry point has one, unless it makes one for every call."""
 
 
 class Plan:
@@ -58,6 +60,8 @@ class Plans:
 
     def of(self, operation: str, scope: str) -> Plan:
         """The plan of an operation and scope. Raises `ConfigurationError` for a name that cannot be one."""
+        if operation.__class__ is not str:  # what is no text may not even be hashable
+            keys.check_name(operation, "operation")
         found = self._plans.get((operation, scope))
         if found is None:
             found = Plan(self.settings, operation, scope, self._lease_mode)
@@ -70,5 +74,7 @@ class Plans:
         """The plans of an entry point whose results are of a kind of their own: they live as long as these."""
         found = self._with_codecs.get(id(codec))
         if found is None:
+            if len(self._with_codecs) >= _MOST_CODECS:
+                self._with_codecs.clear()
             found = self._with_codecs[id(codec)] = Plans(self.settings._replace(codec=codec))
         return found

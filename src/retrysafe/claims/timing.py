@@ -11,7 +11,7 @@ from retrysafe.claims.observers import AttemptEvents
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.outcomes import Settlement
-from retrysafe.protocol.procedures import Outcome
+from retrysafe.protocol.procedures import ClaimResult
 from retrysafe.protocol.records import ClaimRequest, Ownership, StoredResult
 
 
@@ -53,11 +53,11 @@ class Timed:
     def aexecutor(self) -> AsyncExecutor:
         return self._ground.aexecutor()
 
-    def claim(self, want: ClaimRequest) -> Outcome:
+    def claim(self, want: ClaimRequest) -> ClaimResult:
         with Timing(self._events, "claim"):
             return self._ground.claim(want)
 
-    async def aclaim(self, want: ClaimRequest) -> Outcome:
+    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
         with Timing(self._events, "claim"):
             return await self._ground.aclaim(want)
 

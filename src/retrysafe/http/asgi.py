@@ -77,7 +77,7 @@ class IdempotencyMiddleware:
             await self.app(scope, receive, send)
             return
         if self.stacked is not None:
-            refuse_shared(self.guard, scope, self.stacked)
+            refuse_unseparated(self.guard, scope, self.stacked)
         await guarded(self.guard, self.app, scope, receive, send, self.whose)
 
     async def whose(self, scope: Scope) -> object:
@@ -133,7 +133,7 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
             body.close()
 
 
-def refuse_shared(guard: Guard, scope: Scope, security: str | None) -> None:
+def refuse_unseparated(guard: Guard, scope: Scope, security: str | None) -> None:
     """Raise `ConfigurationError` for a guarded request to what authenticates (``security``) if keys are not kept apart.
 
     A guard around that has a principal keeps them apart, whatever is found here.

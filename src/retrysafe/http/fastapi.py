@@ -22,7 +22,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import openapi, starlette
-from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, refuse_shared, request_of
+from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, refuse_unseparated, request_of
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options, declared_by, policy
@@ -158,7 +158,7 @@ class _Route(APIRoute):
                 f"@policy stands above the decorator that makes a route of {self.endpoint!r}, which has not seen it: "
                 "put it beneath, directly on the function."
             )
-        refuse_shared(self._guard, scope, self._secured(scope))
+        refuse_unseparated(self._guard, scope, self._secured(scope))
         await guarded(self._guard, super().handle, scope, receive, send, None)
 
     def _secured(self, scope: Scope) -> str | None:

@@ -26,7 +26,7 @@ from litestar.routes import BaseRoute, HTTPRoute
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import asgi, openapi
-from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, refuse_shared, request_of
+from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, refuse_unseparated, request_of
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
@@ -63,7 +63,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             await self.app(scope, receive, send)
             return
         guard, handler = self.guards.of(scope["route_handler"]), scope["route_handler"]
-        refuse_shared(guard, scope, f"{handler}, which has guards," if handler.guards else self.stacked)
+        refuse_unseparated(guard, scope, f"{handler}, which has guards," if handler.guards else self.stacked)
         await guarded(guard, self.app, scope, receive, send, self.whose)
 
     async def whose(self, scope: Scope) -> object:

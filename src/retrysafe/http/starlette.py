@@ -22,7 +22,7 @@ from starlette.routing import Match, Router, request_response
 
 from retrysafe.boundary import Boundary
 from retrysafe.http import asgi
-from retrysafe.http.asgi import App, Receive, Scope, Send, guarded, leave_to_inner, refuse_shared, request_of
+from retrysafe.http.asgi import App, Receive, Scope, Send, guarded, leave_to_inner, refuse_unseparated, request_of
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import NEVER_GUARDED, UNSAFE, Options, declared_by, policy, policy_of
@@ -76,7 +76,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         if method in NEVER_GUARDED:
             return self.guard
         if routes is not None and not self._may_differ(routes, scope):
-            refuse_shared(self.guard, scope, self.stacked)
+            refuse_unseparated(self.guard, scope, self.stacked)
             return self.guard
         found = list(self._served_by(router, scope))
         if any(method in self.guarded_by_itself(route, endpoint) for route, endpoint in found):
@@ -84,7 +84,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             return None
         endpoint = _handler(found[-1][1], method) if found else None
         guard = self._declared_guard(endpoint)
-        refuse_shared(guard, scope, self._security(found, endpoint))
+        refuse_unseparated(guard, scope, self._security(found, endpoint))
         return guard
 
     def _may_differ(self, routes: list[Any], scope: Scope) -> bool:
@@ -269,7 +269,7 @@ class _Guarded(asgi.IdempotencyMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"].upper() in self.guard.policy.methods:
-            refuse_shared(self.guard, scope, secured(self))
+            refuse_unseparated(self.guard, scope, secured(self))
         await super().__call__(scope, receive, send)
 
     async def whose(self, scope: Scope) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.decisions import Decision, decide
-from retrysafe.protocol.procedures import NotWon, Outcome
+from retrysafe.protocol.procedures import ClaimResult, NotWon
 from retrysafe.protocol.records import ClaimRequest, Micros, Record, State
 from retrysafe.protocol.store import Cache
 
@@ -21,7 +21,7 @@ def look(cache: Cache, want: ClaimRequest) -> Steps[tuple[NotWon | None, Micros]
     return None, found.now
 
 
-def keep(cache: Cache, outcome: Outcome, looked: Micros, at_most: Micros) -> Steps[None]:
+def keep(cache: Cache, outcome: ClaimResult, looked: Micros, at_most: Micros) -> Steps[None]:
     """Keep the settled record that a claim met, for what is left of it.
 
     The cache's time was read before the record was, so the record is dropped before its window ends.

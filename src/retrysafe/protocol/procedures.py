@@ -60,12 +60,12 @@ class NotWon(NamedTuple):
     refusal: Refusal | None = None
 
 
-Outcome = Won | NotWon
+ClaimResult = Won | NotWon
 _SETTLED = (Decision.REPLAY, Decision.REPLAY_FAILURE, Decision.REUSED, Decision.EXPIRED)
 _UNDECIDED = (Decision.TAKE, Decision.SUSPECT)
 
 
-def claim(store: Store, request: ClaimRequest) -> Steps[Outcome]:
+def claim(store: Store, request: ClaimRequest) -> Steps[ClaimResult]:
     """Claim the key, or find out why not. A lost reply is recognised by the attempt id."""
     refusal = None if request.quota is None else (yield from _refused(store, request))
     if refusal is not None:
@@ -75,7 +75,7 @@ def claim(store: Store, request: ClaimRequest) -> Steps[Outcome]:
     return (yield from claim_again(store, request, found)) if isinstance(found, Record) else found
 
 
-def judged(request: ClaimRequest, met: Record | Refusal | None, seen: Record | None = None) -> Outcome | Record:
+def judged(request: ClaimRequest, met: Record | Refusal | None, seen: Record | None = None) -> ClaimResult | Record:
     """What the store's answer to a claim decides by itself; or the record, when that is to be taken or marked.
 
     ``seen`` is the record that was there before.
@@ -98,7 +98,7 @@ def settled_already(request: ClaimRequest, record: Record | None) -> NotWon | No
     return NotWon(decision, record) if decision in _SETTLED else None
 
 
-def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[Outcome]:
+def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[ClaimResult]:
     """Go on from a record that can be taken, or whose attempt is in doubt, and look again when a race is lost."""
     again = not request.transactional
     seen: Record | None = None
@@ -223,7 +223,7 @@ def _renewal(request: Ask[set[bytes]], batch: Mapping[bytes, Ownership]) -> Step
 # ---------------------------------------------------------------- the boundary's own transactions
 
 
-def open_claim(store: TransactionalStore, want: ClaimRequest) -> Steps[Outcome]:
+def open_claim(store: TransactionalStore, want: ClaimRequest) -> Steps[ClaimResult]:
     """Begin, claim, and mark the savepoint; roll back when the claim is not won."""
     yield from ask(store.begin())
     outcome = yield from claim(store, want)

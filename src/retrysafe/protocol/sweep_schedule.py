@@ -27,7 +27,7 @@ class Sweeps(NamedTuple):
         """The schedule after a full batch, and how long to rest."""
         return self._replace(failures=0), max(self.pause, took)
 
-    def is_done(self, chance: float) -> tuple[Sweeps, float]:
+    def when_done(self, chance: float) -> tuple[Sweeps, float]:
         """The schedule when nothing was left, and how long to sleep; ``chance`` is random in [0, 1)."""
         return self._replace(failures=0), self.every * (0.75 + chance / 2)
 

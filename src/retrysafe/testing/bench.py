@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from retrysafe.protocol.asks import Steps
-from retrysafe.protocol.procedures import NotWon, Outcome, Won, claim, find, read, renew, settle
+from retrysafe.protocol.procedures import ClaimResult, NotWon, Won, claim, find, read, renew, settle
 from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import (
     ClaimRequest,
@@ -82,8 +82,8 @@ class Bench:
             quota=None if quota is None else quota.allowance(self.boundary, "tenant"),
         )
 
-    def claim(self, want: ClaimRequest | None = None) -> Outcome:
-        outcome: Outcome = self.harness.do(claim(self.harness.store, want or self.want()))
+    def claim(self, want: ClaimRequest | None = None) -> ClaimResult:
+        outcome: ClaimResult = self.harness.do(claim(self.harness.store, want or self.want()))
         return outcome
 
     def won(self, want: ClaimRequest | None = None) -> Ownership:

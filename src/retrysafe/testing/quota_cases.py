@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.procedures import NotWon, Outcome, Won, claim
+from retrysafe.protocol.procedures import ClaimResult, NotWon, Won, claim
 from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import Refusal
 from retrysafe.protocol.transitions import Transition
@@ -18,7 +18,7 @@ def _counting(bench: Bench, count: int) -> list[Bench]:
     return [bench.sibling(number) for number in range(count)] if bench.harness.store.capabilities.quotas else []
 
 
-def _refusal(outcome: Outcome) -> Refusal:
+def _refusal(outcome: ClaimResult) -> Refusal:
     assert isinstance(outcome, NotWon), outcome
     assert outcome.decision is Decision.REFUSED
     assert outcome.record is None

@@ -66,7 +66,7 @@ class _Attempt:
         """A request leaves: an answer to an earlier one, as authentication may take, is not the answer."""
         self._tried = None
 
-    def is_answered(self, response: httpx.Response) -> None:
+    def answered(self, response: httpx.Response) -> None:
         """An answer came; its body is nothing to us, however long it is, and its cookies are not kept."""
         fields = response.headers
         wait = retry_after(fields.get("retry-after"), fields.get("date"), self._clock())
@@ -93,7 +93,7 @@ def _asks(request: httpx.Request) -> None:
 def _is_answered(response: httpx.Response) -> None:
     attempt = response.request.extensions.get(_ATTEMPT)
     if attempt is not None:
-        attempt.is_answered(response)
+        attempt.answered(response)
 
 
 async def _aasks(request: httpx.Request) -> None:
@@ -104,9 +104,9 @@ async def _ais_answered(response: httpx.Response) -> None:
     _is_answered(response)
 
 
-def _hook(client: httpx.Client | httpx.AsyncClient, asks: Any, is_answered: Any) -> None:
+def _hook(client: httpx.Client | httpx.AsyncClient, asks: Any, answered: Any) -> None:
     """Let a client tell attempts of their answers, before its other hooks; all other requests are none of ours."""
-    for name, ours in (("request", asks), ("response", is_answered)):
+    for name, ours in (("request", asks), ("response", answered)):
         hooks = client.event_hooks[name]
         if ours not in hooks:
             hooks.insert(0, ours)

@@ -17,8 +17,8 @@ from retrysafe.protocol.asks import Ask, Steps
 from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement
 from retrysafe.protocol.procedures import (
     Change,
+    ClaimResult,
     NotWon,
-    Outcome,
     claim,
     forgotten,
     read,
@@ -66,7 +66,7 @@ def answer_of(said: HandlerSignals, result: Any) -> tuple[Transition, StoredResu
 class Parts(NamedTuple):
     """What is put to the proof; a test replaces one part by a broken one to see it caught."""
 
-    claim: Callable[[Store, ClaimRequest], Steps[Outcome]] = claim
+    claim: Callable[[Store, ClaimRequest], Steps[ClaimResult]] = claim
     settle: Callable[[Store, Ownership, Transition, StoredResult | None], Steps[bool]] = settle
     resolve: Callable[[Store, Record, Transition, StoredResult | None, Clocks], Steps[bool]] = resolve
     renew: Callable[[Store, list[Ownership]], Steps[set[Ownership]]] = renew
@@ -77,7 +77,7 @@ class Parts(NamedTuple):
     settle_doubt: Callable[..., Steps[Change]] = procedures.settle_doubt
     expire: Callable[[Store, Record], Steps[Change]] = procedures.expire_seen
     look: Callable[[Cache, ClaimRequest], Steps[tuple[NotWon | None, Micros]]] = caching.look
-    keep: Callable[[Cache, Outcome, Micros, Micros], Steps[None]] = caching.keep
+    keep: Callable[[Cache, ClaimResult, Micros, Micros], Steps[None]] = caching.keep
     drop: Callable[[Cache, Record, Micros], Steps[None]] = caching.drop
     drop_again: Callable[[Cache, Record, Micros], Steps[None]] = caching.drop
     migrate: Callable[..., Steps[Any]] = migrating.migrate

@@ -7,7 +7,7 @@ from retrysafe.errors import ResultNotEncodable, SchemaOutdated, StoreUnavailabl
 from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Ending, ModeKind
-from retrysafe.protocol.procedures import NotWon, Outcome, Won
+from retrysafe.protocol.procedures import ClaimResult, NotWon, Won
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.simulation.acting import Act, Actor, Acts, Cancelled, Stage, on_connection
@@ -78,7 +78,7 @@ def _require_schema(stage: Stage, actor: Actor) -> Act[None]:
         actor.checked_life = actor.lives
 
 
-def _claim(stage: Stage, actor: Actor, want: ClaimRequest) -> Act[Outcome]:
+def _claim(stage: Stage, actor: Actor, want: ClaimRequest) -> Act[ClaimResult]:
     """Ask the cache first, if there is one; whatever happens to it, the store decides."""
     store = stage.stores[actor.version]
     if not stage.plan.cached:

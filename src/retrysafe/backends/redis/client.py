@@ -24,7 +24,12 @@ from retrysafe.protocol.requests import Scan, Scanned, Script, Settings
 MOST_CONNECTIONS = 10
 CHECKOUT = 10.0
 """Seconds to wait for one of our connections to become free."""
-ALL_LENT = f"no connection became free within {CHECKOUT:.0f} seconds"
+
+
+def all_lent() -> StoreUnavailable:
+    """The error of a claim for which no connection has become free."""
+    return StoreUnavailable(f"no connection became free within {CHECKOUT:.0f} seconds", unsent=True)
+
 
 Words = tuple[Any, ...]
 Reply = Any
@@ -246,7 +251,7 @@ class RedisClient:
     def _turn(self) -> AbstractContextManager[None]:
         if self._places is None:
             return nullcontext()
-        return self._places.taken(CHECKOUT, StoreUnavailable(ALL_LENT, unsent=True))
+        return self._places.taken(CHECKOUT, all_lent)
 
     def _run(self, script: Script) -> Reply:
         elsewhere = self._masters.elsewhere

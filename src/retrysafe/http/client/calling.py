@@ -289,7 +289,7 @@ def _without_user(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
 
 
-def is_answer(ending: Ending) -> Answer:
+def answer_of(ending: Ending) -> Answer:
     """The response of an operation that has one."""
     assert isinstance(ending.result, Answer)
     return ending.result

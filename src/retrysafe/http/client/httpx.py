@@ -14,7 +14,7 @@ import httpx
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import resuming
-from retrysafe.http.client.calling import Planned, Retries, is_answer
+from retrysafe.http.client.calling import Planned, Retries, answer_of
 from retrysafe.http.client.driving import adrive, drive
 from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.headers import FIELD
@@ -80,7 +80,7 @@ class RetryTransport(httpx.BaseTransport):
         raised = planned.end(ending)
         if raised is not None:
             raise raised
-        return _handed_over(request, planned, is_answer(ending))
+        return _handed_over(request, planned, answer_of(ending))
 
     def close(self) -> None:
         """Close what sends."""
@@ -121,7 +121,7 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
         raised = await _ended(planned, ending) if journalled else planned.end(ending)
         if raised is not None:
             raise raised
-        return _handed_over(request, planned, is_answer(ending))
+        return _handed_over(request, planned, answer_of(ending))
 
     async def aclose(self) -> None:
         """Close what sends."""

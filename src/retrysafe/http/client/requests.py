@@ -11,7 +11,7 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import resuming
-from retrysafe.http.client.calling import Planned, Retries, is_answer
+from retrysafe.http.client.calling import Planned, Retries, answer_of
 from retrysafe.http.client.driving import drive
 from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.headers import FIELD
@@ -73,7 +73,7 @@ class RetryAdapter(BaseAdapter):
         raised = planned.end(ending)
         if raised is not None:
             raise raised
-        response = _handed_over(request, planned, is_answer(ending))
+        response = _handed_over(request, planned, answer_of(ending))
         response.connection = self  # type: ignore[assignment]  # by which requests' digest authentication sends again
         return response
 

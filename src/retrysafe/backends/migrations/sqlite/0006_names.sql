@@ -2,7 +2,7 @@
 -- The records are written anew: for IN with three values or more, in a CHECK or in the condition of an index, SQLite
 -- builds a table of these values for every statement, and a table WITHOUT ROWID is slow where it is large.
 CREATE TABLE retrysafe_records_rewritten (
-    key_hash BLOB NOT NULL UNIQUE,
+    key_hash BLOB NOT NULL PRIMARY KEY,
     boundary TEXT NOT NULL,
     scope TEXT NOT NULL,
     operation TEXT NOT NULL,

@@ -21,11 +21,41 @@ def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
 
     Beyond it the library's own error for a lost connection is raised.
     """
+    if isinstance(connection, BoundedWait):
+        return _Bounded(connection, seconds)
     if hasattr(connection, "pgconn"):
         return _psycopg(connection, seconds)
     if hasattr(connection, "_read_timeout") and hasattr(connection, "_write_timeout"):
         return _pymysql(connection, seconds)
     return nullcontext()
+
+
+class BoundedWait:
+    """Makes a class of psycopg's connections one that waits as long as `timely` says: for connections of our own."""
+
+    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        """Wait for what a generator of psycopg's waits for."""
+        patience = _patiences(self).get(threading.get_ident())
+        waiting: Any = super()
+        return waiting.wait(gen if patience is None else _until(gen, self, patience), *args, **kwargs)
+
+
+class _Bounded:
+    """For ``with``: how long this thread waits on a connection."""
+
+    def __init__(self, connection: BoundedWait, seconds: float) -> None:
+        self._patiences = _patiences(connection)
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._outer = self._patiences.get(threading.get_ident())
+        self._patiences[threading.get_ident()] = self._seconds
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._outer is None:
+            self._patiences.pop(threading.get_ident(), None)
+        else:
+            self._patiences[threading.get_ident()] = self._outer
 
 
 def _psycopg(connection: Any, seconds: float) -> AbstractContextManager[None]:

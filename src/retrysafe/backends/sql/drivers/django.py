@@ -22,7 +22,7 @@ from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
 from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, this_process
 from retrysafe.backends.sql.drivers.encoding import refuse_encoding
-from retrysafe.backends.sql.drivers.own import ALL_LENT, CHECKOUT, MOST_CONNECTIONS
+from retrysafe.backends.sql.drivers.own import CHECKOUT, MOST_CONNECTIONS, all_lent
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.locks import Places
 from retrysafe.protocol.requests import Query, Rows
@@ -340,7 +340,7 @@ class DjangoClient:
             yield threads
             return
         here = this_process()
-        with self._places.taken(CHECKOUT, StoreUnavailable(ALL_LENT, unsent=True)):
+        with self._places.taken(CHECKOUT, all_lent):
             connection = self._connected(threads)
             try:
                 yield connection

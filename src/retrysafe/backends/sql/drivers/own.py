@@ -22,8 +22,6 @@ MOST_CONNECTIONS = 10
 CHECKOUT = 10.0
 """Seconds to wait for a free connection before the claim fails."""
 
-ALL_LENT = f"All {MOST_CONNECTIONS} connections of the store are in use."
-
 
 class Driver(Protocol[C]):
     """What a keeper must know of a driver. ``connect`` raises `StoreUnavailable`."""
@@ -62,7 +60,7 @@ class Own(Generic[C]):
     def lent(self, *, transaction: bool = False) -> Iterator[C]:
         """Lend a connection."""
         here = this_process()
-        with self._places.taken(CHECKOUT, StoreUnavailable(ALL_LENT, unsent=True)):
+        with self._places.taken(CHECKOUT, all_lent):
             connection = self._idle_connection() or self._driver.connect()
             whole = False
             try:
@@ -113,7 +111,7 @@ class AsyncOwn(Generic[C]):
             async with asyncio.timeout(CHECKOUT):
                 await self._free.acquire()
         except TimeoutError as error:
-            raise StoreUnavailable(ALL_LENT, unsent=True) from error
+            raise all_lent() from error
         try:
             connection = await self._idle_connection() or await self._driver.connect()
             try:
@@ -144,6 +142,11 @@ class AsyncOwn(Generic[C]):
         """Hang up without the loop, which is closed."""
         while self._idle:
             self._driver.drop(self._idle.pop())
+
+
+def all_lent() -> StoreUnavailable:
+    """The error of a claim for which no connection has become free."""
+    return StoreUnavailable(f"All {MOST_CONNECTIONS} connections of the store are in use.", unsent=True)
 
 
 def is_quiet(fileno: int) -> bool:

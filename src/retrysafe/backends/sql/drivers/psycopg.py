@@ -7,7 +7,8 @@ import os
 import socket
 import weakref
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -25,11 +26,12 @@ from retrysafe.backends.sql.drivers.base import (
     unheard,
     unreplicated,
 )
-from retrysafe.backends.sql.drivers.deadline import timely
+from retrysafe.backends.sql.drivers.deadline import BoundedWait, timely
 from retrysafe.backends.sql.drivers.encoding import refuse_encoding
 from retrysafe.backends.sql.drivers.own import AsyncOwn, Own, is_quiet
 from retrysafe.backends.sql.drivers.pooler import is_direct, not_connected, question
 from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Copy, Query, Rows
 
 if TYPE_CHECKING:
@@ -241,6 +243,10 @@ def _heard_by(
         connection.remove_notice_handler(hear)
 
 
+class OwnConnection(BoundedWait, psycopg.Connection[Any]):
+    """A connection of our own."""
+
+
 class PsycopgClient:
     """Connections of our own or of the user's pool, in autocommit mode while we use them."""
 
@@ -251,7 +257,13 @@ class PsycopgClient:
     @classmethod
     def connect(cls, url: str) -> PsycopgClient:
         """A client with connections of its own, opened when they are needed."""
-        return cls(Own(Connecting(url)))
+        connecting = Connecting(url)
+        client = cls(Own(connecting))
+        connecting.hear = client._hear
+        return client
+
+    def _hear(self, finding: Finding) -> None:
+        self.heard(finding)
 
     @classmethod
     def on(cls, pool: ConnectionPool[Any]) -> PsycopgClient:
@@ -261,7 +273,7 @@ class PsycopgClient:
     def __call__(self, request: Query, /) -> Rows:
         with self._lent() as connection:
             try:
-                return in_turn(request, lambda query: perform(connection, query))
+                return in_turn(request, partial(perform, connection))
             except psycopg.Error as error:
                 fail(error, alone=True)
 
@@ -276,9 +288,14 @@ class PsycopgClient:
                 if here():
                     _end(connection)
 
+    def _lent(self, *, transaction: bool = False) -> AbstractContextManager[psycopg.Connection[Any]]:
+        if isinstance(self._source, Pooled):
+            return self._lent_by_pool(self._source, transaction=transaction)
+        return self._source.lent(transaction=transaction)
+
     @contextmanager
-    def _lent(self, *, transaction: bool = False) -> Iterator[psycopg.Connection[Any]]:
-        with self._source.lent(transaction=transaction) as connection, _heard_by(self, connection):
+    def _lent_by_pool(self, pool: Pooled, *, transaction: bool) -> Iterator[psycopg.Connection[Any]]:
+        with pool.lent(transaction=transaction) as connection, _heard_by(self, connection):
             yield connection
 
     def close(self) -> None:
@@ -291,12 +308,21 @@ class Connecting:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self.hear = unheard
+        """Called with what a server says by itself on a connection."""
 
     def connect(self) -> psycopg.Connection[Any]:
         try:
-            return psycopg.Connection.connect(self._url, **_settings(self._url))
+            connection = OwnConnection.connect(self._url, **_settings(self._url))
         except psycopg.Error as error:
             raise _not_connected(error) from error
+        connection.add_notice_handler(self._notice)
+        return connection
+
+    def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        finding = unreplicated(notice.source_function, notice.message_primary)
+        if finding is not None:
+            self.hear(finding)
 
     def is_usable(self, connection: psycopg.Connection[Any]) -> bool:
         return _is_usable(connection)

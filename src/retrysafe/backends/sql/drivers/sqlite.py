@@ -138,8 +138,7 @@ class SqliteClient:
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
-        busy = StoreUnavailable(f"{self._file.path}: another transaction of this process holds the file.")
-        with self._turn.taken(self._file.busy, busy), self._lent() as connection:
+        with self._turn.taken(self._file.busy, self._held_elsewhere), self._lent() as connection:
             yield InTransaction(connection)
 
     @contextmanager
@@ -151,6 +150,9 @@ class SqliteClient:
         finally:
             if here():
                 put_back(connection, self._idle, closed=self._closed)
+
+    def _held_elsewhere(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._file.path}: another transaction of this process holds the file.")
 
     def _taken(self) -> sqlite3.Connection:
         try:
