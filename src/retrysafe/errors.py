@@ -8,12 +8,12 @@ MayHaveHappened = Literal["no", "yes", "maybe"]
 
 
 class RetrysafeError(Exception):
-    """A guarded operation could not be carried out as asked.
+    """A guarded operation could not be carried out.
 
     ``effect_happened`` says whether the guarded effect may have happened, ``retry_same_key``
-    whether the caller may ask again with the same key, and ``safe_new_key`` whether the caller
-    may start over with a new one without the risk of a second effect. Raised by a claim, it names its
-    ``boundary``, its ``operation`` and its ``key``, redacted as in the log.
+    whether the caller may retry with the same key, and ``safe_new_key`` whether the caller
+    may start over with a new key without the risk of a second effect. An error of a claim also has
+    ``boundary``, ``operation`` and ``key``, redacted as in the log.
     """
 
     effect_happened: ClassVar[MayHaveHappened] = "maybe"
@@ -29,7 +29,7 @@ class RetrysafeError(Exception):
         self.key = ""
 
     def __str__(self) -> str:
-        """The message, and whose claim it was."""
+        """The message, followed by the boundary, operation and key of the claim."""
         if not self.boundary:
             return super().__str__()
         named = f" Key {self.key}: retrysafe keys show --hash {self.key}" if self.key else ""
@@ -40,7 +40,7 @@ class RetrysafeError(Exception):
 
 
 def _restored(kind: type[RetrysafeError], args: tuple[Any, ...], fields: dict[str, Any]) -> RetrysafeError:
-    """An error that came from another process, as it was there."""
+    """Rebuild an error that another process has pickled."""
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(fields)
@@ -48,10 +48,10 @@ def _restored(kind: type[RetrysafeError], args: tuple[Any, ...], fields: dict[st
 
 
 class ConfigurationError(RetrysafeError):
-    """The way retrysafe is set up or called cannot keep the promise that was asked for.
+    """A setting or argument is invalid, or cannot give the guarantee it asks for.
 
-    The effect has not happened because of this call. Change the argument named above; retrying
-    without a change gives the same error.
+    This call had no effect. Change the argument named above; a retry without a change gives the
+    same error.
     """
 
     effect_happened = "no"
@@ -63,7 +63,7 @@ class InvalidKey(RetrysafeError):
     """The idempotency key is missing or malformed.
 
     The effect has not happened. A key is a string of 1 to 255 characters without control
-    characters (an int or a UUID is turned into one), made once per intent and kept over retries.
+    characters (an int or a UUID is converted). Make one key per intended operation, and reuse it for retries.
     """
 
     effect_happened = "no"
@@ -72,10 +72,10 @@ class InvalidKey(RetrysafeError):
 
 
 class InProgress(RetrysafeError):
-    """Another attempt with the same key is running right now.
+    """Another attempt with the same key is running.
 
-    It may have had its effect already. Ask again with the same key after ``retry_after`` seconds:
-    you will get its result. A new key could do the work twice.
+    It may have had its effect already. Retry with the same key after ``retry_after`` seconds
+    to get its result. A new key could do the work twice.
     """
 
     def __init__(self, detail: str = "", *, retry_after: float = 1.0) -> None:
@@ -86,8 +86,8 @@ class InProgress(RetrysafeError):
 class KeyReused(RetrysafeError):
     """The same key came with a different payload; nothing was run and the stored record is untouched.
 
-    The effect of the first payload may have happened, that of this one has not. Use a new key for a
-    new intent, or send the first payload again. ``differing`` names the parts that differ.
+    The effect of the first payload may have happened; the effect of this one has not. Use a new key for a
+    new operation, or send the first payload again. ``differing`` names the parts that differ.
     """
 
     effect_happened = "no"
@@ -102,8 +102,8 @@ class KeyReused(RetrysafeError):
 class KeyExpired(RetrysafeError):
     """The key was used before and its window has passed, so its result is no longer kept.
 
-    Nothing was run again. The effect has happened in the past, unless every attempt failed then. If this is a
-    new intent, use a new key; if it is a late retry, look the result up where the effect would have been made.
+    Nothing was run again. The effect happened then, unless every attempt failed. For a new operation, use a new key;
+    for a late retry, look up the result where the effect would be visible.
     """
 
     effect_happened = "maybe"
@@ -111,23 +111,22 @@ class KeyExpired(RetrysafeError):
 
 
 class OutcomeUnknown(RetrysafeError):
-    """An earlier attempt with this key ended in doubt: its effect may or may not have happened.
+    """The outcome of an earlier attempt with this key is unknown: its effect may or may not have happened.
 
     It was not run again. Find out where the effect would be visible, then settle the key with
     ``retrysafe keys resolve`` or ``Boundary.resolve(key, "completed" | "failed" | "released", operation=…)``,
-    or give the boundary a ``probe=`` that finds out by itself. A new key could do the work twice.
+    or give the boundary a ``probe=`` function that checks. A new key could do the work twice.
     """
 
     retry_same_key = False
 
 
 class StoredFailure(RetrysafeError):
-    """The operation failed for good the first time, and that failure is the stored answer.
+    """An earlier attempt failed permanently, and that failure is the stored answer.
 
-    ``type``, ``message`` and ``data`` describe the first failure. It was not run again; the same
-    key will give the same answer until its window ends. What the first attempt did in the boundary's own
-    transaction was rolled back; what it did elsewhere before it failed, only you know. Use a new key
-    for a new intent.
+    ``type``, ``message`` and ``data`` describe the first failure. The operation was not run again;
+    the same key gets the same answer until its window ends. Writes in the boundary's own transaction were
+    rolled back; other effects of the first attempt may have happened. Use a new key for a new operation.
     """
 
     retry_same_key = False
@@ -142,8 +141,8 @@ class StoredFailure(RetrysafeError):
 class LeaseLost(RetrysafeError):
     """This attempt no longer holds its key: its lease lapsed, or another attempt has taken over.
 
-    Its effect may have happened, but its result was not stored. Ask again with the same key to get
-    what the current holder stores. Work that outlasts its lease needs a longer ``lease=``, or calls
+    Its effect may have happened, but its result was not stored. Retry with the same key to get
+    the result of the current attempt. Work that outlasts its lease needs a longer ``lease=``, or calls
     to ``claim.ensure_held()`` before each effect.
     """
 
@@ -162,15 +161,15 @@ class StoreUnavailable(RetrysafeError):
     """The store did not answer, or could not be reached within its time.
 
     If this came from a claim, the operation was not started. If it came from storing a result or
-    from a commit, the effect may have happened. Ask again with the same key once the store is back.
+    from a commit, the effect may have happened. Retry with the same key once the store is back.
     """
 
     def __init__(self, detail: str = "", *, unsent: bool = False, transient: bool = False) -> None:
         super().__init__(detail)
         self.unsent = unsent or transient
-        """Whether nothing was done, because the request was not sent or was refused."""
+        """True if nothing was done: the request was not sent, or was refused."""
         self.transient = transient
-        """Whether the store refused the request for the moment: put again soon, it may be taken."""
+        """True if the store refused the request temporarily: the same request may soon succeed."""
 
 
 class ResultNotEncodable(RetrysafeError):
@@ -188,18 +187,18 @@ class ResultNotEncodable(RetrysafeError):
 class ResultUnreadable(RetrysafeError):
     """The key was used before, and its stored answer cannot be read here. Nothing was run again.
 
-    The effect may have happened; only the answer is out of reach, because it is encrypted with a key
-    that this process does not have, was altered, or was written by a newer retrysafe. Give the boundary
-    the keyring with the key named above, or upgrade, then ask again with the same key. A new key could
+    The effect may have happened. Its answer is encrypted with a key that this process does not have,
+    was altered, or was written by a newer retrysafe. Give the boundary
+    the keyring with the key named above, or upgrade, then retry with the same key. A new key could
     do the work twice.
     """
 
 
 class QuotaExceeded(RetrysafeError):
-    """The scope has used up its quota of keys, and this key is not one of those it has used. Nothing was run.
+    """The scope has used up its quota of keys, and this key is new. Nothing was run.
 
-    Nothing was written either. Ask again with the same key after ``retry_after`` seconds. ``limit`` says
-    which limit it was: "rate" (new keys in a period) or "outstanding" (keys that are kept). Retries of
+    Nothing was written. Retry with the same key after ``retry_after`` seconds. ``limit`` says
+    which limit was reached: "rate" (new keys in a period) or "outstanding" (keys that are kept). Retries of
     keys that were used before are still answered.
     """
 
@@ -214,15 +213,15 @@ class QuotaExceeded(RetrysafeError):
 class SchemaOutdated(RetrysafeError):
     """The store's tables are missing or older than this version of retrysafe.
 
-    The operation was not started. Run the command named above, then ask again with the same key.
+    The operation was not started. Run the command named above, then retry with the same key.
     """
 
     effect_happened = "no"
 
 
 class IllegalTransition(RetrysafeError):
-    """A record was asked to make a step that the transition table does not have.
+    """The transition table does not allow this transition from the record's state.
 
-    The record is unchanged. Inside retrysafe this means that a race was lost; seen anywhere else it
+    The record is unchanged. Inside retrysafe it means that a race was lost; anywhere else it
     is a defect in a store.
     """

@@ -91,7 +91,7 @@ def test_without_the_demos_package_the_command_says_how_to_install_it() -> None:
     command = [sys.executable, "-c", without, "demo", "--seed", "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "retrysafe: The demo is a package of its own: pip install 'retrysafe[demo]'.\n"
+    assert done.stderr == "retrysafe: The demo is a separate package: pip install 'retrysafe[demo]'.\n"
 
 
 def test_your_own_payments(tmp_path: Path) -> None:

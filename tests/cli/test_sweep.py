@@ -86,7 +86,7 @@ def test_a_signal_ends_it_after_its_batch_with_a_summary(url: str, every: list[s
     ("options", "complaint"),
     [
         (["--limit", "0"], "--limit is a number from 1"),
-        (["--limit", "5", "--every", "1h"], "goes with neither"),
+        (["--limit", "5", "--every", "1h"], "cannot be combined with"),
         (["--batch", "0"], "batch= is a number"),
         (["--every", "often"], "every='often' is not a duration"),
         (["--rotate", "--archive", "x"], "no partitions"),

@@ -67,7 +67,7 @@ def test_the_mode_and_the_capabilities_can_be_given(tmp_path: Path) -> None:
         (["http://127.0.0.1:1"], "http://127.0.0.1:1 can't be reached"),
         (["http://127.0.0.1:1", "--only", "K1,K99"], "there is no rule 'K99'"),
         (["http://127.0.0.1:1", "--timeout", "0"], "a number of seconds above 0"),
-        (["http://127.0.0.1:1", "--output", "/nowhere/at/all"], "there is no such folder"),
+        (["http://127.0.0.1:1", "--output", "/nowhere/at/all"], "the folder does not exist"),
         (["http://127.0.0.1:1", "--capabilities", "/nowhere/at/all"], "No such file"),
         (["http://127.0.0.1:1", "--capabilities", __file__], "this is not JSON"),
     ],

@@ -475,5 +475,5 @@ def test_where_records_expire_natively_nothing_can_be_archived_first() -> None:
     require("redis")
     url = os.environ["RETRYSAFE_TEST_REDIS"]
     assert Sweeper(url, observers=()).run_once().archived == 0
-    with pytest.raises(ConfigurationError, match="lets records expire by itself"):
+    with pytest.raises(ConfigurationError, match="removes expired records itself"):
         Sweeper(url, archive=lambda records: None)

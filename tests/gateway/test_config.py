@@ -359,7 +359,7 @@ def test_the_command_says_what_it_promises(tmp_path: Path, capsys: pytest.Captur
     assert "sent again after a lost answer, with the same derived key: once, if the upstream recognises keys" in told
     assert "/internal/**: not guarded" in told
     assert "all others (PATCH, POST): key optional" in told
-    assert "sent once; if its answer is lost, the key is unknown until somebody settles it" in told
+    assert "sent once; if its answer is lost, the key is unknown until it is settled" in told
     assert "warning      a route that requires keys is passed by /path/" in told
 
 

@@ -204,7 +204,7 @@ def test_nobody_relays_and_that_is_told(place: Place, capsys: pytest.CaptureFixt
     found = json.loads(capsys.readouterr().out)
     assert (found["stalled"], found["relays"], found["topics"][0]["topic"]) == (True, [], "orders")
     assert main(["outbox", "status", "--store", place.url]) == 1
-    assert "no relay is there" in capsys.readouterr().out
+    assert "no relay is running" in capsys.readouterr().out
     assert main(["outbox", "status", "--store", place.url, "--stalled-after", "5m"]) == 0
 
 

@@ -26,7 +26,7 @@ from retrysafe import (
     current,
     wait,
 )
-from retrysafe.admin.describe import GROUNDS, describe
+from retrysafe.admin.describe import MODES, describe
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Answered, Ending, ModeKind
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD
@@ -85,7 +85,7 @@ def test_one_boundary_is_described_for_people(module: str) -> None:
     done = in_a_process("describe", f"{module}:charges")
     assert done.code == 0, done.err
     assert "refunds" not in done.out
-    assert "The record stands in a lease, and downstream calls carry derived keys:" in done.out
+    assert "With the record in a lease, and downstream calls carry derived keys:" in done.out
     rows = {line.split("  ")[0]: line for line in done.out.splitlines()}
     assert rows["it raised anything else, or was cancelled"].endswith("runs the work")
     assert "waits up to 5 s" in rows["it is still running"]
@@ -163,7 +163,7 @@ class Ran(Exception):
 
 
 def told(boundary: Boundary, when: str) -> str:
-    ground = GROUNDS[boundary._settings.effects][0]
+    ground = MODES[boundary._settings.effects][0]
     (row,) = [one for one in describe(boundary)["retries"][ground.value] if one["when"] == when]
     return str(row["retry"])
 

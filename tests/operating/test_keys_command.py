@@ -38,10 +38,10 @@ def test_a_stuck_key_is_found_looked_at_and_settled(place: Place, tmp_path: Path
     listed = in_a_process("keys", "list", "--boundary", place.name, "--json", RETRYSAFE_STORE=place.operators)
     assert listed.code == 0, listed.err
     (row,) = map(json.loads, listed.out.splitlines())
-    assert (row["key_hash"], row["standing"]) == (seen.key.hex(), "unknown")
+    assert (row["key_hash"], row["state"]) == (seen.key.hex(), "unknown")
     shown = in_a_process("keys", "show", *named(place), "--json")
     record = json.loads(shown.out)
-    assert record["retry"].startswith("is refused until somebody settles the key")
+    assert record["retry"].startswith("is refused until the key is settled")
     step = record["next"][0]["command"].replace("JSON", '"found"').split()
     step = [part.strip("'\"") if part.startswith(("'", "redis")) else part for part in step]
     done = in_a_process(*step[1:], *(() if "--store" in step else ("--store", place.operators)), "--audit", str(audit))
@@ -52,7 +52,7 @@ def test_a_stuck_key_is_found_looked_at_and_settled(place: Place, tmp_path: Path
     assert place.retry() == "found"
     again = in_a_process("keys", "release", *named(place))
     assert (again.code, again.out) == (1, "")
-    assert "The key is completed. What can be done: retrysafe keys expire" in again.err
+    assert "The key is completed. Possible commands: retrysafe keys expire" in again.err
 
 
 def test_a_key_is_expired_only_when_that_is_confirmed(place: Place) -> None:
@@ -89,7 +89,7 @@ def test_a_list_is_a_table_for_people(place: Place, command: Command) -> None:
     place.completed("C")
     done = command("keys", "list", "--store", place.operators, "--boundary", place.name)
     head, *rows, total = done.out.splitlines()
-    assert head.split() == ["key", "standing", "boundary", "operation", "scope", "attempts", "age"]
+    assert head.split() == ["key", "state", "boundary", "operation", "scope", "attempts", "age"]
     assert sorted(row.split()[1] for row in rows) == ["completed", "unknown"]
     assert total == "2 keys"
 
@@ -105,8 +105,8 @@ def test_a_list_is_narrowed(place: Place, command: Command) -> None:
         return len(done.out.splitlines())
 
     assert count() == 3
-    assert count("--standing", "unknown") == 2
-    assert count("--standing", "unknown", "--standing", "completed") == 3
+    assert count("--state", "unknown") == 2
+    assert count("--state", "unknown", "--state", "completed") == 3
     assert count("--older-than", "1h") == count("--older-than", "3600") == 1
     assert count("--older-than", "3h") == 0
     assert count("--operation", "another") == count("--scope", "another") == 0
@@ -179,7 +179,7 @@ def test_a_key_is_shown_in_human_terms(place: Place, command: Command) -> None:
     shown = dict(line.split("  ", 1) for line in done.out.splitlines() if "  " in line.strip())
     shown = {name: value.strip() for name, value in shown.items()}
     assert shown["key hash"] == record.key.hex()
-    assert shown["standing"] == "completed"
+    assert shown["state"] == "completed"
     assert shown["window left"].endswith(" h")
     assert shown["payload parts"] == "amount"
     assert shown["retry"] == "gets the stored result"
@@ -194,7 +194,7 @@ def test_a_running_key_says_how_long_its_lease_is(place: Place, command: Command
         released = command("keys", "release", *named(place))
         claim.result = 1
     assert "lease left" in shown
-    assert "Nothing can be done by hand" in shown
+    assert "No command applies" in shown
     assert released.code == 1
     assert "Its lease lapses in 10 m" in released.err or "Its lease lapses in 9" in released.err
 
@@ -318,7 +318,7 @@ def test_the_secret_comes_from_the_environment_alone(shelf: Place, command: Comm
         command("keys", "show", *named(shelf), "--secret-env", "MINE", MINE="s3cret" * 3, RETRYSAFE_SECRET="x").code
         == 0
     )
-    assert "no such environment variable" in command("keys", "show", *named(shelf), "--secret-env", "GONE").err
+    assert "environment variable is not set" in command("keys", "show", *named(shelf), "--secret-env", "GONE").err
 
 
 # ---------------------------------------------------------------- changes
@@ -377,9 +377,9 @@ def test_a_wrong_resolution_changes_nothing(
     ("arguments", "complaint"),
     [
         (("list",), "--store is missing"),
-        (("list", "--store", "sqlite:///nowhere.db"), "is not there"),
+        (("list", "--store", "sqlite:///nowhere.db"), "does not exist"),
         (("list", "--store", "nonsense://x"), "unknown kind of URL"),
-        (("list", "--store", "memory://"), "nobody else can see"),
+        (("list", "--store", "memory://"), "exist only in the process"),
         (("show", "--store", "sqlite:///x.db"), "--key --hash"),
     ],
 )
@@ -428,7 +428,7 @@ def test_a_race_that_is_lost_is_told(shelf: Place, command: Command, monkeypatch
     monkeypatch.setattr(Operator, "resolve", late)
     done = command("keys", "release", *named(shelf), "--json")
     assert done.code == 1
-    assert "has changed meanwhile. The key is completed." in done.err
+    assert "changed the key meanwhile. The key is completed." in done.err
     assert json.loads(done.out)["done"] is False
     assert json.loads(done.err.splitlines()[0])["done"] is False
     assert shelf.record("K").effective_state is EffectiveState.COMPLETED

@@ -222,12 +222,12 @@ def test_keys_are_found_by_what_they_are(place: Place) -> None:
         return len(operator.find(boundary=place.name, **wanted))
 
     assert found() == 3
-    assert found(standings=["unknown"]) == found(standings={EffectiveState.UNKNOWN}) == 2
+    assert found(states=["unknown"]) == found(states={EffectiveState.UNKNOWN}) == 2
     assert (found(operation="other"), found(scope="tenant"), found(scope="")) == (1, 1, 2)
     assert len(operator.find(boundary=place.name, limit=2)) == 2
     assert operator.find(boundary=place.name, limit=0) == []
     assert all(record.result is None for record in operator.find(boundary=place.name))
-    assert {tally.standing: tally.records for tally in operator.tallies() if tally.boundary == place.name} == {
+    assert {tally.state: tally.records for tally in operator.tallies() if tally.boundary == place.name} == {
         EffectiveState.UNKNOWN: 2,
         EffectiveState.COMPLETED: 1,
     }
@@ -372,7 +372,7 @@ def test_a_killed_operator_leaves_a_whole_audit(place: Place, tmp_path: Path, mo
 
 
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is not there"):
+    with pytest.raises(ConfigurationError, match="does not exist"):
         Operator(f"sqlite:///{tmp_path / 'mistyped.db'}")
     assert list(tmp_path.iterdir()) == []
 

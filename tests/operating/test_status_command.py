@@ -32,7 +32,7 @@ def test_a_store_is_described_and_counted(place: Place, command: Command) -> Non
     done = command("status", "--store", place.operators, "--json")
     assert done.code == 0
     status = json.loads(done.out)
-    counted = {one["standing"]: one["records"] for one in status["records"] if one["boundary"] == place.name}
+    counted = {one["state"]: one["records"] for one in status["records"] if one["boundary"] == place.name}
     assert counted == {"unknown": 2, "completed": 1}
     assert status["usable"] is True
     assert status["unknown"] >= 2
@@ -40,7 +40,7 @@ def test_a_store_is_described_and_counted(place: Place, command: Command) -> Non
     assert abs(status["clock"]["ahead"]) < 60
     text = in_a_process("status", RETRYSAFE_STORE=place.operators)
     assert text.code == 0
-    assert "unknown: somebody has to settle them: retrysafe keys list --standing unknown" in text.out
+    assert "unknown, to be settled by a person: retrysafe keys list --state unknown" in text.out
     assert place.name in text.out
     assert "clock difference" in text.out
 
@@ -50,13 +50,13 @@ def test_forgotten_records_wait_for_the_sweep(shelf: Place, command: Command) ->
     shelf.elapse("C", 7200)
     status = json.loads(command("status", "--store", shelf.operators, "--json").out)
     assert (status["forgotten"], status["unknown"]) == (1, 0)
-    assert "1 forgotten: they wait for the sweep" in command("status", "--store", shelf.operators).out
+    assert "1 forgotten, to be removed by: retrysafe sweep" in command("status", "--store", shelf.operators).out
 
 
 def test_an_empty_store_has_no_clock_to_compare(shelf: Place, command: Command) -> None:
     said = command("status", "--store", shelf.operators).out
     assert "no records" in said
-    assert "not known: there is no record" in said
+    assert "not known: the store has no record" in said
     assert json.loads(command("status", "--store", shelf.operators, "--json").out)["clock"] is None
 
 
@@ -71,7 +71,7 @@ def test_an_empty_store_has_no_clock_to_compare(shelf: Place, command: Command) 
 def test_a_clock_that_is_off_is_pointed_out(clock: Clock, said: str) -> None:
     told = _difference(Status(SqliteStore.capabilities, "", None, [], [], clock))
     assert said in told
-    assert told.endswith("compare") == (said.endswith("!!"))
+    assert told.endswith("compared") == (said.endswith("!!"))
 
 
 @pytest.fixture

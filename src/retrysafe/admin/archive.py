@@ -1,4 +1,4 @@
-"""Where swept records can go: a file of JSON lines."""
+"""Archive swept records in a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.records import Micros, Record
 
 Archive = Callable[[Sequence[Record]], object]
-"""Is given records before they are removed, and returns when they are kept for good; what it raises keeps them."""
+"""Called with records before they are removed; returns once they are stored durably. If it raises, they stay."""
 
 FORMAT = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,13 +27,13 @@ _LOOK_BACK = 1 << 16
 class JsonLines:
     """Appends every record as one line of JSON to a file, and returns when it is on disk.
 
-    Any number of processes may share the file. A crash leaves no part of a line behind for long: the next one to
-    write removes it, and the record it was for is still in the store. A record may be written twice, by a sweeper
+    Any number of processes may share the file. If a crash leaves a partial line, the next
+    writer removes it; its record is still in the store. A record may be written twice, by a sweeper
     that dies before it can remove it, or by two at once: then ``key_hash`` and ``version`` are the same.
 
-    Instants are ISO 8601 in UTC, bytes are base64, hashes are hexadecimal. The file holds results: it is made for
-    its owner's eyes only. ``line`` writes one of what is archived, if that is something else than records; it begins
-    with ``{"format":``.
+    Instants are ISO 8601 in UTC, bytes are base64, hashes are hexadecimal. The file holds results, so it is
+    created with permissions for its owner only. ``line`` renders one item if the archive holds something other than
+    records; its text begins with ``{"format":``.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, line: Callable[[Any], str] | None = None) -> None:
@@ -55,10 +55,10 @@ class JsonLines:
                 raise
 
     def _refuse_other(self, file: int) -> None:
-        """What does not begin as an archive does is somebody's, and would lose its end."""
+        """Refuse a file that is not an archive: cutting off a partial line would damage it."""
         begins = os.read(file, len(_BEGINS))
         if not _BEGINS.startswith(begins):
-            raise ConfigurationError(f"{self.path} is no archive of retrysafe: give another file, or a new one.")
+            raise ConfigurationError(f"{self.path} is not an archive of retrysafe: give another file.")
 
 
 def line_of(record: Record) -> str:
@@ -102,7 +102,7 @@ def _text(data: bytes) -> str:
 
 
 def _whole_lines(file: int) -> int:
-    """Where the last whole line ends. What follows it was being written by somebody who died."""
+    """Where the last whole line ends; what follows was cut short by a crash."""
     position = os.fstat(file).st_size
     while position > 0:
         start = max(0, position - _LOOK_BACK)

@@ -1,4 +1,4 @@
-"""The audit of what operators change: one JSON line before a change and one after, on disk before we go on."""
+"""The audit of what operators change: one JSON line before a change and one after, on disk before the next step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrysafe.admin.durable_lines import appending, write_all
 
 
 class Audit(Protocol):
-    """Is given every entry before the change it announces, and again after it; raising keeps the change from happening.
+    """Called with an intent before each change and an outcome after it. If it raises on an intent, nothing is changed.
 
     An entry's ``audit`` is "intent" or "outcome", and its ``id`` is the same in both.
     """
@@ -34,7 +34,7 @@ class AuditFile:
 
 
 def _is_torn(file: int) -> bool:
-    """Whether a crash has cut the last line short: it is evidence, and stays, but must not swallow the next one."""
+    """Whether a crash has cut the last line short: it is kept as evidence, and the next entry starts on a new line."""
     size = os.lseek(file, 0, os.SEEK_END)
     if size == 0:
         return False

@@ -1,4 +1,4 @@
-"""What a boundary promises, in words: its four answers, and what a retry of each operation gets."""
+"""Describe a boundary in words: its settings and guarantees, and what a retry of each operation gets."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from retrysafe.protocol.outcomes import ModeKind
 from retrysafe.protocol.records import Reject
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, Prospect, prospects
 
-GROUNDS: dict[str, tuple[ModeKind, ...]] = {
+MODES: dict[str, tuple[ModeKind, ...]] = {
     "transactional": (ModeKind.OWN, ModeKind.JOINED),
     "keyed": (ModeKind.KEYED,),
     "external": (ModeKind.EXTERNAL,),
 }
 _COVERS = {
     "transactional": "what commits in the record's own transaction",
-    "keyed": "calls that carry key_for(…) to somebody who recognises it",
-    "external": "effects that nobody can recognise: doubt ends as unknown",
+    "keyed": "calls that carry key_for(…) to a receiver that recognises it",
+    "external": "effects without a derived key: an unclear outcome becomes unknown",
 }
 _MISSING = {"error": "is refused (InvalidKey)", "pass": "runs unguarded"}
 
 
 def describe(boundary: Boundary) -> dict[str, Any]:
-    """A boundary's answers, its operations, and what a retry gets on each ground that its records can stand on."""
-    terms = boundary._settings
+    """A boundary's settings, its operations, and what a retry gets in each claim mode."""
+    settings = boundary._settings
     return {
-        "boundary": terms.name,
-        "state": _state(terms),
-        "window": _window(terms),
-        "concurrency": _concurrency(terms),
-        "effects": f"{terms.effects}: {_COVERS[terms.effects]}",
-        "scope": _scope(terms.scope),
-        "secret": "set" if terms.secret else "not set",
-        "quota": _quota(terms),
-        "encryption": _encryption(terms),
+        "boundary": settings.name,
+        "state": _state(settings),
+        "window": _window(settings),
+        "concurrency": _concurrency(settings),
+        "effects": f"{settings.effects}: {_COVERS[settings.effects]}",
+        "scope": _scope(settings.scope),
+        "secret": "set" if settings.secret else "not set",
+        "quota": _quota(settings),
+        "encryption": _encryption(settings),
         "shared": "with others of its name"
         if boundary.entrypoint.shared
-        else "no: another of its name is refused in one process",
+        else "no: a second boundary of this name is refused in one process",
         "operations": [_owned(boundary, name) for name in sorted(boundary.entrypoint.owners)],
-        "retries": {ground.value: outlook(terms, ground) for ground in GROUNDS[terms.effects]},
+        "retries": {mode.value: outlook(settings, mode) for mode in MODES[settings.effects]},
     }
 
 
 def _owned(boundary: Boundary, name: str) -> dict[str, str]:
-    """Who claims keys under an operation, and which."""
+    """The function or entry point that claims keys under an operation."""
     owner, guarded = boundary.entrypoint.owners[name], boundary._guarded.get(name)
     told = {"entry point": owner.title} if guarded is None else operation(guarded)
-    return {"operation": name, **told, **({"shared": "with others that say so"} if owner.shared else {})}
+    return {"operation": name, **told, **({"shared": "with others that set shared=True"} if owner.shared else {})}
 
 
 def operation(guarded: Guarded) -> dict[str, str]:
-    """How a guarded function is named, and finds its key and its payload."""
+    """The name of a guarded function's operation, and where its key and payload come from."""
     return {
         "named": "by operation=" if guarded.named else "by module and name: keys are new when either changes",
         "function": f"{guarded.function.__module__}.{getattr(guarded.function, '__qualname__', '(callable)')}",
@@ -64,57 +64,61 @@ def operation(guarded: Guarded) -> dict[str, str]:
     }
 
 
-def outlook(terms: BoundarySettings, ground: ModeKind) -> list[dict[str, str]]:
-    """What a retry gets in every situation, read off the tables that decide it."""
+def outlook(settings: BoundarySettings, mode: ModeKind) -> list[dict[str, str]]:
+    """What a retry gets in every situation, from the retry table."""
     found = [
-        {"when": one.situation, "record": one.standing.value, "retry": _answer(one, terms)}
-        for one in prospects(ground, terms.on_expired)
+        {"when": one.situation, "record": one.standing.value, "retry": _answer(one, settings)}
+        for one in prospects(mode, settings.on_expired)
     ]
-    return [*found, {"when": "the key is missing", "record": "absent", "retry": _MISSING[terms.on_missing]}]
+    return [*found, {"when": "the key is missing", "record": "absent", "retry": _MISSING[settings.on_missing]}]
 
 
-def _answer(prospect: Prospect, terms: BoundarySettings) -> str:
+def _answer(prospect: Prospect, settings: BoundarySettings) -> str:
     decision = prospect.decision
     if decision is Decision.REPLAY and prospect.withheld:
         return WITHHELD
-    if decision is Decision.DOUBT and terms.probe is not None:
-        return f"asks probe={_selected(terms.probe)}; if that cannot tell, it {ANSWERS[decision]}"
-    if decision is Decision.BUSY and not isinstance(terms.concurrency, Reject):
-        return f"waits up to {terms.concurrency.seconds:g} s for its result, then {ANSWERS[decision]}"
+    if decision is Decision.DOUBT and settings.probe is not None:
+        return f"asks probe={_selected(settings.probe)}; if the probe does not know, it {ANSWERS[decision]}"
+    if decision is Decision.BUSY and not isinstance(settings.concurrency, Reject):
+        return f"waits up to {settings.concurrency.seconds:g} s for its result, then {ANSWERS[decision]}"
     return ANSWERS[decision]
 
 
-def _state(terms: BoundarySettings) -> str:
-    able = terms.backend.store.capabilities
-    fast = "; what is settled is answered from a fast store in front of it" if terms.backend.near is not None else ""
-    return f"{terms.backend.address} ({able.name}; survives: {able.durability}){fast}"
+def _state(settings: BoundarySettings) -> str:
+    able = settings.backend.store.capabilities
+    fast = (
+        "; replays of settled keys come from a fast store in front of it" if settings.backend.near is not None else ""
+    )
+    return f"{settings.backend.address} ({able.name}; survives: {able.durability}){fast}"
 
 
-def _window(terms: BoundarySettings) -> str:
-    window, memory, lease = (micros / 1e6 for micros in (terms.clocks.window, terms.clocks.memory, terms.clocks.lease))
-    return f"{window:g} s, memory {memory:g} s, lease {lease:g} s, on_expired={terms.on_expired!r}"
+def _window(settings: BoundarySettings) -> str:
+    window, memory, lease = (
+        micros / 1e6 for micros in (settings.clocks.window, settings.clocks.memory, settings.clocks.lease)
+    )
+    return f"{window:g} s, memory {memory:g} s, lease {lease:g} s, on_expired={settings.on_expired!r}"
 
 
-def _concurrency(terms: BoundarySettings) -> str:
-    if isinstance(terms.concurrency, Reject):
-        return "reject(): a simultaneous duplicate is told at once"
-    return f"wait({terms.concurrency.seconds:g}): a simultaneous duplicate waits for the first one's result"
+def _concurrency(settings: BoundarySettings) -> str:
+    if isinstance(settings.concurrency, Reject):
+        return "reject(): a simultaneous duplicate gets InProgress immediately"
+    return f"wait({settings.concurrency.seconds:g}): a simultaneous duplicate waits for the first one's result"
 
 
-def _quota(terms: BoundarySettings) -> str:
-    if terms.quota is None:
+def _quota(settings: BoundarySettings) -> str:
+    if settings.quota is None:
         return "none: a scope may claim any number of keys"
-    rate, outstanding = terms.quota.rate, terms.quota.outstanding
-    limits = [] if rate is None else [f"{rate} new keys in {terms.quota.period / 1e6:g} s"]
-    limits += [] if outstanding is None else [f"{outstanding} keys kept at once"]
-    return f"each scope: {', '.join(limits)}; kept {terms.backend.store.capabilities.quotas}"
+    rate, outstanding = settings.quota.rate, settings.quota.outstanding
+    limits = [] if rate is None else [f"{rate} new keys in {settings.quota.period / 1e6:g} s"]
+    limits += [] if outstanding is None else [f"{outstanding} keys kept"]
+    return f"each scope: {', '.join(limits)}; kept {settings.backend.store.capabilities.quotas}"
 
 
-def _encryption(terms: BoundarySettings) -> str:
-    if terms.encryption is None:
+def _encryption(settings: BoundarySettings) -> str:
+    if settings.encryption is None:
         return "none: results are stored as they are"
-    older = ", ".join(terms.encryption.ids[1:])
-    return f"XAES-256-GCM with the key {terms.encryption.current}" + (f"; {older} can be read too" if older else "")
+    older = ", ".join(settings.encryption.ids[1:])
+    return f"XAES-256-GCM with the key {settings.encryption.current}" + (f"; {older} can be read too" if older else "")
 
 
 def _scope(scope: str | Callable[[], str] | None) -> str:

@@ -1,4 +1,4 @@
-"""Appending to a file that several processes share: one writer at a time, and on disk before it goes on."""
+"""Appending to a file that several processes share: one writer at a time, on disk before the lock is released."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NOT_FOR_FOLDERS = {errno.EACCES, errno.EBADF, errno.EINVAL, errno.EISDIR}
 
 @contextmanager
 def appending(path: Path, mode: int) -> Iterator[int]:
-    """The descriptor of a file that nobody else appends to meanwhile; what the block writes is on disk behind it.
+    """Open a file under an exclusive lock for the block; what the block writes is on disk when it ends.
 
-    Only here can the file's end be judged: without the lock, a last line that is not whole may be one that somebody
-    is writing. ``mode`` is the permission of a file that is made.
+    Judge the end of the file only under this lock: without it, a partial last line may belong to a running
+    writer. ``mode`` is the permission of a new file.
 
     Raises ``OSError`` when what the block wrote may not outlive a crash.
     """
@@ -30,15 +30,15 @@ def appending(path: Path, mode: int) -> Iterator[int]:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file).st_size == 0:
-            _sync_folder(path.parent)  # first, so that whoever finds a line in the file knows that its name will last
+            _sync_folder(path.parent)  # first, so that a file with a line in it survives a crash
         yield file
         os.fsync(file)
     finally:
-        os.close(file)  # which also lets the lock go
+        os.close(file)  # also releases the lock
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Write all of it: a full disk takes a part, and refuses the next one."""
+    """Write all of it: on a full disk, write() may store a part and fail on the next call."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]

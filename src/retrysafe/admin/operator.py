@@ -1,4 +1,4 @@
-"""For people who look after keys: find, show, resolve, release and expire them, and see how the store stands."""
+"""Operate keys: find, show, resolve, release and expire them, and check the store."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ class Status(NamedTuple):
 
 
 class Operator:
-    """Looks after the keys in a store, by hand. Every change is conditional on the record that was seen.
+    """Finds and changes keys in a store. Every change is conditional on the record as it was read.
 
     Arguments:
-        store: a URL, or what else ``Boundary(store=…)`` takes for sync code.
+        store: a URL, or another value that ``Boundary(store=…)`` takes for sync code.
         actor: who makes the changes; by default the user and the machine.
-        observers: told of every change, as boundaries tell theirs; by default a `LoggingObserver`.
+        observers: receive an event for every change; by default a `LoggingObserver`.
         secret: the boundary's, if it has one: keys are found by their hash.
-        encryption: the boundary's keyring, if it has one, for answers that are given by hand. Nothing else needs it.
-        audit: given an entry before each change and after it. If it raises, the change is not made.
+        encryption: the boundary's keyring, if it has one. Only `resolve` needs it.
+        audit: called with an entry before each change and after it. If it raises before, nothing is changed.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Operator:
     # ------------------------------------------------------------ looking
 
     def each(self, wanted: Filter = ANY, *, also: Callable[[Record], bool] | None = None) -> Iterator[Record]:
-        """The records that are wanted and let through by ``also``, without results, a page in memory at a time."""
+        """The records that match ``wanted`` and ``also``, without results, read page by page."""
         cursor: str | None = None
         while True:
             page = self._look(procedures.page(self._backend.store, wanted, cursor))
@@ -133,11 +133,11 @@ class Operator:
         boundary: str | None = None,
         operation: str | None = None,
         scope: str | None = None,
-        standings: Iterable[EffectiveState | str] = (),
+        states: Iterable[EffectiveState | str] = (),
         limit: int = 100,
     ) -> list[Record]:
-        """Up to ``limit`` of the records that are wanted, without their results; what is not given may be anything."""
-        wanted = Filter(boundary, operation, scope, frozenset(map(EffectiveState, standings)))
+        """Up to ``limit`` matching records, without results. An argument that is not given matches any value."""
+        wanted = Filter(boundary, operation, scope, frozenset(map(EffectiveState, states)))
         return list(islice(self.each(wanted), limit))
 
     def show(self, key_hash: bytes) -> Record | None:
@@ -145,15 +145,15 @@ class Operator:
         return self._look(read(self._backend.store, key_hash))
 
     def tallies(self) -> list[Tally]:
-        """How many records of each boundary stand how."""
+        """Counts of records by boundary and state."""
         return self._look(procedures.tally(self._backend.store))
 
     def findings(self) -> list[Finding]:
-        """What a look at the server's settings shows."""
+        """Findings about the server's settings."""
         return self._do(procedures.examine(self._backend.store))
 
     def status(self) -> Status:
-        """How the store stands; a schema that is missing or old is told, not raised."""
+        """The status of the store. A missing or old schema is reported, not raised."""
         backend = self._backend
         schema = self._do(backend.schema())
         usable = schema is None or schema.version >= schema.needed
@@ -177,12 +177,12 @@ class Operator:
     # ------------------------------------------------------------ changing
 
     def resolve(self, seen: Record, outcome: Outcome, *, result: Any = None, reason: str = "") -> Change:
-        """Settle a key whose attempt ended, or died, in doubt, after you found out what became of its effect.
+        """Settle a key whose outcome is unknown, after you found out whether its effect happened.
 
         "completed" stores ``result`` as the answer (a `StoredResult` as it is, anything else by `JSONCodec`), "failed"
-        a failure with ``result`` as its message, and "released" lets the next attempt run. Not done if the
-        key is not in doubt, or is another attempt's by now. An answer to a boundary with ``encryption=`` needs its
-        keyring: without it, retries could not read it.
+        a failure with ``result`` as its message, and "released" lets the next attempt run. Nothing is changed if the
+        outcome is known, or another attempt has the key by now. A result for a boundary with ``encryption=`` needs its
+        keyring: retries could not read it otherwise.
         """
         event = resolution(outcome)
         stored: StoredResult | None = None
@@ -195,7 +195,7 @@ class Operator:
         return self._change("resolved", seen, outcome, steps, {"outcome": outcome, "reason": reason})
 
     def _sealed(self, seen: Record, event: Transition, stored: StoredResult | None) -> StoredResult | None:
-        """The answer as the boundary would store it. What an attempt has left behind shows whether it encrypts."""
+        """The answer as the boundary would store it; the result of the attempt shows whether it encrypts."""
         target = RULES[event].target
         assert target is not None
         left = seen.result
@@ -207,14 +207,15 @@ class Operator:
         return sealed(self._encryption, stored, Bound(seen.boundary, seen.scope, seen.operation, seen.key, target))
 
     def release(self, seen: Record, *, reason: str = "") -> Change:
-        """Let the next attempt run a key that is in doubt: you know that its effect did not happen, and never will."""
+        """Let the next attempt run an unknown key: its effect did not happen, and its attempt has ended."""
         return self.resolve(seen, "released", reason=reason)
 
     def expire(self, seen: Record, *, forget: bool = False, reason: str = "") -> Change:
         """End the window of a settled key now, and with ``forget`` its memory: the next use runs the work again.
 
-        Of a ``layered(…)`` store the fast one forgets the key first. If it does not answer, nothing is changed. It is
-        told once more afterwards: if the change took longer than it remembers, somebody may have kept the old answer.
+        The fast store of ``layered(…)`` forgets the key first. If it does not answer, nothing is changed. It forgets
+        the
+        key again afterwards, because another process may have cached the old answer during the change.
         """
         near = self._backend.near
         if near is not None:
@@ -233,7 +234,7 @@ class Operator:
         return change
 
     def _change(self, name: str, seen: Record, after: str, steps: Steps[Change], fields: Mapping[str, Any]) -> Change:
-        """Make a change between the two lines of its audit, and tell the observers if it was made."""
+        """Make a change between the two entries of its audit, and emit an event if it was made."""
         self._check()
         entry = {"id": os.urandom(8).hex(), "event": name, "store": self._backend.address, "actor": self.actor}
         entry |= {"boundary": seen.boundary, "scope": seen.scope, "operation": seen.operation}
@@ -310,12 +311,12 @@ class Operator:
 
 
 def connected(store: Any) -> Backend:
-    """The backend of a store that is there, for who looks after it."""
+    """Connect to a store that exists; do not create or migrate it."""
     backend = registry.connect(store, migrate=False)
     if backend.kind == "memory":
-        raise ConfigurationError("store= is memory://, whose records nobody else can see.")
+        raise ConfigurationError("store= is memory://: its records exist only in the process of the boundary.")
     if backend.missing():
-        raise ConfigurationError(f"store= ({backend.address}) is not there. A boundary that uses it makes it.")
+        raise ConfigurationError(f"store= ({backend.address}) does not exist. A boundary that uses it creates it.")
     ours = isinstance(store.truth if isinstance(store, Layered) else store, str)
     if not (backend.serves_sync or ours):
         raise ConfigurationError(f"store= ({backend.address}) belongs to your event loop: give its URL.")
@@ -323,7 +324,7 @@ def connected(store: Any) -> Backend:
 
 
 def user() -> str:
-    """Who runs this process."""
+    """The name or id of the user of this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

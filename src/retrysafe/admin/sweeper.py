@@ -41,7 +41,7 @@ _IN_MEMORY = 32 << 20
 
 
 class Swept(NamedTuple):
-    """What one run has done. ``skipped``: partitions that others worked on whenever the rotation came by."""
+    """The result of one run. ``skipped``: partitions that stayed locked by others."""
 
     removed: int
     archived: int
@@ -50,23 +50,24 @@ class Swept(NamedTuple):
 
 
 class Sweeper:
-    """Removes records that are forgotten (past their key memory), a batch at a time; never a running or unknown one.
+    """Removes forgotten records (past their key memory) in batches; never a running or unknown one.
 
     Use it as a context manager (``with`` or ``async with``) around the life of an application, or call `run_once`
-    or `arun_once` from a job. Any number of sweepers may work on one store: on PostgreSQL each skips what another
-    one has locked. Killed at any moment, it loses nothing, and the next one goes on.
+    or `arun_once` from a job. Any number of sweepers may work on one store: on PostgreSQL each skips records
+    that another one has locked. A sweeper may be killed at any moment: nothing is lost, and the next one continues.
 
     Arguments:
-        store: what ``Boundary(store=…)`` takes. The sweeper has connections of its own where it is a URL.
-        every: how long it sleeps when nothing is left; a quarter more or less, by chance.
-        batch: how many records go at a time, and how many an archive is given at once.
-        pause: how long it rests after a full batch, at least; and at least as long as the batch took.
-        archive: is called with the records of each batch, results included, before they are removed, and must not
-            return before they are safe: `retrysafe.admin.archive.JsonLines` or a function of yours, which for async
-            code may be a coroutine function. What it raises keeps the records. A record may be given to it twice; then
-            key and version are the same.
+        store: as for ``Boundary(store=…)``. For a URL the sweeper opens its own connections.
+        every: the pause when nothing is left, with random jitter of a quarter.
+        batch: records per batch, and per call of the archive.
+        pause: the minimum pause after a full batch; the pause is also at least as long as the batch took.
+        archive: called with the records of each batch, results included, before they are removed; it must return only
+            when they are stored durably. Use `retrysafe.admin.archive.JsonLines` or your own function (for async
+            code, it may
+            be a coroutine function). If it raises, the records stay. It may get a record twice, with the same key and
+            version.
         rotate: rewrite whole partitions (PostgreSQL, ``retrysafe migrate --partitions``) instead of deleting rows.
-        observers: told of "swept" and "sweep_failed"; by default a `LoggingObserver`.
+        observers: receive "swept" and "sweep_failed"; by default a `LoggingObserver`.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Sweeper:
         if not 1 <= batch <= LARGEST_BATCH:
             raise ConfigurationError(f"batch= is a number from 1 to {LARGEST_BATCH}.")
         if store == "memory://":
-            raise ConfigurationError("store=: every memory:// is a store of its own, so there is nothing to sweep.")
+            raise ConfigurationError("store=: a memory:// store belongs to one boundary and cannot be swept.")
         self._backend = registry.connect(store)
         self._store = self._swept(self._backend)
         self._archive = archive
@@ -91,19 +92,20 @@ class Sweeper:
         self._schedule = Sweeps(batch, seconds_of(pause, "pause"), seconds_of(every, "every"))
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self._check_choices()
-        self._bell = StopSignal()
+        self._stop_signal = StopSignal()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
         self._pid = os.getpid()
 
     def _swept(self, backend: Backend) -> Any:
-        """What is swept: something that answers as a store does to ``sweep``, ``forgotten`` and ``remove``."""
+        """An object with a store's ``sweep``, ``forgotten`` and ``remove``."""
         return backend.store
 
     def _check_choices(self) -> None:
         if self._archive is not None and not self._store.forgotten(1):
             raise ConfigurationError(
-                f"archive=: a {self._backend.kind} store lets records expire by itself, so none can be archived first."
+                f"archive=: a {self._backend.kind} store removes expired records itself, so they cannot be archived "
+                "first."
             )
         if self._rotate and not isinstance(self._store, RotatingStore):
             raise ConfigurationError(f"rotate=: a {self._backend.kind} store has no partitions to rotate.")
@@ -112,7 +114,7 @@ class Sweeper:
 
     @property
     def serves_sync(self) -> bool:
-        """Whether the store can be swept by sync code; where it cannot, use the methods for async code."""
+        """Whether sync code can sweep the store."""
         return self._backend.serves_sync
 
     # ------------------------------------------------------------ one run
@@ -127,7 +129,7 @@ class Sweeper:
             client.close()
 
     async def arun_once(self, limit: int | None = None) -> Swept:
-        """The same for async code."""
+        """`run_once` for async code."""
         _check_limit(limit)
         client = self._backend.aanother()
         try:
@@ -136,16 +138,16 @@ class Sweeper:
             await client.aclose()
 
     def run_forever(self) -> None:
-        """Sweep again and again in this thread until `stop` is called; a store that fails is tried again."""
-        self._background(self._backend.another(), self._bell, 0.0)
+        """Sweep in this thread until `stop` is called; retry when the store fails."""
+        self._background(self._backend.another(), self._stop_signal, 0.0)
 
     async def arun_forever(self) -> None:
-        """The same for async code."""
+        """`run_forever` for async code."""
         await self._abackground(self._backend.aanother())
 
     def stop(self) -> None:
-        """Let what runs end after its current batch, and run nothing more; signal handlers may call it too."""
-        self._bell.ring()
+        """Stop after the current batch; signal handlers may call it."""
+        self._stop_signal.ring()
 
     def _run(self, client: Client, limit: int | None = None) -> Swept:
         self._backend.check(client)
@@ -154,12 +156,12 @@ class Sweeper:
             if self._rotate:
                 self._rotate_all(client, count)
             else:
-                while not self._bell.rung:
+                while not self._stop_signal.rung:
                     began = time.monotonic()
                     count.took(self._batch(client, count.size, count))
                     if not count.size:
                         break
-                    self._bell.wait(self._rest_after(began))
+                    self._stop_signal.wait(self._rest_after(began))
         finally:
             self._tell_swept(count)
         return count.swept()
@@ -171,12 +173,12 @@ class Sweeper:
             if self._rotate:
                 await self._arotate_all(client, count)
             else:
-                while not self._bell.rung:
+                while not self._stop_signal.rung:
                     began = time.monotonic()
                     count.took(await self._abatch(client, count.size, count))
                     if not count.size:
                         break
-                    await self._bell.await_for(self._rest_after(began))
+                    await self._stop_signal.await_for(self._rest_after(began))
         finally:
             self._tell_swept(count)
         return count.swept()
@@ -216,7 +218,7 @@ class Sweeper:
         return len(records) if gone else 0
 
     async def _akeep(self, records: Sequence[Record]) -> None:
-        """Archive without holding up the loop while a disk is waited for."""
+        """Call the archive; a sync one runs in a thread, so that it does not block the event loop."""
         import asyncio
         import inspect
 
@@ -233,7 +235,7 @@ class Sweeper:
         waiting = run(worth_rotating(store), client)
         for number in range(ROUNDS):
             for partition in list(waiting):
-                if self._bell.rung:
+                if self._stop_signal.rung:
                     return
                 began = time.monotonic()
                 with _spool() as spool, client.transaction() as opened:
@@ -241,7 +243,7 @@ class Sweeper:
                 if gone is not None:
                     waiting.remove(partition)
                     count.removed += gone
-                self._bell.wait(self._rest_of_rotation(gone, began, number))
+                self._stop_signal.wait(self._rest_of_rotation(gone, began, number))
         count.skipped = tuple(partition.name for partition in waiting)
 
     async def _arotate_all(self, client: AsyncClient, count: _Count) -> None:
@@ -249,7 +251,7 @@ class Sweeper:
         waiting = await arun(worth_rotating(store), client)
         for number in range(ROUNDS):
             for partition in list(waiting):
-                if self._bell.rung:
+                if self._stop_signal.rung:
                     return
                 began = time.monotonic()
                 with _spool() as spool:
@@ -258,7 +260,7 @@ class Sweeper:
                 if gone is not None:
                     waiting.remove(partition)
                     count.removed += gone
-                await self._bell.await_for(self._rest_of_rotation(gone, began, number))
+                await self._stop_signal.await_for(self._rest_of_rotation(gone, began, number))
         count.skipped = tuple(partition.name for partition in waiting)
 
     def _rest_of_rotation(self, gone: int | None, began: float, number: int) -> float:
@@ -280,7 +282,7 @@ class Sweeper:
     async def __aenter__(self) -> Sweeper:
         import asyncio
 
-        self._bell = StopSignal(asyncio.get_running_loop())
+        self._stop_signal = StopSignal(asyncio.get_running_loop())
         self._task = asyncio.create_task(self._abackground(self._backend.aanother()), name="retrysafe-sweeper")
         return self
 
@@ -290,34 +292,34 @@ class Sweeper:
             await self._task
 
     def _start(self, first: float = 0.0) -> None:
-        """Start the thread; what cannot work at all is raised here."""
-        self._bell, self._pid = StopSignal(), os.getpid()
-        arguments = (self._backend.another(), self._bell, first)
+        """Start the thread."""
+        self._stop_signal, self._pid = StopSignal(), os.getpid()
+        arguments = (self._backend.another(), self._stop_signal, first)
         self._thread = threading.Thread(target=self._background, args=arguments, name="retrysafe-sweeper", daemon=True)
         _running.add(self)
         self._thread.start()
 
-    def _background(self, client: Client, bell: StopSignal, first: float) -> None:
-        bell.wait(first)
-        while not bell.rung:
+    def _background(self, client: Client, stop_signal: StopSignal, first: float) -> None:
+        stop_signal.wait(first)
+        while not stop_signal.rung:
             try:
                 self._run(client)
                 rest = self._idle()
-            except Exception as error:  # noqa: BLE001 - a sweeper must not end by what happens to one batch
+            except Exception as error:  # noqa: BLE001 - one failed batch must not end the sweeper
                 rest = self._failed(error)
-            bell.wait(rest)
+            stop_signal.wait(rest)
         client.close()
 
     async def _abackground(self, client: AsyncClient) -> None:
-        bell = self._bell
+        stop_signal = self._stop_signal
         try:
-            while not bell.rung:
+            while not stop_signal.rung:
                 try:
                     await self._arun(client)
                     rest = self._idle()
-                except Exception as error:  # noqa: BLE001 - the same
+                except Exception as error:  # noqa: BLE001 - one failed batch must not end the sweeper
                     rest = self._failed(error)
-                await bell.await_for(rest)
+                await stop_signal.await_for(rest)
         finally:
             await client.aclose()
 
@@ -331,8 +333,8 @@ class Sweeper:
         return rest
 
     def _in_child(self) -> None:
-        """After a fork: the child has no thread of its parent, and must not touch its parent's connections."""
-        if self._thread is not None and not self._bell.rung:
+        """Start a new thread after a fork: the child cannot use its parent's thread or connections."""
+        if self._thread is not None and not self._stop_signal.rung:
             self._start(self._schedule.first(random.random()))
 
     # ------------------------------------------------------------ telling
@@ -347,19 +349,19 @@ class Sweeper:
 
 
 class _Count:
-    """What one run has done so far, and how much it still may."""
+    """Counts what one run has removed, and how much of its limit is left."""
 
     def __init__(self, limit: int | None, batch: int, *, by_bytes: bool = False) -> None:
         self._left, self._by_bytes = limit, by_bytes
         self.size = batch if limit is None else min(batch, limit)
-        """How many records the next batch may have; 0 when there is none to come."""
+        """Records of the next batch; 0 if the run is over."""
         self._began = time.monotonic()
         self.removed = 0
         self.archived = 0
         self.skipped: tuple[str, ...] = ()
 
     def took(self, seen: int) -> None:
-        """Note a batch: one that was not full was the last, an empty one where batches are bounded by bytes too."""
+        """Count a batch. One that is not full is the last; with batches bounded by bytes, only an empty one is."""
         if seen < (1 if self._by_bytes else self.size):
             self.size = 0
         elif self._left is not None:
@@ -389,4 +391,4 @@ if hasattr(os, "register_at_fork"):
 
 def _check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
-        raise ConfigurationError(f"limit={limit}: give how many records may go, at least 1, or None for all.")
+        raise ConfigurationError(f"limit={limit}: give a number of records from 1, or None for all.")

@@ -28,7 +28,7 @@ VERBS = (conformance, demo, describe, gateway, inbox, keys, migrate, outbox, rel
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; 2 means that it could not be carried out as asked."""
+    """Run one command line and return its exit code; 2 means that it could not be carried out."""
     parser = argparse.ArgumentParser(prog="retrysafe", description=(retrysafe.__doc__ or "").strip())
     parser.add_argument("--version", action="version", version=f"retrysafe {retrysafe.__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
@@ -43,12 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(error.detail or str(error))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # who read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 
 def fail(message: str) -> int:
-    """Say in one line why the command could not be carried out."""
+    """Print the reason of a failure as one line on stderr, and return exit code 2."""
     print(f"retrysafe: {' '.join(message.split())}", file=sys.stderr)
     return 2

@@ -1,4 +1,4 @@
-"""`retrysafe conformance http`: check whether a server, whatever it is written in, keeps the HTTP contract.
+"""`retrysafe conformance http`: check whether a server in any language keeps the HTTP contract.
 
 The server has to offer the conformance fixture, about 60 lines: see the reference page "The conformance fixture".
 Exit code: 0 if no rule failed; 1 if one did; 2 if the server could not be checked.
@@ -30,12 +30,13 @@ def _add_http(verbs: Any) -> None:
         "http", help="check an HTTP server", description="Check an HTTP server, rule by rule, over real connections."
     )
     parser.add_argument("url", metavar="URL", help="where the server offers the fixture: http://HOST:PORT/PREFIX")
-    parser.add_argument(
-        "--mode", choices=MODES, metavar="MODE", help="leased or transactional (default: as the server says)"
-    )
+    parser.add_argument("--mode", choices=MODES, metavar="MODE", help="leased or transactional (default: the server's)")
     parser.add_argument("--only", metavar="IDS", help="only these rules: K1,K2,R8 (default: all)")
     parser.add_argument(
-        "--capabilities", metavar="FILE", type=Path, help="what the server is and can (default: its own GET /fixture)"
+        "--capabilities",
+        metavar="FILE",
+        type=Path,
+        help="what the server supports, as JSON (default: its GET /fixture)",
     )
     parser.add_argument(
         "--format", choices=_FORMATS, default="markdown", metavar="FORMAT", help="markdown (default), json or junit"
@@ -55,9 +56,9 @@ def run_http(options: argparse.Namespace) -> int:
     from retrysafe.conformance.running import run
 
     if options.timeout <= 0:
-        raise ConfigurationError(f"--timeout {options.timeout:g}: it is a number of seconds above 0")
+        raise ConfigurationError(f"--timeout {options.timeout:g}: give a number of seconds above 0")
     if options.output is not None and not options.output.absolute().parent.is_dir():
-        raise ConfigurationError(f"--output {options.output}: there is no such folder")
+        raise ConfigurationError(f"--output {options.output}: the folder does not exist")
     only = [part.strip() for part in (options.only or "").split(",") if part.strip()]
     able = None if options.capabilities is None else _capabilities(options.capabilities)
     report = run(options.url, able, mode=options.mode, only=only, timeout=options.timeout)
@@ -78,7 +79,7 @@ def _capabilities(path: Path) -> Capabilities:
     except OSError as error:
         raise ConfigurationError(f"--capabilities {path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise ConfigurationError(f"--capabilities {path}: this is not JSON: {error}") from error
+        raise ConfigurationError(f"--capabilities {path}: not JSON: {error}") from error
 
 
 def _write(path: Path, text: str) -> None:

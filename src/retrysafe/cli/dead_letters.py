@@ -1,4 +1,4 @@
-"""The verbs for dead letters, of the outbox and of inboxes: which ones are meant, how they are shown, and redriven."""
+"""The verbs for dead letters of the outbox and of inboxes: list, show and redrive."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter
 
 HEAD = ("id", "topic", "key", "type", "attempts", "age", "error")
 LONGEST = 60
-"""Characters of an error that a list shows."""
+"""Characters of an error in a list."""
 MOST_SHOWN = 2000
-"""Bytes of a payload that are shown."""
+"""Bytes of a payload that `show --payload` prints."""
 
 
 class Side(NamedTuple):
-    """Whose dead letters the verbs are about: the outbox's, or the inboxes'.
+    """The outbox or the inboxes: where the verbs find dead letters, and how their help and output word it.
 
     operator: makes the operator of a store.
-    letters: what an operator finds, as dead letters.
-    listing, redriving: what these verbs do, for their help.
-    redriven: the word for messages that are tried again.
-    has_consumers: the letters are of consumers, of which one can be chosen.
+    dead_letters: finds them through an operator.
+    listing, redriving: the help of these verbs.
+    redriven: the output's word for redriven messages.
+    has_consumers: dead letters belong to consumers, and `--consumer` selects one.
     """
 
     operator: Callable[..., AbstractContextManager[Any]]
-    letters: Callable[[Any, DeadLetterFilter], Iterable[DeadLetter]]
+    dead_letters: Callable[[Any, DeadLetterFilter], Iterable[DeadLetter]]
     listing: str
     redriving: str
     redriven: str
@@ -45,12 +45,14 @@ class Side(NamedTuple):
 
 def add_to(below: Any, side: Side) -> None:
     """Add the verb ``dead`` and the verbs below it."""
-    dead = below.add_parser("dead", help="messages that were given up", description="Messages that were given up.")
+    dead = below.add_parser(
+        "dead", help="list, show and redrive dead letters", description="List, show and redrive dead letters."
+    )
     verbs = dead.add_subparsers(title="verbs", metavar="VERB", required=True)
     listing = add_store_verb(verbs, "list", side.listing, partial(run_list, side))
     _add_selection(listing, side)
-    listing.add_argument("--groups", action="store_true", help="how many, by topic, type and kind of error")
-    listing.add_argument("--limit", metavar="N", type=int, default=100, help="at most so many (default: 100; 0: all)")
+    listing.add_argument("--groups", action="store_true", help="counts by topic, type and kind of error")
+    listing.add_argument("--limit", metavar="N", type=int, default=100, help="how many at most (default: 100; 0: all)")
     showing = add_store_verb(verbs, "show", "show one dead letter", partial(run_show, side))
     _add_consumer(showing, side)
     showing.add_argument("id", metavar="ID", help="the message's id")
@@ -58,8 +60,10 @@ def add_to(below: Any, side: Side) -> None:
     redriving = add_store_verb(verbs, "redrive", side.redriving, partial(run_redrive, side))
     _add_selection(redriving, side)
     redriving.add_argument("--all", action="store_true", help="all of them")
-    redriving.add_argument("--limit", metavar="N", type=int, help="at most so many")
-    redriving.add_argument("--dry-run", action="store_true", help="only say how many, of which kinds")
+    redriving.add_argument("--limit", metavar="N", type=int, help="how many at most")
+    redriving.add_argument(
+        "--dry-run", action="store_true", help="only print how many are chosen, by topic, type and error"
+    )
     redriving.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
     redriving.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
     redriving.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
@@ -71,7 +75,7 @@ def _add_selection(parser: argparse.ArgumentParser, side: Side) -> None:
     parser.add_argument("--topic", metavar="NAME", help="only of this topic")
     parser.add_argument("--key", metavar="TEXT", help="only of this key")
     parser.add_argument("--type", metavar="NAME", help="only of this type")
-    parser.add_argument("--error", metavar="TEXT", help="only those whose last error has this in it")
+    parser.add_argument("--error", metavar="TEXT", help="only those whose last error contains this text")
     _add_consumer(parser, side)
 
 
@@ -81,19 +85,19 @@ def _add_consumer(parser: argparse.ArgumentParser, side: Side) -> None:
 
 
 def _chosen(options: argparse.Namespace, side: Side) -> DeadLetterFilter:
-    """What the options choose."""
+    """The filter that the options describe."""
     consumer = options.consumer if side.has_consumers else None
     return DeadLetterFilter(tuple(options.id), options.topic, options.key, options.type, options.error, consumer)
 
 
 def run_list(side: Side, options: argparse.Namespace) -> int:
-    """List dead letters, as their kinds or one by one."""
+    """List dead letters, grouped or one by one."""
     chosen = _chosen(options, side)
     with side.operator(store_of(options), observers=()) as operator:
         if options.groups:
             show_groups(operator.count(chosen), json=options.json)
         else:
-            show_list(islice(side.letters(operator, chosen), options.limit or None), json=options.json)
+            show_list(islice(side.dead_letters(operator, chosen), options.limit or None), json=options.json)
     return 0
 
 
@@ -101,7 +105,7 @@ def run_show(side: Side, options: argparse.Namespace) -> int:
     """Show a dead letter."""
     chosen = DeadLetterFilter(ids=(options.id,), consumer=options.consumer if side.has_consumers else None)
     with side.operator(store_of(options), observers=()) as operator:
-        for letter in side.letters(operator, chosen):
+        for letter in side.dead_letters(operator, chosen):
             shown = details(letter, payload=options.payload)
             say([as_json(shown)] if options.json else lines(shown))
             return 0
@@ -110,11 +114,11 @@ def run_show(side: Side, options: argparse.Namespace) -> int:
 
 
 def run_redrive(side: Side, options: argparse.Namespace) -> int:
-    """Let dead letters be tried again, once that is confirmed."""
+    """Redrive the chosen dead letters after a confirmation."""
     chosen = _chosen(options, side)
     if chosen == DeadLetterFilter() and not options.all:
         ways = ["--id", "--topic", "--key", "--type", "--error", *["--consumer"] * side.has_consumers]
-        raise ConfigurationError(f"Choose by {', '.join(ways[:-1])} or {ways[-1]}, or say --all.")
+        raise ConfigurationError(f"Choose by {', '.join(ways[:-1])} or {ways[-1]}, or give --all.")
     with side.operator(store_of(options), actor=options.actor) as operator:
         groups = operator.count(chosen)
         if not confirmed(groups, options):
@@ -145,7 +149,7 @@ def summary(letter: DeadLetter) -> dict[str, Any]:
 
 
 def details(letter: DeadLetter, *, payload: bool) -> dict[str, Any]:
-    """A dead letter in full; its payload may be confidential, and is shown only where that was asked for."""
+    """A dead letter in full; the payload may be confidential, and is included only if ``payload`` is true."""
     envelope = letter.envelope
     shown: dict[str, Any] = {
         **summary(letter),
@@ -175,13 +179,13 @@ def show_list(letters: Iterable[DeadLetter], *, json: bool) -> None:
 
 def _row(one: Mapping[str, Any]) -> list[str]:
     error = " ".join(one["error"].split())
-    standing = f"{one['attempts']}{' parked' if one['parked'] else ''}"
+    attempts = f"{one['attempts']}{' parked' if one['parked'] else ''}"
     short = error if len(error) <= LONGEST else f"{error[: LONGEST - 1]}…"
-    return [one["id"], one["topic"], one["key"] or "-", one["type"], standing, duration(one["age"]), short]
+    return [one["id"], one["topic"], one["key"] or "-", one["type"], attempts, duration(one["age"]), short]
 
 
 def show_groups(groups: Mapping[tuple[str, str, str], int], *, json: bool) -> None:
-    """Print how many there are of each kind."""
+    """Print counts by topic, type and kind of error."""
     names = ("topic", "type", "error")
     if json:
         say(as_json({**dict(zip(names, group, strict=True)), "messages": count}) for group, count in groups.items())
@@ -190,7 +194,7 @@ def show_groups(groups: Mapping[tuple[str, str, str], int], *, json: bool) -> No
 
 
 def confirmed(groups: Mapping[tuple[str, str, str], int], options: argparse.Namespace) -> bool:
-    """Say how many are meant, of which kinds, and ask; the answer is no where only that was asked for."""
+    """Print the counts and ask for confirmation; False for a dry run, or if nothing is chosen."""
     total = sum(groups.values())
     if not options.json and total:
         show_groups(groups, json=False)
@@ -200,6 +204,6 @@ def confirmed(groups: Mapping[tuple[str, str, str], int], options: argparse.Name
     if options.yes:
         return True
     if not sys.stdin.isatty():
-        raise ConfigurationError(f"{total} messages would leave again. Nothing was changed. Confirm it with --yes.")
-    print(f"Let {total} messages leave again? [y/N] ", end="", file=sys.stderr, flush=True)
+        raise ConfigurationError(f"{total} messages would be redriven. Nothing was changed. Confirm with --yes.")
+    print(f"Redrive {total} messages? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -4,7 +4,7 @@ Three APIs, each with four uvicorn workers, charge a mock bank for clients that 
 are killed and stopped, and requests come twice, by one schedule made from the seed. Then the bank's ledger is
 compared with what was intended.
 With --pipeline the orders of a shop follow: order, outbox, relays, a broker, inboxes, stock and mails, in processes
-that are killed by the same seed, while messages come twice; then tables and mailbox are compared with the orders.
+that are killed by the same seed, while messages come twice. Then tables and mailbox are compared with the orders.
 Exit code: 0 if retrysafe charged and applied nothing twice, lost nothing and altered nothing; 1 if it did; 2 if the
 demo could not be run.
 """
@@ -49,7 +49,7 @@ def add_to(verbs: Any) -> None:
     parser.add_argument(
         "--bank-without-keys",
         action="store_true",
-        help="a bank that knows no idempotency keys: doubt ends in 'uncertain'",
+        help="a bank without idempotency keys: payments in doubt end as 'uncertain'",
     )
     parser.add_argument(
         "--functions",
@@ -76,6 +76,6 @@ def add_to(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the demo."""
     if find_spec(PACKAGE) is None:
-        raise ConfigurationError("The demo is a package of its own: pip install 'retrysafe[demo]'.")
+        raise ConfigurationError("The demo is a separate package: pip install 'retrysafe[demo]'.")
     code: int = import_module(f"{PACKAGE}.command").run(options)
     return code

@@ -1,7 +1,7 @@
-"""`retrysafe describe`: what your boundaries promise: their four answers, and what a retry gets in every case.
+"""`retrysafe describe`: print the settings and guarantees of your boundaries, and what a retry gets in every case.
 
-Imports your module, from the current directory too, as running it would; opens no connection. Exit code:
-0, or 2 if there is no such module or boundary.
+Imports your module, which may be in the current directory; opens no connection. Exit code:
+0, or 2 if the module or boundary was not found.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _boundaries(target: str) -> list[Boundary]:
         return [_named(module, attribute)]
     found = list({id(one): one for one in vars(module).values() if isinstance(one, Boundary)}.values())
     if not found:
-        raise ConfigurationError(f"Module {name!r} has no boundary among its names.")
+        raise ConfigurationError(f"Module {name!r} defines no boundary.")
     return found
 
 
@@ -65,7 +65,8 @@ def _named(module: ModuleType, attribute: str) -> Boundary:
     if not isinstance(found, Boundary):
         named = [name for name, one in vars(module).items() if isinstance(one, Boundary)]
         raise ConfigurationError(
-            f"{attribute!r} is no boundary of module {module.__name__!r}, which has {', '.join(named) or 'none'}."
+            f"{attribute!r} is not a boundary in module {module.__name__!r}. "
+            f"Its boundaries: {', '.join(named) or 'none'}."
         )
     return found
 
@@ -86,7 +87,7 @@ def _as_text(described: dict[str, Any]) -> Iterator[str]:
     for one in operations:
         yield ""
         yield from lines(one)
-    for ground, outlook in retries.items():
+    for mode, outlook in retries.items():
         yield ""
-        yield f"The record stands in {ground}:"
+        yield f"With the record in {mode}:"
         yield from table([tuple(one.values()) for one in outlook], ("when", "record", "a retry"))

@@ -1,7 +1,7 @@
 """`retrysafe gateway`: guard an HTTP service in any language, without changing it.
 
 A reverse proxy in front of the service: requests with an Idempotency-Key run once, and retries get the first response.
-Says what it promises, then serves until SIGTERM. Exit code: 0, or 2 if it could not be started as asked.
+Prints its settings and guarantees, then serves until SIGTERM. Exit code: 0, or 2 if it could not be started.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def add_to(verbs: Any) -> None:
     )
     parser.add_argument("--upstream", metavar="URL", help="the service: http://HOST:PORT")
     parser.add_argument("--store", metavar="URL", help=f"the store, as in Boundary(store=…) (default: ${STORE})")
-    parser.add_argument("--config", metavar="FILE", type=Path, help="routes and all else, as TOML")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="routes and all other settings, as TOML")
     parser.add_argument("--listen", metavar="HOST:PORT", help="where to serve (default: 127.0.0.1:8080)")
     parser.add_argument("--admin", metavar="HOST:PORT", help="where health and metrics are (default: under /-/)")
-    parser.add_argument("--workers", metavar="N", type=int, help="how many processes serve (default: 1)")
+    parser.add_argument("--workers", metavar="N", type=int, help="number of processes (default: 1)")
     parser.add_argument("--openapi", metavar="FILE", help="routes from the service's OpenAPI document, or /PATH on it")
-    parser.add_argument("--check", action="store_true", help="say what is promised, and end")
+    parser.add_argument("--check", action="store_true", help="print settings and guarantees, and exit")
     parser.set_defaults(run=run)
 
 

@@ -1,7 +1,7 @@
-"""`retrysafe inbox`: what consumers have given up; dead letters seen, and handled again.
+"""`retrysafe inbox`: dead letters of consumers: list, show and redrive them.
 
-Exit code: 0 if it was done, and for `status` if there are no dead letters; 1 if there are, or nothing was changed; 2 if
-the command could not be carried out as asked.
+Exit code: 0 if the command was carried out, and for `status` if there are no dead letters; 1 if there are, or nothing
+was changed; 2 if the command could not be carried out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEAD_LETTERS = dead_letters.Side(
     InboxOperator,
     lambda operator, chosen: (one.letter for one in operator.dead(chosen)),
     listing="list dead letters",
-    redriving="let their consumers handle dead letters again, once each",
+    redriving="mark dead letters, so that their consumers handle each once more",
     redriven="marked",
     has_consumers=True,
 )
@@ -31,17 +31,22 @@ DEAD_LETTERS = dead_letters.Side(
 
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
-    below = add_verbs(verbs, "inbox", "messages that consumers have given up", __doc__)
-    add_store_verb(below, "status", "which consumers have dead letters", run_status)
+    below = add_verbs(verbs, "inbox", "dead letters of consumers", __doc__)
+    add_store_verb(below, "status", "count dead letters by consumer", run_status)
     forget = add_store_verb(
-        below, "forget", "remove notes of attempts, and sequences, that nobody has touched for long", run_forget
+        below, "forget", "remove attempt counts and sequences that were not updated for long", run_forget
     )
-    forget.add_argument("--older-than", metavar="TIME", required=True, help="never less than the longest window")
-    skip = add_verb(below, "skip", "let a strict consumer go on after a sequence that it cannot apply", run_skip)
+    forget.add_argument(
+        "--older-than",
+        metavar="TIME",
+        required=True,
+        help="age of what is removed; at least the longest window of a boundary",
+    )
+    skip = add_verb(below, "skip", "let a strict consumer continue after a sequence that it cannot apply", run_skip)
     skip.add_argument("inbox", metavar="MODULE:NAME", help="your Inbox")
-    skip.add_argument("--consumer", metavar="NAME", required=True, help="whose sequence it is")
-    skip.add_argument("--entity", metavar="TEXT", required=True, help="of which it is the sequence: usually the key")
-    skip.add_argument("--to", metavar="N", type=int, required=True, help="the last sequence that is skipped")
+    skip.add_argument("--consumer", metavar="NAME", required=True, help="the consumer")
+    skip.add_argument("--entity", metavar="TEXT", required=True, help="the entity of the sequence: usually the key")
+    skip.add_argument("--to", metavar="N", type=int, required=True, help="the last sequence to skip")
     skip.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
     skip.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
     skip.add_argument("--json", action="store_true", help="print JSON, one object per line")
@@ -49,7 +54,7 @@ def add_to(verbs: Any) -> None:
 
 
 def run_status(options: argparse.Namespace) -> int:
-    """Look at the inboxes."""
+    """Print the dead letters of each consumer."""
     with InboxOperator(store_of(options), observers=()) as operator:
         found = operator.status()
     if options.json:
@@ -63,7 +68,7 @@ def run_status(options: argparse.Namespace) -> int:
 
 
 def run_forget(options: argparse.Namespace) -> int:
-    """Remove what nobody needs."""
+    """Remove old attempt counts and sequences."""
     with InboxOperator(store_of(options), observers=()) as operator:
         removed = operator.forget(options.older_than)
     print(as_json({"removed": removed}) if options.json else f"removed: {removed}")
@@ -74,7 +79,7 @@ def run_skip(options: argparse.Namespace) -> int:
     """Skip a sequence."""
     inbox = loaded("MODULE:NAME", options.inbox)
     if not isinstance(inbox, Inbox):
-        raise ConfigurationError(f"{options.inbox} is a {type(inbox).__qualname__}, and should be your Inbox.")
+        raise ConfigurationError(f"{options.inbox} is a {type(inbox).__qualname__}: name an Inbox.")
     actor = options.actor or f"{user()}@{socket.gethostname()}"
     told = {"actor": actor, "reason": options.reason}
     if inbox.boundary.entrypoint.backend.serves_sync:
@@ -84,5 +89,9 @@ def run_skip(options: argparse.Namespace) -> int:
     if options.json:
         print(as_json({"skipped": moved}))
     else:
-        print(f"skipped: {options.to}" if moved else f"nothing changed: {options.to} or a newer one was applied before")
+        print(
+            f"skipped: {options.to}"
+            if moved
+            else f"nothing changed: {options.to} or a later sequence is already applied"
+        )
     return 0 if moved else 1

@@ -1,9 +1,10 @@
-"""`retrysafe keys`: find the keys in a store, look at them, and settle what cannot settle itself.
+"""`retrysafe keys`: list and show the keys in a store, and settle, release or expire one.
 
-A key is named by itself (--key, with the boundary it belongs to) or by its hash as the log shows it (--hash).
+A key is named by its text (--key, with --boundary) or by its hash as logged (--hash).
 Only the hash is in the store: another operation, scope or secret gives another hash. Exit code: 0 if
-it was done; 1 if nothing was changed, because the key was not found or stands otherwise; 2 if the command could
-not be carried out as asked.
+the command was carried out; 1 if nothing was changed, because the key was not found or is in another state; 2 if the
+command
+could not be carried out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from retrysafe.protocol.retry_table import possible
 from retrysafe.protocol.transitions import Transition, resolution
 
 MOST_SCANNED, MOST_NAMED = 10_000, 12
-"""How many records are read to say which operations there are, and how many of those are named."""
+"""Records that are read to list a boundary's operations, and the most that are named."""
 
 
 def add_to(verbs: Any) -> None:
@@ -59,15 +60,17 @@ def _add_list(verbs: Any) -> None:
     add_store(parser)
     _add_filter(parser)
     parser.add_argument(
-        "--standing",
+        "--state",
         metavar="NAME",
         action="append",
         choices=[one.value for one in EffectiveState if one is not EffectiveState.ABSENT],
-        help="only those that stand so: running, lapsed, unknown, completed, failed, released, expired or forgotten; "
+        help="only keys in this state: running, lapsed, unknown, completed, failed, released, expired or forgotten; "
         "may be repeated",
     )
-    parser.add_argument("--older-than", metavar="DURATION", help="only those last written so long ago: 30s, 5m, 1h, 7d")
-    parser.add_argument("--limit", metavar="N", type=int, default=100, help="at most so many (default: 100; 0: all)")
+    parser.add_argument(
+        "--older-than", metavar="DURATION", help="only keys last written at least this long ago: 30s, 5m, 1h, 7d"
+    )
+    parser.add_argument("--limit", metavar="N", type=int, default=100, help="how many at most (default: 100; 0: all)")
     parser.set_defaults(run=run_list)
 
 
@@ -75,7 +78,7 @@ def _add_show(verbs: Any) -> None:
     parser = verbs.add_parser(
         "show",
         help="show one key",
-        description="Show one key: how it stands, what a retry gets now, and what you can do. Exit code 1 also means "
+        description="Show one key: its state, what a retry gets now, and what you can do. Exit code 1 also means "
         "that --payload differs.",
     )
     _add_naming(parser)
@@ -91,7 +94,7 @@ def _add_show(verbs: Any) -> None:
 def _add_resolve(verbs: Any) -> None:
     parser = verbs.add_parser(
         "resolve",
-        help="say what became of a key whose outcome is unknown",
+        help="settle a key whose outcome is unknown",
         description="Settle a key whose outcome is unknown, after you found out where its effect would be visible.",
     )
     _add_naming(parser)
@@ -101,7 +104,7 @@ def _add_resolve(verbs: Any) -> None:
         metavar="OUTCOME",
         choices=get_args(Outcome),
         required=True,
-        help="what you found: completed, failed (it will never happen) or released (it did not happen: run it again)",
+        help="the outcome: completed, failed (it will never happen) or released (it did not happen: run it again)",
     )
     parser.add_argument(
         "--result",
@@ -112,7 +115,7 @@ def _add_resolve(verbs: Any) -> None:
         "--encryption-keys-env",
         metavar="NAME",
         help="the environment variable with the boundary's encryption keys, if it has encryption=: "
-        "without them, retries could not read what you say",
+        "without them, retries could not read the result",
     )
     add_audit(parser)
     parser.set_defaults(run=run_resolve)
@@ -142,9 +145,7 @@ def _add_expire(verbs: Any) -> None:
         action="store_true",
         help="end its memory too, so that boundaries with on_expired='refuse' run it again as well",
     )
-    parser.add_argument(
-        "--fast", metavar="URL", help="the fast store of layered(…), which is told first to forget the key"
-    )
+    parser.add_argument("--fast", metavar="URL", help="the fast store of layered(…), which forgets the key first")
     parser.add_argument("--fast-name", metavar="NAME", help="the name of layered(…); goes with --fast")
     parser.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
     add_audit(parser)
@@ -161,7 +162,7 @@ def _add_naming(parser: argparse.ArgumentParser) -> None:
     add_store(parser)
     named = parser.add_mutually_exclusive_group(required=True)
     named.add_argument("--key", metavar="KEY", help="the key itself; needs --boundary")
-    named.add_argument("--hash", metavar="HEX", help="its hash, or how that begins (as in the log)")
+    named.add_argument("--hash", metavar="HEX", help="its hash, or the first digits of it (as in the log)")
     _add_filter(parser)
     parser.add_argument(
         "--secret-env", metavar="NAME", help=f"the environment variable with the boundary's secret (default: {SECRET})"
@@ -173,12 +174,12 @@ def _add_naming(parser: argparse.ArgumentParser) -> None:
 
 def run_list(options: argparse.Namespace) -> int:
     """List keys, a page in memory at a time."""
-    wanted = _filter(options)._replace(standings=frozenset(map(EffectiveState, options.standing or ())))
+    wanted = _filter(options)._replace(states=frozenset(map(EffectiveState, options.state or ())))
     oldest = None if options.older_than is None else durations.micros(_number(options.older_than), "--older-than")
     if options.limit < 0:
         raise ConfigurationError("--limit is a number of records, or 0 for all.")
     with open_operator(options) as operator:
-        # where the clock is our own, a record of another process may be younger than now: then it is still listed
+        # where the clock is our own, a record of another process may be younger than now: it is listed all the same
         found = operator.each(
             wanted, also=None if oldest is None else lambda record: record.now - record.updated >= oldest
         )
@@ -236,15 +237,15 @@ def _print(shown: dict[str, Any]) -> None:
         if body is not None:
             print(body)
     if not steps:
-        print("Nothing can be done by hand, and nothing needs to be.")
+        print("No command applies to this key, and none is needed.")
     for step in steps:
         print(f"{step['when']}:\n  {step['command']}")
 
 
 def _compared(record: Record, path: str) -> tuple[str, ...]:
-    """The names of the parts in which a payload differs from the one that was claimed with."""
+    """The names of the parts that differ between a payload and the one of the claim."""
     if not record.fingerprint:
-        raise ConfigurationError("--payload: this key was claimed without a payload to compare with.")
+        raise ConfigurationError("--payload: this key was claimed without a payload.")
     given = _decoded(_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
     return fingerprint.differing(record.fingerprint, fingerprint.of_payload(given).stored)
 
@@ -265,7 +266,7 @@ def _store_option(options: argparse.Namespace) -> str:
 
 
 def run_resolve(options: argparse.Namespace) -> int:
-    """Settle a key that is in doubt."""
+    """Settle a key whose outcome is unknown."""
     answer = _answer(options.outcome, options.result)
     log = AuditLog(options)
     with open_operator(options, log) as operator:
@@ -279,7 +280,7 @@ def run_resolve(options: argparse.Namespace) -> int:
 
 
 def _answer(outcome: Outcome, given: str | None) -> Any:
-    """What is stored: for a completed key JSON as it was given, for a failed one a message."""
+    """The result to store: JSON as given for a completed key, a message for a failed one."""
     if outcome == "completed":
         if given is None:
             raise ConfigurationError("--as completed needs --result JSON: what retries get (null for nothing).")
@@ -309,7 +310,7 @@ def _decoded(stored: StoredResult, option: str) -> Any:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def run_expire(options: argparse.Namespace) -> int:
@@ -322,7 +323,7 @@ def run_expire(options: argparse.Namespace) -> int:
         if Transition.EXPIRE not in possible(record):
             return _not_possible(record, options)
         if record.effective_state is EffectiveState.EXPIRED and not options.forget:
-            return _unchanged("Its window is over. To end its memory too, add --forget.", options)
+            return _unchanged("Its window has already ended. To end its memory too, add --forget.", options)
         if not _confirmed(record, options):
             return _unchanged("Nothing was changed.", options)
         return _concluded(operator.expire(record, forget=options.forget, reason=options.reason), log, options)
@@ -334,17 +335,19 @@ def _confirmed(record: Record, options: argparse.Namespace) -> bool:
     warning = (
         f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}, is "
         f"{record.effective_state}. "
-        "Expire it, and its next use runs the work again, as if for the first time."
+        "After expiry its next use runs the work again."
     )
     if not sys.stdin.isatty():
-        raise ConfigurationError(f"{warning} Nothing was changed. Confirm it with --yes.")
+        raise ConfigurationError(f"{warning} Nothing was changed. Confirm with --yes.")
     print(f"{warning} Expire it? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _concluded(change: Change, log: AuditLog, options: argparse.Namespace) -> int:
     if not change.done:
-        return _unchanged(f"Nothing was changed: the key has changed meanwhile. {_standing(change.record)}", options)
+        return _unchanged(
+            f"Nothing was changed: another process changed the key meanwhile. {_state(change.record)}", options
+        )
     if options.json:
         print(as_json(log.last))
     else:
@@ -354,8 +357,8 @@ def _concluded(change: Change, log: AuditLog, options: argparse.Namespace) -> in
 
 def _not_possible(record: Record, options: argparse.Namespace) -> int:
     steps = "; ".join(step["command"] for step in next_steps(record, _store_option(options)))
-    can = f"What can be done: {steps}" if steps else "Nothing can be done by hand."
-    return _unchanged(f"Nothing was changed. {_standing(record)} {can}", options)
+    can = f"Possible commands: {steps}" if steps else "No command applies."
+    return _unchanged(f"Nothing was changed. {_state(record)} {can}", options)
 
 
 def _unchanged(message: str, options: argparse.Namespace) -> int:
@@ -365,18 +368,18 @@ def _unchanged(message: str, options: argparse.Namespace) -> int:
     return 1
 
 
-def _standing(record: Record | None) -> str:
-    """How a record stands, and what will come of it by itself."""
+def _state(record: Record | None) -> str:
+    """The state of a record, and what will change it without an operator."""
     if record is None:
-        return "There is no such key any more."
+        return "The key no longer exists."
     match record.effective_state:
         case EffectiveState.RUNNING:
             more = f": an attempt is running. Its lease lapses in {duration(record.lease_left)} "
             more += f"({instant(record.lease_until)}) unless it is renewed"
         case EffectiveState.LAPSED:
-            more = ": its attempt died, and the next one takes over by itself"
+            more = ": its attempt died, and the next one takes over"
         case EffectiveState.EXPIRED | EffectiveState.FORGOTTEN:
-            more = ": its window is over"
+            more = ": its window has ended"
         case _:
             more = ""
     return f"The key is {record.effective_state.value}{more}."
@@ -390,7 +393,7 @@ def _filter(options: argparse.Namespace) -> Filter:
 
 
 def _the_record(operator: Operator, options: argparse.Namespace) -> Record | None:
-    """The one record that the options name; None when there is none, which has been said."""
+    """The one record that the options name, or None after printing that it was not found."""
     if options.key is not None:
         return _by_key(operator, options)
     found = operator.matching(options.hash, _filter(options))
@@ -421,7 +424,7 @@ def _by_key(operator: Operator, options: argparse.Namespace) -> Record | None:
 
 
 def _present(operator: Operator, boundary: str) -> str:
-    """Which operations and scopes a boundary has records of."""
+    """Describe the operations and scopes of a boundary's records, for an error message."""
     operations: Counter[str] = Counter()
     scopes: set[str] = set()
     for record in islice(operator.each(Filter(boundary)), MOST_SCANNED):

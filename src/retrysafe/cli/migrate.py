@@ -1,4 +1,4 @@
-"""`retrysafe migrate`: create the tables of a store, or bring them up to date."""
+"""`retrysafe migrate`: create or update the tables of a store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ASYNC_ONLY = ("postgresql+asyncpg", "mysql+asyncmy", "mariadb+asyncmy")
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser("migrate", help="create a store's tables or bring them up to date", description=__doc__)
+    parser = verbs.add_parser("migrate", help="create or update a store's tables", description=__doc__)
     parser.add_argument("--store", metavar="URL", required=True, help="the store, as in Boundary(store=…)")
     parser.add_argument("--sql", action="store_true", help="print the SQL instead, without connecting")
     parser.add_argument("--after", metavar="N", type=int, help="with --sql: only the migrations after version N")
@@ -59,7 +59,7 @@ def _dialect(scheme: str, store: str) -> str:
     dialect = _DIALECTS.get(scheme.partition("+")[0])
     if dialect is None:
         raise ConfigurationError(
-            f"--sql: {store!r} has no SQL schema; {', '.join(sorted(set(_DIALECTS.values())))} have one."
+            f"--sql: {store!r} has no SQL schema; only {', '.join(sorted(set(_DIALECTS.values())))} have one."
         )
     return dialect
 

@@ -1,4 +1,4 @@
-"""What the verbs share that look into a store: which store, whose secret, who is asking, and where it is written."""
+"""Options shared by the verbs that open a store: store, secret, actor and audit file."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ STORE, SECRET, AUDIT = "RETRYSAFE_STORE", "RETRYSAFE_SECRET", "RETRYSAFE_AUDIT"
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which store, and whether the answer is for people or programs."""
+    """Add --store and --json."""
     parser.add_argument("--store", metavar="URL", help=f"the store, as in Boundary(store=…) (default: ${STORE})")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
 def add_verbs(verbs: Any, name: str, text: str, description: str | None) -> Any:
-    """Add a verb that has verbs below it, and return where those go."""
+    """Add a verb that has verbs below it, and return the parser group for those."""
     parser = verbs.add_parser(
         name, help=text, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -35,7 +35,7 @@ def add_verbs(verbs: Any, name: str, text: str, description: str | None) -> Any:
 
 
 def add_verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-    """Add a verb, with one text for the list of verbs and for its own help."""
+    """Add a verb; ``text`` is its help and its description."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.set_defaults(run=run)
     return parser
@@ -44,14 +44,14 @@ def add_verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace
 def add_store_verb(
     verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
-    """Add a verb that looks into a store."""
+    """Add a verb with --store and --json."""
     parser = add_verb(verbs, name, text, run)
     add_store(parser)
     return parser
 
 
 def add_audit(parser: argparse.ArgumentParser) -> None:
-    """Add the options of verbs that change something."""
+    """Add --reason, --actor and --audit, for verbs that change records."""
     parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the audit")
     parser.add_argument("--actor", metavar="NAME", help="who, for the audit (default: user@host)")
     parser.add_argument("--audit", metavar="FILE", help=f"append the audit to FILE (default: ${AUDIT}, if set)")
@@ -66,7 +66,7 @@ def store_of(options: argparse.Namespace) -> str:
 
 
 def open_operator(options: argparse.Namespace, audit: AuditLog | None = None) -> Operator:
-    """The operator that the options describe; observers are the audit's two places."""
+    """Open the operator that the options describe. It has no observers: the audit log reports the changes."""
     actor, fast = getattr(options, "actor", None), getattr(options, "fast", None)
     name = getattr(options, "fast_name", None)
     if bool(fast) != bool(name):
@@ -78,7 +78,7 @@ def open_operator(options: argparse.Namespace, audit: AuditLog | None = None) ->
 
 
 def _keyring_of(options: argparse.Namespace) -> Keyring | None:
-    """Only where it is named: an answer that is encrypted for a boundary which does not encrypt cannot be read."""
+    """Read only if an option names it: a boundary without encryption= could not read an encrypted answer."""
     named: str | None = getattr(options, "encryption_keys_env", None)
     return None if named is None else Keyring.from_env(named)
 
@@ -86,12 +86,12 @@ def _keyring_of(options: argparse.Namespace) -> Keyring | None:
 def _secret_of(options: argparse.Namespace) -> str | None:
     named: str | None = getattr(options, "secret_env", None)
     if named is not None and named not in os.environ:
-        raise ConfigurationError(f"--secret-env {named}: there is no such environment variable.")
+        raise ConfigurationError(f"--secret-env {named}: the environment variable is not set.")
     return os.environ.get(named or SECRET) or None
 
 
 class AuditLog:
-    """Writes every entry to the file, if there is one, and every outcome to stderr; keeps the last one."""
+    """Writes each entry to the audit file, if one is given, and each outcome to stderr; keeps the last entry."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         path = options.audit or os.environ.get(AUDIT)
@@ -100,7 +100,7 @@ class AuditLog:
         self.last: Mapping[str, Any] = {}
 
     def __call__(self, entry: Mapping[str, Any], /) -> None:
-        """Write one entry; the file comes first, because a change needs it."""
+        """Write one entry, to the file first: a change is made only if its intent is on disk."""
         if self._file is not None:
             try:
                 self._file(entry)
@@ -116,7 +116,7 @@ class AuditLog:
 
 
 def loaded(option: str, target: str) -> Any:
-    """What ``module:attribute`` names, looked for in the working directory too."""
+    """Import the object that ``module:attribute`` names; the working directory is searched too."""
     name, _, attribute = target.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))

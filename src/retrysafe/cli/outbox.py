@@ -1,7 +1,7 @@
-"""`retrysafe outbox`: how the outbox stands; topics paused and resumed; dead letters seen and redriven; what is kept.
+"""`retrysafe outbox`: its backlog and relays; pause topics, redrive dead letters, sweep kept messages.
 
-Exit code: 0 if it was done, and for `status` if messages leave; 1 if nothing was changed, or messages are due for
-longer than --stalled-after; 2 if the command could not be carried out as asked.
+Exit code: 0 if the command was carried out; 1 if nothing was changed, or for `status` if a message is due for longer
+than --stalled-after; 2 if the command could not be carried out.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from retrysafe.protocol.durations import seconds as seconds_of
 DEAD_LETTERS = dead_letters.Side(
     OutboxOperator,
     lambda operator, chosen: operator.dead(chosen),
-    listing="list dead letters, and the heads of parked lanes",
-    redriving="let dead letters leave again, at the end of their lanes",
+    listing="list dead letters, and the first message of each parked lane",
+    redriving="publish dead letters again, at the end of their lanes",
     redriven="redriven",
 )
 
 
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
-    below = add_verbs(verbs, "outbox", "how the outbox stands; pause topics; dead letters", __doc__)
-    status = add_store_verb(below, "status", "what waits, by topic, and who relays it", run_status)
+    below = add_verbs(verbs, "outbox", "backlog, paused topics and dead letters of the outbox", __doc__)
+    status = add_store_verb(below, "status", "count waiting messages by topic, and list the relays", run_status)
     status.add_argument(
         "--stalled-after", metavar="TIME", default="1m", help="exit with 1 if a message is due for longer (default: 1m)"
     )
     for name, text, run in (
-        ("pause", "let nothing of a topic leave", run_pause),
-        ("resume", "let a topic go on", run_resume),
+        ("pause", "stop publishing the messages of a topic", run_pause),
+        ("resume", "publish the messages of a topic again", run_resume),
     ):
         one = add_store_verb(below, name, text, run)
         one.add_argument("topic", metavar="TOPIC", help="the topic")
@@ -48,19 +48,21 @@ def add_to(verbs: Any) -> None:
 
 def _add_sweep(verbs: Any) -> None:
     parser = add_store_verb(
-        verbs, "sweep", "remove messages that left and were kept (retrysafe relay --keep-published)", run_sweep
+        verbs, "sweep", "remove published messages that were kept (retrysafe relay --keep-published)", run_sweep
     )
-    parser.add_argument("--older-than", metavar="TIME", required=True, help="those that left so long ago, as in 7d")
+    parser.add_argument(
+        "--older-than", metavar="TIME", required=True, help="only messages published at least this long ago, as in 7d"
+    )
     parser.add_argument("--archive", metavar="FILE", type=Path, help="append them to FILE first, as JSON lines")
     sweep.add_pace(parser)
 
 
 def run_status(options: argparse.Namespace) -> int:
-    """Look at an outbox."""
-    alarm = seconds_of(options.stalled_after, "--stalled-after")
+    """Print the backlog, paused topics and relays."""
+    stalled_after = seconds_of(options.stalled_after, "--stalled-after")
     with OutboxOperator(store_of(options), observers=()) as operator:
         found = operator.status()
-    stalled = found.oldest_due > alarm
+    stalled = found.oldest_due > stalled_after
     if options.json:
         print(as_json(_as_json(found, stalled=stalled)))
     else:
@@ -92,7 +94,7 @@ def _say_status(found: OutboxStatus, *, stalled: bool) -> None:
                 "oldest": duration(found.oldest) if found.messages else None,
                 "oldest due": duration(found.oldest_due) if found.due else None,
                 "dead letters": str(found.dead),
-                "kept": f"{found.kept} that have left" if found.kept else None,
+                "kept": f"{found.kept} published" if found.kept else None,
                 "paused": ", ".join(found.paused),
                 "relays": str(found.alive),
             }
@@ -105,11 +107,11 @@ def _say_status(found: OutboxStatus, *, stalled: bool) -> None:
         ]
         say(["", *table(rows, ("topic", "waiting", "due", "oldest", ""))])
     for relay in found.relays:
-        told = f"silent for {duration(relay.silent)}" + (": taken for gone" if relay.silent >= GONE else "")
+        told = f"silent for {duration(relay.silent)}" + (": considered dead" if relay.silent >= GONE else "")
         print(f"relay {relay.name}  hold={relay.hold}  {told}")
     if stalled:
-        who = "they cannot keep up, or their broker does not take them" if found.alive else "no relay is there"
-        print(f"!! messages are due for {duration(found.oldest_due)}: {who}")
+        cause = "the relays are too slow, or the broker refuses" if found.alive else "no relay is running"
+        print(f"!! messages are due for {duration(found.oldest_due)}: {cause}")
 
 
 def run_pause(options: argparse.Namespace) -> int:
@@ -130,7 +132,7 @@ def run_resume(options: argparse.Namespace) -> int:
 
 
 def run_sweep(options: argparse.Namespace) -> int:
-    """Remove what is kept."""
+    """Remove published messages that were kept."""
     archive = None if options.archive is None else JsonLines(options.archive, line=line)
     return sweep.carry_out(
         options,

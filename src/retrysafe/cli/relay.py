@@ -1,7 +1,7 @@
-"""`retrysafe relay`: publish what is in the outboxes of a database.
+"""`retrysafe relay`: publish the messages in the outboxes of a database.
 
-Any number may run, on any number of machines. SIGTERM and SIGINT end it after its current batch; killed in any other
-way, it leaves what it had under way to be published again, under the same ids. Exit code: 0 if it ended as asked.
+Any number of relays may run, on any number of machines. SIGTERM and SIGINT stop a relay after its current batch. If
+it is killed, the messages it was publishing are published again, with the same ids. Exit code: 0 if it was stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
     parser = verbs.add_parser(
         "relay",
-        help="publish what is in the outbox",
+        help="publish the messages in the outbox",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -51,8 +51,15 @@ def add_to(verbs: Any) -> None:
             choices=option.choices,
             default=option.default,
         )
-    parser.add_argument("--hold", choices=["transaction", "lease"], help="how a bucket is held meanwhile")
-    parser.add_argument("--lease", metavar="TIME", default="30s", help="how long a dead relay's lease lasts (30s)")
+    parser.add_argument(
+        "--hold", choices=["transaction", "lease"], help="how a bucket is held while its messages are published"
+    )
+    parser.add_argument(
+        "--lease",
+        metavar="TIME",
+        default="30s",
+        help="how long a dead relay keeps its buckets, with --hold lease (default: 30s)",
+    )
     parser.add_argument("--batch", metavar="N", type=int, default=200, help="messages at a time (default: 200)")
     parser.add_argument(
         "--batch-bytes", metavar="N", type=int, default=4 << 20, help="bytes of them at a time (default: 4 MiB)"
@@ -64,37 +71,58 @@ def add_to(verbs: Any) -> None:
         default=4,
         help="buckets that are published at the same time (default: 4)",
     )
-    parser.add_argument("--keep-published", action="store_true", help="keep what has left: see retrysafe outbox sweep")
-    parser.add_argument("--max-attempts", metavar="N", type=int, default=10, help="before a message is given up (10)")
     parser.add_argument(
-        "--max-crashes", metavar="N", type=int, default=3, help="relays that end with it, before it is given up (3)"
+        "--keep-published", action="store_true", help="keep published messages: see retrysafe outbox sweep"
     )
     parser.add_argument(
-        "--backoff-base", metavar="TIME", default="500ms", help="the first back-off at most (default: 500ms)"
-    )
-    parser.add_argument("--backoff-max", metavar="TIME", default="5m", help="the last one (default: 5m)")
-    parser.add_argument(
-        "--on-dead", choices=["skip", "park"], default="skip", help="what its lane does then (default: skip)"
-    )
-    parser.add_argument(
-        "--publish-timeout", metavar="TIME", default="1m", help="how long the publisher is waited for (default: 1m)"
+        "--max-attempts",
+        metavar="N",
+        type=int,
+        default=10,
+        help="failed attempts before a message is a dead letter (default: 10)",
     )
     parser.add_argument(
-        "--stalled-after", metavar="TIME", default="1m", help="how long a message may be due (default: 1m)"
+        "--max-crashes",
+        metavar="N",
+        type=int,
+        default=3,
+        help="crashes of relays before a message is a dead letter (default: 3)",
+    )
+    parser.add_argument(
+        "--backoff-base", metavar="TIME", default="500ms", help="upper limit of the first backoff (default: 500ms)"
+    )
+    parser.add_argument(
+        "--backoff-max", metavar="TIME", default="5m", help="upper limit of every backoff (default: 5m)"
+    )
+    parser.add_argument(
+        "--on-dead",
+        choices=["skip", "park"],
+        default="skip",
+        help="the lane of a dead letter: skip continues, park waits for an operator (default: skip)",
+    )
+    parser.add_argument(
+        "--publish-timeout",
+        metavar="TIME",
+        default="1m",
+        help="how long one call of the publisher may take (default: 1m)",
+    )
+    parser.add_argument(
+        "--stalled-after", metavar="TIME", default="1m", help="warn if a message is due for longer (default: 1m)"
     )
     parser.add_argument(
         "--listen",
         metavar="URL",
         nargs="?",
         const="",
-        help="hear at once what Outbox(notify=True) has written elsewhere: PostgreSQL, by default that of --store",
+        help="publish what Outbox(notify=True) writes elsewhere without polling delay: a PostgreSQL URL, "
+        "by default that of --store",
     )
-    parser.add_argument("--once", action="store_true", help="end when nothing more is due")
+    parser.add_argument("--once", action="store_true", help="exit when no message is due")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Relay, and say what was done."""
+    """Relay, and with --once print what was published."""
     _log(options)
     store = store_of(options)
     backend = connected(store)
@@ -122,7 +150,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         done = _relay(relay, publisher, once=options.once)
     if done is not None:
-        said = f"left {done.published}, delayed {done.delayed}, given up {done.dead}"
+        said = f"published {done.published}, delayed {done.delayed}, dead letters {done.dead}"
         print(json.dumps(done._asdict()) if options.json else said, flush=True)
     return 0
 
@@ -153,7 +181,7 @@ async def _arelay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None
 
 
 def _log(options: argparse.Namespace) -> None:
-    """What relays tell goes to stderr, from INFO on."""
+    """Send the log to stderr, from level INFO."""
     import logging
 
     handler = logging.StreamHandler(sys.stderr)
@@ -166,7 +194,7 @@ def _log(options: argparse.Namespace) -> None:
 
 
 def _broker_options() -> dict[Option, list[str]]:
-    """The options of all brokers, each with the titles of those that have it."""
+    """The options of all brokers, each with the titles of its brokers."""
     found: dict[Option, list[str]] = {}
     for spec in registry.specs():
         for option in spec.options:

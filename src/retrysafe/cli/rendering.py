@@ -1,4 +1,4 @@
-"""How records are shown: for people as lines and tables, for programs as JSON; times in UTC, payloads by name only."""
+"""Render records as text or JSON. Times are in UTC; payloads appear by the names of their parts only."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, possible, retry
 from retrysafe.protocol.transitions import Transition
 
 LONGEST_RESULT = 65_536
-"""Bytes of a result that are shown."""
+"""Bytes of a result that `keys show --result` prints."""
 
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 _WINDOWED = (EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED)
 _NEXT: dict[Transition, tuple[str, str]] = {
     Transition.RESOLVE_COMPLETED: (
         "resolve {name} --as completed --result JSON",
-        "Its effect happened, and retries shall get this result",
+        "Its effect happened; retries get this result",
     ),
     Transition.RESOLVE_FAILED: (
         "resolve {name} --as failed --result TEXT",
-        "It will never happen, and retries shall get StoredFailure",
+        "Its effect will never happen; retries get StoredFailure",
     ),
-    Transition.RESOLVE_RELEASED: ("release {name}", "It did not happen, and the next attempt shall run the work"),
-    Transition.EXPIRE: ("expire {name}", "Its next use shall run the work again"),
+    Transition.RESOLVE_RELEASED: ("release {name}", "Its effect did not happen; the next attempt runs the work"),
+    Transition.EXPIRE: ("expire {name}", "Run the work again on its next use"),
 }
 
 
@@ -49,7 +49,7 @@ def duration(seconds: float) -> str:
 
 
 def answer(record: Record) -> str:
-    """What a retry with the same payload gets now."""
+    """Describe the answer to a retry with the same payload."""
     met = retry(record)
     if met is Decision.REPLAY and record.result is not None and record.result.body is None:
         return WITHHELD
@@ -59,7 +59,7 @@ def answer(record: Record) -> str:
 
 
 def next_steps(record: Record, store: str = "") -> list[dict[str, str]]:
-    """What a person can do about a record, each as a command."""
+    """The commands that apply to a record, each with its purpose."""
     name = f"--hash {record.key.hex()}{store}"
     return [
         {"command": f"retrysafe keys {command.format(name=name)}", "when": when}
@@ -74,7 +74,7 @@ def summary(record: Record) -> dict[str, Any]:
         "boundary": record.boundary,
         "operation": record.operation,
         "scope": record.scope,
-        "standing": record.effective_state.value,
+        "state": record.effective_state.value,
         "attempts": record.attempts,
         "effects": record.effects,
         "updated": instant(record.updated),
@@ -84,16 +84,16 @@ def summary(record: Record) -> dict[str, Any]:
 
 def details(record: Record) -> dict[str, Any]:
     """A record in full, without its result."""
-    standing = record.effective_state
-    running = standing in (EffectiveState.RUNNING, EffectiveState.LAPSED)
+    state = record.effective_state
+    running = state in (EffectiveState.RUNNING, EffectiveState.LAPSED)
     return {
         **summary(record),
-        "state": record.state.value,
+        "stored_state": record.state.value,
         "attempt": record.attempt,
         "token": record.token,
         "version": record.version,
         "lease_left": record.lease_left if running else None,
-        "window_left": (record.expires - record.now) / 1e6 if standing in _WINDOWED else None,
+        "window_left": (record.expires - record.now) / 1e6 if state in _WINDOWED else None,
         "lease_until": instant(record.lease_until) if running else None,
         "created": instant(record.created),
         "expires": instant(record.expires),
@@ -105,7 +105,7 @@ def details(record: Record) -> dict[str, Any]:
 
 
 def result(stored: StoredResult) -> dict[str, Any]:
-    """A stored result: as text if it is, else in base64, and not more of it than fits."""
+    """A stored result as text if it is UTF-8, else in base64, cut to `LONGEST_RESULT` bytes."""
     shown: dict[str, Any] = {"media_type": stored.media_type, "codec_version": stored.codec_version}
     if stored.body is None:
         return {**shown, "withheld": True}
@@ -120,7 +120,7 @@ def result(stored: StoredResult) -> dict[str, Any]:
 
 
 def _encrypted(stored: StoredResult) -> dict[str, Any]:
-    """What can be said of an encrypted result without its key."""
+    """Size, key id and media type of an encrypted result."""
     shown: dict[str, Any] = {"bytes": len(stored.body or b"")}
     try:
         label = label_of(stored)
@@ -133,7 +133,7 @@ _IN_SECONDS = ("age", "lease_left", "window_left")
 
 
 def lines(fields: Mapping[str, Any]) -> Iterator[str]:
-    """Fields for people: names aligned, durations readable, what is not there left out."""
+    """Fields as aligned lines of text, without the empty ones."""
     shown = {name: value for name, value in fields.items() if value not in (None, "")}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
@@ -158,7 +158,7 @@ def row(record: Record) -> tuple[str, ...]:
     )
 
 
-HEAD = ("key", "standing", "boundary", "operation", "scope", "attempts", "age")
+HEAD = ("key", "state", "boundary", "operation", "scope", "attempts", "age")
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str] = HEAD, *, titled: bool = True) -> Iterator[str]:

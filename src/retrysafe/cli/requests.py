@@ -1,8 +1,8 @@
-"""`retrysafe requests`: the requests in a client's journal that have no answer yet: look at them, and resume them.
+"""`retrysafe requests`: list, show, resume and discard the requests in a client's journal that have no answer yet.
 
-They were left by processes that died, or ended in doubt. A request is named by its key as the log shows it: eight
-digits of a hash, or fewer. Exit code: 0 if it was done; 1 if a request was not found, has no answer after all, or stays
-in the journal; 2 if the command could not be carried out as asked.
+Their process died, or their outcome is unknown. A request is named by its key as the log shows it: up to eight digits
+of a hash. Exit code: 0 if the command was carried out; 1 if a request was not found, got no answer, or stays in the
+journal; 2 if the command could not be carried out.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from retrysafe.http.client.journal import Journal
 from retrysafe.http.client.resuming import Resumed, refused
 
 JOURNAL = "RETRYSAFE_JOURNAL"
-HEAD = ("key", "method", "url", "age", "sent", "last", "standing")
+HEAD = ("key", "method", "url", "age", "sent", "last", "state")
 
 
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
-    below = add_verbs(verbs, "requests", "requests of a client that have no answer yet: look, and resume", __doc__)
-    listing = add_verb(below, "list", "list what is in the journal", run_list)
+    below = add_verbs(verbs, "requests", "a client's requests that have no answer yet", __doc__)
+    listing = add_verb(below, "list", "list the requests in the journal", run_list)
     showing = add_verb(below, "show", "show one request, without its body", run_show)
-    resuming = add_verb(below, "resume", "send again what no living process is at, with the same keys", run_resume)
+    resuming = add_verb(
+        below, "resume", "send requests that no running process holds again, with the same keys", run_resume
+    )
     discarding = add_verb(below, "discard", "remove a request, after you found out what became of it", run_discard)
     for one in (showing, discarding):
         one.add_argument("name", metavar="KEY", help="the key as it is listed")
@@ -52,7 +54,7 @@ def add_to(verbs: Any) -> None:
     )
     for one in (listing, showing, resuming, discarding):
         one.add_argument("--journal", metavar="FILE", type=Path, help=f"the journal (default: ${JOURNAL})")
-        one.add_argument("--scope", metavar="TEXT", default="", help="whose requests, as in Journal(scope=…)")
+        one.add_argument("--scope", metavar="TEXT", default="", help="the scope, as in Journal(scope=…)")
         one.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
@@ -114,7 +116,7 @@ def run_discard(options: argparse.Namespace) -> int:
         if entry is None:
             return _not_found(options.name)
         if journal.is_held(entry, time.time()):
-            raise ConfigurationError(f"{entry.name}: a living process is at it. Nothing was removed.")
+            raise ConfigurationError(f"{entry.name}: a running process holds this request. Nothing was removed.")
         journal.discard(entry.id)
     told = {"key": entry.name, "discarded": True}
     print(as_json(told) if options.json else f"discarded {entry}")
@@ -126,7 +128,7 @@ def _journal(options: argparse.Namespace) -> Journal:
     if not given:
         raise ConfigurationError(f"--journal is missing: give the journal's file, or set {JOURNAL}.")
     if not Path(given).exists():
-        raise ConfigurationError(f"--journal {given}: there is no such file.")
+        raise ConfigurationError(f"--journal {given}: the file does not exist.")
     return Journal(given, scope=options.scope)
 
 
@@ -151,11 +153,11 @@ def _summary(journal: Journal, entry: Entry) -> dict[str, Any]:
         "age": now - entry.created,
         "sent": entry.attempts or "?",
         "last": entry.last or "-",
-        "standing": _standing(journal, entry, now),
+        "state": _state(journal, entry, now),
     }
 
 
-def _standing(journal: Journal, entry: Entry, now: float) -> str:
+def _state(journal: Journal, entry: Entry, now: float) -> str:
     if journal.is_held(entry, now):
         return "under way"
     return "unknown" if refused(entry, now) else "resumable"
@@ -167,7 +169,7 @@ def _client(target: str) -> Any:
 
 
 def _resume(client: Any, journal: Journal, origin: str | None, tell: Callable[[Resumed], None]) -> None:
-    """By the library that the client is of, which is loaded if it is; each outcome is told as it comes."""
+    """Resume with the client's own library, httpx or requests, and report each outcome as it arrives."""
     kinds = {
         type(client).__module__.partition(".")[0],
         *(base.__module__.partition(".")[0] for base in type(client).__mro__),
@@ -188,7 +190,7 @@ def _resume(client: Any, journal: Journal, origin: str | None, tell: Callable[[R
             for one in over_requests.resume(client, journal, origin=origin):
                 tell(one)
     else:
-        raise ConfigurationError(f"--client gave {client!r}, which is no client of httpx and no session of requests.")
+        raise ConfigurationError(f"--client gave {client!r}, which is neither an httpx client nor a requests session.")
 
 
 async def _aresume(client: Any, journal: Journal, origin: str | None, tell: Callable[[Resumed], None]) -> None:

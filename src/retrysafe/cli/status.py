@@ -1,6 +1,6 @@
-"""`retrysafe status`: how a store stands: its promises, its server's settings, its schema, and what is in it.
+"""`retrysafe status`: a store's guarantees, server settings, schema, and counts of its records.
 
-Exit code: 0 if boundaries can work with the store; 1 if they would refuse it; 2 if it could not be looked at.
+Exit code: 0 if boundaries accept the store; 1 if they would refuse it; 2 if the store could not be read.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from retrysafe.cli.rendering import as_json, duration, lines, say, table
 from retrysafe.protocol.records import EffectiveState, Tally
 
 MOST_SKEW = 1.0
-"""Seconds by which the store's clock may differ from this machine's before it is worth a word."""
+"""Seconds between the store's clock and this machine's above which a warning is printed."""
 
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
     parser = verbs.add_parser(
         "status",
-        help="how a store stands, and what is in it",
+        help="check a store, and count its records",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -31,7 +31,7 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look at a store."""
+    """Print the status of a store."""
     with open_operator(options) as operator:
         status = operator.status()
     refused = _refusals(status)
@@ -67,11 +67,11 @@ def _as_json(status: Status, refused: list[str]) -> dict[str, Any]:
 
 def _tally(tally: Tally) -> dict[str, Any]:
     age = (tally.now - tally.oldest) / 1e6
-    return {"boundary": tally.boundary, "standing": tally.standing.value, "records": tally.records, "oldest": age}
+    return {"boundary": tally.boundary, "state": tally.state.value, "records": tally.records, "oldest": age}
 
 
-def _count(status: Status, standing: EffectiveState) -> int:
-    return sum(tally.records for tally in status.tallies if tally.standing is standing)
+def _count(status: Status, state: EffectiveState) -> int:
+    return sum(tally.records for tally in status.tallies if tally.state is state)
 
 
 def _as_text(status: Status, refused: list[str]) -> Iterator[str]:
@@ -95,24 +95,24 @@ def _as_text(status: Status, refused: list[str]) -> Iterator[str]:
     yield ""
     if status.tallies:
         rows = [
-            (tally.boundary, tally.standing.value, str(tally.records), duration((tally.now - tally.oldest) / 1e6))
+            (tally.boundary, tally.state.value, str(tally.records), duration((tally.now - tally.oldest) / 1e6))
             for tally in status.tallies
         ]
-        yield from table(rows, ("boundary", "standing", "records", "oldest"))
+        yield from table(rows, ("boundary", "state", "records", "oldest"))
     else:
         yield "no records"
     if unknown := _count(status, EffectiveState.UNKNOWN):
-        yield f"!! {unknown} unknown: somebody has to settle them: retrysafe keys list --standing unknown"
+        yield f"!! {unknown} unknown, to be settled by a person: retrysafe keys list --state unknown"
     if forgotten := _count(status, EffectiveState.FORGOTTEN):
-        yield f"{forgotten} forgotten: they wait for the sweep"
+        yield f"{forgotten} forgotten, to be removed by: retrysafe sweep"
     for text in refused:
         yield f"!! refused: {text}"
 
 
 def _difference(status: Status) -> str:
     if status.clock is None:
-        return "not known: there is no record to read the store's clock by"
+        return "not known: the store has no record to read its clock from"
     ahead, within = status.clock
     way = "ahead of" if ahead >= 0 else "behind"
-    warning = " !! instants in your logs and in the store do not compare" if abs(ahead) - within > MOST_SKEW else ""
+    warning = " !! times in your logs and in the store cannot be compared" if abs(ahead) - within > MOST_SKEW else ""
     return f"the store is {abs(ahead):.3f} s (± {within:.3f}) {way} this machine{warning}"

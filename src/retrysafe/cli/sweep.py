@@ -1,7 +1,7 @@
-"""`retrysafe sweep`: remove the records of keys that are forgotten.
+"""`retrysafe sweep`: remove the records of forgotten keys.
 
-Takes small batches until nothing is left, and never a running or unknown record. Any number may run at once, at any
-time. SIGTERM and SIGINT end it after its current batch.
+Removes small batches until none is left; never a running or unknown record. Any number of sweeps may run concurrently.
+SIGTERM and SIGINT stop it after its current batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def add_to(verbs: Any) -> None:
     add_store(parser)
     add_pace(parser)
     parser.add_argument(
-        "--archive", metavar="FILE", type=Path, help="append what is removed to FILE as JSON lines, results included"
+        "--archive",
+        metavar="FILE",
+        type=Path,
+        help="first append the removed records to FILE as JSON lines, results included",
     )
     parser.add_argument(
         "--rotate", action="store_true", help="rewrite PostgreSQL partitions instead of deleting row by row"
@@ -44,19 +47,19 @@ def add_to(verbs: Any) -> None:
 
 
 def add_pace(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how much is removed at a time, and how often."""
+    """Add --batch, --pause, --limit and --every."""
     parser.add_argument("--batch", metavar="N", type=int, default=1000, help="records at a time (default: 1000)")
     parser.add_argument(
-        "--pause", metavar="TIME", default="10ms", help="the least rest after a full batch (default: 10ms)"
+        "--pause", metavar="TIME", default="10ms", help="minimum pause after a full batch (default: 10ms)"
     )
     parser.add_argument("--limit", metavar="N", type=int, help="stop after about N records")
-    parser.add_argument("--every", metavar="TIME", help="go on for ever, and look again after so long, as in 1h")
+    parser.add_argument("--every", metavar="TIME", help="run until stopped, and sweep again after this time, as in 1h")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Sweep, and say what was done."""
+    """Sweep, and print what was removed."""
     if options.limit is not None and options.rotate:
-        raise ConfigurationError("--limit is a number from 1, and goes with neither --rotate nor --every.")
+        raise ConfigurationError("--limit is a number from 1, and cannot be combined with --rotate or --every.")
     return carry_out(
         options,
         lambda total: Sweeper(
@@ -72,9 +75,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def carry_out(options: argparse.Namespace, make: Callable[[Observer], Sweeper], *, what: str = "records") -> int:
-    """Run a sweeper to its end, and say what was done."""
+    """Run a sweeper to its end, and print what was removed."""
     if options.limit is not None and (options.limit < 1 or options.every):
-        raise ConfigurationError("--limit is a number from 1, and goes with neither --rotate nor --every.")
+        raise ConfigurationError("--limit is a number from 1, and cannot be combined with --rotate or --every.")
     total = _Total(what)
     sweeper = make(total)
     try:
@@ -111,7 +114,7 @@ async def _asweep(sweeper: Sweeper, options: argparse.Namespace) -> tuple[str, .
 
 
 class _Total:
-    """Adds up what the sweeper tells, so that the summary is right although the store fails in between."""
+    """Adds up the sweeper's events, so that the summary is correct even if the store fails in between."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -126,14 +129,14 @@ class _Total:
             self.archived += fields["archived"]
             self.seconds += fields["seconds"]
         else:
-            print(f"retrysafe sweep: {fields['error']} (it is tried again)", file=sys.stderr, flush=True)
+            print(f"retrysafe sweep: {fields['error']} (retrying)", file=sys.stderr, flush=True)
 
     def as_json(self) -> str:
-        """For machines."""
+        """The total as one JSON object."""
         return json.dumps({name: value for name, value in vars(self).items() if name != "_what"})
 
     def as_text(self) -> str:
-        """For people."""
+        """The total as one line of text."""
         archived = f"archived {self.archived} and " if self.archived else ""
-        locked = f"; in use and left for later: {', '.join(self.skipped)}" if self.skipped else ""
+        locked = f"; skipped, because in use: {', '.join(self.skipped)}" if self.skipped else ""
         return f"{archived}removed {self.removed} {self._what} in {self.seconds:.1f} s{locked}"

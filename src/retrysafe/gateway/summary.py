@@ -9,7 +9,7 @@ from retrysafe.gateway.guards import Guarded, Guards
 from retrysafe.gateway.settings import Claims, Settings, TrustedHeader
 
 PROMISES = {
-    "external": "sent once; if its answer is lost, the key is unknown until somebody settles it",
+    "external": "sent once; if its answer is lost, the key is unknown until it is settled",
     "keyed": "sent again after a lost answer, with the same derived key: once, if the upstream recognises keys",
 }
 PASSED_BY = "a route that requires keys is passed by /path/, /Path and /path;x, if the service takes them for /path"

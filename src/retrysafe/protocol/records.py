@@ -195,7 +195,7 @@ class Filter(NamedTuple):
     boundary: str | None = None
     operation: str | None = None
     scope: str | None = None
-    standings: frozenset[EffectiveState] = frozenset()
+    states: frozenset[EffectiveState] = frozenset()
 
     def takes(self, record: Record) -> bool:
         """Whether the filter lets a record through."""
@@ -203,7 +203,7 @@ class Filter(NamedTuple):
             self.boundary in (None, record.boundary)
             and self.operation in (None, record.operation)
             and self.scope in (None, record.scope)
-            and (not self.standings or record.effective_state in self.standings)
+            and (not self.states or record.effective_state in self.states)
         )
 
 
@@ -218,10 +218,10 @@ class Page(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """How many records of a boundary stand alike, and when the longest untouched of them was written."""
+    """How many records of a boundary are in one state, and when the least recently written of them was written."""
 
     boundary: str
-    standing: EffectiveState
+    state: EffectiveState
     records: int
     oldest: Micros
     now: Micros

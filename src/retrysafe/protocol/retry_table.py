@@ -25,7 +25,7 @@ ANSWERS: dict[Decision, str] = {
     Decision.REPLAY: "gets the stored result",
     Decision.REPLAY_FAILURE: "gets the stored failure (StoredFailure)",
     Decision.BUSY: "is told that an attempt is running (InProgress)",
-    Decision.DOUBT: "is refused until somebody settles the key (OutcomeUnknown)",
+    Decision.DOUBT: "is refused until the key is settled (OutcomeUnknown)",
     Decision.REUSED: "is refused (KeyReused)",
     Decision.EXPIRED: "is refused (KeyExpired)",
 }

@@ -120,9 +120,9 @@ class Bench:
         """Another key of the same case, whatever this one begins with."""
         return Bench(self.harness, bytes([self.key[0] ^ (number + 1)]) + self.key[1:], boundary=self.boundary)
 
-    def found(self, *standings: EffectiveState) -> dict[bytes, Record]:
+    def found(self, *states: EffectiveState) -> dict[bytes, Record]:
         """The records of this bench's boundary, by key."""
-        wanted = Filter(boundary=self.boundary, standings=frozenset(standings))
+        wanted = Filter(boundary=self.boundary, states=frozenset(states))
         records: list[Record] = self.harness.do(find(self.harness.store, wanted, 1000))
         return {record.key: record for record in records}
 

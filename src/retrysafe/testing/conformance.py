@@ -389,12 +389,12 @@ def tally_counts_by_standing(bench: Bench) -> None:
     made[1].elapse(10)
     assert made[2].settle(held[2], Transition.DOUBT)
     counted = [one for one in bench.harness.do(tally(bench.harness.store)) if one.boundary == bench.boundary]
-    assert {one.standing: one.records for one in counted} == {
+    assert {one.state: one.records for one in counted} == {
         EffectiveState.COMPLETED: 2,
         EffectiveState.RUNNING: 1,
         EffectiveState.UNKNOWN: 1,
     }
-    (completed,) = [one for one in counted if one.standing is EffectiveState.COMPLETED]
+    (completed,) = [one for one in counted if one.state is EffectiveState.COMPLETED]
     assert completed.oldest == min(made[0].record().updated, made[1].record().updated)
     assert completed.now >= completed.oldest
 

@@ -82,14 +82,14 @@ def _beyond(store: OperableStore) -> Micros:
 
 
 def found(
-    store: OperableStore, boundaries: Collection[str] | None = None, standings: Iterable[EffectiveState] = ()
+    store: OperableStore, boundaries: Collection[str] | None = None, states: Iterable[EffectiveState] = ()
 ) -> Steps[list[Record]]:
     """Return every record that stands in one of these ways, once each."""
     records: dict[bytes, Record] = {}
     for boundary in [None] if boundaries is None else boundaries:
         cursor: str | None = None
         while True:
-            page = yield from ask(store.scan(Filter(boundary, standings=frozenset(standings)), cursor, PAGE))
+            page = yield from ask(store.scan(Filter(boundary, states=frozenset(states)), cursor, PAGE))
             records |= {record.key: record for record in page.records}
             cursor = page.cursor
             if cursor is None:

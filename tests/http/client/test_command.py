@@ -48,7 +48,7 @@ def place(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_list_and_show(place: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["requests", "list"]) == 0
     head, old, fresh = capsys.readouterr().out.splitlines()
-    assert head.split() == ["key", "method", "url", "age", "sent", "last", "standing"]
+    assert head.split() == ["key", "method", "url", "age", "sent", "last", "state"]
     assert old.endswith("unknown")
     assert fresh.endswith("resumable")
     assert main(["requests", "show", fresh.split()[0], "--json"]) == 0
@@ -131,7 +131,7 @@ def test_what_cannot_be_done_is_said(place: Path, capsys: pytest.CaptureFixture[
     for arguments, complaint in (
         (["list", "--journal", "nowhere.db"], "no such file"),
         (["resume", "--client", "nowhere:client"], "ModuleNotFoundError"),
-        (["resume", "--client", "json:__name__"], "no client of httpx"),
+        (["resume", "--client", "json:__name__"], "neither an httpx client"),
     ):
         assert main(["requests", *arguments]) == 2
         assert complaint in capsys.readouterr().err

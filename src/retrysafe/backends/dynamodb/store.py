@@ -295,8 +295,8 @@ class DynamodbStore:
             name: value for name in ("boundary", "operation", "scope") if (value := getattr(wanted, name)) is not None
         }
         conditions = [f"#{name} = :{name}" for name in given]
-        if wanted.standings:
-            conditions.append(_any_of(wanted.standings & _STANDING.keys()))
+        if wanted.states:
+            conditions.append(_any_of(wanted.states & _STANDING.keys()))
         start = None if cursor is None else _key(bytes.fromhex(cursor))
         evaluated = max(limit, _EVALUATED) if conditions else limit
         call = self._scan(" AND ".join(conditions), {**given, "now": self._clock()}, start, evaluated)

@@ -205,8 +205,8 @@ class SqlStore(SqlStatements, SqlTransactions):
         if cursor is not None:
             params["key"] = bytes.fromhex(cursor)
             conditions.append(f"r.key_hash > {self.p('key')}")
-        if wanted.standings:
-            conditions.append(any_of(wanted.standings))
+        if wanted.states:
+            conditions.append(any_of(wanted.states))
         read = ", ".join("NULL" if name in _UNREAD else f"r.{name}" for name in COLUMNS)
         sql = (
             f"SELECT {read}, t.now FROM {TABLE} AS r, {self.clock} WHERE {' AND '.join(conditions) or '1 = 1'} "
