@@ -60,7 +60,7 @@ def _refuses(operation: Callable[[], Any]) -> None:
         operation()
     assert caught.value.retry_same_key
     assert not caught.value.safe_new_key
-    assert "Ask again with the same key once the store is back" in str(caught.value)
+    assert "Retry with the same key once the store is back" in str(caught.value)
 
 
 @pytest.mark.fault(28)

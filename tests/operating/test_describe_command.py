@@ -78,7 +78,7 @@ def test_every_boundary_of_a_module_is_described(module: str, command: Command) 
         }
     ]
     doubt = {one["retry"] for one in refunds["retries"][ModeKind.EXTERNAL.value] if one["record"] == "unknown"}
-    assert doubt == {f"asks probe=find_out; if that cannot tell, it {ANSWERS[Decision.DOUBT]}"}
+    assert doubt == {f"asks probe=find_out; if the probe does not know, it {ANSWERS[Decision.DOUBT]}"}
 
 
 def test_one_boundary_is_described_for_people(module: str) -> None:
@@ -96,9 +96,9 @@ def test_one_boundary_is_described_for_people(module: str) -> None:
     ("target", "complaint"),
     [
         ("no_such_module", "could not be imported"),
-        ("described_shop:charge", "no boundary of module 'described_shop', which has charges, refunds"),
-        ("json", "has no boundary"),
-        ("json:x", "which has none"),
+        ("described_shop:charge", "'charge' is not a boundary in module 'described_shop'"),
+        ("json", "defines no boundary"),
+        ("json:x", "Its boundaries: none"),
     ],
 )
 def test_what_is_not_there_is_said(module: str, command: Command, target: str, complaint: str) -> None:

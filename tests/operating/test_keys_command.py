@@ -38,7 +38,7 @@ def test_a_stuck_key_is_found_looked_at_and_settled(place: Place, tmp_path: Path
     listed = in_a_process("keys", "list", "--boundary", place.name, "--json", RETRYSAFE_STORE=place.operators)
     assert listed.code == 0, listed.err
     (row,) = map(json.loads, listed.out.splitlines())
-    assert (row["key_hash"], row["state"]) == (seen.key.hex(), "unknown")
+    assert (row["key_hash"], row["effective_state"]) == (seen.key.hex(), "unknown")
     shown = in_a_process("keys", "show", *named(place), "--json")
     record = json.loads(shown.out)
     assert record["retry"].startswith("is refused until the key is settled")

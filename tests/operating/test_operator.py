@@ -387,7 +387,7 @@ def test_a_file_without_our_tables_is_not_migrated(tmp_path: Path) -> None:
 
 
 def test_memory_cannot_be_seen_from_outside() -> None:
-    with pytest.raises(ConfigurationError, match="nobody else"):
+    with pytest.raises(ConfigurationError, match="exist only in the process of the boundary"):
         Operator("memory://")
 
 

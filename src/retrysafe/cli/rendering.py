@@ -74,7 +74,7 @@ def summary(record: Record) -> dict[str, Any]:
         "boundary": record.boundary,
         "operation": record.operation,
         "scope": record.scope,
-        "state": record.effective_state.value,
+        "effective_state": record.effective_state.value,
         "attempts": record.attempts,
         "effects": record.effects,
         "updated": instant(record.updated),
@@ -88,7 +88,7 @@ def details(record: Record) -> dict[str, Any]:
     running = state in (EffectiveState.RUNNING, EffectiveState.LAPSED)
     return {
         **summary(record),
-        "stored_state": record.state.value,
+        "state": record.state.value,
         "attempt": record.attempt,
         "token": record.token,
         "version": record.version,
