@@ -215,7 +215,6 @@ BREAKS: list[Break] = [
         (
             f"{ASGI}test_r17_a_client_that_left_before_the_end_of_its_body[sqlite]",
             f"{ASGI}test_r17_a_client_that_left_before_the_end_of_its_body[postgresql-transactional]",
-            "tests/http/test_servers.py::test_the_essential_rules[uvicorn]",
         ),
         rows=(19,),
     ),

@@ -170,8 +170,8 @@ _REDIS = [
 _DYNAMODB = [
     Break(
         "an attempt does not recognise the record that it has written itself",
-        "protocol/decisions.py",
-        "if record.attempt == want.attempt and standing in (EffectiveState.RUNNING, EffectiveState.LAPSED):",
+        "protocol/procedures.py",
+        "if met.attempt == request.attempt and met.state is State.RUNNING:",
         "if False:",
         killed_by=(
             f"{DYNAMODB}test_a_lost_claim_or_completion_is_recognised_as_ones_own[0-reply lost]",
