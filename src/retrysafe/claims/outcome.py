@@ -48,45 +48,45 @@ class WorkOutcome(NamedTuple):
 
 
 def end_of(
-    said: HandlerSignals,
+    signals: HandlerSignals,
     error: BaseException | None,
-    ground: ModeKind,
-    terms: BoundarySettings,
+    mode: ModeKind,
+    settings: BoundarySettings,
     result: Any,
     annotation: Any,
 ) -> WorkOutcome:
     """Judge the end of a block that raised ``error``, or None and left ``result``."""
-    if error is None and said is NO_SIGNALS:
-        return _returned(Ending.RETURNED, _COMPLETED, ground, terms, result, annotation)
-    if said.failure is not None:
-        return WorkOutcome(
-            Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure, terms.largest_result)
-        )
-    if error is not None:
-        ending = ending_of_error(
-            permanent=is_permanent(error, terms), committed=said.committed, not_executed=said.not_executed
-        )
-        word = verdict(ending, ground)
-        return WorkOutcome(
-            ending, word, None if word.event is Transition.RELEASE else encode_error(error, terms.largest_result)
-        )
-    answered, reason = said.answered
-    ending = ending_of_answer(answered, committed=said.committed, not_executed=said.not_executed)
-    word = verdict(ending, ground)
-    if word.event is not Transition.COMPLETE:
-        return WorkOutcome(
-            ending, word, encode_failure("Failure", reason, None) if word.event is Transition.DOUBT else None
-        )
-    return _returned(ending, word, ground, terms, result, annotation)
-
-
-def _returned(
-    ending: Ending, word: Settlement, ground: ModeKind, terms: BoundarySettings, result: Any, annotation: Any
-) -> WorkOutcome:
+    ending, word = Ending.RETURNED, _COMPLETED
+    if error is not None or signals is not NO_SIGNALS:
+        judged = _judged(signals, error, mode, settings)
+        if isinstance(judged, WorkOutcome):
+            return judged
+        ending, word = judged
     try:
-        return WorkOutcome(ending, word, encode_result(terms.codec, result, annotation, terms.largest_result))
-    except ResultNotEncodable as error:
-        return WorkOutcome(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), StoredResult(None, "", 0), error)
+        return WorkOutcome(ending, word, encode_result(settings.codec, result, annotation, settings.largest_result))
+    except ResultNotEncodable as refused:
+        return WorkOutcome(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, mode), StoredResult(None, "", 0), refused)
+
+
+def _judged(
+    signals: HandlerSignals, error: BaseException | None, mode: ModeKind, settings: BoundarySettings
+) -> WorkOutcome | tuple[Ending, Settlement]:
+    """The outcome of work that failed or was declared so; else how it ended, and that its result is stored."""
+    largest = settings.largest_result
+    if signals.failure is not None:
+        return WorkOutcome(Ending.DECLARED, verdict(Ending.DECLARED, mode), encode_error(signals.failure, largest))
+    said = {"committed": signals.committed, "not_executed": signals.not_executed}
+    if error is not None:
+        ending = ending_of_error(permanent=is_permanent(error, settings), **said)
+        word = verdict(ending, mode)
+        return WorkOutcome(ending, word, None if word.event is Transition.RELEASE else encode_error(error, largest))
+    answered, reason = signals.answered
+    ending = ending_of_answer(answered, **said)
+    word = verdict(ending, mode)
+    if word.event is Transition.COMPLETE:
+        return ending, word
+    stored = encode_failure("Failure", reason, None) if word.event is Transition.DOUBT else None
+    return WorkOutcome(ending, word, stored)
 
 
 def answer_of(
