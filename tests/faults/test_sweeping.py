@@ -261,7 +261,7 @@ def test_only_an_archive_is_written_to(sqlite_url: str, tmp_path: Path, text: st
         JsonLines(path)(records)
         assert path.read_text() == line_of(records[0]) + "\n"
     else:
-        with pytest.raises(ConfigurationError, match="no archive"):
+        with pytest.raises(ConfigurationError, match="is not an archive"):
             JsonLines(path)(records)
         assert path.read_text() == text
 
@@ -447,7 +447,7 @@ def test_a_forked_child_sweeps_too_and_exits_at_once(kind: str, request: pytest.
         ({"batch": 10_001}, "batch= is a number"),
         ({"pause": "soon"}, "pause='soon' is not a duration"),
         ({"every": 0}, "every=0 must be longer"),
-        ({"store": "memory://"}, "every memory:// is a store of its own"),
+        ({"store": "memory://"}, "belongs to one boundary and cannot be swept"),
         ({"rotate": True}, "a sqlite store has no partitions"),
     ],
 )

@@ -129,7 +129,7 @@ def test_outcomes_are_printed_as_they_come(
 
 def test_what_cannot_be_done_is_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, complaint in (
-        (["list", "--journal", "nowhere.db"], "no such file"),
+        (["list", "--journal", "nowhere.db"], "the file does not exist"),
         (["resume", "--client", "nowhere:client"], "ModuleNotFoundError"),
         (["resume", "--client", "json:__name__"], "neither an httpx client"),
     ):
