@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -134,6 +135,7 @@ def _keys(count: int) -> list[str]:
 
 def main() -> None:
     """Measure one row of a module."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored by its children
     module, name, effort, file = sys.argv[1:]
     (row,) = (row for row in import_module(module).rows() if row.name == name)
     Path(file).write_text(json.dumps(measure(row, EFFORTS[effort])), encoding="utf-8")

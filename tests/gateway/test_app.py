@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe.gateway import Gateway, Route, Settings
+from retrysafe.gateway import Gateway, Route, Settings, metrics
 from retrysafe.observability.metrics import COUNTERS
 from tests.gateway.upstreams import OK, Asked, Upstream, always, answering, before
 
@@ -185,3 +185,13 @@ async def test_a_gateway_is_closed_when_all_that_was_cut_is_recorded(tmp_path: P
     await retried(scope, receive, send)
     await retried.aclose()
     assert json.loads(sent[1]["body"])["code"] == "outcome-unknown", "and not in progress until a lease lapses"
+
+
+def test_the_file_of_a_worker_that_is_being_made_is_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Between making its file and giving it a size, a worker may be interrupted for long."""
+    being_made = tmp_path / "counter_1.db"
+    being_made.touch()
+    monkeypatch.setenv(metrics.DIRECTORY, str(tmp_path))
+    monkeypatch.setattr(metrics.time, "sleep", lambda seconds: being_made.unlink(missing_ok=True))
+    assert metrics.Metrics.text(object.__new__(metrics.Metrics)) == b""
+    assert not being_made.exists()

@@ -7,6 +7,8 @@ process writes into the directory that ``PROMETHEUS_MULTIPROC_DIR`` names, and w
 from __future__ import annotations
 
 import os
+import struct
+import time
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -22,6 +24,9 @@ CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 _COUNTED_BY = {
     name: [counter for counter in COUNTERS if name in counter.events and counter.name != ATTEMPTS] for name in EVENTS
 }
+
+_READS, _PAUSE = 20, 0.01
+"""How often the files of all workers are read again while one of them is being made, and after how many seconds."""
 
 
 class Metrics:
@@ -74,10 +79,15 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it, of all workers."""
-        registry = self._registry
-        if DIRECTORY in os.environ:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        if DIRECTORY not in os.environ:
+            return prometheus_client.generate_latest(self._registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        for _ in range(_READS):
+            try:
+                return prometheus_client.generate_latest(registry)
+            except struct.error:  # the file of a worker that begins has no size for a moment
+                time.sleep(_PAUSE)
         return prometheus_client.generate_latest(registry)
 
 
