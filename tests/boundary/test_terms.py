@@ -472,3 +472,26 @@ def test_tenants_without_number_leave_a_bounded_trace() -> None:
         assert (claim.replayed, claim.result) == (True, 0)
     assert len(boundary.entrypoint._plans._plans) <= 1024
     boundary.close()
+
+
+class Folded(str):
+    """Text that is equal to itself in capitals."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return str(self).lower() == str(other).lower()
+
+    def __hash__(self) -> int:
+        return hash(str(self).lower())
+
+
+def test_tenants_whose_names_compare_equal_and_are_not_have_keys_of_their_own() -> None:
+    boundary = Boundary("shop", store="memory://", observers=())
+    for tenant in ("Ann", "ANN"):
+        with boundary.claim("k", scope=Folded(tenant)) as claim:
+            assert not claim.replayed
+            claim.result = tenant
+    with boundary.claim("k", scope="Ann") as claim:
+        assert (claim.replayed, claim.result) == (True, "Ann")
+    boundary.close()

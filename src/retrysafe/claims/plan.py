@@ -60,8 +60,10 @@ class Plans:
 
     def of(self, operation: str, scope: str) -> Plan:
         """The plan of an operation and scope. Raises `ConfigurationError` for a name that cannot be one."""
-        if operation.__class__ is not str:  # what is no text may not even be hashable
-            keys.check_name(operation, "operation")
+        if operation.__class__ is not str:  # it may not even be hashable, or be text that is equal to another
+            operation = str.__str__(keys.check_name(operation, "operation"))
+        if scope.__class__ is not str:
+            scope = str.__str__(scope)
         found = self._plans.get((operation, scope))
         if found is None:
             found = Plan(self.settings, operation, scope, self._lease_mode)
