@@ -49,14 +49,14 @@ class ReadThroughCache:
         self.warnings: list[Finding] = []
         """That the cache did not answer; nobody has been told yet."""
 
-    def look(self, want: ClaimRequest) -> Looked:
+    def look(self, request: ClaimRequest) -> Looked:
         """What the cache says to a claim."""
-        looked = self._ask(caching.look(self._cache, want))
+        looked = self._ask(caching.look(self._cache, request))
         return _NOT_LOOKED if looked is None else looked
 
-    async def alook(self, want: ClaimRequest) -> Looked:
+    async def alook(self, request: ClaimRequest) -> Looked:
         """The same for async code."""
-        looked = await self._aask(caching.look(self._cache, want))
+        looked = await self._aask(caching.look(self._cache, request))
         return _NOT_LOOKED if looked is None else looked
 
     def keep(self, outcome: Outcome, looked: Looked) -> None:

@@ -73,15 +73,15 @@ class ClaimMode(Protocol):
         """The same for async code."""
         ...
 
-    def claim(self, want: ClaimRequest) -> Outcome:
+    def claim(self, request: ClaimRequest) -> Outcome:
         """Try to claim the key."""
         ...
 
-    async def aclaim(self, want: ClaimRequest) -> Outcome:
+    async def aclaim(self, request: ClaimRequest) -> Outcome:
         """The same for async code."""
         ...
 
-    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         """Record how the work ended; ``failing`` when an error of its own is on its way out."""
         ...
 
@@ -90,7 +90,7 @@ class ClaimMode(Protocol):
         ...
 
     async def asettle(
-        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         """The same for async code."""
         ...
@@ -116,22 +116,22 @@ class LeaseMode:
     def aexecutor(self) -> AsyncExecutor:
         return self._backend.aclient()
 
-    def claim(self, want: ClaimRequest) -> Outcome:
+    def claim(self, request: ClaimRequest) -> Outcome:
         client, store = self._backend.ready(), self._backend.store
-        if want.quota is not None:
-            return run(claim(store, want), client)
-        found = judged(want, put(store.claim(want), client, again=True))
-        return run(claim_again(store, want, found), client) if isinstance(found, Record) else found
+        if request.quota is not None:
+            return run(claim(store, request), client)
+        found = judged(request, put(store.claim(request), client, again=True))
+        return run(claim_again(store, request, found), client) if isinstance(found, Record) else found
 
-    async def aclaim(self, want: ClaimRequest) -> Outcome:
+    async def aclaim(self, request: ClaimRequest) -> Outcome:
         client, store = await self._backend.aready(), self._backend.store
-        if want.quota is not None:
-            return await arun(claim(store, want), client)
-        found = judged(want, await aput(store.claim(want), client, again=True))
-        return await arun(claim_again(store, want, found), client) if isinstance(found, Record) else found
+        if request.quota is not None:
+            return await arun(claim(store, request), client)
+        found = judged(request, await aput(store.claim(request), client, again=True))
+        return await arun(claim_again(store, request, found), client) if isinstance(found, Record) else found
 
-    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
-        event, client, store = word.event, self._backend.client(), self._backend.store
+    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+        event, client, store = settlement.event, self._backend.client(), self._backend.store
         assert event is not None, "only an own transaction can end without a word to the store"
         try:
             if put(store.settle(held, event, stored), client, again=True):
@@ -141,9 +141,9 @@ class LeaseMode:
             return Settled.UNANSWERED
 
     async def asettle(
-        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
-        event, client, store = word.event, self._backend.aclient(), self._backend.store
+        event, client, store = settlement.event, self._backend.aclient(), self._backend.store
         assert event is not None, "only an own transaction can end without a word to the store"
         try:
             if await aput(store.settle(held, event, stored), client, again=True):
@@ -164,11 +164,11 @@ class CachedLeaseMode(LeaseMode):
         super().__init__(backend, kind)
         self._near = near
 
-    def claim(self, want: ClaimRequest) -> Outcome:
-        return _near_first(self._near, want, super().claim)
+    def claim(self, request: ClaimRequest) -> Outcome:
+        return _near_first(self._near, request, super().claim)
 
-    async def aclaim(self, want: ClaimRequest) -> Outcome:
-        return await _anear_first(self._near, want, super().aclaim)
+    async def aclaim(self, request: ClaimRequest) -> Outcome:
+        return await _anear_first(self._near, request, super().aclaim)
 
 
 def lease_mode(backend: Backend, kind: Kind) -> LeaseMode:
@@ -199,27 +199,27 @@ class CallerTransaction:
             )
         return self._joining.aexecute
 
-    def claim(self, want: ClaimRequest) -> Outcome:
+    def claim(self, request: ClaimRequest) -> Outcome:
         self._backend.check(self.executor(), self._joining.place)
-        return run(claim(self._backend.store, want), self.executor())
+        return run(claim(self._backend.store, request), self.executor())
 
-    async def aclaim(self, want: ClaimRequest) -> Outcome:
+    async def aclaim(self, request: ClaimRequest) -> Outcome:
         await self._backend.acheck(self.aexecutor(), self._joining.place)
-        return await arun(claim(self._backend.store, want), self.aexecutor())
+        return await arun(claim(self._backend.store, request), self.aexecutor())
 
-    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
-            return _settled(run(_settling(self._backend, held, word, stored), self.executor()))
+            return _settled(run(_settling(self._backend, held, settlement, stored), self.executor()))
         except RetrysafeError:
             if failing:
                 return Settled.BROKEN
             raise
 
     async def asettle(
-        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         try:
-            return _settled(await arun(_settling(self._backend, held, word, stored), self.aexecutor()))
+            return _settled(await arun(_settling(self._backend, held, settlement, stored), self.aexecutor()))
         except RetrysafeError:
             if failing:
                 return Settled.BROKEN
@@ -252,19 +252,19 @@ class OwnTransaction:
     def aexecutor(self) -> AsyncExecutor:
         return self._backend.aclient()
 
-    def claim(self, want: ClaimRequest) -> Outcome:
-        return _near_first(self._backend.near, want, lambda want: restarting(lambda: self._claim(want)))
+    def claim(self, request: ClaimRequest) -> Outcome:
+        return _near_first(self._backend.near, request, lambda request: restarting(lambda: self._claim(request)))
 
-    def _claim(self, want: ClaimRequest) -> Outcome:
+    def _claim(self, request: ClaimRequest) -> Outcome:
         client, store = self._backend.ready(), self._backend.store
         if store.capabilities.looks_first:
-            settled = settled_already(want, put(store.read(want.key), client, again=True))
+            settled = settled_already(request, put(store.read(request.key), client, again=True))
             if settled is not None:
                 return settled
         self._lending = client.transaction()
         self._opened = self._lending.__enter__()
         try:
-            outcome = run(open_claim(_transactional(self._backend), want), self._opened.execute)
+            outcome = run(open_claim(_transactional(self._backend), request), self._opened.execute)
         except BaseException as error:
             self._give_back(error)
             raise
@@ -272,29 +272,31 @@ class OwnTransaction:
             self._give_back()
         return outcome
 
-    async def aclaim(self, want: ClaimRequest) -> Outcome:
-        return await _anear_first(self._backend.near, want, lambda want: arestarting(lambda: self._aclaim(want)))
+    async def aclaim(self, request: ClaimRequest) -> Outcome:
+        return await _anear_first(
+            self._backend.near, request, lambda request: arestarting(lambda: self._aclaim(request))
+        )
 
-    async def _aclaim(self, want: ClaimRequest) -> Outcome:
+    async def _aclaim(self, request: ClaimRequest) -> Outcome:
         client, store = await self._backend.aready(), self._backend.store
         if store.capabilities.looks_first:
-            settled = settled_already(want, await aput(store.read(want.key), client, again=True))
+            settled = settled_already(request, await aput(store.read(request.key), client, again=True))
             if settled is not None:
                 return settled
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
         outcome: Outcome | None = None
         try:
-            outcome = await arun(open_claim(_transactional(self._backend), want), self._opened.execute)
+            outcome = await arun(open_claim(_transactional(self._backend), request), self._opened.execute)
             return outcome
         finally:
             if not isinstance(outcome, Won):
                 await self._agive_back()
 
-    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
             try:
-                done = run(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
+                done = run(conclude(_transactional(self._backend), held, settlement, stored), self._opened.execute)
             except BaseException as error:
                 self._give_back(error)
                 raise
@@ -304,8 +306,8 @@ class OwnTransaction:
                 return Settled.BROKEN
             if not isinstance(failure, StoreUnavailable):
                 raise
-            return _read_back(run(read(self._backend.store, held.key), self.executor()), held, word, failure)
-        if done and word.event is not None:
+            return _read_back(run(read(self._backend.store, held.key), self.executor()), held, settlement, failure)
+        if done and settlement.event is not None:
             return Settled.RECORDED
         self._afterwards = None
         doubted = run(_doubting(self._backend, held), self.executor())
@@ -314,11 +316,13 @@ class OwnTransaction:
         return Settled.DOUBTED if doubted else Settled.RECORDED
 
     async def asettle(
-        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         try:
             try:
-                done = await arun(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
+                done = await arun(
+                    conclude(_transactional(self._backend), held, settlement, stored), self._opened.execute
+                )
             finally:
                 await self._agive_back()
         except RetrysafeError as failure:
@@ -326,8 +330,10 @@ class OwnTransaction:
                 return Settled.BROKEN
             if not isinstance(failure, StoreUnavailable):
                 raise
-            return _read_back(await arun(read(self._backend.store, held.key), self.aexecutor()), held, word, failure)
-        if done and word.event is not None:
+            return _read_back(
+                await arun(read(self._backend.store, held.key), self.aexecutor()), held, settlement, failure
+            )
+        if done and settlement.event is not None:
             return Settled.RECORDED
         doubted = await arun(_doubting(self._backend, held), self.aexecutor())
         if not done:
@@ -355,27 +361,29 @@ class OwnTransaction:
         await lending.__aexit__(None, None, None)
 
 
-def _near_first(near: ReadThroughCache | None, want: ClaimRequest, claim: Callable[[ClaimRequest], Outcome]) -> Outcome:
+def _near_first(
+    near: ReadThroughCache | None, request: ClaimRequest, claim: Callable[[ClaimRequest], Outcome]
+) -> Outcome:
     """Answer from the cache, if there is one and it can; else claim, and keep the settled record that was met."""
     if near is None:
-        return claim(want)
-    looked = near.look(want)
+        return claim(request)
+    looked = near.look(request)
     if looked[0] is not None:
         return looked[0]
-    outcome = claim(want)
+    outcome = claim(request)
     near.keep(outcome, looked)
     return outcome
 
 
 async def _anear_first(
-    near: ReadThroughCache | None, want: ClaimRequest, claim: Callable[[ClaimRequest], Awaitable[Outcome]]
+    near: ReadThroughCache | None, request: ClaimRequest, claim: Callable[[ClaimRequest], Awaitable[Outcome]]
 ) -> Outcome:
     if near is None:
-        return await claim(want)
-    looked = await near.alook(want)
+        return await claim(request)
+    looked = await near.alook(request)
     if looked[0] is not None:
         return looked[0]
-    outcome = await claim(want)
+    outcome = await claim(request)
     await near.akeep(outcome, looked)
     return outcome
 
@@ -384,19 +392,19 @@ def _transactional(backend: Backend) -> Any:
     return backend.store
 
 
-def _settling(backend: Backend, held: Ownership, word: Settlement, stored: StoredResult | None) -> Steps[bool]:
-    assert word.event is not None, "only an own transaction can end without a word to the store"
-    return settle(backend.store, held, word.event, stored)
+def _settling(backend: Backend, held: Ownership, settlement: Settlement, stored: StoredResult | None) -> Steps[bool]:
+    assert settlement.event is not None, "only an own transaction can end without a word to the store"
+    return settle(backend.store, held, settlement.event, stored)
 
 
 def _settled(done: bool) -> Settled:
     return Settled.RECORDED if done else Settled.LOST
 
 
-def _read_back(record: Record | None, held: Ownership, word: Settlement, failure: StoreUnavailable) -> Settled:
+def _read_back(record: Record | None, held: Ownership, settlement: Settlement, failure: StoreUnavailable) -> Settled:
     """After a commit without an answer: it happened if the record is there as we wanted it."""
     mine = record is not None and (record.attempt, record.token) == (held.attempt, held.token)
-    if record is not None and mine and word.event is not None and record.state is RULES[word.event].target:
+    if record is not None and mine and settlement.event is not None and record.state is RULES[settlement.event].target:
         return Settled.RECORDED
     raise StoreUnavailable(f"The transaction could not be ended: {failure.detail}") from failure
 

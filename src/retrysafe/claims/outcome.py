@@ -42,76 +42,84 @@ class WorkOutcome(NamedTuple):
     """How the block ended, what that means, what to store, and why a result cannot be stored."""
 
     ending: Ending
-    word: Settlement
+    settlement: Settlement
     stored: StoredResult | None
     unencodable: ResultNotEncodable | None = None
 
 
 def end_of(
-    said: HandlerSignals,
+    signals: HandlerSignals,
     error: BaseException | None,
-    ground: ModeKind,
-    terms: BoundarySettings,
+    mode: ModeKind,
+    settings: BoundarySettings,
     result: Any,
     annotation: Any,
 ) -> WorkOutcome:
     """Judge the end of a block that raised ``error``, or None and left ``result``."""
-    if error is None and said is NO_SIGNALS:
-        return _returned(Ending.RETURNED, _COMPLETED, ground, terms, result, annotation)
-    if said.failure is not None:
+    if error is None and signals is NO_SIGNALS:
+        return _returned(Ending.RETURNED, _COMPLETED, mode, settings, result, annotation)
+    if signals.failure is not None:
         return WorkOutcome(
-            Ending.DECLARED, verdict(Ending.DECLARED, ground), encode_error(said.failure, terms.largest_result)
+            Ending.DECLARED, verdict(Ending.DECLARED, mode), encode_error(signals.failure, settings.largest_result)
         )
     if error is not None:
         ending = ending_of_error(
-            permanent=is_permanent(error, terms), committed=said.committed, not_executed=said.not_executed
+            permanent=is_permanent(error, settings), committed=signals.committed, not_executed=signals.not_executed
         )
-        word = verdict(ending, ground)
+        settlement = verdict(ending, mode)
         return WorkOutcome(
-            ending, word, None if word.event is Transition.RELEASE else encode_error(error, terms.largest_result)
+            ending,
+            settlement,
+            None if settlement.event is Transition.RELEASE else encode_error(error, settings.largest_result),
         )
-    answered, reason = said.answered
-    ending = ending_of_answer(answered, committed=said.committed, not_executed=said.not_executed)
-    word = verdict(ending, ground)
-    if word.event is not Transition.COMPLETE:
+    answered, reason = signals.answered
+    ending = ending_of_answer(answered, committed=signals.committed, not_executed=signals.not_executed)
+    settlement = verdict(ending, mode)
+    if settlement.event is not Transition.COMPLETE:
         return WorkOutcome(
-            ending, word, encode_failure("Failure", reason, None) if word.event is Transition.DOUBT else None
+            ending,
+            settlement,
+            encode_failure("Failure", reason, None) if settlement.event is Transition.DOUBT else None,
         )
-    return _returned(ending, word, ground, terms, result, annotation)
+    return _returned(ending, settlement, mode, settings, result, annotation)
 
 
 def _returned(
-    ending: Ending, word: Settlement, ground: ModeKind, terms: BoundarySettings, result: Any, annotation: Any
+    ending: Ending, settlement: Settlement, mode: ModeKind, settings: BoundarySettings, result: Any, annotation: Any
 ) -> WorkOutcome:
     try:
-        return WorkOutcome(ending, word, encode_result(terms.codec, result, annotation, terms.largest_result))
+        return WorkOutcome(
+            ending, settlement, encode_result(settings.codec, result, annotation, settings.largest_result)
+        )
     except ResultNotEncodable as error:
-        return WorkOutcome(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, ground), StoredResult(None, "", 0), error)
+        return WorkOutcome(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, mode), StoredResult(None, "", 0), error)
 
 
 def answer_of(
-    said: HandlerSignals, terms: BoundarySettings, result: Any, annotation: Any
+    signals: HandlerSignals, settings: BoundarySettings, result: Any, annotation: Any
 ) -> tuple[Transition, StoredResult | None] | None:
     """What a probe's words make of an unknown record, and what they store; None when it could not tell."""
-    if said.failure is not None:
-        return Transition.RESOLVE_FAILED, encode_error(said.failure, terms.largest_result)
-    if said.committed:
+    if signals.failure is not None:
+        return Transition.RESOLVE_FAILED, encode_error(signals.failure, settings.largest_result)
+    if signals.committed:
         try:
-            return Transition.RESOLVE_COMPLETED, encode_result(terms.codec, result, annotation, terms.largest_result)
+            return Transition.RESOLVE_COMPLETED, encode_result(
+                settings.codec, result, annotation, settings.largest_result
+            )
         except ResultNotEncodable as error:
             raise OutcomeUnknown(f"What the probe found cannot be stored. {error.detail}") from error
-    return (Transition.RESOLVE_RELEASED, None) if said.not_executed else None
+    return (Transition.RESOLVE_RELEASED, None) if signals.not_executed else None
 
 
-def is_permanent(error: BaseException, terms: BoundarySettings) -> bool:
+def is_permanent(error: BaseException, settings: BoundarySettings) -> bool:
     """Whether an error is of the ``permanent=`` types; of a group, whether all in it are, and none passes by itself."""
-    return every(error, terms.permanent) and not any(_is_passing(leaf, terms) for leaf in leaves(error))
+    return every(error, settings.permanent) and not any(_is_passing(leaf, settings) for leaf in leaves(error))
 
 
-def _is_passing(error: BaseException, terms: BoundarySettings) -> bool:
+def _is_passing(error: BaseException, settings: BoundarySettings) -> bool:
     """Whether an error may pass by itself, however broad ``permanent=`` is: a restart, or ours of an inner claim."""
     ours = isinstance(error, RetrysafeError) and not isinstance(error, StoredFailure)
-    return terms.backend.restarts(error) or (ours and type(error) not in terms.permanent)
+    return settings.backend.restarts(error) or (ours and type(error) not in settings.permanent)
 
 
 def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | None) -> StoredResult:

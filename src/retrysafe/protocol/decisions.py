@@ -36,17 +36,17 @@ _LAPSED = {"keyed": Decision.TAKE, "external": Decision.SUSPECT, "transactional"
 _EXPIRED: dict[OnExpired, Decision] = {"new": Decision.TAKE, "refuse": Decision.EXPIRED}
 
 
-def decide(record: Record, want: ClaimRequest) -> Decision:
-    """Return what the attempt behind ``want`` does about ``record``."""
-    standing = record.effective_state_at(record.now)
-    if record.attempt == want.attempt and standing in (EffectiveState.RUNNING, EffectiveState.LAPSED):
+def decide(record: Record, request: ClaimRequest) -> Decision:
+    """Return what the attempt behind ``request`` does about ``record``."""
+    state = record.effective_state_at(record.now)
+    if record.attempt == request.attempt and state in (EffectiveState.RUNNING, EffectiveState.LAPSED):
         return Decision.MINE
-    if standing is EffectiveState.FORGOTTEN:
+    if state is EffectiveState.FORGOTTEN:
         return Decision.TAKE
-    if standing is EffectiveState.EXPIRED:
-        return _EXPIRED[want.on_expired]
-    if record.fingerprint != want.fingerprint and not agree(record.fingerprint, want.payload):
+    if state is EffectiveState.EXPIRED:
+        return _EXPIRED[request.on_expired]
+    if record.fingerprint != request.fingerprint and not agree(record.fingerprint, request.payload):
         return Decision.REUSED
-    if standing is EffectiveState.LAPSED:
+    if state is EffectiveState.LAPSED:
         return _LAPSED[record.effects]
-    return _BY_STANDING[standing]
+    return _BY_STANDING[state]

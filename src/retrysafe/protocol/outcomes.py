@@ -77,12 +77,12 @@ OUTCOMES: dict[Ending, tuple[Settlement, Settlement, Settlement, Settlement]] = 
     Ending.COMMITTED: (_DOUBT_ALONE, _DOUBT, _DOUBT, _DOUBT),
     Ending.REFUSED: (_COMPLETE_ALONE, _COMPLETE, _COMPLETE, _COMPLETE),
 }
-_COLUMN = {ground: column for column, ground in enumerate(ModeKind)}
+_COLUMN = {mode: column for column, mode in enumerate(ModeKind)}
 
 
-def verdict(ending: Ending, ground: ModeKind) -> Settlement:
+def verdict(ending: Ending, mode: ModeKind) -> Settlement:
     """Return what becomes of the record and its transaction."""
-    return OUTCOMES[ending][_COLUMN[ground]]
+    return OUTCOMES[ending][_COLUMN[mode]]
 
 
 def ending_of_error(*, permanent: bool, committed: bool, not_executed: bool) -> Ending:

@@ -223,10 +223,10 @@ def _renewal(request: Ask[set[bytes]], batch: Mapping[bytes, Ownership]) -> Step
 # ---------------------------------------------------------------- the boundary's own transactions
 
 
-def open_claim(store: TransactionalStore, want: ClaimRequest) -> Steps[Outcome]:
+def open_claim(store: TransactionalStore, request: ClaimRequest) -> Steps[Outcome]:
     """Begin, claim, and mark the savepoint; roll back when the claim is not won."""
     yield from ask(store.begin())
-    outcome = yield from claim(store, want)
+    outcome = yield from claim(store, request)
     if isinstance(outcome, Won):
         yield from ask(store.savepoint())
     else:
@@ -272,23 +272,23 @@ class Opened(NamedTuple):
     held: list[Ownership]
 
 
-def open_many(store: BatchStore, wants: Sequence[ClaimRequest]) -> Steps[Opened]:
+def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Steps[Opened]:
     """Begin, and claim all keys that have no record.
 
     Of a key that another transaction is claiming, or whose record is in the way, nothing is written: BUSY, or what its
     record means for a claim of its own.
     """
     yield from ask(store.begin())
-    fresh = yield from ask(store.claim_many(wants))
-    decisions = {want.key: Decision.MINE if want.key in fresh else Decision.BUSY for want in wants}
-    others = [want for want in wants if want.key not in fresh]
+    fresh = yield from ask(store.claim_many(requests))
+    decisions = {request.key: Decision.MINE if request.key in fresh else Decision.BUSY for request in requests}
+    others = [request for request in requests if request.key not in fresh]
     if others:
-        records = yield from ask(store.read_many([want.key for want in others]))
-        for want in others:
-            record = records.get(want.key)
+        records = yield from ask(store.read_many([request.key for request in others]))
+        for request in others:
+            record = records.get(request.key)
             if record is not None:
-                decisions[want.key] = decide(record, want)
-    held = [Ownership(w.key, w.attempt, fresh[w.key], w.clocks, w.transactional) for w in wants if w.key in fresh]
+                decisions[request.key] = decide(record, request)
+    held = [Ownership(w.key, w.attempt, fresh[w.key], w.clocks, w.transactional) for w in requests if w.key in fresh]
     return Opened(decisions, held)
 
 

@@ -67,14 +67,14 @@ class Store(Protocol):
         """What this kind of store can promise."""
         ...
 
-    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
-        """Count a key against the quota that ``want`` has, unless it is counted already, or refuse it.
+    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
+        """Count a key against the quota that ``request`` has, unless it is counted already, or refuse it.
 
         Asked before a claim that has a quota. Empty where `claim` judges by itself.
         """
         ...
 
-    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Write a first record if the key has none, else return the record that is there.
 
         None means that a transaction which has not ended yet is claiming the key. A refusal means that the key
@@ -82,7 +82,7 @@ class Store(Protocol):
         """
         ...
 
-    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
+    def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a key whose record is as ``seen`` and claimable; None when it changed meanwhile."""
         ...
 
@@ -170,7 +170,7 @@ class TransactionalStore(Store, Protocol):
 class BatchStore(TransactionalStore, Protocol):
     """A store that claims many keys in one statement, inside a transaction of the boundary's own."""
 
-    def claim_many(self, wants: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
+    def claim_many(self, requests: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
         """Insert first records for keys that have none and that nobody else is claiming; the tokens of those keys.
 
         The wants are of one attempt. It waits for nobody.

@@ -107,11 +107,11 @@ def state_of(stored: str) -> State:
         raise ResultUnreadable(f"Its record is {stored!r}, which only a newer retrysafe understands.") from None
 
 
-def check(event: Transition, standing: EffectiveState) -> Rule:
-    """Return the rule for ``event`` at ``standing``; raise `IllegalTransition` if there is none."""
-    rule = VACANT_CLAIM if event is Transition.CLAIM and standing is EffectiveState.ABSENT else RULES[event]
-    if standing not in rule.sources:
-        raise IllegalTransition(f"{event.value!r} is not possible for a key that is {standing.value}.")
+def check(event: Transition, state: EffectiveState) -> Rule:
+    """Return the rule for ``event`` at ``state``; raise `IllegalTransition` if there is none."""
+    rule = VACANT_CLAIM if event is Transition.CLAIM and state is EffectiveState.ABSENT else RULES[event]
+    if state not in rule.sources:
+        raise IllegalTransition(f"{event.value!r} is not possible for a key that is {state.value}.")
     return rule
 
 
@@ -120,23 +120,23 @@ def next_token(previous: int, now: Micros) -> int:
     return max(previous + 1, now)
 
 
-def first_claim(want: ClaimRequest, now: Micros) -> Record:
+def first_claim(request: ClaimRequest, now: Micros) -> Record:
     """The record of the first attempt for a key.
 
     Its version starts at its token, so that no version comes again after a sweep.
     """
-    clocks, token = want.clocks, next_token(0, now)
+    clocks, token = request.clocks, next_token(0, now)
     return Record(
-        key=want.key,
-        boundary=want.boundary,
-        scope=want.scope,
-        operation=want.operation,
-        fingerprint=want.fingerprint,
+        key=request.key,
+        boundary=request.boundary,
+        scope=request.scope,
+        operation=request.operation,
+        fingerprint=request.fingerprint,
         state=State.RUNNING,
-        attempt=want.attempt,
+        attempt=request.attempt,
         token=token,
         attempts=1,
-        effects=want.effects,
+        effects=request.effects,
         lease_until=now + clocks.lease + clocks.margin,
         created=now,
         updated=now,
@@ -154,18 +154,18 @@ def started_before(seen: Record) -> int:
     return 0 if fresh else seen.attempts
 
 
-def kept_fingerprint(want: ClaimRequest, seen: Record) -> bytes:
+def kept_fingerprint(request: ClaimRequest, seen: Record) -> bytes:
     """The fingerprint after a claim on ``seen``: a claim without a payload does not erase the one that is there."""
     fresh = seen.effective_state in (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN)
-    return want.fingerprint if fresh else want.fingerprint or seen.fingerprint
+    return request.fingerprint if fresh else request.fingerprint or seen.fingerprint
 
 
-def claim_again(record: Record, want: ClaimRequest, seen: Record, now: Micros) -> Record:
+def claim_again(record: Record, request: ClaimRequest, seen: Record, now: Micros) -> Record:
     """The record after a new attempt has claimed a key that had a record."""
     check(Transition.CLAIM, record.effective_state_at(now))
     _match_seen(record, seen)
-    return first_claim(want, now)._replace(
-        fingerprint=kept_fingerprint(want, seen),
+    return first_claim(request, now)._replace(
+        fingerprint=kept_fingerprint(request, seen),
         token=next_token(record.token, now),
         attempts=started_before(seen) + 1,
         created=record.created,

@@ -93,8 +93,8 @@ def boundaries(url: str) -> Iterator[Callable[..., Boundary]]:
     """A function that makes boundaries on a store, which are closed at the end."""
     made: list[Boundary] = []
 
-    def make(name: str = "test", **terms: Any) -> Boundary:
-        boundary = Boundary(name, **{"store": url, **terms})
+    def make(name: str = "test", **settings: Any) -> Boundary:
+        boundary = Boundary(name, **{"store": url, **settings})
         made.append(boundary)
         return boundary
 

@@ -37,8 +37,8 @@ BREAKS: list[Break] = [
     Break(
         "an attempt does not know its own record",
         "protocol/decisions.py",
-        "    if record.attempt == want.attempt and standing in",
-        "    if False and standing in",
+        "    if record.attempt == request.attempt and state in",
+        "    if False and state in",
         (f"{MESSAGES}test_a_claim_whose_reply_is_lost_is_recognised",),
         rows=(2,),
     ),
@@ -384,8 +384,8 @@ BREAKS: list[Break] = [
     Break(
         "a commit without an answer is not read back",
         "claims/modes.py",
-        "    if record is not None and mine and word.event",
-        "    if False and record is not None and mine and word.event",
+        "    if record is not None and mine and settlement.event",
+        "    if False and record is not None and mine and settlement.event",
         (
             f"{POINTS}test_a_commit_whose_reply_is_lost_is_read_back[]",
             f"{POINTS}test_a_commit_whose_reply_is_lost_is_read_back[psycopg]",

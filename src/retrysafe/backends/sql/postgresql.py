@@ -124,15 +124,15 @@ class PostgresqlStore(SqlStore):
             f"WHERE f.key_hash IS NOT NULL OR NOT coalesce((SELECT open FROM gate), true)"
         )
 
-    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
         """The same, counting the locks of a transaction."""
-        ask = super().claim(want)
-        return self._counting(ask) if want.transactional else ask
+        ask = super().claim(request)
+        return self._counting(ask) if request.transactional else ask
 
-    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
+    def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """The same, counting the locks of a transaction."""
-        ask = super().take(want, seen)
-        if not want.transactional:
+        ask = super().take(request, seen)
+        if not request.transactional:
             return ask
         params = {**ask.request.params, "full": self._gates.full()}
         return self._counting(Ask(Query(self._gated_take_sql, params), ask.parse))
@@ -140,18 +140,18 @@ class PostgresqlStore(SqlStore):
     def _counting(self, ask: Ask[R]) -> Ask[R]:
         return Ask(ask.request, lambda answer: ask.parse(self._gates.counted(answer)))
 
-    def claim_query(self, want: ClaimRequest) -> Query:
+    def claim_query(self, request: ClaimRequest) -> Query:
         """One statement; no row means that a rival committed first, and a new statement will see it."""
-        params = want_params(want)
-        if not want.transactional:
+        params = want_params(request)
+        if not request.transactional:
             return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))
         gated = {**params, "full": self._gates.full()}
         return Query(self._gated_claim_sql, gated, Query(self._gated_read_sql, params, writes=False))
 
-    def counted_claim_query(self, want: ClaimRequest, allowance: Allowance) -> Query:
+    def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """The same; no row to the read either means that there was no room. A closed gate is judged first."""
-        limited, params = limited_by(allowance), want_params(want) | quota_params(allowance)
-        own = want.transactional
+        limited, params = limited_by(allowance), want_params(request) | quota_params(allowance)
+        own = request.transactional
         usage = Query((self._gated_usage_sql if own else self._usage_sql)[limited], params, writes=False)
         read = Query(self._gated_read_sql if own else self.read_sql, params, usage, writes=False)
         params = {**params, "full": self._gates.full()} if own else params

@@ -115,9 +115,9 @@ class _Desk(Generic[A]):
             if not any(attempt.done() for attempt in attempts):
                 with self._counting:
                     self._hanging.add(where)
-        return [known or self._said(one) for one, known in zip(envelopes, begun.known, strict=True)]
+        return [known or self._status_of(one) for one, known in zip(envelopes, begun.known, strict=True)]
 
-    def _said(self, envelope: Envelope) -> PublishResult:
+    def _status_of(self, envelope: Envelope) -> PublishResult:
         name = (envelope.source, envelope.id)
         if not self.under_way[name].done():
             return self._postponed(self.destination(envelope))

@@ -185,8 +185,8 @@ class Inbox:
         return moved and self._skipped(consumer, entity, sequence, actor, reason)
 
     def _skipped(self, consumer: str, entity: str, sequence: int, actor: str, reason: str) -> bool:
-        told = {"entity": legible(entity), "sequence": sequence, "actor": actor, "reason": reason}
-        self._entry.emit("sequence_skipped", consumer, **told)
+        fields = {"entity": legible(entity), "sequence": sequence, "actor": actor, "reason": reason}
+        self._entry.emit("sequence_skipped", consumer, **fields)
         return True
 
     def _advancing(

@@ -152,7 +152,7 @@ def _handled(setting: Settings, letters: Letters, letter: InboxLetter) -> Handle
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
         end = attempt.failed(error)
     handled = letters.run(procedures.conclude_redriven(letters.inbox, letter, end))
-    return _told(setting, letter, end, handled)
+    return _reported(setting, letter, end, handled)
 
 
 async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
@@ -174,7 +174,7 @@ async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) ->
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
         end = attempt.failed(error)
     handled = await letters.arun(procedures.conclude_redriven(letters.inbox, letter, end))
-    return _told(setting, letter, end, handled)
+    return _reported(setting, letter, end, handled)
 
 
 def _attempt(setting: Settings, letter: InboxLetter) -> Attempt:
@@ -186,7 +186,7 @@ def is_late(letter: DeadLetter, window: float) -> bool:
     return (letter.now - letter.dead_at) / 1e6 > window
 
 
-def _told(setting: Settings, letter: InboxLetter, end: HandlerOutcome, handled: HandleResult) -> HandleResult:
+def _reported(setting: Settings, letter: InboxLetter, end: HandlerOutcome, handled: HandleResult) -> HandleResult:
     arrival = letter.arrival
     became, topic = handled.became.value, arrival.envelope.topic
     setting.entry.emit(

@@ -76,14 +76,14 @@ class Dispatch:
     def __init__(
         self,
         publisher: Any,
-        tell: Callable[..., None],
+        emit: Callable[..., None],
         *,
         timeout: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         patience: float = PATIENCE,
     ) -> None:
         self.publisher = publisher
-        self._tell, self._clock, self._patience, self._timeout = tell, clock, patience, timeout
+        self._emit, self._clock, self._patience, self._timeout = emit, clock, patience, timeout
         self._route: Callable[[Envelope], str] | None = getattr(publisher, "destination", None)
         self._by_topic = bool(getattr(publisher, "by_topic", True))
         self._destinations: dict[str, Destination] = {}
@@ -285,7 +285,7 @@ class Dispatch:
             self._failed(to, stalled[0].error, max(bounded_pause(one.pause) for one in stalled))
         elif any(one.status in _ANSWERS for one in said):
             if to.breaker.answered():
-                self._tell("destination_recovered", destination=to.name)
+                self._emit("destination_recovered", destination=to.name)
         elif unknown and not blamed:
             self._failed(to, unknown[0], 0.0)
         else:
@@ -295,7 +295,7 @@ class Dispatch:
         to.proven = False
         to.error = error
         rest = to.breaker.failed(self._clock(), random.random(), pause)
-        self._tell("destination_stalled", destination=to.name, error=error, pause=round(rest, 3))
+        self._emit("destination_stalled", destination=to.name, error=error, pause=round(rest, 3))
 
     def _final(self, to: Destination, queued: Queued, said: PublishResult, *, blamed: bool) -> PublishResult:
         name = _name(queued)

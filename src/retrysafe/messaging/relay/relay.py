@@ -194,7 +194,7 @@ class Relay:
             if self._bell.rung:
                 return False
             began = time.monotonic()
-            self._tell(drain(setting, client, number), began, total)
+            self._report(drain(setting, client, number), began, total)
             self._attend(client)
         return total.left > before or self._walks.further
 
@@ -220,7 +220,7 @@ class Relay:
                 if self._bell.rung:
                     return
                 began = time.monotonic()
-                self._tell(await adrain(setting, client, number), began, total)
+                self._report(await adrain(setting, client, number), began, total)
                 await self._aattend(client)
 
         for ended in await asyncio.gather(*(work() for _ in range(self._at_once)), return_exceptions=True):
@@ -233,7 +233,7 @@ class Relay:
         if ended := self._dispatch.ended():
             await arun(ask(setting.outbox.resume_lanes(ended)), client)
 
-    def _tell(self, done: Sum, began: float, total: Sum) -> None:
+    def _report(self, done: Sum, began: float, total: Sum) -> None:
         for verdict in done.verdicts:
             self._reporter.concluded(verdict, time.monotonic() - began)
         total.include(done)
