@@ -339,7 +339,7 @@ class Function(NamedTuple):
             raise RuntimeError(CANCELLED_WITHIN) from error
 
     async def acall(self, given: Any) -> Any:
-        """The same for a coroutine function.
+        """`call` for a coroutine function.
 
         A cancellation that did not come from outside is an error of the function's, as any other: it must not end
         who waits for it.

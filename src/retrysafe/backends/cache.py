@@ -55,7 +55,7 @@ class ReadThroughCache:
         return _NOT_LOOKED if looked is None else looked
 
     async def alook(self, request: ClaimRequest) -> Looked:
-        """The same for async code."""
+        """`look` for async code."""
         looked = await self._aask(caching.look(self._cache, request))
         return _NOT_LOOKED if looked is None else looked
 
@@ -65,7 +65,7 @@ class ReadThroughCache:
             self._ask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 
     async def akeep(self, outcome: Outcome, looked: Looked) -> None:
-        """The same for async code."""
+        """`keep` for async code."""
         if looked[1] is not None:
             await self._aask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 

@@ -35,7 +35,7 @@ class Wakeups:
             event.wait(seconds)
 
     async def await_(self, key: bytes, seconds: float, listener: AsyncListener | None = None) -> None:
-        """The same on an event loop."""
+        """`wait` for async code."""
         import asyncio
 
         loop = asyncio.get_running_loop()

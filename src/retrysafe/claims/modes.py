@@ -1,7 +1,38 @@
-"""The three modes of a claim: where its record stands relative to the effect, and how its writes reach the store.
+"""The three modes of a claim: how its record and the effect are kept together, and how its writes reach the store.
 
-A lease of the boundary's own, the boundary's own transaction, or the caller's transaction. Sync and
-async methods are twins: the programs are the same, only the driver differs.
+                        record is written     held by             if the process dies
+    LeaseMode           by itself             a lease             the lease lapses; the next attempt takes over (keyed)
+                                                                  or marks the key unknown (external)
+    OwnTransaction      with the effect, in   the transaction     the database rolls back; the key has no record
+                        our transaction
+    CallerTransaction   with the effect, in   the transaction     the database rolls back; the key has no record
+                        the caller's
+
+A claim chooses its mode before it asks the store. It then calls ``claim`` (again after each wait), runs the work, and
+calls ``settle`` once with a `Settlement` from the table of outcomes: the event to record, and how an own transaction
+ends. ``after`` runs hooks that wait for the commit; ``abandon`` releases a transaction after an exception that was
+raised outside of these calls. A mode belongs to one claim.
+
+`LeaseMode`
+    ``claim`` puts one request, and starts the procedure only when its answer must be acted upon. ``settle`` reports
+    LOST when another attempt has taken the key over. A store that does not answer does not undo the work: ``settle``
+    returns UNANSWERED, and the claim hands the outcome to the heartbeat, which tries again until the lease ends.
+
+`OwnTransaction`
+    ``claim`` borrows a connection, begins, inserts the record and sets a savepoint; a claim that is not won rolls back
+    and returns the connection. A duplicate waits in its own insert until the first transaction ends. Where a read is
+    cheap beside a transaction (``looks_first``), the record is read first, so that a replay opens none. ``settle``
+    writes the outcome and commits. If the reply to the commit is lost, the record is read back on another connection:
+    it is there, by this attempt and token, if and only if the transaction was committed. If the handler has committed
+    or rolled back by itself, the record is not there to be settled: it is marked unknown where it was committed, and
+    the caller gets `OutcomeUnknown` or `LeaseLost`.
+
+`CallerTransaction`
+    The requests are put on the caller's connection, which is never committed or rolled back here. The outcome is final
+    only when the caller commits. A request that fails has usually broken the transaction: if the work is failing
+    anyway, ``settle`` returns BROKEN and the work's own error is raised.
+
+The methods for async code (``aclaim``, ``asettle``) run the same procedures with the other driver.
 """
 
 from __future__ import annotations
@@ -44,7 +75,7 @@ from retrysafe.protocol.transitions import RULES, Transition
 
 
 class Settled(Enum):
-    """What became of an outcome that was to be recorded."""
+    """How the attempt to record an outcome ended."""
 
     RECORDED = "the store has it"
     LOST = "the record belongs to another attempt"
@@ -54,7 +85,7 @@ class Settled(Enum):
 
 
 class ClaimMode(Protocol):
-    """Where a record stands relative to the effect."""
+    """How a claim's record and the effect are kept together."""
 
     kind: Kind
     waits: bool
@@ -70,7 +101,7 @@ class ClaimMode(Protocol):
         ...
 
     def aexecutor(self) -> AsyncExecutor:
-        """The same for async code."""
+        """`executor` for async code."""
         ...
 
     def claim(self, request: ClaimRequest) -> Outcome:
@@ -78,25 +109,25 @@ class ClaimMode(Protocol):
         ...
 
     async def aclaim(self, request: ClaimRequest) -> Outcome:
-        """The same for async code."""
+        """`claim` for async code."""
         ...
 
     def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
-        """Record how the work ended; ``failing`` when an error of its own is on its way out."""
+        """Record how the work ended; ``failing`` when the work's own error is being raised."""
         ...
 
     def after(self) -> None:
-        """Do what waits for a commit, now that all is recorded; its errors are the user's."""
+        """Run the hooks that wait for the commit, after the outcome is recorded; their errors reach the user."""
         ...
 
     async def asettle(
         self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
-        """The same for async code."""
+        """`settle` for async code."""
         ...
 
     def abandon(self, error: BaseException) -> None:
-        """Roll back what is left of our own transaction, after an exception that may have been raised anywhere."""
+        """Roll back what is left of our own transaction, after an exception outside of `claim` and `settle`."""
         ...
 
 
@@ -132,24 +163,24 @@ class LeaseMode:
 
     def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         event, client, store = settlement.event, self._backend.client(), self._backend.store
-        assert event is not None, "only an own transaction can end without a word to the store"
+        assert event is not None, "only an own transaction can end without an event"
         try:
             if put(store.settle(held, event, stored), client, again=True):
                 return Settled.RECORDED
             return _settled(run(is_settled(store, held, event, stored), client))
-        except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
+        except (StoreUnavailable, SchemaOutdated):  # the work is done, even if the tables are gone
             return Settled.UNANSWERED
 
     async def asettle(
         self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         event, client, store = settlement.event, self._backend.aclient(), self._backend.store
-        assert event is not None, "only an own transaction can end without a word to the store"
+        assert event is not None, "only an own transaction can end without an event"
         try:
             if await aput(store.settle(held, event, stored), client, again=True):
                 return Settled.RECORDED
             return _settled(await arun(is_settled(store, held, event, stored), client))
-        except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
+        except (StoreUnavailable, SchemaOutdated):  # the work is done, even if the tables are gone
             return Settled.UNANSWERED
 
     def after(self) -> None: ...
@@ -177,7 +208,7 @@ def lease_mode(backend: Backend, kind: Kind) -> LeaseMode:
 
 
 class CallerTransaction:
-    """The record is written in a transaction that was handed to us, which we never commit or roll back."""
+    """The record is written in the caller's transaction, which is never committed or rolled back here."""
 
     kind = Kind.JOINED
 
@@ -350,7 +381,7 @@ class OwnTransaction:
             self._give_back(error)
 
     def _give_back(self, error: BaseException | None = None) -> None:
-        """End what was lent; an error is thrown into it, so that nothing is lent again that may be half used."""
+        """Return the connection. An error is passed on to its pool, which then does not lend the connection again."""
         if isinstance(self._opened, AfterCommit):
             self._afterwards = self._opened
         self._lending.__exit__(None if error is None else type(error), error, None)
@@ -393,7 +424,7 @@ def _transactional(backend: Backend) -> Any:
 
 
 def _settling(backend: Backend, held: Ownership, settlement: Settlement, stored: StoredResult | None) -> Steps[bool]:
-    assert settlement.event is not None, "only an own transaction can end without a word to the store"
+    assert settlement.event is not None, "only an own transaction can end without an event"
     return settle(backend.store, held, settlement.event, stored)
 
 
@@ -402,7 +433,7 @@ def _settled(done: bool) -> Settled:
 
 
 def _read_back(record: Record | None, held: Ownership, settlement: Settlement, failure: StoreUnavailable) -> Settled:
-    """After a commit without an answer: it happened if the record is there as we wanted it."""
+    """Decide a commit without an answer: it succeeded if the record has our attempt, token and target state."""
     mine = record is not None and (record.attempt, record.token) == (held.attempt, held.token)
     if record is not None and mine and settlement.event is not None and record.state is RULES[settlement.event].target:
         return Settled.RECORDED

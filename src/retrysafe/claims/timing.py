@@ -1,4 +1,4 @@
-"""How long the store takes to answer: told to observers that request to know, and measured only for them."""
+"""How long the store takes to answer: told to observers that ask for it, and measured only for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Timing:
 
 
 class Timed:
-    """A ground whose store is timed: from asking, with the wait for a connection and a commit, to the answer."""
+    """A mode whose store is timed: from asking, with the wait for a connection and a commit, to the answer."""
 
     def __init__(self, mode: ClaimMode, events: AttemptEvents) -> None:
         self.kind = mode.kind

@@ -67,7 +67,7 @@ class OutboxStore(Protocol):
         ...
 
     def lane(self, number: int, of: int, span: Span, most: Most) -> Ask[Stretch]:
-        """The same of one lane alone, up to ``span.end``."""
+        """`due` for one lane alone, up to ``span.end``."""
         ...
 
     def released(self, number: int, upto: int, limit: int) -> Ask[Released]:

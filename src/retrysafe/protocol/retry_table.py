@@ -58,7 +58,7 @@ def retry(record: Record, on_expired: OnExpired = "new") -> Decision:
 
 
 def prospects(mode: ModeKind, on_expired: OnExpired) -> Iterator[Prospect]:
-    """What a retry meets after every way in which work can end or be met on this ground."""
+    """The answer to a retry after each way in which work can end, or be under way, in this mode."""
     request = _request(EFFECTS[mode], _PAYLOAD, on_expired)
     running = transitions.first_claim(request._replace(attempt="first"), now=0)
     held = Ownership(running.key, running.attempt, running.token, _CLOCKS, request.transactional)
@@ -94,7 +94,7 @@ def possible(record: Record) -> tuple[Transition, ...]:
 
 
 def in_doubt(record: Record) -> bool:
-    """Whether nobody knows the outcome: it is unknown, or its attempt died and may have had its effect."""
+    """Whether the outcome is in doubt: it is unknown, or the attempt died and may have had its effect."""
     return record.effective_state in (EffectiveState.UNKNOWN, EffectiveState.LAPSED) and retry(record) is Decision.DOUBT
 
 

@@ -119,7 +119,7 @@ class Duplicates:
     async def acall(
         self, operation: Callable[[], Awaitable[T]], *, effects: ACounted, copies: int = 8, retries: int = 1
     ) -> T:
-        """The same for async code, in ``copies`` tasks."""
+        """Async calls, in ``copies`` tasks."""
         return await aassert_once(operation, effects=effects, copies=copies, retries=retries)
 
 

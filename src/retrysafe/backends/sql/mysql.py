@@ -190,20 +190,20 @@ class MysqlStore(SqlStore):
         return Query(_spelled(sql, self.clock, self.NOW), digits, otherwise, writes)
 
     def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
-        """The same, by the index's name."""
+        """Force MySQL to use the index."""
         at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
         return f"{table} AS o FORCE INDEX ({index}) WHERE {at} AND o.id >= {start}", "o.id"
 
     def upsert(self, key: str, columns: Iterable[str]) -> str:
-        """The same, by whichever key."""
+        """MySQL's clause, which applies to a conflict on any key."""
         return self.on_conflict(key, ", ".join(f"{column} = VALUES({column})" for column in columns))
 
     def on_conflict(self, key: str, changes: str) -> str:
-        """The same, by whichever key."""
+        """MySQL's clause, which applies to a conflict on any key."""
         return f"ON DUPLICATE KEY UPDATE {changes}"
 
     def insert_ignoring(self, key: str) -> tuple[str, str]:
-        """The same; a row that is only found again would count as affected on some connections."""
+        """MySQL's statement; with an update instead, some connections count an unchanged row as affected."""
         return "INSERT IGNORE INTO", ""
 
     def p(self, kind: str, name: str | None = None) -> str:

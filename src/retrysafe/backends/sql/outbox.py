@@ -141,7 +141,7 @@ class SqlOutbox:
         return self._stretch(found, f"p.bucket = {p('bucket')}", unless, params, most)
 
     def lane(self, number: int, of: int, span: Span, most: Most) -> Ask[Stretch]:
-        """The same of one lane alone, up to ``span.end``."""
+        """`due` for one lane alone, up to ``span.end``."""
         p = self._store.p
         places = {"bucket": p("bucket"), "lane": p("token", "lane")}
         found = self._store.along(TABLE, places, p("token", "start"), BY_LANE)

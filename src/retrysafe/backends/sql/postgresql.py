@@ -125,12 +125,12 @@ class PostgresqlStore(SqlStore):
         )
 
     def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
-        """The same, counting the locks of a transaction."""
+        """Claim as every SQL store does, and count the locks that the transaction takes."""
         ask = super().claim(request)
         return self._counting(ask) if request.transactional else ask
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        """The same, counting the locks of a transaction."""
+        """Take as every SQL store does, and count the locks that the transaction takes."""
         ask = super().take(request, seen)
         if not request.transactional:
             return ask
@@ -149,7 +149,7 @@ class PostgresqlStore(SqlStore):
         return Query(self._gated_claim_sql, gated, Query(self._gated_read_sql, params, writes=False))
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
-        """The same; no row to the read either means that there was no room. A closed gate is judged first."""
+        """`claim_query` with a quota: no row for the read either means no room. A closed gate is judged first."""
         limited, params = limited_by(allowance), want_params(request) | quota_params(allowance)
         own = request.transactional
         usage = Query((self._gated_usage_sql if own else self._usage_sql)[limited], params, writes=False)
@@ -162,12 +162,12 @@ class PostgresqlStore(SqlStore):
         return f"= ANY (CAST(:{name}s AS {self.CASTS[kind]}[]))", {f"{name}s": list(values)}
 
     def rows_of(self, keys: Sequence[bytes], fingerprints: Sequence[bytes]) -> tuple[str, dict[str, Any]]:
-        """The same for rows."""
+        """Two parameters for all rows, for the reason given at `among`."""
         rows = "SELECT w.k, w.f FROM unnest(CAST(:keys AS bytea[]), CAST(:prints AS bytea[])) AS w (k, f)"
         return rows, {"keys": list(keys), "prints": list(fingerprints)}
 
     def claim_many_sql(self, rows: str) -> str:
-        """The same behind the gates of the keys, so that up to as many as a transaction takes wait for no other."""
+        """Insert behind the gates of the keys: no wait for another transaction, for as many gates as one takes."""
         lock = _LOCK.replace("CAST(:key AS bytea)", "w.wanted_key")
         lock = f"CASE WHEN row_number() OVER () > {gates.MOST_GATES} THEN true ELSE {lock} END"
         there = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash = ANY (CAST(:keys AS bytea[]))"

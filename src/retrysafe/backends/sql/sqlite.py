@@ -51,7 +51,7 @@ class SqliteStore(SqlStore):
         return Ask(query, lambda answer: file_of(next((path for _, name, path in answer.rows if name == "main"), None)))
 
     def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
-        """The same, by the index's name."""
+        """Force SQLite to use the index."""
         at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
         return f"{table} AS o INDEXED BY {index} WHERE {at} AND o.id >= {start}", "o.id"
 
@@ -61,7 +61,7 @@ class SqliteStore(SqlStore):
         return marked(mark_of(request), claim) if request.transactional else claim
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
-        """The same."""
+        """Mark the transaction first, as `claim_query` does."""
         claim = super().counted_claim_query(request, allowance)
         return marked(mark_of(request), claim) if request.transactional else claim
 

@@ -1,4 +1,4 @@
-"""What a SQL store is asked: statements with their parameters, and how their answers are read."""
+"""The SQL store: builds each request as a statement with parameters, and a parser of its rows."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class SqlStore(SqlStatements, SqlTransactions):
         return insert if request.transactional else read._replace(otherwise=insert)
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
-        """The same, inserting only while there is room: where there is no record then, there was none."""
+        """`claim_query` with a quota: inserts only while there is room; no record afterwards means no room."""
         limited, params = limited_by(allowance), want_params(request) | quota_params(allowance)
         usage = self.query(self._usage_sql[limited], params, writes=False)
         read = self.query(self.read_sql, params, usage, writes=False)

@@ -24,7 +24,7 @@ class Publisher(Protocol):
 
 
 class AsyncPublisher(Protocol):
-    """The same on an event loop."""
+    """`Publisher` for async code."""
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish messages of different lanes, and say of each, in this order, how it was taken."""

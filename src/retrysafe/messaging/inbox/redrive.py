@@ -84,7 +84,7 @@ def redrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResul
 
 
 async def aredrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResult]:
-    """The same for a coroutine function."""
+    """`redrive` for a coroutine function."""
     going = _Round(setting, letters, limit)
     if not await letters.arun(ask(going.page(1))):
         return []
@@ -111,7 +111,7 @@ def _alone(setting: Settings, letters: Letters) -> Iterator[Claim]:
 
 @asynccontextmanager
 async def _aalone(setting: Settings, letters: Letters) -> AsyncIterator[Claim]:
-    """The same for async code, whichever colour the store of the letters has."""
+    """`_alone` for async code, whichever colour the store of the letters has."""
     leases = _leases(letters)
     claim = leases.claim(setting.consumer, scope=setting.entry.name)
     try:

@@ -1,12 +1,12 @@
-"""Handing messages to a publisher, destination by destination: one that takes nothing keeps no other waiting.
+"""Handing messages to a publisher by destination, so that an unavailable destination does not delay the others.
 
 A destination is the queue, stream or endpoint that a message goes to (`retrysafe.messaging.brokers.base.Routed`), else
 its topic. Each has a circuit breaker. What it did not take, and what is withheld while its breaker is open, spends no
 attempt and is not overtaken by later messages of its key.
 
-Nobody can tell of an unknown outcome whether the message is to blame or the destination. So the messages of a call that
-ended so are suspects: each is published alone from then on, and spends an attempt when that ends so again although the
-destination has taken another message since it last failed.
+An unknown outcome does not show whether the message or the destination caused it. So the messages of a call with an
+unknown outcome are suspects: each is published alone from then on. It spends an attempt if that has an unknown outcome
+again although the destination has taken another message since its last failure.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Call(NamedTuple):
 
 
 class Destination:
-    """What a relay knows of one place to which messages go."""
+    """The state of one destination: its circuit breaker, its overdue calls, and its last error."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -149,7 +149,7 @@ class Dispatch:
         return self._completed(wave, known)
 
     async def apublish(self, wave: Sequence[Queued]) -> list[PublishResult]:
-        """The same for async code. A destination that does not answer in time keeps the others waiting no longer."""
+        """`publish` for async code. A destination that does not answer in time keeps the others waiting no longer."""
         calls, suspects, known = self._plan(wave)
         if self._route is None:
             together = [queued for call in calls for queued in call.wave]
@@ -336,7 +336,7 @@ def published_by(publisher: Any, wave: Sequence[Queued]) -> Sequence[PublishResu
 
 
 async def apublished_by(publisher: Any, wave: Sequence[Queued], within: float) -> Sequence[PublishResult]:
-    """The same for async code; what is not told within ``within`` seconds, nobody can tell."""
+    """`published_by` for async code; what is not told within ``within`` seconds, nobody can tell."""
     import asyncio
 
     try:

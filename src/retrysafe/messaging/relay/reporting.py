@@ -1,4 +1,4 @@
-"""What relays and operators of an outbox tell: what left, what was given up, how the outbox stands."""
+"""The events of relays and operators of an outbox: published and dead messages, and the backlog."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Reporter:
         self._emit("relay_lost", None, relay=relay.name, silent=round(relay.silent, 3))
 
     def uncounted(self, error: Exception) -> None:
-        """Nobody could tell how an outbox stands."""
+        """Report that the backlog could not be counted."""
         self._emit("backlog_uncounted", None, error=str(error))
 
     def stands(self, standing: OutboxStatus, stalled_after: float) -> None:

@@ -160,7 +160,7 @@ class MemoryBrokerPublisher:
 
 
 class AsyncMemoryBrokerPublisher:
-    """The same for async code."""
+    """`MemoryBrokerPublisher` for async code."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
