@@ -1,4 +1,4 @@
-"""A cache and the way to it: asked with little patience, and left alone for a while when it does not answer."""
+"""The read-through cache: asked with a short time-out, and not asked for a while after it has not answered."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ReadThroughCache:
         self._clock = clock
         self._rests_until = 0.0
         self.warnings: list[Finding] = []
-        """That the cache did not answer; nobody has been told yet."""
+        """Whether the cache did not answer, and that was not reported yet."""
 
     def look(self, request: ClaimRequest) -> Looked:
         """What the cache says to a claim."""

@@ -1,4 +1,4 @@
-"""How guarded work ended: what was said of it, what becomes of its record, and what is stored."""
+"""How guarded work ended: the handler's signals, the settlement of the record, and the stored result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from retrysafe.protocol.transitions import Transition
 
 
 class HandlerSignals:
-    """What the handler, or a probe, said about the effect."""
+    """The signals of a handler or a probe about the effect."""
 
     committed = False
     not_executed = False
@@ -32,14 +32,14 @@ class HandlerSignals:
 
 
 NO_SIGNALS = HandlerSignals()
-"""Those of a handler that said nothing."""
+"""The signals of a handler that gave none."""
 
 
 _COMPLETED = Settlement(Transition.COMPLETE)
 
 
 class WorkOutcome(NamedTuple):
-    """How the block ended, what that means, what to store, and why a result cannot be stored."""
+    """How the block ended, the settlement, the result to store, and the reason why a result cannot be stored."""
 
     ending: Ending
     settlement: Settlement

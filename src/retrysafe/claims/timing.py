@@ -1,4 +1,4 @@
-"""How long the store takes to answer: told to observers that ask for it, and measured only for them."""
+"""The time that the store takes to answer, measured only for observers that ask for the event."""
 
 from __future__ import annotations
 

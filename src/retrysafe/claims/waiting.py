@@ -1,4 +1,4 @@
-"""What a duplicate does while another attempt is at its key: it waits with patience, or is told so."""
+"""How a duplicate waits while another attempt runs, or is refused with `InProgress`."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class Exchange:
         """Claim the key and run ``handler``, again if its transaction must be; a `Response` is a stored one.
 
         The chunks of a `Live` response are `Chunks` (or the handler's own, when the store does not answer and the
-        policy lets it pass): whoever sends them closes them, however far they were sent. Raises `Refusal` for what
+        policy lets it pass): the sender closes them, however far they were sent. Raises `Refusal` for what
         the layer answers by itself, and what the handler raises.
         """
         while True:

@@ -51,7 +51,7 @@ class OutboxStore(Protocol):
         ...
 
     def fence(self, held: Ownership) -> Ask[bool]:
-        """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""
+        """Hold the record of a lease to the end of the transaction; False when another relay has taken it over."""
         ...
 
     def look(self) -> Ask[Look]:

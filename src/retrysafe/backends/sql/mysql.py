@@ -227,7 +227,7 @@ class MysqlStore(SqlStore):
         return self._delete(f"{_INDEX} WHERE {_FORGOTTEN} LIMIT :limit")
 
     def _delete(self, chosen: str) -> str:
-        """Lock records that nobody else has locked, then delete them."""
+        """Lock the records that no other transaction has locked, then delete them."""
         return (
             f"DELETE r FROM (SELECT f.key_hash FROM {TABLE} AS f {chosen} FOR UPDATE SKIP LOCKED) AS gone "
             f"STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = gone.key_hash WHERE {allowed(Transition.SWEEP)}"

@@ -112,7 +112,7 @@ class SqlOutbox:
         return Ask(self._store.query(sql, params), _any)
 
     def fence(self, held: Ownership) -> Ask[bool]:
-        """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""
+        """Hold the record of a lease to the end of the transaction; False when another relay has taken it over."""
         locked = " FOR UPDATE" if self.locks_rows else ""
         p = self._store.p
         sql = (

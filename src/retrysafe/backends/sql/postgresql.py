@@ -197,7 +197,7 @@ class PostgresqlStore(SqlStore):
         return self._delete(locked)
 
     def _delete(self, locked: str) -> str:
-        """Lock records, then delete them by their places in the table, which nobody can change meanwhile.
+        """Lock records, then delete them by their places in the table, which cannot change meanwhile.
 
         Never by key, by what a subquery without locks has found: a DELETE that had to wait for a claim looks at
         the new version of the row, but not again at the subquery, and deletes it. By place it is also three times

@@ -177,7 +177,7 @@ def _received(delivery: Delivery) -> PublishResult:
 
 
 def _refused(delivery: Delivery) -> PublishStatus:
-    """Whose fault it is that there was no success: the message's, the endpoint's, or nobody can tell."""
+    """The cause of a failure: the message, the endpoint, or unknown."""
     status = delivery.status
     if status is None:
         if delivery.reason == "PoolTimeout":  # of our client: other endpoints have its connections

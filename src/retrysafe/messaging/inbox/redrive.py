@@ -128,7 +128,7 @@ async def _aalone(setting: Settings, letters: Letters) -> AsyncIterator[Claim]:
 
 
 def _leases(letters: Letters) -> Boundary:
-    """Boundaries tell nobody: their claims are ours."""
+    """The boundary that leases the dead letters; without observers, because its claims are internal."""
     return Boundary(_NAME, store=letters.backend, lease=_LEASE, observers=())
 
 
@@ -138,7 +138,7 @@ def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handl
         return None
     try:
         return _handled(setting, letters, letter)
-    except BaseException:  # nobody knows what became of it: it is to be handled still
+    except BaseException:  # its outcome is unknown: it still has to be handled
         with suppress(RetrysafeError):
             letters.run(ask(letters.inbox.mark(letter.arrival.identity)))
         raise

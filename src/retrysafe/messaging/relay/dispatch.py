@@ -332,11 +332,11 @@ def published_by(publisher: Any, wave: Sequence[Queued]) -> Sequence[PublishResu
     except BaseException as error:
         if not is_failure(error):
             raise
-        return _doubtful(wave, error)  # whatever a publisher raises, nobody can tell what it did
+        return _doubtful(wave, error)  # after any exception of a publisher the outcome is unknown
 
 
 async def apublished_by(publisher: Any, wave: Sequence[Queued], within: float) -> Sequence[PublishResult]:
-    """`published_by` for async code; what is not told within ``within`` seconds, nobody can tell."""
+    """`published_by` for async code; results that do not come within ``within`` seconds are unknown."""
     import asyncio
 
     try:
@@ -353,7 +353,7 @@ def _envelopes(wave: Sequence[Queued]) -> list[Envelope]:
 
 
 def _doubtful(wave: Sequence[Queued], error: BaseException) -> list[PublishResult]:
-    """How a wave was taken whose publisher failed: nobody can tell."""
+    """The results of a wave whose publisher failed: unknown."""
     return [PublishResult(PublishStatus.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
 
 
