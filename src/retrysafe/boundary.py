@@ -169,10 +169,10 @@ class Boundary:
         return self.entrypoint.window
 
     def __repr__(self) -> str:
-        terms = self._settings
+        settings = self._settings
         return (
-            f"Boundary({terms.name!r}, store={self.address!r}, window={terms.clocks.window / 1e6:g} s, "
-            f"concurrency={terms.concurrency!r}, effects={terms.effects!r})"
+            f"Boundary({settings.name!r}, store={self.address!r}, window={settings.clocks.window / 1e6:g} s, "
+            f"concurrency={settings.concurrency!r}, effects={settings.effects!r})"
         )
 
     # ------------------------------------------------------------ guarding
@@ -277,11 +277,11 @@ class Boundary:
     def _resolving(
         self, key: Key, outcome: Outcome, result: Any, operation: str | None, scope: str | None
     ) -> Steps[bool]:
-        terms = self._settings
+        settings = self._settings
         event = resolution(outcome)
         named = operation or self.name
-        scope_text = terms.scope_of(scope)
-        found = keys.lookup(terms.secret, terms.name, scope_text, named, keys.parse(key))
+        scope_text = settings.scope_of(scope)
+        found = keys.lookup(settings.secret, settings.name, scope_text, named, keys.parse(key))
         stored: StoredResult | None = None
         if outcome == "completed":
             guarded = self._guarded.get(named)
@@ -290,12 +290,12 @@ class Boundary:
             stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
         target = RULES[event].target
         assert target is not None
-        stored = sealed(terms.encryption, stored, Bound(terms.name, scope_text, named, found, target))
+        stored = sealed(settings.encryption, stored, Bound(settings.name, scope_text, named, found, target))
 
         def steps() -> Steps[bool]:
-            done, record = yield from settle_doubt(terms.backend.store, found, event, stored, clocks=terms.clocks)
+            done, record = yield from settle_doubt(settings.backend.store, found, event, stored, clocks=settings.clocks)
             if done and record is not None:
-                terms.emit("resolved", named, found, record.attempt, {"outcome": outcome})
+                settings.emit("resolved", named, found, record.attempt, {"outcome": outcome})
             return done
 
         return steps()

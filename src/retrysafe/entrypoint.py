@@ -121,13 +121,13 @@ class EntryPoint:
 
     def agreed(self) -> Mapping[str, object]:
         """The settings that boundaries of one name must have in common unless they are ``shared``, by name."""
-        terms = self.settings
+        settings = self.settings
         return {
-            "effects": terms.effects,
-            "window": terms.clocks.window,
-            "memory": terms.clocks.memory,
-            "on_expired": terms.on_expired,
-            "secret": terms.secret,
+            "effects": settings.effects,
+            "window": settings.clocks.window,
+            "memory": settings.clocks.memory,
+            "on_expired": settings.on_expired,
+            "secret": settings.secret,
         }
 
     def restarts(self, error: BaseException) -> bool:
@@ -202,9 +202,9 @@ class EntryPoint:
     @property
     def opens_many(self) -> bool:
         """Whether `open_many` can be used: in transactions, on a store that can, with nothing to count or encrypt."""
-        terms = self.settings
-        plain = terms.quota is None and terms.encryption is None and terms.backend.near is None
-        return plain and terms.effects == "transactional" and getattr(terms.backend.store, "CLAIMS_MANY", False)
+        settings = self.settings
+        plain = settings.quota is None and settings.encryption is None and settings.backend.near is None
+        return plain and settings.effects == "transactional" and getattr(settings.backend.store, "CLAIMS_MANY", False)
 
     def lookup(self, key: Key, *, operation: str) -> bytes:
         """The key under which the record of a claim with this key is stored."""
@@ -339,7 +339,7 @@ class Function(NamedTuple):
             raise RuntimeError(CANCELLED_WITHIN) from error
 
     async def acall(self, given: Any) -> Any:
-        """The same for a coroutine function.
+        """`call` for a coroutine function.
 
         A cancellation that did not come from outside is an error of the function's, as any other: it must not end
         who waits for it.

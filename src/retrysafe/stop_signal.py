@@ -49,7 +49,7 @@ class StopSignal:
         return self._was_nudged()
 
     async def await_for(self, seconds: float) -> bool:
-        """The same on the loop."""
+        """`wait` for async code."""
         import asyncio
 
         self._loop = asyncio.get_running_loop()

@@ -104,7 +104,7 @@ def _unknown_again(patch: pytest.MonkeyPatch) -> Store:
 
 def _live_taken(patch: pytest.MonkeyPatch) -> Store:
     allow(patch, Transition.CLAIM, EffectiveState.RUNNING)
-    patch.setitem(decisions._BY_STANDING, EffectiveState.RUNNING, Decision.TAKE)
+    patch.setitem(decisions._BY_STATE, EffectiveState.RUNNING, Decision.TAKE)
     return MemoryStore()
 
 

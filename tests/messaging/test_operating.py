@@ -139,8 +139,8 @@ def test_relays_are_seen_and_those_that_died_are_forgotten(place: Place) -> None
     clock = [0.0]
     first, second = place.relay(), place.relay()
     for relay in (first, second):
-        relay._attendance._clock = lambda: clock[0] + 1
-        run(relay._attendance.steps(), connect(place.url).client())
+        relay._presence._clock = lambda: clock[0] + 1
+        run(relay._presence.steps(), connect(place.url).client())
     with place.operator() as operator:
         assert operator.status().alive == 2
         place.sql("UPDATE retrysafe_outbox_relays SET last_seen_at = last_seen_at - 61000000")
@@ -148,12 +148,12 @@ def test_relays_are_seen_and_those_that_died_are_forgotten(place: Place) -> None
         assert operator.status().alive == 0
         told = Told()
         first._reporter._observers = Observers((told,))
-        run(first._attendance.steps(), connect(place.url).client())
+        run(first._presence.steps(), connect(place.url).client())
         (lost,) = [one.fields for one in told.occurrences if one.name == "relay_lost"]
-        assert (lost["relay"], lost["silent"] >= 61) == (second._attendance._name, True)
+        assert (lost["relay"], lost["silent"] >= 61) == (second._presence._name, True)
         (only,) = operator.status().relays
         assert only.silent < 60
-        run(first._attendance.farewell(), connect(place.url).client())
+        run(first._presence.farewell(), connect(place.url).client())
         assert operator.status().relays == []
 
 
@@ -212,16 +212,16 @@ def test_one_relay_tells_how_things_stand(place: Place) -> None:
     told = Told()
     relays = [place.relay(observers=[told]) for _ in range(3)]
     for relay in relays:
-        run(relay._attendance.steps(), connect(place.url).client())
+        run(relay._presence.steps(), connect(place.url).client())
     for relay in relays:
-        run(relay._attendance.steps(), connect(place.url).client())
-    first = min(relay._attendance._name for relay in relays)
+        run(relay._presence.steps(), connect(place.url).client())
+    first = min(relay._presence._name for relay in relays)
     assert told.names["backlog"] <= 4
     told.occurrences.clear()
     for relay in relays:
         before = told.names["backlog"]
-        run(relay._attendance.steps(), connect(place.url).client())
-        assert told.names["backlog"] - before == (relay._attendance._name == first)
+        run(relay._presence.steps(), connect(place.url).client())
+        assert told.names["backlog"] - before == (relay._presence._name == first)
 
 
 def test_a_relay_makes_the_buckets_that_somebody_has_removed(place: Place) -> None:

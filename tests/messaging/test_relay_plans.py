@@ -66,7 +66,7 @@ def test_messages_leave_although_nobody_can_count_them(place: Place) -> None:
     told = Told()
     place.write(Message("orders", 1, key="A"))
     relay = place.relay(observers=[told])
-    backlog = relay._attendance._outbox.backlog()
+    backlog = relay._presence._outbox.backlog()
 
     with relay._working(relay._opened()) as (setting, client):
 
@@ -383,7 +383,7 @@ def test_a_batch_is_bounded_in_bytes(place: Place) -> None:
 def test_a_look_that_takes_long_makes_the_next_one_wait(place: Place) -> None:
     told, clock = Told(), [0.0]
     relay = place.relay(observers=[told])
-    relay._attendance._clock = lambda: clock[0]
+    relay._presence._clock = lambda: clock[0]
 
     with relay._working(relay._opened()) as (_, client):
 
@@ -391,11 +391,11 @@ def test_a_look_that_takes_long_makes_the_next_one_wait(place: Place) -> None:
             clock[0] += 3.0
             return client(query)
 
-        run(relay._attendance.steps(), slowly)
+        run(relay._presence.steps(), slowly)
         took = told.names["backlog"], clock[0]
         clock[0] += 10.0
-        run(relay._attendance.steps(), client)
+        run(relay._presence.steps(), client)
         assert (took[0], told.names["backlog"]) == (1, 1)
         clock[0] += took[1] * 4
-        run(relay._attendance.steps(), client)
+        run(relay._presence.steps(), client)
         assert told.names["backlog"] == 2

@@ -92,9 +92,9 @@ def test_a_rule_too_many_is_found(monkeypatch: pytest.MonkeyPatch, name: str) ->
     broken = Rule(rule.sources | {standing}, rule.target, rule.guard)
     monkeypatch.setitem(transitions.RULES, event, broken)
     if event is Transition.CLAIM:
-        monkeypatch.setitem(decisions._BY_STANDING, standing, _EAGER[standing])
+        monkeypatch.setitem(decisions._BY_STATE, standing, _EAGER[standing])
     if event is Transition.SUSPECT:
-        monkeypatch.setitem(decisions._BY_STANDING, standing, Decision.SUSPECT)
+        monkeypatch.setitem(decisions._BY_STATE, standing, Decision.SUSPECT)
     found = search(Size("external"))
     assert found.violation is not None
     assert found.violation.check is check

@@ -227,7 +227,7 @@ def test_a_lapsed_lease_is_never_taken_over(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_released_keys_stay_locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(decisions._BY_STANDING, EffectiveState.RELEASED, Decision.BUSY)
+    monkeypatch.setitem(decisions._BY_STATE, EffectiveState.RELEASED, Decision.BUSY)
     first_caught(Check.STUCK, plan=PLAN._replace(clocks=PLAN.clocks._replace(window=10**9, memory=10**9)))
 
 

@@ -42,7 +42,7 @@ class Closable(Protocol):
 
 
 class AsyncClosable(Protocol):
-    """The same on an event loop."""
+    """`Closable` for async code."""
 
     async def aclose(self) -> None: ...
 
@@ -113,7 +113,7 @@ class Backend:
         self._lock = ProcessLock()
         self._checked: set[int] = set()
         self.warnings: list[Finding] = []
-        """What the check found, or a client heard from the server, and nobody has been told yet."""
+        """Findings of the check, and notices from the server, that were not reported yet."""
         self.heartbeats: dict[int, Closable] = {}
         self.aheartbeats: dict[asyncio.AbstractEventLoop, AsyncClosable] = {}
         self.users = 0
@@ -141,7 +141,7 @@ class Backend:
         return client
 
     async def aready(self) -> AsyncClient:
-        """The same for async code."""
+        """`ready` for async code."""
         client = self.aclient()
         if self._needs_check():
             await self.acheck(client)
@@ -160,7 +160,7 @@ class Backend:
         return found
 
     def _abandon_closed_loops(self) -> None:
-        """Let go of what a loop has left behind that ended without `aclose`, as `asyncio.run` does."""
+        """Drop the clients of a loop that ended without `aclose`, as `asyncio.run` ends it."""
         for loop in filter(lambda loop: loop.is_closed(), self.loops()):
             pid, listener = self._alisteners.pop(loop, (0, None))
             if listener is not None and pid == os.getpid():
@@ -181,7 +181,7 @@ class Backend:
         return self._made(self._sync)
 
     def aanother(self) -> AsyncClient:
-        """The same for the running loop."""
+        """`another` for the running loop."""
         return self._amade(self._asynchronous)
 
     def pulse(self) -> Client:
@@ -189,7 +189,7 @@ class Backend:
         return self._made(self._pulse)
 
     def apulse(self) -> AsyncClient:
-        """The same for the running loop."""
+        """`pulse` for the running loop."""
         return self._amade(self._apulse)
 
     def _made(self, make: Callable[[], Client] | None) -> Client:
@@ -223,7 +223,7 @@ class Backend:
         self.wakeups.wait(key, seconds, listener)
 
     async def await_(self, key: bytes, seconds: float) -> None:
-        """The same on an event loop."""
+        """`wait` for async code."""
         listener = None
         if self._alistening is not None:
             import asyncio
@@ -257,7 +257,7 @@ class Backend:
             self._judge(run(self._checking(), execute))
 
     async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
-        """The same for async code."""
+        """`check` for async code."""
         if place is not None and not self._leads_to(place):
             theirs = await arun(_whereabouts(self), execute)
             mine = theirs if theirs in self._places() else await self._aasked()
@@ -276,7 +276,7 @@ class Backend:
         return run(_whereabouts(self), self.client())
 
     async def _aasked(self) -> object:
-        """The same for async code."""
+        """`_asked` for async code."""
         if self.serves_async:
             return await arun(_whereabouts(self), self.aclient())
         import asyncio
@@ -311,7 +311,7 @@ class Backend:
         return False if self.kind != other.kind or self._cannot_tell(other) else self._others.get(other)
 
     def _cannot_tell(self, other: Backend) -> bool:
-        """Whether nobody can be asked: there is no SQL, or files, which are known by their places."""
+        """Whether the database cannot be asked: it has no SQL, or it is a file, which its path identifies."""
         return self.kind not in ("postgresql", "mysql") or not (
             (self.serves_sync and other.serves_sync) or (self.serves_async and other.serves_async)
         )
@@ -323,7 +323,7 @@ class Backend:
             self._compared(other, mine == run(_whereabouts(other), other.client()))
 
     async def acompare(self, other: Backend) -> None:
-        """The same for async code."""
+        """`compare` for async code."""
         if self.serves_async and other.serves_async:
             mine = await arun(_whereabouts(self), self.aclient())
             self._compared(other, mine == await arun(_whereabouts(other), other.aclient()))
@@ -373,7 +373,7 @@ class Backend:
             return run(self._migration(chosen), opened.execute)
 
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
-        """The same through the async client."""
+        """`migrate` through the async client."""
         if partitions is None and isinstance(self.store, CreatedStore):
             return await arun(self.store.create(), self.aclient())
         chosen = self._chosen(partitions)

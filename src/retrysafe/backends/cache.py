@@ -1,4 +1,4 @@
-"""A cache and the way to it: asked with little patience, and left alone for a while when it does not answer."""
+"""The read-through cache: asked with a short time-out, and not asked for a while after it has not answered."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class ReadThroughCache:
         self._clock = clock
         self._rests_until = 0.0
         self.warnings: list[Finding] = []
-        """That the cache did not answer; nobody has been told yet."""
+        """Whether the cache did not answer, and that was not reported yet."""
 
-    def look(self, want: ClaimRequest) -> Looked:
+    def look(self, request: ClaimRequest) -> Looked:
         """What the cache says to a claim."""
-        looked = self._ask(caching.look(self._cache, want))
+        looked = self._ask(caching.look(self._cache, request))
         return _NOT_LOOKED if looked is None else looked
 
-    async def alook(self, want: ClaimRequest) -> Looked:
-        """The same for async code."""
-        looked = await self._aask(caching.look(self._cache, want))
+    async def alook(self, request: ClaimRequest) -> Looked:
+        """`look` for async code."""
+        looked = await self._aask(caching.look(self._cache, request))
         return _NOT_LOOKED if looked is None else looked
 
     def keep(self, outcome: ClaimResult, looked: Looked) -> None:
@@ -65,7 +65,7 @@ class ReadThroughCache:
             self._ask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 
     async def akeep(self, outcome: ClaimResult, looked: Looked) -> None:
-        """The same for async code."""
+        """`keep` for async code."""
         if looked[1] is not None:
             await self._aask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 

@@ -1,7 +1,7 @@
-"""From what users call a store (a URL, an engine, a pool, a client) to a Store and its executors.
+"""The registry of backends: finds the backend of a ``store=`` (a URL, an engine, a pool, a client) and shares it.
 
-A backend is a folder beside this module, with a `BackendSpec` that says what it is recognised by. Its other modules are
-imported when it is chosen.
+A backend is a folder beside this module, with a `BackendSpec` that lists its URL schemes and types. Its other modules
+are imported when it is chosen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _sharing = ProcessLock()
 
 
 def specs() -> Iterator[BackendSpec]:
-    """What each backend says of itself."""
+    """The specs of all backends."""
     for name in BACKENDS:
         spec: BackendSpec = importlib.import_module(f"retrysafe.backends.{name}").BACKEND
         yield spec
@@ -58,7 +58,7 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
 
 
 def leave(backend: Backend) -> bool:
-    """Let one user of a backend go; whether it was the last, who closes it. The next connect makes a new one then."""
+    """Count one user of a backend less; whether it was the last, which closes it. The next connect makes a new one."""
     backend.users -= 1
     if backend.users == 0:
         forget(backend)
@@ -109,7 +109,7 @@ def _backend_of(store: object) -> Backend:
 
 
 def _of_url(url: str) -> tuple[BackendSpec, str]:
-    """The spec of a URL's backend, and what makes it. Without a scheme it is an alias."""
+    """The spec of a URL's backend, and its factory. Text without a scheme is an alias."""
     if "://" not in url:
         return next((spec, spec.alias) for spec in specs() if spec.alias)
     spec = _of_scheme(url)
@@ -117,7 +117,7 @@ def _of_url(url: str) -> tuple[BackendSpec, str]:
 
 
 def _of_object(store: object) -> tuple[BackendSpec, str]:
-    """The spec of an object's backend, and what makes it: no object is of a type that nobody has imported."""
+    """The spec of an object's backend, and its factory. A type that is not imported cannot have an object."""
     for spec in specs():
         for kind, reference in spec.objects.items():
             module, _, name = kind.partition(":")

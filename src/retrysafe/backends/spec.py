@@ -1,4 +1,4 @@
-"""What a backend's folder says of itself, so that nothing outside of it has to name it.
+"""The spec of a backend, written in its folder, so that no code outside of the folder names it.
 
 References such as "opening:from_url" name a module of the folder and an attribute of it. They are text, so that reading
 a spec imports no client library, and no module of the backend.
@@ -28,7 +28,7 @@ class CacheSpec(NamedTuple):
 
 
 class BackendSpec(NamedTuple):
-    """One backend: what ``store=`` is recognised by, and what is imported then.
+    """One backend: the values of ``store=`` that select it, and the functions to import then.
 
     package: the folder, as an importable name.
     stores: the classes of its stores, for documentation and tests.

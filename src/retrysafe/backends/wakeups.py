@@ -12,7 +12,7 @@ from retrysafe.protocol.client import AsyncListener, Listener
 
 
 class Wakeups:
-    """Who waits for which key. A wake-up may be missed; whoever waits also polls."""
+    """The waiters of each key. A wake-up may be missed, because every waiter also polls."""
 
     def __init__(self) -> None:
         self.waiting: defaultdict[bytes, list[tuple[Callable[[], object], Listener | AsyncListener | None]]]
@@ -35,7 +35,7 @@ class Wakeups:
             event.wait(seconds)
 
     async def await_(self, key: bytes, seconds: float, listener: AsyncListener | None = None) -> None:
-        """The same on an event loop."""
+        """`wait` for async code."""
         import asyncio
 
         loop = asyncio.get_running_loop()

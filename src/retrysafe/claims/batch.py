@@ -25,15 +25,15 @@ class Claims:
     anything else, claim it by itself. An exception rolls everything back, the claims included.
     """
 
-    def __init__(self, terms: BoundarySettings, wants: Sequence[ClaimRequest], operation: str) -> None:
-        attempt = wants[0].attempt
+    def __init__(self, settings: BoundarySettings, requests: Sequence[ClaimRequest], operation: str) -> None:
+        attempt = requests[0].attempt
         self.decisions: dict[bytes, Decision] = {}
         self.result: Any = None
         """What is stored as the result of each key."""
         self.operation = operation
-        self._settings = terms
-        self._wants = [want._replace(attempt=attempt) for want in wants]
-        self._store: Any = terms.backend.store
+        self._settings = settings
+        self._requests = [request._replace(attempt=attempt) for request in requests]
+        self._store: Any = settings.backend.store
         self._held: list[Ownership] = []
         self._context: ClaimContext | None = None
         self._lending: Any = None
@@ -42,7 +42,7 @@ class Claims:
     @property
     def keys(self) -> list[bytes]:
         """The keys of the records, in the order in which they were given."""
-        return [want.key for want in self._wants]
+        return [request.key for request in self._requests]
 
     @property
     def boundary(self) -> str:
@@ -71,7 +71,7 @@ class Claims:
         self._lending = client.transaction()
         self._opened = self._lending.__enter__()
         try:
-            self.decisions, self._held = run(open_many(self._store, self._wants), self._opened.execute)
+            self.decisions, self._held = run(open_many(self._store, self._requests), self._opened.execute)
         except BaseException as error:
             self._give_back(error)
             raise
@@ -89,7 +89,7 @@ class Claims:
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
         try:
-            self.decisions, self._held = await arun(open_many(self._store, self._wants), self._opened.execute)
+            self.decisions, self._held = await arun(open_many(self._store, self._requests), self._opened.execute)
         except BaseException:
             await self._agive_back()
             raise

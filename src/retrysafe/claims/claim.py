@@ -495,9 +495,9 @@ class Claim:
         """How the record is settled by what the probe said."""
         settings, request, mode = self._settings, self._required_request(), self._mode
         assert mode is not None
-        said, self._signals = self._signals, NO_SIGNALS
+        signals, self._signals = self._signals, NO_SIGNALS
         result, self._result = self._result, None
-        answer = answer_of(said, settings, result, self._annotation)
+        answer = answer_of(signals, settings, result, self._annotation)
         if answer is None:
             self._events.emit("unknown_refused")
             raise OutcomeUnknown("The probe could not tell either.")

@@ -113,7 +113,7 @@ class Guarded:
 
     def __init__(
         self,
-        terms: BoundarySettings,
+        settings: BoundarySettings,
         open_claim: Opener,
         function: Callable[..., Any],
         key: Selector,
@@ -124,7 +124,6 @@ class Guarded:
         named: bool = True,
     ) -> None:
         self.named = named
-        self.terms = terms
         self.function = function
         self.operation = operation
         self.key_by = key
@@ -134,7 +133,7 @@ class Guarded:
         self._key = selector(key, "key", self._arguments.names)
         if payload is not None and payload != "arguments":
             self._select = selector(payload, "payload", self._arguments.names)
-        self._takes_tx = "tx" in self._arguments.names and terms.effects == "transactional"
+        self._takes_tx = "tx" in self._arguments.names and settings.effects == "transactional"
         self._not_payload = {name for name in self._arguments.names[:1] if name in ("self", "cls")}
         if self._takes_tx:
             self._not_payload.add("tx")

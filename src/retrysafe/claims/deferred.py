@@ -174,7 +174,7 @@ class ThreadSettler:
 
 
 class LoopSettler:
-    """The same in a task, which tries once more when it is cancelled, as `asyncio.run` does with what is left."""
+    """`ThreadSettler` for async code: a task. Cancelled, as at the end of `asyncio.run`, it tries once more."""
 
     def __init__(self, connect: Callable[[], AsyncClient], clock: Callable[[], float]) -> None:
         self._connect = connect

@@ -53,7 +53,7 @@ class Keyring:
         keys: key ids to keys. The first one encrypts, all of them decrypt. A key is 32 random bytes, or those in
             base64; an id has 1 to 64 letters, digits, dots, dashes or underscores, and is stored in the clear.
         unencrypted: what becomes of answers that were stored without encryption: "refuse" (`ResultUnreadable`), or
-            "read" them, for one window after encryption was switched on. While they are read, whoever can write to
+            "read" them, for one window after encryption was switched on. While they are read, anyone who can write to
             the store can put an answer of their own there.
 
     What is stored is bound to its boundary, scope, operation, key, media type and codec version, and to being a

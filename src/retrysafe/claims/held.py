@@ -68,7 +68,7 @@ class HeldClaim(Lease):
             outcome = self._judged(signals, result, annotation, error)
             held = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
             try:
-                settled = self._mode.settle(held, outcome.word, outcome.stored, failing=error is not None)
+                settled = self._mode.settle(held, outcome.settlement, outcome.stored, failing=error is not None)
             except Exception as failure:
                 self._not_settled(failure)
                 raise
@@ -84,7 +84,7 @@ class HeldClaim(Lease):
             outcome = self._judged(signals, result, annotation, error)
             held = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
             try:
-                settled = await self._mode.asettle(held, outcome.word, outcome.stored, failing=error is not None)
+                settled = await self._mode.asettle(held, outcome.settlement, outcome.stored, failing=error is not None)
             except Exception as failure:
                 self._not_settled(failure)
                 raise
@@ -97,9 +97,9 @@ class HeldClaim(Lease):
     ) -> WorkOutcome:
         settings = self._settings
         outcome = end_of(signals, error, self._mode.kind, settings, result, annotation)
-        if settings.encryption is None or outcome.word.event is None:
+        if settings.encryption is None or outcome.settlement.event is None:
             return outcome
-        target = RULES[outcome.word.event].target
+        target = RULES[outcome.settlement.event].target
         assert target is not None
         stored = sealed(settings.encryption, outcome.stored, Bound.of(self._request, target))
         return outcome._replace(stored=stored)
@@ -133,7 +133,7 @@ class HeldClaim(Lease):
             self._lost(error)
         elif settled is Settled.DOUBTED:
             self.events.emit("unknown", error_type=_cause(signals, error or outcome.unencodable))
-        elif settled is Settled.BROKEN or outcome.word.event is None:
+        elif settled is Settled.BROKEN or outcome.settlement.event is None:
             self.events.emit("rolled_back", error_type=_cause(signals, error or outcome.unencodable))
         elif self.events is not UNOBSERVED:
             _tell_recorded(self.events, signals, outcome, error)
@@ -167,7 +167,7 @@ class HeldClaim(Lease):
 
     def _deferred(self, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None) -> Deferred:
         """The outcome as it is put to the store again, while the lease lasts, by the heartbeat."""
-        settings, request, event = self._settings, self._request, outcome.word.event
+        settings, request, event = self._settings, self._request, outcome.settlement.event
         assert event is not None
         ownership, stored = self._ownership_of(signals), outcome.stored
         events = AttemptEvents(settings.observers, settings.name, request.operation, request.key, request.attempt)
@@ -198,7 +198,7 @@ def tell_warnings(backend: Backend, events: AttemptEvents) -> None:
 def _tell_recorded(
     events: AttemptEvents, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None
 ) -> None:
-    event = outcome.word.event
+    event = outcome.settlement.event
     if outcome.ending is Ending.UNENCODABLE:
         events.emit("result_withheld")
     elif event is Transition.COMPLETE:

@@ -1,7 +1,31 @@
-"""Keeping leases alive while work runs: one pure schedule, a thread for sync code, a timer for async code.
+"""Keeping leases alive while work runs: one schedule, a thread for sync code, a timer for async code.
 
-One heartbeat serves every lease of a process and store; it is started at the first lease and again
-after a fork. Work that ends before a sixth of its lease has passed touches neither schedule nor timer.
+A `Lease` is a lease as its holder knows it. The holder may rely on it until ``until``: the time, on this machine's own
+clock, at which the last successful claim or renewal was *asked for*, plus the length of the lease. The store counts
+from a later instant, so the holder always stops relying on the lease before the store lets another attempt take over.
+
+The life of a lease
+    begin     the claim calls ``add`` of the heartbeat. This only notes the lease in ``_Schedule.new``, a dictionary.
+    look      `LOOKS_PER_LEASE` times (6) in the shortest lease, the heartbeat moves the noted leases to the schedule
+              of renewals, `Beats`. Work that has ended by then was never scheduled, and cost no timer or lock.
+    renew     `PER_LEASE` times (3) in a lease, those that are due are renewed, many in one request.
+    drop      the claim calls ``drop`` when the work has ended.
+
+The answers to a renewal
+    kept      ``until`` moves on, and the lease falls due again after a third of it.
+    missing   the store no longer has the lease: it is lost.
+    failed    the store did not answer. The renewal is tried again after a twelfth of the lease (`RETRIES_PER_LEASE`).
+              When a third of the lease is left, it counts as lost, so that the work can stop in time.
+
+A lost lease is reported as ``lease_lost``, ``ensure_held()`` raises from then on, and an asyncio task that works under
+it is cancelled. The later settlement is conditional on the fencing token, so it is refused if the key was taken over.
+A lease that ends while its outcome is being stored is not reported: the answer to that request decides.
+
+One heartbeat serves all leases of a backend: `ThreadHeartbeat`, a daemon thread for each process, started at the first
+look and again after a fork; and `LoopHeartbeat`, a timer for each event loop, which exists only while leases are held.
+Both renew through connections of their own, so that renewals do not queue behind the application's requests. On a
+loop, renewals that get no answer within a third of the lease are cancelled together with their client.
+The heartbeat also carries outcomes that the store did not take (`retrysafe.claims.deferred`).
 """
 
 from __future__ import annotations
@@ -50,10 +74,10 @@ class Lease:
         self.seconds = held.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
         self.settling = False
-        """Whether the work is over and its outcome is being stored: a lease that ends now is no news."""
+        """Whether the work is over and its outcome is being stored: a lease that ends now is not reported."""
         self.events = events
         self.lost = False
-        """Whether it ended before the work did, and that has been told."""
+        """Whether it ended before the work did, and that was reported."""
         self._task: asyncio.Task[Any] | None = None
 
     def is_held(self) -> bool:
@@ -65,7 +89,7 @@ class Lease:
         return self.until - clock() < self.seconds * (1 - 1 / LOOKS_PER_LEASE)
 
     def renewed(self, kept: set[Ownership], asked_at: float) -> None:
-        """Note the answer of a renewal that was asked for at ``asked_at``."""
+        """Process the answer to a renewal that was asked for at ``asked_at``."""
         seconds = round(clock() - asked_at, 6)
         if self.ownership in kept:
             self.until = asked_at + self.seconds
@@ -74,13 +98,13 @@ class Lease:
         self.events.emit("store_request", step="renew", seconds=seconds, answered=True)
 
     def not_renewed(self, error: Exception, asked_at: float) -> None:
-        """Note that a renewal that was asked for at ``asked_at`` failed."""
+        """Report that a renewal that was asked for at ``asked_at`` failed."""
         answered = not isinstance(error, StoreUnavailable)
         self.events.emit("store_request", step="renew", seconds=round(clock() - asked_at, 6), answered=answered)
         self.events.emit("renewal_failed", error=str(error).partition("\n")[0])
 
     def lose(self) -> None:
-        """The lease is gone: say so, and stop the task that works under it."""
+        """Report that the lease is lost, and cancel the task that works under it."""
         if self.settling:
             return
         self.lost = True
@@ -89,11 +113,11 @@ class Lease:
             self._task.cancel("retrysafe: the lease was lost")
 
     def watch_task(self) -> None:
-        """Stop the running task should the lease be lost."""
+        """Have the running task cancelled if the lease is lost."""
         self._task = sys.modules["asyncio"].current_task()
 
     def stopped_task(self, error: BaseException | None) -> bool:
-        """Whether the work ended because we stopped it; that one cancellation is taken back, as a timeout does."""
+        """Whether the work ended by our cancellation, which is then taken back, as `asyncio.timeout` does."""
         self.settling = True
         task, self._task = self._task, None
         if not self.lost or task is None:
@@ -107,13 +131,11 @@ _NEVER = float("inf")
 
 
 class _Schedule:
-    """What both heartbeats know: the leases, when they are due, and what a round of renewals means.
+    """The state of both heartbeats: the leases, when they are due, and how the answers to renewals are applied.
 
     The lease of a claim that was dropped without having been left is not renewed: it lapses in its time.
 
-    A lease that begins is only noted, in `new`, and is gone from there when its work ends: most work ends before anyone
-    looks, and costs no schedule and no timer. Whoever looks, `LOOKS_PER_LEASE` times in the shortest lease, schedules
-    those that are there still. A dictionary's items are set and taken in one step, so that nothing of this is locked.
+    A dictionary's items are set and removed in one step, so that `new` needs no lock.
     """
 
     def __init__(self) -> None:
@@ -125,15 +147,15 @@ class _Schedule:
         self.looks_at = _NEVER
 
     def arrange_look(self, lease: Lease) -> None:
-        """Look in time for ``lease``; `arranged` says so to later ones, once somebody is sure to look."""
+        """Arrange a look in time for ``lease``; `arranged` records it once the timer or thread is sure to run."""
         self.looks_at = min(self.looks_at, clock() + lease.seconds / LOOKS_PER_LEASE)
 
     def arranged(self, lease: Lease) -> None:
-        """A look is arranged for ``lease``, and so for every one that is no shorter and begins before it."""
+        """Record that a look is arranged for ``lease``, and so for every lease that is no shorter."""
         self.shortest = min(self.shortest, lease.seconds)
 
     def look(self, now: float) -> None:
-        """Schedule the leases that are new. Who begins one meanwhile is seen here, or sees that no look is arranged."""
+        """Schedule the new leases. A lease that begins meanwhile is seen here, or arranges a look of its own."""
         if self.looks_at > now:
             return
         self.shortest = self.looks_at = _NEVER
@@ -147,7 +169,7 @@ class _Schedule:
                 self.drop(lease)
 
     def drop(self, lease: Lease) -> None:
-        """Forget a lease."""
+        """Remove a lease from the schedule."""
         self.new.pop(lease, None)
         self.leases.pop(lease.ownership, None)
         self.beats.drop(lease.ownership)
@@ -163,16 +185,17 @@ class _Schedule:
         return [held for held in due if held in self.leases] if gone else due
 
     def next_due(self) -> float | None:
-        """When there is something to do; None: not before a lease begins."""
+        """When the next renewal or look is due; None while there are no leases."""
         upcoming = self.beats.next_due()
         if upcoming is None:
             return None if self.looks_at == _NEVER else self.looks_at
         return min(upcoming, self.looks_at)
 
     def answered(self, due: list[Ownership], kept: set[Ownership], failure: Exception | None, asked_at: float) -> None:
-        """A lease that was not kept is lost, unless some renewals failed: then its own may have been among them.
+        """Apply the answers to a round of renewals.
 
-        A failed renewal is tried again soon; the lease is lost, for us, when a third of it is left.
+        A lease that was not kept is lost, unless some renewals failed: its own may have been among them. A failed
+        renewal is tried again soon; the lease counts as lost when a third of it is left.
         """
         for lease in self._still_wanted(due):
             if lease.ownership in kept or failure is None:
@@ -187,7 +210,7 @@ class _Schedule:
                 self.beats.retry(lease.ownership, clock())
 
     def close(self) -> None:
-        """Nothing is renewed any more: whoever still works learns that its lease is lost."""
+        """Stop renewing: every lease that is still held is reported as lost."""
         for lease in [*self.leases.values(), *self.new]:
             self._lose(lease)
 
@@ -213,7 +236,7 @@ class ThreadHeartbeat:
         self._settler = ThreadSettler(backend.pulse, lambda: clock())
 
     def carry(self, outcome: Deferred) -> None:
-        """Go on settling what the store has not taken, until the lease ends."""
+        """Try to settle an outcome that the store has not taken, until the lease ends."""
         self._settler.add(outcome)
 
     def add(self, lease: Lease) -> None:
@@ -224,7 +247,7 @@ class ThreadHeartbeat:
             self._arrange_look(lease)
 
     def drop(self, lease: Lease) -> None:
-        """Let ``lease`` go."""
+        """Stop renewing ``lease``."""
         if self._schedule.new.pop(lease, None) is None:
             with self._changed:
                 self._schedule.drop(lease)
@@ -241,7 +264,7 @@ class ThreadHeartbeat:
             self._schedule.arranged(lease)
 
     def close(self) -> None:
-        """End the thread and its connections, once what is deferred has been tried once more."""
+        """Stop the thread and close its connections, after trying deferred outcomes once more."""
         self._settler.close()
         with self._changed:
             self._closed = True
@@ -297,7 +320,7 @@ class LoopHeartbeat:
         self._settler = LoopSettler(backend.apulse, lambda: clock())
 
     def carry(self, outcome: Deferred) -> None:
-        """Go on settling what the store has not taken, until the lease ends."""
+        """Try to settle an outcome that the store has not taken, until the lease ends."""
         self._settler.add(outcome)
 
     def add(self, lease: Lease) -> None:
@@ -310,12 +333,12 @@ class LoopHeartbeat:
             schedule.arranged(lease)
 
     def drop(self, lease: Lease) -> None:
-        """Let ``lease`` go."""
+        """Stop renewing ``lease``."""
         if self._schedule.new.pop(lease, None) is None:
             self._schedule.drop(lease)
 
     async def aclose(self) -> None:
-        """End the timer and its connections, once what is deferred has been tried once more."""
+        """Stop the timer and close its connections, after trying deferred outcomes once more."""
         await self._settler.aclose()
         self._schedule.close()
         if self._timer is not None:
@@ -328,7 +351,7 @@ class LoopHeartbeat:
             await self._client.aclose()
 
     def abandon(self) -> None:
-        """Let the connections go without the loop, which is closed."""
+        """Drop the connections without the loop, which is closed."""
         self._settler.abandon()
         if self._client is not None:
             self._client.abandon()
@@ -393,7 +416,7 @@ class LoopHeartbeat:
         return kept, failure
 
     def _abandon(self, late: set[asyncio.Task[set[Ownership]]], client: AsyncClient) -> None:
-        """Leave renewals that hang, and their connections, to end in their own time: leases must not wait for them."""
+        """Cancel renewals that hang, and close their client, in the background: other leases must not wait for them."""
         import asyncio
 
         self._client = None
@@ -411,7 +434,7 @@ class LoopHeartbeat:
 
 
 def _patience(due: list[Ownership]) -> float:
-    """How long a renewal that the store refuses for the moment is put again at once: others must not wait for it."""
+    """Seconds for which the driver repeats a renewal that the store refuses for the moment; other leases wait."""
     return min(held.clocks.lease for held in due) / 1e6 / RETRIES_PER_LEASE
 
 

@@ -1,7 +1,38 @@
-"""The three modes of a claim: where its record stands relative to the effect, and how its writes reach the store.
+"""The three modes of a claim: how its record and the effect are kept together, and how its writes reach the store.
 
-A lease of the boundary's own, the boundary's own transaction, or the caller's transaction. Sync and
-async methods are twins: the programs are the same, only the driver differs.
+                        record is written     held by             if the process dies
+    LeaseMode           by itself             a lease             the lease lapses; the next attempt takes over (keyed)
+                                                                  or marks the key unknown (external)
+    OwnTransaction      with the effect, in   the transaction     the database rolls back; the key has no record
+                        our transaction
+    CallerTransaction   with the effect, in   the transaction     the database rolls back; the key has no record
+                        the caller's
+
+A claim chooses its mode before it asks the store. It then calls ``claim`` (again after each wait), runs the work, and
+calls ``settle`` once with a `Settlement` from the table of outcomes: the event to record, and how an own transaction
+ends. ``after`` runs hooks that wait for the commit; ``abandon`` releases a transaction after an exception that was
+raised outside of these calls. A mode belongs to one claim.
+
+`LeaseMode`
+    ``claim`` puts one request, and starts the procedure only when its answer must be acted upon. ``settle`` reports
+    LOST when another attempt has taken the key over. A store that does not answer does not undo the work: ``settle``
+    returns UNANSWERED, and the claim hands the outcome to the heartbeat, which tries again until the lease ends.
+
+`OwnTransaction`
+    ``claim`` borrows a connection, begins, inserts the record and sets a savepoint; a claim that is not won rolls back
+    and returns the connection. A duplicate waits in its own insert until the first transaction ends. Where a read is
+    cheap beside a transaction (``looks_first``), the record is read first, so that a replay opens none. ``settle``
+    writes the outcome and commits. If the reply to the commit is lost, the record is read back on another connection:
+    it is there, by this attempt and token, if and only if the transaction was committed. If the handler has committed
+    or rolled back by itself, the record is not there to be settled: it is marked unknown where it was committed, and
+    the caller gets `OutcomeUnknown` or `LeaseLost`.
+
+`CallerTransaction`
+    The requests are put on the caller's connection, which is never committed or rolled back here. The outcome is final
+    only when the caller commits. A request that fails has usually broken the transaction: if the work is failing
+    anyway, ``settle`` returns BROKEN and the work's own error is raised.
+
+The methods for async code (``aclaim``, ``asettle``) run the same procedures with the other driver.
 """
 
 from __future__ import annotations
@@ -44,7 +75,7 @@ from retrysafe.protocol.transitions import RULES, Transition
 
 
 class Settled(Enum):
-    """What became of an outcome that was to be recorded."""
+    """How the attempt to record an outcome ended."""
 
     RECORDED = "the store has it"
     LOST = "the record belongs to another attempt"
@@ -54,7 +85,7 @@ class Settled(Enum):
 
 
 class ClaimMode(Protocol):
-    """Where a record stands relative to the effect."""
+    """How a claim's record and the effect are kept together."""
 
     kind: Kind
     waits: bool
@@ -70,33 +101,33 @@ class ClaimMode(Protocol):
         ...
 
     def aexecutor(self) -> AsyncExecutor:
-        """The same for async code."""
+        """`executor` for async code."""
         ...
 
-    def claim(self, want: ClaimRequest) -> ClaimResult:
+    def claim(self, request: ClaimRequest) -> ClaimResult:
         """Try to claim the key."""
         ...
 
-    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
-        """The same for async code."""
+    async def aclaim(self, request: ClaimRequest) -> ClaimResult:
+        """`claim` for async code."""
         ...
 
-    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
-        """Record how the work ended; ``failing`` when an error of its own is on its way out."""
+    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+        """Record how the work ended; ``failing`` when the work's own error is being raised."""
         ...
 
     def after(self) -> None:
-        """Do what waits for a commit, now that all is recorded; its errors are the user's."""
+        """Run the hooks that wait for the commit, after the outcome is recorded; their errors reach the user."""
         ...
 
     async def asettle(
-        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
-        """The same for async code."""
+        """`settle` for async code."""
         ...
 
     def abandon(self, error: BaseException) -> None:
-        """Roll back what is left of our own transaction, after an exception that may have been raised anywhere."""
+        """Roll back what is left of our own transaction, after an exception outside of `claim` and `settle`."""
         ...
 
 
@@ -116,40 +147,40 @@ class LeaseMode:
     def aexecutor(self) -> AsyncExecutor:
         return self._backend.aclient()
 
-    def claim(self, want: ClaimRequest) -> ClaimResult:
+    def claim(self, request: ClaimRequest) -> ClaimResult:
         client, store = self._backend.ready(), self._backend.store
-        if want.quota is not None:
-            return run(claim(store, want), client)
-        found = judged(want, put(store.claim(want), client, again=True))
-        return run(claim_again(store, want, found), client) if isinstance(found, Record) else found
+        if request.quota is not None:
+            return run(claim(store, request), client)
+        found = judged(request, put(store.claim(request), client, again=True))
+        return run(claim_again(store, request, found), client) if isinstance(found, Record) else found
 
-    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
+    async def aclaim(self, request: ClaimRequest) -> ClaimResult:
         client, store = await self._backend.aready(), self._backend.store
-        if want.quota is not None:
-            return await arun(claim(store, want), client)
-        found = judged(want, await aput(store.claim(want), client, again=True))
-        return await arun(claim_again(store, want, found), client) if isinstance(found, Record) else found
+        if request.quota is not None:
+            return await arun(claim(store, request), client)
+        found = judged(request, await aput(store.claim(request), client, again=True))
+        return await arun(claim_again(store, request, found), client) if isinstance(found, Record) else found
 
-    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
-        event, client, store = word.event, self._backend.client(), self._backend.store
-        assert event is not None, "only an own transaction can end without a word to the store"
+    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+        event, client, store = settlement.event, self._backend.client(), self._backend.store
+        assert event is not None, "only an own transaction can end without an event"
         try:
             if put(store.settle(held, event, stored), client, again=True):
                 return Settled.RECORDED
             return _settled(run(is_settled(store, held, event, stored), client))
-        except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
+        except (StoreUnavailable, SchemaOutdated):  # the work is done, even if the tables are gone
             return Settled.UNANSWERED
 
     async def asettle(
-        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
-        event, client, store = word.event, self._backend.aclient(), self._backend.store
-        assert event is not None, "only an own transaction can end without a word to the store"
+        event, client, store = settlement.event, self._backend.aclient(), self._backend.store
+        assert event is not None, "only an own transaction can end without an event"
         try:
             if await aput(store.settle(held, event, stored), client, again=True):
                 return Settled.RECORDED
             return _settled(await arun(is_settled(store, held, event, stored), client))
-        except (StoreUnavailable, SchemaOutdated):  # whatever became of the tables, the work is done
+        except (StoreUnavailable, SchemaOutdated):  # the work is done, even if the tables are gone
             return Settled.UNANSWERED
 
     def after(self) -> None: ...
@@ -164,11 +195,11 @@ class CachedLeaseMode(LeaseMode):
         super().__init__(backend, kind)
         self._near = near
 
-    def claim(self, want: ClaimRequest) -> ClaimResult:
-        return _near_first(self._near, want, super().claim)
+    def claim(self, request: ClaimRequest) -> ClaimResult:
+        return _near_first(self._near, request, super().claim)
 
-    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
-        return await _anear_first(self._near, want, super().aclaim)
+    async def aclaim(self, request: ClaimRequest) -> ClaimResult:
+        return await _anear_first(self._near, request, super().aclaim)
 
 
 def lease_mode(backend: Backend, kind: Kind) -> LeaseMode:
@@ -177,7 +208,7 @@ def lease_mode(backend: Backend, kind: Kind) -> LeaseMode:
 
 
 class CallerTransaction:
-    """The record is written in a transaction that was handed to us, which we never commit or roll back."""
+    """The record is written in the caller's transaction, which is never committed or rolled back here."""
 
     kind = Kind.JOINED
 
@@ -199,27 +230,27 @@ class CallerTransaction:
             )
         return self._joining.aexecute
 
-    def claim(self, want: ClaimRequest) -> ClaimResult:
+    def claim(self, request: ClaimRequest) -> ClaimResult:
         self._backend.check(self.executor(), self._joining.place)
-        return run(claim(self._backend.store, want), self.executor())
+        return run(claim(self._backend.store, request), self.executor())
 
-    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
+    async def aclaim(self, request: ClaimRequest) -> ClaimResult:
         await self._backend.acheck(self.aexecutor(), self._joining.place)
-        return await arun(claim(self._backend.store, want), self.aexecutor())
+        return await arun(claim(self._backend.store, request), self.aexecutor())
 
-    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
-            return _settled(run(_settling(self._backend, held, word, stored), self.executor()))
+            return _settled(run(_settling(self._backend, held, settlement, stored), self.executor()))
         except RetrysafeError:
             if failing:
                 return Settled.BROKEN
             raise
 
     async def asettle(
-        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         try:
-            return _settled(await arun(_settling(self._backend, held, word, stored), self.aexecutor()))
+            return _settled(await arun(_settling(self._backend, held, settlement, stored), self.aexecutor()))
         except RetrysafeError:
             if failing:
                 return Settled.BROKEN
@@ -252,19 +283,19 @@ class OwnTransaction:
     def aexecutor(self) -> AsyncExecutor:
         return self._backend.aclient()
 
-    def claim(self, want: ClaimRequest) -> ClaimResult:
-        return _near_first(self._backend.near, want, lambda want: restarting(lambda: self._claim(want)))
+    def claim(self, request: ClaimRequest) -> ClaimResult:
+        return _near_first(self._backend.near, request, lambda request: restarting(lambda: self._claim(request)))
 
-    def _claim(self, want: ClaimRequest) -> ClaimResult:
+    def _claim(self, request: ClaimRequest) -> ClaimResult:
         client, store = self._backend.ready(), self._backend.store
         if store.capabilities.looks_first:
-            settled = settled_already(want, put(store.read(want.key), client, again=True))
+            settled = settled_already(request, put(store.read(request.key), client, again=True))
             if settled is not None:
                 return settled
         self._lending = client.transaction()
         self._opened = self._lending.__enter__()
         try:
-            outcome = run(open_claim(_transactional(self._backend), want), self._opened.execute)
+            outcome = run(open_claim(_transactional(self._backend), request), self._opened.execute)
         except BaseException as error:
             self._give_back(error)
             raise
@@ -272,29 +303,31 @@ class OwnTransaction:
             self._give_back()
         return outcome
 
-    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
-        return await _anear_first(self._backend.near, want, lambda want: arestarting(lambda: self._aclaim(want)))
+    async def aclaim(self, request: ClaimRequest) -> ClaimResult:
+        return await _anear_first(
+            self._backend.near, request, lambda request: arestarting(lambda: self._aclaim(request))
+        )
 
-    async def _aclaim(self, want: ClaimRequest) -> ClaimResult:
+    async def _aclaim(self, request: ClaimRequest) -> ClaimResult:
         client, store = await self._backend.aready(), self._backend.store
         if store.capabilities.looks_first:
-            settled = settled_already(want, await aput(store.read(want.key), client, again=True))
+            settled = settled_already(request, await aput(store.read(request.key), client, again=True))
             if settled is not None:
                 return settled
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
         outcome: ClaimResult | None = None
         try:
-            outcome = await arun(open_claim(_transactional(self._backend), want), self._opened.execute)
+            outcome = await arun(open_claim(_transactional(self._backend), request), self._opened.execute)
             return outcome
         finally:
             if not isinstance(outcome, Won):
                 await self._agive_back()
 
-    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
             try:
-                done = run(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
+                done = run(conclude(_transactional(self._backend), held, settlement, stored), self._opened.execute)
             except BaseException as error:
                 self._give_back(error)
                 raise
@@ -304,8 +337,8 @@ class OwnTransaction:
                 return Settled.BROKEN
             if not isinstance(failure, StoreUnavailable):
                 raise
-            return _read_back(run(read(self._backend.store, held.key), self.executor()), held, word, failure)
-        if done and word.event is not None:
+            return _read_back(run(read(self._backend.store, held.key), self.executor()), held, settlement, failure)
+        if done and settlement.event is not None:
             return Settled.RECORDED
         self._afterwards = None
         doubted = run(_doubting(self._backend, held), self.executor())
@@ -314,11 +347,13 @@ class OwnTransaction:
         return Settled.DOUBTED if doubted else Settled.RECORDED
 
     async def asettle(
-        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         try:
             try:
-                done = await arun(conclude(_transactional(self._backend), held, word, stored), self._opened.execute)
+                done = await arun(
+                    conclude(_transactional(self._backend), held, settlement, stored), self._opened.execute
+                )
             finally:
                 await self._agive_back()
         except RetrysafeError as failure:
@@ -326,8 +361,10 @@ class OwnTransaction:
                 return Settled.BROKEN
             if not isinstance(failure, StoreUnavailable):
                 raise
-            return _read_back(await arun(read(self._backend.store, held.key), self.aexecutor()), held, word, failure)
-        if done and word.event is not None:
+            return _read_back(
+                await arun(read(self._backend.store, held.key), self.aexecutor()), held, settlement, failure
+            )
+        if done and settlement.event is not None:
             return Settled.RECORDED
         doubted = await arun(_doubting(self._backend, held), self.aexecutor())
         if not done:
@@ -344,7 +381,7 @@ class OwnTransaction:
             self._give_back(error)
 
     def _give_back(self, error: BaseException | None = None) -> None:
-        """End what was lent; an error is thrown into it, so that nothing is lent again that may be half used."""
+        """Return the connection. An error is passed on to its pool, which then does not lend the connection again."""
         if isinstance(self._opened, AfterCommit):
             self._afterwards = self._opened
         self._lending.__exit__(None if error is None else type(error), error, None)
@@ -356,28 +393,28 @@ class OwnTransaction:
 
 
 def _near_first(
-    near: ReadThroughCache | None, want: ClaimRequest, claim: Callable[[ClaimRequest], ClaimResult]
+    near: ReadThroughCache | None, request: ClaimRequest, claim: Callable[[ClaimRequest], ClaimResult]
 ) -> ClaimResult:
     """Answer from the cache, if there is one and it can; else claim, and keep the settled record that was met."""
     if near is None:
-        return claim(want)
-    looked = near.look(want)
+        return claim(request)
+    looked = near.look(request)
     if looked[0] is not None:
         return looked[0]
-    outcome = claim(want)
+    outcome = claim(request)
     near.keep(outcome, looked)
     return outcome
 
 
 async def _anear_first(
-    near: ReadThroughCache | None, want: ClaimRequest, claim: Callable[[ClaimRequest], Awaitable[ClaimResult]]
+    near: ReadThroughCache | None, request: ClaimRequest, claim: Callable[[ClaimRequest], Awaitable[ClaimResult]]
 ) -> ClaimResult:
     if near is None:
-        return await claim(want)
-    looked = await near.alook(want)
+        return await claim(request)
+    looked = await near.alook(request)
     if looked[0] is not None:
         return looked[0]
-    outcome = await claim(want)
+    outcome = await claim(request)
     await near.akeep(outcome, looked)
     return outcome
 
@@ -386,19 +423,19 @@ def _transactional(backend: Backend) -> Any:
     return backend.store
 
 
-def _settling(backend: Backend, held: Ownership, word: Settlement, stored: StoredResult | None) -> Steps[bool]:
-    assert word.event is not None, "only an own transaction can end without a word to the store"
-    return settle(backend.store, held, word.event, stored)
+def _settling(backend: Backend, held: Ownership, settlement: Settlement, stored: StoredResult | None) -> Steps[bool]:
+    assert settlement.event is not None, "only an own transaction can end without an event"
+    return settle(backend.store, held, settlement.event, stored)
 
 
 def _settled(done: bool) -> Settled:
     return Settled.RECORDED if done else Settled.LOST
 
 
-def _read_back(record: Record | None, held: Ownership, word: Settlement, failure: StoreUnavailable) -> Settled:
-    """After a commit without an answer: it happened if the record is there as we wanted it."""
+def _read_back(record: Record | None, held: Ownership, settlement: Settlement, failure: StoreUnavailable) -> Settled:
+    """Decide a commit without an answer: it succeeded if the record has our attempt, token and target state."""
     mine = record is not None and (record.attempt, record.token) == (held.attempt, held.token)
-    if record is not None and mine and word.event is not None and record.state is RULES[word.event].target:
+    if record is not None and mine and settlement.event is not None and record.state is RULES[settlement.event].target:
         return Settled.RECORDED
     raise StoreUnavailable(f"The transaction could not be ended: {failure.detail}") from failure
 

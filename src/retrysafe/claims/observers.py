@@ -1,4 +1,4 @@
-"""What retrysafe tells about its decisions: stable names, who is told, and an observer that logs them."""
+"""The events of retrysafe: their stable names, how observers receive them, and an observer that logs them."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def _shown(value: object) -> str:
 
 
 class Observers:
-    """The observers of a boundary, or of one attempt, told one after the other; what one raises stops nobody."""
+    """The observers of a boundary, or of one attempt, called in order. An error of one is logged."""
 
     __slots__ = ("_each", "_watches", "_watching", "present")
 
@@ -321,7 +321,7 @@ class Observers:
                     if event is None:
                         event = Event(name, boundary, operation, keys.redact(key), attempt, fields)
                     observer(event)
-            except Exception:  # noqa: BLE001 - it is logged, and must stop nobody
+            except Exception:  # noqa: BLE001 - it is logged, and must not stop the work
                 _failed(name)
 
     def begin(

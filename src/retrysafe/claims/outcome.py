@@ -1,4 +1,4 @@
-"""How guarded work ended: what was said of it, what becomes of its record, and what is stored."""
+"""How guarded work ended: the handler's signals, the settlement of the record, and the stored result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from retrysafe.protocol.transitions import Transition
 
 
 class HandlerSignals:
-    """What the handler, or a probe, said about the effect."""
+    """The signals of a handler or a probe about the effect."""
 
     committed = False
     not_executed = False
@@ -32,17 +32,17 @@ class HandlerSignals:
 
 
 NO_SIGNALS = HandlerSignals()
-"""Those of a handler that said nothing."""
+"""The signals of a handler that gave none."""
 
 
 _COMPLETED = Settlement(Transition.COMPLETE)
 
 
 class WorkOutcome(NamedTuple):
-    """How the block ended, what that means, what to store, and why a result cannot be stored."""
+    """How the block ended, the settlement, the result to store, and the reason why a result cannot be stored."""
 
     ending: Ending
-    word: Settlement
+    settlement: Settlement
     stored: StoredResult | None
     unencodable: ResultNotEncodable | None = None
 
@@ -56,14 +56,16 @@ def end_of(
     annotation: Any,
 ) -> WorkOutcome:
     """Judge the end of a block that raised ``error``, or None and left ``result``."""
-    ending, word = Ending.RETURNED, _COMPLETED
+    ending, settlement = Ending.RETURNED, _COMPLETED
     if error is not None or signals is not NO_SIGNALS:
         judged = _judged(signals, error, mode, settings)
         if isinstance(judged, WorkOutcome):
             return judged
-        ending, word = judged
+        ending, settlement = judged
     try:
-        return WorkOutcome(ending, word, encode_result(settings.codec, result, annotation, settings.largest_result))
+        return WorkOutcome(
+            ending, settlement, encode_result(settings.codec, result, annotation, settings.largest_result)
+        )
     except ResultNotEncodable as refused:
         return WorkOutcome(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, mode), StoredResult(None, "", 0), refused)
 
@@ -78,40 +80,44 @@ def _judged(
     said = {"committed": signals.committed, "not_executed": signals.not_executed}
     if error is not None:
         ending = ending_of_error(permanent=is_permanent(error, settings), **said)
-        word = verdict(ending, mode)
-        return WorkOutcome(ending, word, None if word.event is Transition.RELEASE else encode_error(error, largest))
+        settlement = verdict(ending, mode)
+        return WorkOutcome(
+            ending, settlement, None if settlement.event is Transition.RELEASE else encode_error(error, largest)
+        )
     answered, reason = signals.answered
     ending = ending_of_answer(answered, **said)
-    word = verdict(ending, mode)
-    if word.event is Transition.COMPLETE:
-        return ending, word
-    stored = encode_failure("Failure", reason, None) if word.event is Transition.DOUBT else None
-    return WorkOutcome(ending, word, stored)
+    settlement = verdict(ending, mode)
+    if settlement.event is Transition.COMPLETE:
+        return ending, settlement
+    stored = encode_failure("Failure", reason, None) if settlement.event is Transition.DOUBT else None
+    return WorkOutcome(ending, settlement, stored)
 
 
 def answer_of(
-    said: HandlerSignals, terms: BoundarySettings, result: Any, annotation: Any
+    signals: HandlerSignals, settings: BoundarySettings, result: Any, annotation: Any
 ) -> tuple[Transition, StoredResult | None] | None:
     """What a probe's words make of an unknown record, and what they store; None when it could not tell."""
-    if said.failure is not None:
-        return Transition.RESOLVE_FAILED, encode_error(said.failure, terms.largest_result)
-    if said.committed:
+    if signals.failure is not None:
+        return Transition.RESOLVE_FAILED, encode_error(signals.failure, settings.largest_result)
+    if signals.committed:
         try:
-            return Transition.RESOLVE_COMPLETED, encode_result(terms.codec, result, annotation, terms.largest_result)
+            return Transition.RESOLVE_COMPLETED, encode_result(
+                settings.codec, result, annotation, settings.largest_result
+            )
         except ResultNotEncodable as error:
             raise OutcomeUnknown(f"What the probe found cannot be stored. {error.detail}") from error
-    return (Transition.RESOLVE_RELEASED, None) if said.not_executed else None
+    return (Transition.RESOLVE_RELEASED, None) if signals.not_executed else None
 
 
-def is_permanent(error: BaseException, terms: BoundarySettings) -> bool:
+def is_permanent(error: BaseException, settings: BoundarySettings) -> bool:
     """Whether an error is of the ``permanent=`` types; of a group, whether all in it are, and none passes by itself."""
-    return every(error, terms.permanent) and not any(_is_passing(leaf, terms) for leaf in leaves(error))
+    return every(error, settings.permanent) and not any(_is_passing(leaf, settings) for leaf in leaves(error))
 
 
-def _is_passing(error: BaseException, terms: BoundarySettings) -> bool:
+def _is_passing(error: BaseException, settings: BoundarySettings) -> bool:
     """Whether an error may pass by itself, however broad ``permanent=`` is: a restart, or ours of an inner claim."""
     ours = isinstance(error, RetrysafeError) and not isinstance(error, StoredFailure)
-    return terms.backend.restarts(error) or (ours and type(error) not in terms.permanent)
+    return settings.backend.restarts(error) or (ours and type(error) not in settings.permanent)
 
 
 def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | None) -> StoredResult:

@@ -1,4 +1,4 @@
-"""What every claim of one operation and scope has in common, worked out once."""
+"""The constant part of all claims of one operation and scope, computed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The terms of a boundary, checked: what claims need to know of it."""
+"""The settings of a boundary, checked, as claims read them."""
 
 from __future__ import annotations
 

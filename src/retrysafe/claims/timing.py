@@ -1,4 +1,4 @@
-"""How long the store takes to answer: told to observers that want to know, and measured only for them."""
+"""The time that the store takes to answer, measured only for observers that ask for the event."""
 
 from __future__ import annotations
 
@@ -35,48 +35,48 @@ class Timing:
 
 
 class Timed:
-    """A ground whose store is timed: from asking, with the wait for a connection and a commit, to the answer."""
+    """A mode whose store is timed: from asking, with the wait for a connection and a commit, to the answer."""
 
-    def __init__(self, ground: ClaimMode, events: AttemptEvents) -> None:
-        self.kind = ground.kind
-        self.waits = ground.waits
-        self._ground = ground
+    def __init__(self, mode: ClaimMode, events: AttemptEvents) -> None:
+        self.kind = mode.kind
+        self.waits = mode.waits
+        self._mode = mode
         self._events = events
 
     @property
     def tx(self) -> Any:
-        return self._ground.tx
+        return self._mode.tx
 
     def executor(self) -> Executor:
-        return self._ground.executor()
+        return self._mode.executor()
 
     def aexecutor(self) -> AsyncExecutor:
-        return self._ground.aexecutor()
+        return self._mode.aexecutor()
 
-    def claim(self, want: ClaimRequest) -> ClaimResult:
+    def claim(self, request: ClaimRequest) -> ClaimResult:
         with Timing(self._events, "claim"):
-            return self._ground.claim(want)
+            return self._mode.claim(request)
 
-    async def aclaim(self, want: ClaimRequest) -> ClaimResult:
+    async def aclaim(self, request: ClaimRequest) -> ClaimResult:
         with Timing(self._events, "claim"):
-            return await self._ground.aclaim(want)
+            return await self._mode.aclaim(request)
 
-    def settle(self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         with Timing(self._events, "settle") as timing:
-            settled = self._ground.settle(held, word, stored, failing=failing)
+            settled = self._mode.settle(held, settlement, stored, failing=failing)
             timing.answered = settled is not Settled.UNANSWERED
         return settled
 
     def after(self) -> None:
-        self._ground.after()
+        self._mode.after()
 
     def abandon(self, error: BaseException) -> None:
-        self._ground.abandon(error)
+        self._mode.abandon(error)
 
     async def asettle(
-        self, held: Ownership, word: Settlement, stored: StoredResult | None, *, failing: bool
+        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         with Timing(self._events, "settle") as timing:
-            settled = await self._ground.asettle(held, word, stored, failing=failing)
+            settled = await self._mode.asettle(held, settlement, stored, failing=failing)
             timing.answered = settled is not Settled.UNANSWERED
         return settled

@@ -1,4 +1,4 @@
-"""What a duplicate does while another attempt is at its key: it waits with patience, or is told so."""
+"""How a duplicate waits while another attempt runs, or is refused with `InProgress`."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ LONGEST_ADVICE = 30.0
 """Seconds after which a refused duplicate is told to come again, however long the lease."""
 
 
-def refuse_on_a_loop(terms: BoundarySettings) -> None:
+def refuse_on_a_loop(settings: BoundarySettings) -> None:
     """Refuse a sync claim that may have to wait where an event loop runs."""
-    if not isinstance(terms.concurrency, Reject) and on_a_loop():
+    if not isinstance(settings.concurrency, Reject) and on_a_loop():
         raise ConfigurationError(
             "A sync claim with concurrency=wait(…) was made on a running event loop, which it would block: "
             "use 'async with' or a coroutine, or concurrency=reject()."
         )
 
 
-def checks_snapshot(terms: BoundarySettings) -> bool:
+def checks_snapshot(settings: BoundarySettings) -> bool:
     """Whether this is the first claim of its boundary that may wait in a transaction."""
-    waits = not isinstance(terms.concurrency, Reject) and terms.effects == "transactional"
-    return waits and terms.first_wait()
+    waits = not isinstance(settings.concurrency, Reject) and settings.effects == "transactional"
+    return waits and settings.first_wait()
 
 
-def snapshot(terms: BoundarySettings) -> Steps[str | None]:
+def snapshot(settings: BoundarySettings) -> Steps[str | None]:
     """The isolation level at which who waits in a transaction never sees what was committed, if that is the level."""
-    store: Any = terms.backend.store
+    store: Any = settings.backend.store
     return frozen_snapshot(store)
 
 
 class Waiting:
     """The patience of one duplicate."""
 
-    def __init__(self, terms: BoundarySettings, events: AttemptEvents) -> None:
-        self._terms = terms
+    def __init__(self, settings: BoundarySettings, events: AttemptEvents) -> None:
+        self._settings = settings
         self._events = events
         self._patience: Patience | None = None
         self._counted = False
 
     def pause(self, record: Record | None, *, helps: bool) -> float:
         """Seconds until it looks again; raises `InProgress` when it waits no longer, or waiting does not help here."""
-        concurrency = self._terms.concurrency
+        concurrency = self._settings.concurrency
         lease_left = None if record is None else record.lease_left
         pause: float | None = None
         if not isinstance(concurrency, Reject) and helps and self._counts(concurrency.at_most):
             now = lease.clock()
             self._patience = (self._patience or Patience(now + concurrency.seconds)).polled()
-            pause = self._patience.next_pause(now, lease_left, self._terms.chance())
+            pause = self._patience.next_pause(now, lease_left, self._settings.chance())
         if pause is None:
             retry_after = 1.0 if lease_left is None else max(1.0, min(lease_left, LONGEST_ADVICE))
             self._events.emit("conflict", retry_after=retry_after)
@@ -68,9 +68,9 @@ class Waiting:
         """It waits no longer."""
         if self._counted:
             self._counted = False
-            self._terms.waiters.leave()
+            self._settings.waiters.leave()
 
     def _counts(self, at_most: int) -> bool:
         """Whether it is one of those that may wait."""
-        self._counted = self._counted or self._terms.waiters.join(at_most)
+        self._counted = self._counted or self._settings.waiters.join(at_most)
         return self._counted

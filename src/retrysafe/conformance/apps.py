@@ -128,7 +128,7 @@ class State:
         _raise("before", script)
 
     async def arun(self, script: Script, effect: Callable[[str], Awaitable[object]] | None = None) -> None:
-        """The same in a task."""
+        """`run` in a task."""
         self._begin(script)
         if effect is not None:
             await effect(script.id)
@@ -146,7 +146,7 @@ class State:
             yield piece
 
     async def apieces(self, script: Script, piece: bytes) -> AsyncIterator[bytes]:
-        """The same in a task."""
+        """`pieces` in a task."""
         for number in range(script.repeat):
             if number == 1 and script.gate == "between":
                 await self.gate(script.id).passed()
@@ -237,7 +237,7 @@ def asgi(
 
 
 def asgi_on(state: State, effect: Callable[[str], Awaitable[None]] | None = None) -> AsgiApp:
-    """The same on a `State` of the caller's."""
+    """`asgi` on a `State` of the caller's."""
 
     async def app(scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -324,7 +324,7 @@ def wsgi(
 
 
 def wsgi_on(state: State, effect: Callable[[str], None] | None = None) -> WsgiApp:
-    """The same on a `State` of the caller's."""
+    """`wsgi` on a `State` of the caller's."""
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]

@@ -94,7 +94,7 @@ class Bench:
         return self.exchange(self.request(call, **how))
 
     def begin(self, call: Call = Call(), **how: Any) -> Future[Response]:  # noqa: B008 - a constant
-        """The same in the background."""
+        """`act` in the background."""
         return self._threads.submit(self.act, call, **how)
 
     def exchange(self, request: Request) -> Response:

@@ -81,7 +81,7 @@ class Capabilities:
         return self.mode == "transactional"
 
     def in_mode(self, mode: Mode) -> Capabilities:
-        """The same in another mode."""
+        """These capabilities in another mode."""
         return dataclasses.replace(self, mode=mode)
 
     def without(self, features: set[str], why: str) -> str | None:

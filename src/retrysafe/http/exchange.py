@@ -1,7 +1,9 @@
 """The response of a guarded request: captured, held back until it is recorded, and only then whole for the client.
 
-`Capture` is that alone, without I/O. A driver tells it what the application says (`begin`, `add`), sends what it lets
-go (`leaving`), records what it has kept (`finish`), and sends the rest (`rest`):
+A client must not see a complete response before its record is written: if the write fails, the client's retry has to
+find the work undone or in doubt, not a second execution of work that looked finished. So the end of each response is
+held back. `Capture` decides how much, without I/O. A driver passes it the application's output (`begin`, `add`), sends
+what it releases (`leaving`), records the captured response (`finish`), and then sends the rest (`rest`):
 
     state      what may leave before the record is written            what ends the state
     waiting    nothing: there is no status yet                        begin: holding; an event stream is live
@@ -156,7 +158,7 @@ Handler = Callable[[], Live]
 class Exchange:
     """One guarded request.
 
-    `serve` returns either the handler's own response, its chunks held back as the contract wants, or ours. A
+    `serve` returns either the handler's own response, its chunks held back as the contract requires, or ours. A
     ``deferred`` exchange leaves it to the handler to call `begin`, when it knows whose request it is.
     """
 
@@ -184,7 +186,7 @@ class Exchange:
         """Claim the key and run ``handler``, again if its transaction must be; a `Response` is a stored one.
 
         The chunks of a `Live` response are `Chunks` (or the handler's own, when the store does not answer and the
-        policy lets it pass): whoever sends them closes them, however far they were sent. Raises `Refusal` for what
+        policy lets it pass): the sender closes them, however far they were sent. Raises `Refusal` for what
         the layer answers by itself, and what the handler raises.
         """
         while True:

@@ -1,8 +1,8 @@
-"""The protocol, without a server: what is guarded, by which key and fingerprint, and what a response amounts to.
+"""The HTTP protocol of guarded requests, without a server: policy, key, fingerprint, scope, and the judged response.
 
-Pure but for the claim that it makes: an integration reads the request, enters the claim, runs the handler, and hands
-the response to `Guard.judge` before it leaves the claim. What the options and the boundary decide alone is an attribute
-of the guard, decided when it is built.
+Without I/O except for the claim that it makes: an integration reads the request, enters the claim, runs the handler,
+and passes the response to `Guard.judge` before it leaves the claim. Settings of the options and the boundary alone
+are attributes of the guard, computed when it is built.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REPEATED_ELSEWHERE = frozenset({307, 308})
 """Redirects after which a client sends the same request, and key, to another place (RFC 9110 section 15.4)."""
 _CODEC = ResponseCodec()
 _OURS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"})
-"""Refusals whose cause is on the server: their client is not told more, so the log must be."""
+"""Refusals whose cause is on the server: logged, because the response gives no details."""
 
 
 class Guard:
@@ -119,7 +119,9 @@ class Guard:
         return key
 
     def scope(self, principal: object, around: Sequence[object] = ()) -> str | None:
-        """The scope of a request: the boundary's tenant, if it has one, and who asks. Raises `Refusal` for nobody.
+        """The scope of a request: the boundary's tenant, if it has one, and the principal.
+
+        Raises `Refusal` without a principal.
 
         ``around`` is what the guards around this one, which left the request to it, found as their principals: the
         keys of two requests meet only if both agree. One that they did not find may be missing if this guard has one
@@ -147,7 +149,7 @@ class Guard:
         )
 
     def _fingerprint(self, request: Request, body: Body) -> bytes:
-        """Of what must be the same on a retry."""
+        """The fingerprint of the parts that must be the same on a retry."""
         lines, fields = request.fields, []
         length = len(request.path) + len(request.query)
         for name in self.fields:
@@ -170,12 +172,12 @@ class Guard:
         except NotCanonical as error:
             raise Refusal("request-invalid", f"Nothing was done. {error}") from error
 
-    # ------------------------------------------------------------ what came of it
+    # ------------------------------------------------------------ the response
 
     def judge(self, claim: Claim, response: Response, request: Request | None = None) -> None:
-        """Say of a response, complete but for a body that was too large, whether it is the answer to every retry.
+        """Classify a response, complete but for a body that was too large, and store it if retries get it.
 
-        One that sends the client of ``request`` to log in first is not: nothing was done yet.
+        A redirect of the client of ``request`` to a login page is not stored: nothing was done yet.
         """
         policy, status = self.policy, response.status
         stored = kept(response, policy.headers, policy.secrets)
@@ -214,7 +216,7 @@ class Guard:
         return chosen.get(code) or PROBLEMS[code].status
 
     def refusal(self, error: RetrysafeError) -> Refusal:
-        """What is answered to an error of the claim; raises it again when only a developer can mend it."""
+        """The refusal for an error of the claim; raises the error again when only a developer can correct it."""
         found = refusal_of(error)
         if found is None:
             raise error
@@ -223,16 +225,16 @@ class Guard:
         return found
 
     def restarts(self, status: int, error: Exception) -> bool:
-        """Whether a response tells of an error after which the database wants the whole transaction again."""
+        """Whether a response reports an error after which the whole transaction has to run again."""
         return status >= 500 and self.entry.restarts(error)
 
     def lost(self, error: BaseException | None) -> Refusal | None:
-        """What is answered when the handler has found, by ``ensure_held()``, that another attempt has its key."""
+        """The refusal after the handler has found, by ``ensure_held()``, that another attempt has its key."""
         found = [] if error is None else [leaf for leaf in leaves(error) if isinstance(leaf, LeaseLost)]
         return self.refusal(found[0]) if found else None
 
     def passes(self, error: RetrysafeError) -> bool:
-        """Whether the handler runs although its key could not be claimed, as ``on_store_error="open"`` wants it."""
+        """Whether ``on_store_error="open"`` lets the handler run although its key could not be claimed."""
         return isinstance(error, StoreUnavailable) and self.policy.on_store_error == "open"
 
 

@@ -50,7 +50,7 @@ class Operating:
             return await arun(steps, opened.execute)
 
     def close(self) -> None:
-        """Close the connections, if nobody else uses them."""
+        """Close the connections, unless something else uses them."""
         last = registry.leave(self._backend)
         if self._runner is not None:
             with self._runner:

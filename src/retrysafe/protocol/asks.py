@@ -1,4 +1,4 @@
-"""What a program asks: one request, and how its answer is read."""
+"""An ask: one request to a store with the function that parses its answer; and the type of programs that yield asks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 class Ask(NamedTuple, Generic[R]):
-    """One request, and how to read its answer."""
+    """One request, and the function that parses its answer."""
 
     request: Any
     parse: Callable[[Any], R]

@@ -11,11 +11,11 @@ from retrysafe.protocol.store import Cache
 _ANSWERS = (Decision.REPLAY, Decision.REPLAY_FAILURE, Decision.REUSED)
 
 
-def look(cache: Cache, want: ClaimRequest) -> Steps[tuple[NotWon | None, Micros]]:
+def look(cache: Cache, request: ClaimRequest) -> Steps[tuple[NotWon | None, Micros]]:
     """Return the answer that the cache has for a claim, if any, and the cache's time of it."""
-    found = yield from ask(cache.look(want.key))
+    found = yield from ask(cache.look(request.key))
     if found.record is not None:
-        decision = decide(found.record, want)
+        decision = decide(found.record, request)
         if decision in _ANSWERS:
             return NotWon(decision, found.record), found.now
     return None, found.now

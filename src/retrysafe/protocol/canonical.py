@@ -145,7 +145,7 @@ def members_of(value: Any) -> list[Member] | None:
 
 
 def dumped_members_of(value: Any) -> list[Member] | None:
-    """The same, but of a model what it dumps: without excluded fields, and those of the annotated class alone."""
+    """`members_of`, with what a model dumps: without excluded fields, and only the fields of the annotated class."""
     return _members(value, _dump_of_model)
 
 

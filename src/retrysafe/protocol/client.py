@@ -1,4 +1,4 @@
-"""Client libraries: who performs a request, lends a transaction, and hears what a server tells."""
+"""Protocols of client libraries: performing requests, lending transactions, and listening for settled keys."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Executor(Protocol):
 
 
 class AsyncExecutor(Protocol):
-    """The same for an async client library."""
+    """`Executor` for an async client library."""
 
     def __call__(self, request: Any, /) -> Awaitable[Any]: ...
 
 
 class OpenTransaction(Protocol[T_co]):
-    """A connection of the boundary's own for one transaction: what the handler gets, and the executor."""
+    """A connection of the boundary's own for one transaction: the handler's object, and the executor."""
 
     @property
     def handle(self) -> Any:
-        """What the handler works with: a connection or a session."""
+        """The connection or session that the handler uses."""
         ...
 
     @property
@@ -39,28 +39,28 @@ class OpenTransaction(Protocol[T_co]):
 
 @runtime_checkable
 class AfterCommit(Protocol):
-    """An open transaction that has something to do after its commit, such as hooks which the user registered in it."""
+    """An open transaction with work to do after its commit, such as hooks that the user registered in it."""
 
     def after_commit(self) -> None:
-        """Do it. Called once all is recorded; its errors reach the user, and change nothing in the record."""
+        """Run the hooks. Called after the record is written; errors reach the user, and the record stays as it is."""
         ...
 
 
 @runtime_checkable
 class Flushing(Protocol):
-    """An executor on a session, which may keep changes back until it is told to send them."""
+    """An executor on a session, which may buffer changes until it is flushed."""
 
     def flush(self) -> None:
-        """Send them, so that what they lock is locked."""
+        """Send the buffered changes, so that their rows are locked."""
         ...
 
 
 @runtime_checkable
 class AsyncFlushing(Protocol):
-    """The same for async code."""
+    """`Flushing` for async code."""
 
     async def aflush(self) -> None:
-        """Send them."""
+        """Send the buffered changes."""
         ...
 
 
@@ -78,10 +78,10 @@ class Client(Executor, Protocol):
 
 @runtime_checkable
 class Hearing(Protocol):
-    """A client, of either colour, that hears what its server says beside its answers."""
+    """A sync or async client that receives notices from its server beside answers."""
 
     heard: Callable[[Finding], None]
-    """Called with what it heard; set by who uses the client."""
+    """Called with each notice; set by the backend that uses the client."""
 
 
 class AsyncClient(AsyncExecutor, Protocol):
@@ -101,36 +101,36 @@ class AsyncClient(AsyncExecutor, Protocol):
 
 
 class Listener(Protocol):
-    """Hears from the store that keys were settled elsewhere. What it misses is found by looking again."""
+    """Receives the store's notifications of settled keys. One may be missed, because waiting also polls."""
 
     def listen(self, key: bytes) -> None:
-        """Begin to hear of ``key``; returns at once, and raises nothing."""
+        """Subscribe to ``key``. Returns at once, and raises nothing."""
         ...
 
     def ignore(self, key: bytes) -> None:
-        """Hear of ``key`` no more."""
+        """Unsubscribe from ``key``."""
         ...
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         ...
 
 
 class AsyncListener(Protocol):
-    """The same on an event loop, where listening never waits either."""
+    """`Listener` for async code, where listening never waits."""
 
     def listen(self, key: bytes) -> None:
-        """Begin to hear of ``key``; returns at once, and raises nothing."""
+        """Subscribe to ``key``. Returns at once, and raises nothing."""
         ...
 
     def ignore(self, key: bytes) -> None:
-        """Hear of ``key`` no more."""
+        """Unsubscribe from ``key``."""
         ...
 
     async def aclose(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         ...
 
     def abandon(self) -> None:
-        """Hang up without the loop, which has been closed."""
+        """Close the connection without the loop, which has been closed."""
         ...

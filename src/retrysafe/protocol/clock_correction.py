@@ -24,7 +24,7 @@ class Bounds(NamedTuple):
     at: Micros
 
     def aged(self, local: Micros) -> Bounds:
-        """The same at a later instant: clocks drift apart."""
+        """The bounds at a later instant, wider because clocks drift apart."""
         drift = max(0, local - self.at) // DRIFT
         return Bounds(self.least - drift, self.most + drift, max(self.at, local))
 

@@ -1,4 +1,4 @@
-"""What an attempt does about the record it found in its way."""
+"""The decision of an attempt about a record that already exists for its key, as one table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retrysafe.protocol.records import ClaimRequest, EffectiveState, OnExpired, 
 
 
 class Decision(StrEnum):
-    """What to do next for a claim, given the record that is there."""
+    """The next step of a claim, given the existing record."""
 
     MINE = "the record is this attempt's own: an earlier reply was lost"
     TAKE = "claim the record, provided that it is still as seen"
@@ -23,7 +23,7 @@ class Decision(StrEnum):
     REFUSED = "refuse: the key is new, and the quota of its scope has no room"
 
 
-_BY_STANDING: dict[EffectiveState, Decision] = {
+_BY_STATE: dict[EffectiveState, Decision] = {
     EffectiveState.RUNNING: Decision.BUSY,
     EffectiveState.COMPLETED: Decision.REPLAY,
     EffectiveState.FAILED: Decision.REPLAY_FAILURE,
@@ -32,21 +32,22 @@ _BY_STANDING: dict[EffectiveState, Decision] = {
     EffectiveState.FORGOTTEN: Decision.TAKE,
 }
 _LAPSED = {"keyed": Decision.TAKE, "external": Decision.SUSPECT, "transactional": Decision.SUSPECT}
-"""A transactional record that is visible while running was committed by the handler: doubt, not absence."""
+"""By the effects of the lapsed attempt. A transactional record is visible while it runs only if the handler committed
+it, so its effect is in doubt."""
 _EXPIRED: dict[OnExpired, Decision] = {"new": Decision.TAKE, "refuse": Decision.EXPIRED}
 
 
-def decide(record: Record, want: ClaimRequest) -> Decision:
-    """Return what the attempt behind ``want`` does about ``record``."""
-    standing = record.effective_state_at(record.now)
-    if record.attempt == want.attempt and standing in (EffectiveState.RUNNING, EffectiveState.LAPSED):
+def decide(record: Record, request: ClaimRequest) -> Decision:
+    """Return what the attempt that made ``request`` does about ``record``."""
+    state = record.effective_state_at(record.now)
+    if record.attempt == request.attempt and state in (EffectiveState.RUNNING, EffectiveState.LAPSED):
         return Decision.MINE
-    if standing is EffectiveState.FORGOTTEN:
+    if state is EffectiveState.FORGOTTEN:
         return Decision.TAKE
-    if standing is EffectiveState.EXPIRED:
-        return _EXPIRED[want.on_expired]
-    if record.fingerprint != want.fingerprint and not agree(record.fingerprint, want.payload):
+    if state is EffectiveState.EXPIRED:
+        return _EXPIRED[request.on_expired]
+    if record.fingerprint != request.fingerprint and not agree(record.fingerprint, request.payload):
         return Decision.REUSED
-    if standing is EffectiveState.LAPSED:
+    if state is EffectiveState.LAPSED:
         return _LAPSED[record.effects]
-    return _BY_STANDING[standing]
+    return _BY_STATE[state]

@@ -1,4 +1,4 @@
-"""Observers: what they are told of, and how."""
+"""Events, and the protocols of the observers that receive them."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def distinct(text: str) -> str:
-    """The same for what tells one from another: each of those characters as an escape of its own, such as ``\\x00``."""
+    """`legible` for identifiers: each such character becomes an escape of its own, such as ``\\x00``."""
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()

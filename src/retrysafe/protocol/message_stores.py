@@ -51,7 +51,7 @@ class OutboxStore(Protocol):
         ...
 
     def fence(self, held: Ownership) -> Ask[bool]:
-        """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""
+        """Hold the record of a lease to the end of the transaction; False when another relay has taken it over."""
         ...
 
     def look(self) -> Ask[Look]:
@@ -67,7 +67,7 @@ class OutboxStore(Protocol):
         ...
 
     def lane(self, number: int, of: int, span: Span, most: Most) -> Ask[Stretch]:
-        """The same of one lane alone, up to ``span.end``."""
+        """`due` for one lane alone, up to ``span.end``."""
         ...
 
     def released(self, number: int, upto: int, limit: int) -> Ask[Released]:

@@ -119,7 +119,7 @@ class PublishStatus(StrEnum):
     """How a broker took a message.
 
     Acked: it has it, as safely as it was asked to. Duplicate: it had it. Retryable: it refused this message; tried
-    again, and an attempt is spent. Rejected: it will never take this message. Unknown: nobody can tell, so it is sent
+    again, and an attempt is spent. Rejected: it will never take this message. Unknown: it may have it, so it is sent
     again under the same id; an attempt is spent only when it was published alone to a destination that takes others.
 
     No attempt is spent, and nothing overtakes the message, when it is not the message's fault. Postponed: it was not

@@ -93,7 +93,7 @@ def _apply(store: TransactionalStore, migrations: Sequence[Migration]) -> Steps[
 
 
 def _locked(answer: Rows) -> None:
-    """A lock that is a function's answer says 0 when somebody else kept it too long."""
+    """A lock that is the result of a function: 0 means that another session kept it too long."""
     if answer.rows and answer.rows[0][0] == 0:
         raise StoreUnavailable("Another process is migrating, and has not ended in time. Nothing was changed.")
 

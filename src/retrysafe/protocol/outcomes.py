@@ -1,6 +1,6 @@
-"""What becomes of a record and its transaction when the guarded work ends, as one table.
+"""The settlement of a record and its transaction when the guarded work ends, as one table.
 
-The rows are the ways in which work can end, the columns the ground on which its record stands.
+The rows are the ways in which work can end, the columns the modes of a claim.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from retrysafe.protocol.transitions import Transition
 
 
 class ModeKind(StrEnum):
-    """Where a record stands relative to the effect."""
+    """The mode of a claim: how its record and the effect are kept together."""
 
     OWN = "the boundary's own transaction"
     JOINED = "the caller's transaction"
@@ -34,7 +34,7 @@ class Ending(StrEnum):
 
 
 class Answered(StrEnum):
-    """What an entry point says of an answer that the work gave instead of returning a value or raising."""
+    """The entry point's classification of an answer, such as an HTTP response, that stands for a result or an error."""
 
     DONE = "the answer is the result"
     REFUSED = "the work was refused, and the answer is to be stored"
@@ -44,7 +44,7 @@ class Answered(StrEnum):
 
 
 class Transaction(StrEnum):
-    """What becomes of the boundary's own transaction."""
+    """How the boundary's own transaction ends."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -52,7 +52,7 @@ class Transaction(StrEnum):
 
 
 class Settlement(NamedTuple):
-    """The event to record, if any, and the fate of an own transaction."""
+    """The event to record, if any, and how an own transaction ends."""
 
     event: Transition | None
     transaction: Transaction = Transaction.COMMIT
@@ -77,16 +77,16 @@ OUTCOMES: dict[Ending, tuple[Settlement, Settlement, Settlement, Settlement]] = 
     Ending.COMMITTED: (_DOUBT_ALONE, _DOUBT, _DOUBT, _DOUBT),
     Ending.REFUSED: (_COMPLETE_ALONE, _COMPLETE, _COMPLETE, _COMPLETE),
 }
-_COLUMN = {ground: column for column, ground in enumerate(ModeKind)}
+_COLUMN = {mode: column for column, mode in enumerate(ModeKind)}
 
 
-def verdict(ending: Ending, ground: ModeKind) -> Settlement:
-    """Return what becomes of the record and its transaction."""
-    return OUTCOMES[ending][_COLUMN[ground]]
+def verdict(ending: Ending, mode: ModeKind) -> Settlement:
+    """Return the settlement of work that ended so in this mode."""
+    return OUTCOMES[ending][_COLUMN[mode]]
 
 
 def ending_of_error(*, permanent: bool, committed: bool, not_executed: bool) -> Ending:
-    """How work that raised has ended; what the handler said outranks the type of the exception."""
+    """How work that raised has ended. A signal of the handler takes precedence over the type of the exception."""
     if committed:
         return Ending.COMMITTED
     if permanent:
@@ -95,7 +95,7 @@ def ending_of_error(*, permanent: bool, committed: bool, not_executed: bool) -> 
 
 
 def ending_of_answer(answered: Answered, *, committed: bool, not_executed: bool) -> Ending:
-    """How work that answered has ended; what the handler said of the effect outranks a failure, not a result."""
+    """How work that answered has ended. A signal of the handler takes precedence over a failure, not over a result."""
     match answered:
         case Answered.DONE:
             return Ending.RETURNED

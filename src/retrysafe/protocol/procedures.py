@@ -1,12 +1,43 @@
-"""What is asked of a store, step by step: claiming, ending, renewing, resolving and sweeping, as generators.
+"""The procedures of a store, as generators: claim, settle, resolve, renew, the boundary's own transactions, and sweep.
 
-A procedure yields one `Ask` at a time and is sent the answer, or the error; it returns an outcome. It has no clock, no
-connection and no colour: `retrysafe.backends.driver` runs it on a sync or an async client, and the simulation in the
-tests on one whose every answer can be lost. Losing a race is a value that it returns; a store that cannot be used is an
-exception.
+How a procedure works
+---------------------
+A procedure yields one `Ask` at a time: a request that the store has built, and the function that parses its answer. It
+is sent the parsed answer, or the error is raised at the ``yield``, and in the end it returns an outcome. It has no
+clock and no connection. Drivers run it: `retrysafe.backends.driver.run` on a sync client, ``arun`` on an async one. So
+each rule is written once, and the simulation in the tests runs this code on a store that loses any request or reply.
 
-A reply may be lost after the store has done what it was asked. So every write names its attempt, and a procedure that
-puts a request again, or reads back, recognises what it has done itself by the attempt's id and token.
+A lost race is a returned value: `NotWon`, or False. A store that cannot be used raises `StoreUnavailable` or another
+error of `retrysafe.errors`. No procedure turns one into the other.
+
+How a claim proceeds
+--------------------
+`claim` puts the store's claim, which writes the first record of a key or returns the record that exists. `judged`
+turns that answer into one of these:
+
+    answer                                  outcome
+    a record of this attempt, running       Won: the claim was written, now or by a request whose reply was lost
+    None                                    NotWon, BUSY: another transaction is claiming the key
+    a refusal of the quota                  NotWon, REFUSED
+    any other record                        what `decide` says: replay, reuse, busy, doubt, expired; or go on
+
+A record that can be taken (it was released, has lapsed with keyed effects, or is past its window) is taken with a
+higher token. One that has lapsed with external effects is first marked unknown. Both writes are conditional on the
+record as it was seen, so of several attempts one succeeds; `claim_again` lets the others look again, `ROUNDS` times.
+
+How lost replies are recognised
+-------------------------------
+A reply may be lost after the store has performed the request. Every write names its attempt, and:
+
+    claim, take    are put again; the attempt finds its own running record, by its id, and has won
+    settle         is put again; False may then mean that the first one succeeded, so `is_settled` reads the record
+                   back and compares attempt, token, state and result
+    resolve        is put again; then the record is read back, and must be one version above the one that was seen
+    renew          is not put again here: the heartbeat renews again before the lease ends
+    commit         is not put again: the mode reads the record back, on another connection
+
+``ask(…, again=True)`` repeats a request once, and only outside of a transaction: there, a connection that failed has
+rolled everything back, so that a repeated request would be written without the rest of the transaction.
 """
 
 from __future__ import annotations
@@ -41,11 +72,11 @@ from retrysafe.protocol.transitions import RULES, Transition
 
 
 ROUNDS = 4
-"""How often a claim looks again after losing a race before it calls the key busy."""
+"""The number of rounds in which a claim can lose a race before it reports the key as busy."""
 
 
 class Won(NamedTuple):
-    """The key is this attempt's. ``seen`` is the record before, when there was one."""
+    """The attempt holds the key. ``seen`` is the record before, if there was one."""
 
     held: Ownership
     record: Record
@@ -53,7 +84,7 @@ class Won(NamedTuple):
 
 
 class NotWon(NamedTuple):
-    """The key is not this attempt's, and why; no record when somebody else's claim is not committed, or refused."""
+    """The attempt does not hold the key. ``record`` is None when another claim is uncommitted, or the quota refused."""
 
     decision: Decision
     record: Record | None
@@ -66,7 +97,7 @@ _UNDECIDED = (Decision.TAKE, Decision.SUSPECT)
 
 
 def claim(store: Store, request: ClaimRequest) -> Steps[ClaimResult]:
-    """Claim the key, or find out why not. A lost reply is recognised by the attempt id."""
+    """Claim the key, or return the reason why it cannot be claimed."""
     refusal = None if request.quota is None else (yield from _refused(store, request))
     if refusal is not None:
         return NotWon(Decision.REFUSED, None, refusal)
@@ -76,9 +107,9 @@ def claim(store: Store, request: ClaimRequest) -> Steps[ClaimResult]:
 
 
 def judged(request: ClaimRequest, met: Record | Refusal | None, seen: Record | None = None) -> ClaimResult | Record:
-    """What the store's answer to a claim decides by itself; or the record, when that is to be taken or marked.
+    """Turn the store's answer to a claim into an outcome, or return the record if it must be taken or marked first.
 
-    ``seen`` is the record that was there before.
+    ``seen`` is the record before.
     """
     if met is None:
         return NotWon(Decision.BUSY, None)
@@ -91,7 +122,7 @@ def judged(request: ClaimRequest, met: Record | Refusal | None, seen: Record | N
 
 
 def settled_already(request: ClaimRequest, record: Record | None) -> NotWon | None:
-    """What a record says by itself that was read without a claim; None when the key must be claimed to know."""
+    """The outcome of a record that was read without a claim, if it is settled; None when the key must be claimed."""
     if record is None:
         return None
     decision = decide(record, request)
@@ -99,7 +130,7 @@ def settled_already(request: ClaimRequest, record: Record | None) -> NotWon | No
 
 
 def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[ClaimResult]:
-    """Go on from a record that can be taken, or whose attempt is in doubt, and look again when a race is lost."""
+    """Take a record, or mark its lapsed attempt as in doubt, and look again after a lost race."""
     again = not request.transactional
     seen: Record | None = None
     for left in reversed(range(ROUNDS)):
@@ -119,7 +150,7 @@ def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[Claim
 
 
 def _refused(store: Store, request: ClaimRequest) -> Steps[Refusal | None]:
-    """Ask for room where the claim itself cannot; a key that has a record needs none, whatever was counted."""
+    """Check the quota before a claim that cannot do so itself; a key that has a record needs no room."""
     for admission in store.admit(request):
         refusal = yield from ask(admission, again=True)
         if refusal is not None and (yield from ask(store.read(request.key), again=True)) is None:
@@ -136,7 +167,7 @@ def _won(request: ClaimRequest, record: Record, seen: Record | None) -> Won:
 
 
 def settle(store: Store, held: Ownership, event: Transition, result: StoredResult | None = None) -> Steps[bool]:
-    """Let the owner settle its record; False when the record is no longer its own."""
+    """Settle the record by its owner; False when another attempt owns it."""
     if (yield from ask(store.settle(held, event, result), again=not held.transactional)):
         return True
     return (yield from is_settled(store, held, event, result))
@@ -204,8 +235,8 @@ def renew(store: Store, held: Sequence[Ownership]) -> Steps[set[Ownership]]:
 def renewals(store: Store, held: Sequence[Ownership]) -> list[Steps[set[Ownership]]]:
     """Extend the leases of held claims; each program returns those of its claims that are still held.
 
-    They are apart so that a server which does not answer for some keys costs the others nothing. No ask has a key
-    twice: it is answered by key, and of two claims to one, the first was taken over by the second.
+    They are separate programs so that a server which does not answer for some keys does not delay the others. No ask
+    has a key twice, because its answer is by key; of two claims to one key, the second has taken over the first.
     """
     batches: list[dict[bytes, Ownership]] = []
     for one in held:
@@ -223,10 +254,10 @@ def _renewal(request: Ask[set[bytes]], batch: Mapping[bytes, Ownership]) -> Step
 # ---------------------------------------------------------------- the boundary's own transactions
 
 
-def open_claim(store: TransactionalStore, want: ClaimRequest) -> Steps[ClaimResult]:
+def open_claim(store: TransactionalStore, request: ClaimRequest) -> Steps[ClaimResult]:
     """Begin, claim, and mark the savepoint; roll back when the claim is not won."""
     yield from ask(store.begin())
-    outcome = yield from claim(store, want)
+    outcome = yield from claim(store, request)
     if isinstance(outcome, Won):
         yield from ask(store.savepoint())
     else:
@@ -235,7 +266,7 @@ def open_claim(store: TransactionalStore, want: ClaimRequest) -> Steps[ClaimResu
 
 
 def frozen_snapshot(store: TransactionalStore) -> Steps[str | None]:
-    """The isolation level, if it keeps a waiting duplicate from seeing what was committed meanwhile."""
+    """The isolation level, if under it a waiting duplicate cannot see what was committed meanwhile; else None."""
     for request in store.isolation():
         level = yield from ask(request)
         if level in ("repeatable read", "serializable"):
@@ -246,9 +277,9 @@ def frozen_snapshot(store: TransactionalStore) -> Steps[str | None]:
 def conclude(
     store: TransactionalStore, held: Ownership, verdict: Settlement, result: StoredResult | None
 ) -> Steps[bool]:
-    """Bring an own transaction to its end; False when the record was not in it any more.
+    """End an own transaction; False when its record is no longer in it.
 
-    That is the mark of a handler which committed or rolled back in the middle.
+    That happens when the handler has committed or rolled back by itself.
     """
     if verdict.transaction is Transaction.ROLLBACK:
         yield from ask(store.rollback())
@@ -266,34 +297,34 @@ def conclude(
 
 
 class Opened(NamedTuple):
-    """What is to be done about each key, and what is held of those that are this attempt's."""
+    """The decision for each key, and the ownership of the claimed ones."""
 
     decisions: dict[bytes, Decision]
     held: list[Ownership]
 
 
-def open_many(store: BatchStore, wants: Sequence[ClaimRequest]) -> Steps[Opened]:
+def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Steps[Opened]:
     """Begin, and claim all keys that have no record.
 
-    Of a key that another transaction is claiming, or whose record is in the way, nothing is written: BUSY, or what its
-    record means for a claim of its own.
+    For a key that another transaction is claiming, or that has a record, nothing is written. Its decision is BUSY, or
+    the one that a separate claim would meet.
     """
     yield from ask(store.begin())
-    fresh = yield from ask(store.claim_many(wants))
-    decisions = {want.key: Decision.MINE if want.key in fresh else Decision.BUSY for want in wants}
-    others = [want for want in wants if want.key not in fresh]
+    fresh = yield from ask(store.claim_many(requests))
+    decisions = {request.key: Decision.MINE if request.key in fresh else Decision.BUSY for request in requests}
+    others = [request for request in requests if request.key not in fresh]
     if others:
-        records = yield from ask(store.read_many([want.key for want in others]))
-        for want in others:
-            record = records.get(want.key)
+        records = yield from ask(store.read_many([request.key for request in others]))
+        for request in others:
+            record = records.get(request.key)
             if record is not None:
-                decisions[want.key] = decide(record, want)
-    held = [Ownership(w.key, w.attempt, fresh[w.key], w.clocks, w.transactional) for w in wants if w.key in fresh]
+                decisions[request.key] = decide(record, request)
+    held = [Ownership(w.key, w.attempt, fresh[w.key], w.clocks, w.transactional) for w in requests if w.key in fresh]
     return Opened(decisions, held)
 
 
 def conclude_many(store: BatchStore, held: Sequence[Ownership], result: StoredResult) -> Steps[bool]:
-    """Complete the keys and commit; False, after a rollback, when they are not this transaction's any more."""
+    """Complete the keys and commit; roll back and return False when the transaction no longer holds all of them."""
     if held and (yield from ask(store.complete_many(held, result))) != len(held):
         yield from ask(store.rollback())
         return False
@@ -302,7 +333,7 @@ def conclude_many(store: BatchStore, held: Sequence[Ownership], result: StoredRe
 
 
 def doubt_many(store: BatchStore, held: Sequence[Ownership]) -> Steps[None]:
-    """Mark what a handler has committed by itself as unknown."""
+    """Mark the records that a handler has committed by itself as unknown."""
     for one in held:
         yield from ask(store.settle(one._replace(transactional=False), Transition.DOUBT, None))
 
@@ -311,23 +342,23 @@ def doubt_many(store: BatchStore, held: Sequence[Ownership]) -> Steps[None]:
 
 
 PAGE = 500
-"""How many records one ask of a scan is for."""
+"""The number of records that one ask of a scan reads."""
 
 
 class Change(NamedTuple):
-    """Whether a change was made, and the record as it was before, or as it is when the change was not made."""
+    """Whether a change was made, with the record before the change, or the present one if none was made."""
 
     done: bool
     record: Record | None
 
 
 def page(store: OperableStore, wanted: Filter, cursor: str | None, limit: int = PAGE) -> Steps[Page]:
-    """Return a page of the records that are wanted, without their results."""
+    """Return a page of the selected records, without their results."""
     return (yield from ask(store.scan(wanted, cursor, limit)))
 
 
 def find(store: OperableStore, wanted: Filter, limit: int) -> Steps[list[Record]]:
-    """Return up to ``limit`` records that are wanted, without their results."""
+    """Return up to ``limit`` selected records, without their results."""
     found: list[Record] = []
     cursor: str | None = None
     while len(found) < limit:
@@ -340,7 +371,7 @@ def find(store: OperableStore, wanted: Filter, limit: int) -> Steps[list[Record]
 
 
 def tally(store: OperableStore) -> Steps[list[Tally]]:
-    """Count the records by boundary and standing; where the store cannot, by reading them all."""
+    """Count the records by boundary and effective state; where the store cannot, by reading them all."""
     asks = store.tally()
     if not asks:
         return (yield from _tally_by_scan(store))
@@ -373,7 +404,7 @@ def settle_doubt(
     clocks: Clocks | None = None,
     attempt: str | None = None,
 ) -> Steps[Change]:
-    """Settle a key whose outcome is unknown, or whose attempt died in doubt; not if it is another attempt's by now.
+    """Settle a key whose outcome is unknown, or whose attempt died in doubt, unless another attempt owns it by now.
 
     Without ``clocks`` the record keeps those that it was last written with.
     """
@@ -399,7 +430,7 @@ def expire_seen(store: Store, seen: Record, *, forget: bool = False) -> Steps[Ch
 
 
 def clocks_of(record: Record) -> Clocks:
-    """The window and memory that a record was last written with."""
+    """The window and memory of the record's last write, without a lease."""
     return Clocks(lease=0, window=record.expires - record.updated, memory=record.tombstone_until - record.updated)
 
 
@@ -421,7 +452,7 @@ def examine(store: OperableStore) -> Steps[list[Finding]]:
 
 
 def sweep(store: Store, limit: int) -> Steps[int]:
-    """Remove up to ``limit`` forgotten records; return how many went."""
+    """Remove up to ``limit`` forgotten records; return the number of removed ones."""
     gone = 0
     for request in store.sweep(limit):
         gone += yield from ask(request)
@@ -437,7 +468,7 @@ def forgotten(store: OperableStore, limit: int) -> Steps[list[Record]]:
 
 
 def remove(store: OperableStore, seen: Sequence[Record]) -> Steps[int]:
-    """Remove what was archived; a record whose key was used again meanwhile stays."""
+    """Remove archived records; return their number. A record whose key was used again stays."""
     gone = 0
     for request in store.remove(seen):
         gone += yield from ask(request)

@@ -12,7 +12,7 @@ from retrysafe.protocol.records import Allowance, Micros, Refusal
 _RATE = re.compile(r"(\d+)\s*/\s*(\S+)")
 _SOONEST = 1.0
 _UNKNOWN_END = 60.0
-"""When to ask again, in seconds, where nobody knows when a key will be forgotten: all of them are in use."""
+"""Seconds until asking again, where the time at which a key is forgotten is unknown: all of them are in use."""
 
 
 class Quota:

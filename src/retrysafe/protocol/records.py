@@ -1,4 +1,4 @@
-"""The values that every layer speaks: records, wants, holds, results and choices."""
+"""The values that all layers share: records, claim requests, ownership, stored results, filters and limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OnMissing = Literal["error", "pass"]
 
 
 Outcome = Literal["completed", "failed", "released"]
-"""What a person or a probe can find out about an attempt in doubt."""
+"""The outcomes with which a person or a probe can settle an attempt in doubt."""
 
 
 Duration = float | int | timedelta | str
@@ -32,7 +32,7 @@ Micros = int
 
 
 class State(StrEnum):
-    """What is written in a record."""
+    """The state as it is written in a record."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -42,7 +42,7 @@ class State(StrEnum):
 
 
 class EffectiveState(StrEnum):
-    """What a record amounts to at this moment: its state and its clocks, on the store's time."""
+    """The state of a key at one moment, from the written state and the record's clocks, on the store's time."""
 
     ABSENT = "absent"
     RUNNING = "running"
@@ -56,7 +56,7 @@ class EffectiveState(StrEnum):
 
 
 class StoredResult(NamedTuple):
-    """An encoded result: bytes, what kind of bytes, and which version of the codec wrote them.
+    """An encoded result: the bytes, their media type, and the version of the codec that wrote them.
 
     ``body`` is None when the result is withheld because it could not be encoded.
     """
@@ -90,11 +90,11 @@ class Record(NamedTuple):
 
     @property
     def effective_state(self) -> EffectiveState:
-        """What the record amounts to, judged by the store's clocks alone."""
+        """The effective state at the time of the store's answer."""
         return self.effective_state_at(self.now)
 
     def effective_state_at(self, now: Micros) -> EffectiveState:
-        """What the record amounts to at another time of the store."""
+        """The effective state at another time of the store's clock."""
         if self.state is State.RUNNING:
             return EffectiveState.RUNNING if self.lease_until > now else EffectiveState.LAPSED
         if self.state is State.UNKNOWN:
@@ -117,7 +117,8 @@ _SETTLED = {state: EffectiveState(state.value) for state in (State.COMPLETED, St
 class Clocks(NamedTuple):
     """The three separate clocks of a record, as durations.
 
-    margin: how much longer than its holder others believe in a lease, where no server's clock judges for all.
+    margin: how much longer other attempts respect a lease than its holder relies on it, where no server's clock
+        decides for all.
     """
 
     lease: Micros
@@ -127,7 +128,7 @@ class Clocks(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """What a scope may claim: ``rate`` new keys in any ``period``, and ``outstanding`` keys kept; None: any number.
+    """The quota of a scope: ``rate`` new keys in any ``period``, and ``outstanding`` keys kept. None means any number.
 
     ``holder`` is the name under which its keys are counted.
     """
@@ -139,7 +140,7 @@ class Allowance(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """That a new key would be too many: by which limit, and after how many seconds to ask again."""
+    """A refusal of a new key by a quota: the limit that it exceeds, and seconds until asking again makes sense."""
 
     limit: str
     retry_after: float
@@ -150,11 +151,11 @@ class Fingerprint(NamedTuple):
 
     stored: bytes
     older: Callable[[], bytes] | None = None
-    """How releases up to 0.1 counted it, if in another way."""
+    """Computes the fingerprint of releases up to 0.1, where it differs."""
 
 
 class ClaimRequest(NamedTuple):
-    """What an attempt asks for when it claims a key."""
+    """The claim of one attempt: the key with its identity, the payload's fingerprint, and how long things are kept."""
 
     key: bytes
     boundary: str
@@ -170,7 +171,7 @@ class ClaimRequest(NamedTuple):
 
     @property
     def payload(self) -> Fingerprint:
-        """What the record's payload is compared with."""
+        """The fingerprint that the record's is compared with."""
         return Fingerprint(self.fingerprint, self.older_fingerprint)
 
     @property
@@ -180,7 +181,7 @@ class ClaimRequest(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """A won claim: what every later write of this attempt is conditional on."""
+    """A won claim. Every later write of the attempt is conditional on its attempt id and token."""
 
     key: bytes
     attempt: str
@@ -190,7 +191,7 @@ class Ownership(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """Which records an operator looks for; None and the empty set mean any."""
+    """Selects records for an operator; None and the empty set select all."""
 
     boundary: str | None = None
     operation: str | None = None
@@ -208,7 +209,7 @@ class Filter(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some records, without results, and where to go on; the cursor is None at the end.
+    """Some records, without results, and the cursor of the next page; None at the end.
 
     A page may hold fewer records than were asked for, even none, and still not be the last.
     """
@@ -218,7 +219,7 @@ class Page(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """How many records of a boundary are in one state, and when the least recently written of them was written."""
+    """The number of records of a boundary in one effective state, and when the stalest was last written."""
 
     boundary: str
     state: EffectiveState
@@ -228,16 +229,16 @@ class Tally(NamedTuple):
 
 
 class Cached(NamedTuple):
-    """What a cache has of a key, with the cache's time of that answer."""
+    """A cache's answer for a key, with the cache's time of that answer."""
 
     record: Record | None
     now: Micros
 
 
 class Finding(NamedTuple):
-    """What a look at a server's settings showed.
+    """A result of examining a server's settings.
 
-    "refuse": no promise can be kept with it; "warn": a promise is weaker; "fact": good to know.
+    "refuse": no promise can be kept with this setting; "warn": a promise is weaker; "fact": for information.
     """
 
     level: Literal["refuse", "warn", "fact"]

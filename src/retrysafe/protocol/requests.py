@@ -1,4 +1,4 @@
-"""The request languages, shared by the stores that write them and the executors that read them."""
+"""The requests that stores build and clients execute: SQL queries, Redis scripts, DynamoDB calls, memory steps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Query(NamedTuple):
 
     ``otherwise`` is performed, as a new statement, when this one gives no row. ``writes`` tells an
     executor with separate lanes which one to use; ``control`` names transaction control, which
-    session objects perform by method rather than by text. ``refusals`` holds errors that are answers,
-    by SQLSTATE: a lock that another has, a savepoint that is gone; each with the statement to perform
-    instead, or None for an answer without rows. ``written`` reads what this statement has changed, if it
-    has changed anything, where the server does not return it.
+    session objects perform by method rather than by text. ``refusals`` maps the SQLSTATE of errors
+    that count as answers (a lock that is taken, a savepoint that is gone) to the statement to perform instead, or to
+    None for an answer without rows. ``written`` reads the rows that this statement has changed, if it has changed any,
+    where the server does not return them.
     """
 
     sql: str
@@ -48,7 +48,7 @@ class Copy(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The answer to a Query: all rows, or for a statement without rows how many it changed."""
+    """The answer to a Query: all rows, or the number of changed rows of a statement that returns none."""
 
     rows: list[tuple[Any, ...]]
     affected: int
@@ -77,14 +77,14 @@ class Scan(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """The answer to a Scan: keys with what the script said of them, and where to go on (None: the end)."""
+    """The answer to a Scan: keys with the script's answers, and the next cursor (None: the end)."""
 
     found: list[tuple[bytes, Any]]
     cursor: str | None
 
 
 class Settings(NamedTuple):
-    """What every Redis master tells of itself, and these of its configuration; what it refuses to tell is missing.
+    """Asks each Redis master for its INFO and for these of its settings. A setting that it refuses to show is missing.
 
     The answer is one mapping of names to texts for each master.
     """

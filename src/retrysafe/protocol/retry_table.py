@@ -53,31 +53,31 @@ class Prospect(NamedTuple):
 
 def retry(record: Record, on_expired: OnExpired = "new") -> Decision:
     """What a retry with the same payload meets now; an attempt that died in doubt is marked unknown on the way."""
-    decision = decide(record, _want(record.effects, record.fingerprint, on_expired))
+    decision = decide(record, _request(record.effects, record.fingerprint, on_expired))
     return Decision.DOUBT if decision is Decision.SUSPECT else decision
 
 
-def prospects(ground: ModeKind, on_expired: OnExpired) -> Iterator[Prospect]:
-    """What a retry meets after every way in which work can end or be met on this ground."""
-    want = _want(EFFECTS[ground], _PAYLOAD, on_expired)
-    running = transitions.first_claim(want._replace(attempt="first"), now=0)
-    held = Ownership(running.key, running.attempt, running.token, _CLOCKS, want.transactional)
+def prospects(mode: ModeKind, on_expired: OnExpired) -> Iterator[Prospect]:
+    """The answer to a retry after each way in which work can end, or be under way, in this mode."""
+    request = _request(EFFECTS[mode], _PAYLOAD, on_expired)
+    running = transitions.first_claim(request._replace(attempt="first"), now=0)
+    held = Ownership(running.key, running.attempt, running.token, _CLOCKS, request.transactional)
     done = transitions.settle(running, held, Transition.COMPLETE, StoredResult(b"", "", 0), now=1)
 
     def prospect(situation: str, record: Record | None, fingerprint: bytes = _PAYLOAD) -> Prospect:
         if record is None:
             return Prospect(situation, EffectiveState.ABSENT, Decision.TAKE)
-        if decide(record, _want(record.effects, fingerprint, on_expired)) is Decision.SUSPECT:
+        if decide(record, _request(record.effects, fingerprint, on_expired)) is Decision.SUSPECT:
             record = transitions.resolve(record, record, Transition.SUSPECT, None, _CLOCKS, record.now)
-        met = decide(record, _want(record.effects, fingerprint, on_expired))
+        met = decide(record, _request(record.effects, fingerprint, on_expired))
         withheld = record.result is not None and record.result.body is None
         return Prospect(situation, record.effective_state, met, withheld)
 
     for ending in Ending:
-        event = verdict(ending, ground).event
+        event = verdict(ending, mode).event
         stored = StoredResult(None if ending is Ending.UNENCODABLE else b"", "", 0)
         yield prospect(ending.value, None if event is None else transitions.settle(running, held, event, stored, now=1))
-    in_transaction = want.transactional
+    in_transaction = request.transactional
     yield prospect("its process died", None if in_transaction else _at(running, 10))
     yield prospect("it is still running", running)
     yield prospect("it is paused for longer than its lease", running if in_transaction else _at(running, 10))
@@ -94,7 +94,7 @@ def possible(record: Record) -> tuple[Transition, ...]:
 
 
 def in_doubt(record: Record) -> bool:
-    """Whether nobody knows the outcome: it is unknown, or its attempt died and may have had its effect."""
+    """Whether the outcome is in doubt: it is unknown, or the attempt died and may have had its effect."""
     return record.effective_state in (EffectiveState.UNKNOWN, EffectiveState.LAPSED) and retry(record) is Decision.DOUBT
 
 
@@ -102,5 +102,5 @@ def _at(record: Record, now: int) -> Record:
     return record._replace(now=now)
 
 
-def _want(effects: Effects, fingerprint: bytes, on_expired: OnExpired) -> ClaimRequest:
+def _request(effects: Effects, fingerprint: bytes, on_expired: OnExpired) -> ClaimRequest:
     return ClaimRequest(b"", "", "", "", fingerprint, "", effects, _CLOCKS, on_expired)

@@ -1,4 +1,8 @@
-"""Stores of records: what each kind is asked, and what it can promise."""
+"""The Store protocols: the requests that each kind of store builds, their conditions, and the promises of a store.
+
+A store performs nothing itself. Each method returns an `Ask` (a request and the function that parses its answer), which
+a procedure yields and a driver runs on a sync or an async client.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +29,18 @@ from retrysafe.protocol.transitions import Transition
 
 
 class Capabilities(NamedTuple):
-    """What a store can and cannot promise.
+    """The promises of a store, and their limits.
 
     transactions: the record can share a transaction with the caller's data.
     waits_in_transaction: a duplicate may wait inside a transaction for another one to end.
-    clock: whose time decides leases and windows.
+    clock: the clock that decides leases and windows.
     durability: what survives, and under which setting.
     failover: what is lost when the server fails over to a replica.
     cannot_survive: the faults that can break a promise, or lose one, with this store.
     choose_when: for whom this store is the right one.
     largest_result: bytes of an encoded result; a larger one cannot be stored. None: the store's own limit is far away.
-    margin: microseconds by which others wait longer for a lease than its holder relies on it: none where the store's
-        own clock judges.
+    margin: microseconds for which other attempts respect a lease beyond the time that its holder relies on; 0 where
+        the store's own clock decides.
     quotas: how exactly the quota of a scope is kept; empty where it cannot be kept at all.
     looks_first: a read costs so little beside a transaction that a claim which opens one looks first whether the key
         is settled.
@@ -57,80 +61,112 @@ class Capabilities(NamedTuple):
 
 
 class Store(Protocol):
-    """What to ask of one kind of store. Every method is pure.
+    """The requests of one kind of store. Every method is pure.
 
-    Each write states its condition, taken from the transition table; losing is a return value.
+    Each write is one atomic, conditional request; the condition comes from the table of transitions. A lost race is a
+    return value, never an exception. A store that cannot be used raises `StoreUnavailable` from the client. A request
+    whose reply is lost may have been performed, so each method says how its caller recognises that.
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this kind of store can promise."""
+        """The promises of this kind of store."""
         ...
 
-    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
-        """Count a key against the quota that ``want`` has, unless it is counted already, or refuse it.
+    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
+        """Count the key against the quota of ``request``.
 
-        Asked before a claim that has a quota. Empty where `claim` judges by itself.
+        Condition: the quota has room, or the key is counted already. Refused: the answer is a `Refusal`, and nothing
+        was counted; the caller then reads the record, because a key that has one needs no room. Repeating it counts the
+        key once. Empty where `claim` checks the quota itself.
         """
         ...
 
-    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
-        """Write a first record if the key has none, else return the record that is there.
+    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+        """Write the first record of a key.
 
-        None means that a transaction which has not ended yet is claiming the key. A refusal means that the key
-        has no record and its quota no room, and that nothing was written.
+        Condition: the key has no record, and its quota, if `claim` checks it, has room. Lost: the answer is the record
+        that exists, and nothing was written. None: another transaction, which has not ended, is claiming the key. A
+        `Refusal`: the key has no record and its quota no room; nothing was written. After a lost reply the claim is
+        repeated, and recognises its own record by the attempt id.
         """
         ...
 
-    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        """Claim a key whose record is as ``seen`` and claimable; None when it changed meanwhile."""
+    def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
+        """Claim a key that has a record, for a new attempt with a higher token.
+
+        Condition: the record has the attempt and version of ``seen``, and its effective state on the store's clock
+        allows CLAIM. Lost: None, and nothing was written; the caller claims again to see the present record. A repeated
+        take is lost to itself; the claim that follows finds the attempt's own record.
+        """
         ...
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        """Let the owner complete, fail, doubt or release; False when it owns the record no longer."""
+        """Settle the record by its owner: complete, fail, doubt or release it.
+
+        Condition: the record has the attempt and token of ``held``, and a state in which ``event`` is allowed. A lapsed
+        lease does not prevent it. Lost: False, and nothing was written: another attempt has taken the key over, or the
+        record was settled. Since the first of two equal requests may have settled it, the caller reads the record back.
+        """
         ...
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
-        """Let somebody else settle a record that is as ``seen``; False when it changed meanwhile."""
+        """Settle a record from outside its attempt: by a duplicate, a probe, or a person.
+
+        Condition: the record has the attempt and version of ``seen``, and a state in which ``event`` is allowed. Lost:
+        False, and nothing was written; the caller reads the record again. A success raises the version by one, by which
+        a lost reply is recognised.
+        """
         ...
 
     def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
-        """Extend leases that have not lapsed; the answers hold the keys that were extended."""
+        """Extend leases, from the store's present time.
+
+        Condition, for each key: the record has the attempt and token of its claim, runs, and has not lapsed on the
+        store's clock. Lost: the key is missing from the answer, and its lease is never extended again. Repeating it is
+        harmless. One ask may be for many keys, but never for two claims to one key.
+        """
         ...
 
     def read(self, key: bytes) -> Ask[Record | None]:
-        """Return the record."""
+        """Read the record of a key, with the store's time; None when there is none. Unconditional."""
         ...
 
     def sweep(self, limit: int) -> Iterable[Ask[int]]:
-        """Remove up to ``limit`` forgotten records; the answers count them. Empty where they expire natively.
+        """Remove up to ``limit`` tombstones that are over.
 
-        Each ask is made when the one before it has been answered.
+        Condition: the record is forgotten on the store's clock when it is removed. A record that was claimed meanwhile
+        stays, and is not counted. The answers count the removed records; after a lost reply the count is too low. Empty
+        where records expire natively. Each ask is made after the one before has been answered.
         """
         ...
 
 
 class OperableStore(Store, Protocol):
-    """A store that an operator can look into and clear up."""
+    """A store whose records an operator can list, count, archive and remove."""
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
-        """Return up to ``limit`` forgotten records with their results. Empty where they expire natively."""
+        """Read up to ``limit`` forgotten records with their results. Empty where they expire natively."""
         ...
 
     def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
-        """Remove those that are still as ``seen`` and forgotten; the answers count them."""
+        """Remove archived records.
+
+        Condition, for each: it has the attempt and version of ``seen``, and is still forgotten. A record whose key was
+        used again stays. The answers count the removed records.
+        """
         ...
 
     def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
-        """Return a page of the records that are wanted, in the store's own order, from ``cursor`` on."""
+        """Read a page of the records that the filter selects, in the store's own order, from ``cursor`` on."""
         ...
 
     def tally(self) -> list[Ask[list[Tally]]]:
-        """Count the records by boundary and standing. Empty where that takes a scan."""
+        """Count the records by boundary and effective state. Empty where that takes a scan. Unconditional."""
         ...
 
     def examine(self) -> list[Ask[list[Finding]]]:
-        """Look at the server's settings."""
+        """Read the server's settings that affect promises. Unconditional."""
         ...
 
 
@@ -138,7 +174,7 @@ class TransactionalStore(Store, Protocol):
     """A store whose records can share a transaction with the caller's data."""
 
     def begin(self) -> Ask[None]:
-        """Open a transaction."""
+        """Begin a transaction; every ask below belongs to the connection that it was put on."""
         ...
 
     def savepoint(self) -> Ask[None]:
@@ -150,19 +186,19 @@ class TransactionalStore(Store, Protocol):
         ...
 
     def commit(self) -> Ask[None]:
-        """Commit."""
+        """Commit. After a lost reply the caller reads the record back on another connection."""
         ...
 
     def rollback(self) -> Ask[None]:
-        """Roll back."""
+        """Roll back; a connection that is gone has rolled back by itself."""
         ...
 
     def isolation(self) -> list[Ask[str]]:
-        """Ask for the isolation level; empty where a waiting duplicate always sees what was committed."""
+        """Read the isolation level. Empty where a waiting duplicate always sees what was committed."""
         ...
 
     def schema_version(self) -> list[Ask[int | None]]:
-        """The schema's version: asks to put in turn until one answers None (no schema) or is the last."""
+        """Read the schema's version: asks to put in turn, until one answers None (no schema) or is the last."""
         ...
 
 
@@ -170,19 +206,25 @@ class TransactionalStore(Store, Protocol):
 class BatchStore(TransactionalStore, Protocol):
     """A store that claims many keys in one statement, inside a transaction of the boundary's own."""
 
-    def claim_many(self, wants: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
-        """Insert first records for keys that have none and that nobody else is claiming; the tokens of those keys.
+    def claim_many(self, requests: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
+        """Write the first records of many keys for one attempt.
 
-        The wants are of one attempt. It waits for nobody.
+        Condition, for each key: it has no record, and no other transaction is claiming it; this request does not wait
+        for such a transaction. Lost: the key is missing from the answer, which maps claimed keys to their tokens, and
+        nothing was written for it. Never repeated: a failure rolls the transaction back.
         """
         ...
 
     def read_many(self, keys: Sequence[bytes]) -> Ask[dict[bytes, Record]]:
-        """The records of keys, as far as there are any."""
+        """Read the records of many keys; keys without one are missing from the answer. Unconditional."""
         ...
 
     def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:
-        """Complete the records of one attempt, in the transaction that claimed them; how many that were."""
+        """Complete the records of one attempt, in the transaction that claimed them.
+
+        Condition, for each: it has the attempt and token of its claim, and is not settled. Lost: the answer, the number
+        of completed records, is less than the number of claims, and the caller rolls back.
+        """
         ...
 
 
@@ -195,7 +237,7 @@ class RotatingStore(TransactionalStore, Protocol):
         ...
 
     def share(self, partition: Partition) -> Ask[float]:
-        """About how much of a partition is forgotten: 0 to 1, from a sample."""
+        """Estimate the forgotten share of a partition, from 0 to 1, by a sample."""
         ...
 
     def enter(self, partition: Partition) -> list[Ask[None]]:
@@ -203,15 +245,15 @@ class RotatingStore(TransactionalStore, Protocol):
         ...
 
     def count(self, partition: Partition) -> Ask[int]:
-        """How many records the partition holds."""
+        """Count the records of the partition."""
         ...
 
     def unload(self, partition: Partition, spool: BinaryIO) -> Ask[int]:
-        """Copy what is not forgotten to the spool; the answer counts it."""
+        """Copy the records that are not forgotten to the spool; the answer counts them."""
         ...
 
     def reload(self, partition: Partition, spool: BinaryIO) -> list[Ask[int]]:
-        """Empty the partition and copy the spool back, visible to every snapshot; the last answer counts it."""
+        """Empty the partition and copy the spool back, visible to every snapshot; the last answer counts them."""
         ...
 
 
@@ -219,13 +261,19 @@ class Cache(Protocol):
     """Settled records of a durable store, kept in a faster one. Losing them costs time, never correctness."""
 
     def look(self, key: bytes) -> Ask[Cached]:
-        """Return what is kept of a key."""
+        """Read the cached record of a key, with the cache's time."""
         ...
 
     def keep(self, record: Record, until: Micros) -> Ask[None]:
-        """Keep a settled record until an instant of the cache's clock, unless a later version is known."""
+        """Keep a settled record until an instant of the cache's clock.
+
+        Condition: the cache has no later version of the record, and no mark of a later change. Lost: nothing is kept.
+        """
         ...
 
     def drop(self, changed: Record, until: Micros) -> Ask[None]:
-        """Forget a record that was changed; what was read before the change must not be kept until then."""
+        """Drop a record that was changed, and mark the change until an instant of the cache's clock.
+
+        Until then `keep` loses with any version from before the change, which a slow reader may still hold.
+        """
         ...

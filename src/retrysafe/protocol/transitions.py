@@ -1,6 +1,6 @@
-"""The state machine as data: which event takes a record from where to where, and under whose guard.
+"""The state machine of a record as a table: each event with its source states, its target and its guard.
 
-Stores build their conditions from this table, the memory store executes it, and the diagram in the
+SQL, Redis and DynamoDB build their conditions from this table, the memory store executes it, and the diagram in the
 documentation is drawn from it.
 """
 
@@ -24,7 +24,7 @@ from retrysafe.protocol.records import (
 
 
 class Transition(StrEnum):
-    """Everything that can happen to a record."""
+    """The events that change a record."""
 
     CLAIM = "claim"
     RENEW = "renew"
@@ -41,7 +41,7 @@ class Transition(StrEnum):
 
 
 class Guard(StrEnum):
-    """What a write is conditional on, beside the standing of the record."""
+    """The condition of a write, beside the effective state of the record."""
 
     VACANT = "no record is there"
     SEEN = "the record is unchanged since it was seen: same attempt and version"
@@ -50,7 +50,7 @@ class Guard(StrEnum):
 
 
 class Rule(NamedTuple):
-    """One event: from which standings it leads to which state, under which guard."""
+    """One event: the effective states in which it is allowed, the state that it writes, and its guard."""
 
     sources: frozenset[EffectiveState]
     target: State | None
@@ -93,7 +93,7 @@ RESOLUTIONS: dict[Outcome, Transition] = {
 
 
 def resolution(outcome: Outcome) -> Transition:
-    """The event by which a person settles an unknown record as ``outcome``."""
+    """The event that settles an unknown record as ``outcome``; raise `ConfigurationError` for any other word."""
     if outcome not in RESOLUTIONS:
         raise ConfigurationError(f"outcome={outcome!r}: expected one of {', '.join(RESOLUTIONS)}.")
     return RESOLUTIONS[outcome]
@@ -107,36 +107,36 @@ def state_of(stored: str) -> State:
         raise ResultUnreadable(f"Its record is {stored!r}, which only a newer retrysafe understands.") from None
 
 
-def check(event: Transition, standing: EffectiveState) -> Rule:
-    """Return the rule for ``event`` at ``standing``; raise `IllegalTransition` if there is none."""
-    rule = VACANT_CLAIM if event is Transition.CLAIM and standing is EffectiveState.ABSENT else RULES[event]
-    if standing not in rule.sources:
-        raise IllegalTransition(f"{event.value!r} is not possible for a key that is {standing.value}.")
+def check(event: Transition, state: EffectiveState) -> Rule:
+    """Return the rule for ``event`` in ``state``; raise `IllegalTransition` if there is none."""
+    rule = VACANT_CLAIM if event is Transition.CLAIM and state is EffectiveState.ABSENT else RULES[event]
+    if state not in rule.sources:
+        raise IllegalTransition(f"{event.value!r} is not possible for a key that is {state.value}.")
     return rule
 
 
 def next_token(previous: int, now: Micros) -> int:
-    """The fencing token of a new claim: above every token before, even if the record was swept."""
+    """The fencing token of a new claim, above every token of the key so far, even if its record was swept."""
     return max(previous + 1, now)
 
 
-def first_claim(want: ClaimRequest, now: Micros) -> Record:
+def first_claim(request: ClaimRequest, now: Micros) -> Record:
     """The record of the first attempt for a key.
 
     Its version starts at its token, so that no version comes again after a sweep.
     """
-    clocks, token = want.clocks, next_token(0, now)
+    clocks, token = request.clocks, next_token(0, now)
     return Record(
-        key=want.key,
-        boundary=want.boundary,
-        scope=want.scope,
-        operation=want.operation,
-        fingerprint=want.fingerprint,
+        key=request.key,
+        boundary=request.boundary,
+        scope=request.scope,
+        operation=request.operation,
+        fingerprint=request.fingerprint,
         state=State.RUNNING,
-        attempt=want.attempt,
+        attempt=request.attempt,
         token=token,
         attempts=1,
-        effects=want.effects,
+        effects=request.effects,
         lease_until=now + clocks.lease + clocks.margin,
         created=now,
         updated=now,
@@ -154,18 +154,18 @@ def started_before(seen: Record) -> int:
     return 0 if fresh else seen.attempts
 
 
-def kept_fingerprint(want: ClaimRequest, seen: Record) -> bytes:
+def kept_fingerprint(request: ClaimRequest, seen: Record) -> bytes:
     """The fingerprint after a claim on ``seen``: a claim without a payload does not erase the one that is there."""
     fresh = seen.effective_state in (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN)
-    return want.fingerprint if fresh else want.fingerprint or seen.fingerprint
+    return request.fingerprint if fresh else request.fingerprint or seen.fingerprint
 
 
-def claim_again(record: Record, want: ClaimRequest, seen: Record, now: Micros) -> Record:
+def claim_again(record: Record, request: ClaimRequest, seen: Record, now: Micros) -> Record:
     """The record after a new attempt has claimed a key that had a record."""
     check(Transition.CLAIM, record.effective_state_at(now))
     _match_seen(record, seen)
-    return first_claim(want, now)._replace(
-        fingerprint=kept_fingerprint(want, seen),
+    return first_claim(request, now)._replace(
+        fingerprint=kept_fingerprint(request, seen),
         token=next_token(record.token, now),
         attempts=started_before(seen) + 1,
         created=record.created,
@@ -184,9 +184,9 @@ def settle(record: Record, held: Ownership, event: Transition, result: StoredRes
 def resolve(
     record: Record, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks, now: Micros
 ) -> Record:
-    """The record after somebody else (a duplicate, a probe, a person) settled what was seen.
+    """The record after a duplicate, a probe or a person settled it, if it is still as ``seen``.
 
-    To `Event.EXPIRE` belong clocks without a window, so that the key is expired from now on.
+    `Transition.EXPIRE` takes clocks without a window, so that the key is expired from now on.
     """
     rule = check(event, record.effective_state_at(now))
     _match_seen(record, seen)

@@ -51,7 +51,7 @@ class Clock:
         return self._do(_elapsing(duration))
 
     async def aadvance(self, duration: Duration) -> int:
-        """The same for async code."""
+        """`advance` for async code."""
         return await self._ado(_elapsing(duration))
 
     def lapse(self) -> int:
@@ -59,7 +59,7 @@ class Clock:
         return self._do(lapse)
 
     async def alapse(self) -> int:
-        """The same for async code."""
+        """`lapse` for async code."""
         return await self._ado(lapse)
 
     def _do(self, program: Program) -> int:
@@ -88,7 +88,7 @@ class Clock:
                 backend.close()
 
     async def aclose(self) -> None:
-        """The same for async code."""
+        """`close` for async code."""
         while self._places:
             backend = self._places.pop().backend
             if registry.leave(backend):

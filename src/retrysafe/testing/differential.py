@@ -61,7 +61,7 @@ def running(both: Lockstep) -> None:
 
 
 def later(prepare: Prepare, seconds: float) -> Prepare:
-    """The same some time later."""
+    """What ``prepare`` sets up, some time later."""
 
     def prepared(both: Lockstep) -> None:
         prepare(both)

@@ -93,8 +93,8 @@ def boundaries(url: str) -> Iterator[Callable[..., Boundary]]:
     """A function that makes boundaries on a store, which are closed at the end."""
     made: list[Boundary] = []
 
-    def make(name: str = "test", **terms: Any) -> Boundary:
-        boundary = Boundary(name, **{"store": url, **terms})
+    def make(name: str = "test", **settings: Any) -> Boundary:
+        boundary = Boundary(name, **{"store": url, **settings})
         made.append(boundary)
         return boundary
 
@@ -119,7 +119,7 @@ class Duplicates:
     async def acall(
         self, operation: Callable[[], Awaitable[T]], *, effects: ACounted, copies: int = 8, retries: int = 1
     ) -> T:
-        """The same for async code, in ``copies`` tasks."""
+        """Async calls, in ``copies`` tasks."""
         return await aassert_once(operation, effects=effects, copies=copies, retries=retries)
 
 

@@ -182,12 +182,12 @@ class _Sending:
         status = delivery.status or delivery.reason
         fields = {"destination": endpoint.destination, "attempts": delivery.attempts, "status": status}
         if over:
-            self._tell("delivery_ended", delivery, outcome=delivery.outcome, **fields)
+            self._emit("delivery_ended", delivery, outcome=delivery.outcome, **fields)
         else:
-            self._tell("delivery_retried", delivery, pause=delivery.retry_after, **fields)
+            self._emit("delivery_retried", delivery, pause=delivery.retry_after, **fields)
         return over
 
-    def _tell(self, name: str, delivery: Delivery, **fields: Any) -> None:
+    def _emit(self, name: str, delivery: Delivery, **fields: Any) -> None:
         self._observers.emit(name, "", "webhook", hashlib.sha256(delivery.id.encode()).digest(), "", fields)
 
 

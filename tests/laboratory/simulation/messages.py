@@ -37,14 +37,16 @@ class WatchedStore:
     def capabilities(self) -> Capabilities:
         return self._store.capabilities
 
-    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
-        return self._store.admit(want)
+    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
+        return self._store.admit(request)
 
-    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
-        return self._message("claim", want.key, want, Transition.CLAIM, self._store.claim(want), want)
+    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+        return self._message("claim", request.key, request, Transition.CLAIM, self._store.claim(request), request)
 
-    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        return self._message("take", want.key, seen, Transition.CLAIM, self._store.take(want, seen), want, seen)
+    def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
+        return self._message(
+            "take", request.key, seen, Transition.CLAIM, self._store.take(request, seen), request, seen
+        )
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         return self._message(

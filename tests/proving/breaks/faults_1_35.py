@@ -383,8 +383,8 @@ BREAKS: list[Break] = [
     Break(
         "a commit without an answer is not read back",
         "claims/modes.py",
-        "    if record is not None and mine and word.event",
-        "    if False and record is not None and mine and word.event",
+        "    if record is not None and mine and settlement.event",
+        "    if False and record is not None and mine and settlement.event",
         (
             f"{POINTS}test_a_commit_whose_reply_is_lost_is_read_back[]",
             f"{POINTS}test_a_commit_whose_reply_is_lost_is_read_back[psycopg]",

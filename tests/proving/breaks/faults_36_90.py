@@ -503,11 +503,11 @@ _PAYLOADS = [
     Break(
         "an answer that cannot be read is made again",
         "protocol/decisions.py",
-        "    if standing is EffectiveState.LAPSED:",
-        "    if standing is EffectiveState.COMPLETED and record.result is not None "
+        "    if state is EffectiveState.LAPSED:",
+        "    if state is EffectiveState.COMPLETED and record.result is not None "
         "and record.result.codec_version != 1:\n"
         "        return Decision.TAKE\n"
-        "    if standing is EffectiveState.LAPSED:",
+        "    if state is EffectiveState.LAPSED:",
         killed_by=(f"{UNREADABLE}test_a_result_of_a_later_codec[sqlite]",),
         rows=(72,),
     ),
@@ -530,7 +530,7 @@ _CLIENTS = [
     Break(
         "another request with the same key is answered like the first",
         "protocol/decisions.py",
-        "    if record.fingerprint != want.fingerprint and not agree(record.fingerprint, want.payload):",
+        "    if record.fingerprint != request.fingerprint and not agree(record.fingerprint, request.payload):",
         "    if False:",
         killed_by=(f"{ASGI}test_f1_f2_another_request_with_the_same_key_is_refused[sqlite-query]",),
         rows=(73,),
@@ -550,8 +550,8 @@ _CLIENTS = [
     Break(
         "a quota is not asked for in SQL",
         "backends/sql/store.py",
-        "        if allowance is None:\n            return Ask(self.claim_query(want), reading.record)",
-        "        if True:\n            return Ask(self.claim_query(want), reading.record)",
+        "        if allowance is None:\n            return Ask(self.claim_query(request), reading.record)",
+        "        if True:\n            return Ask(self.claim_query(request), reading.record)",
         killed_by=(
             "tests/boundary/test_quotas.py::test_a_flood_from_many_threads[sqlite]",
             "tests/http/test_safety.py::test_k11_a_client_over_its_quota_is_told_when_to_come_again",
@@ -672,14 +672,14 @@ _OPERATIONS = [
     Break(
         "work runs although its claim could not be written",
         "claims/modes.py",
-        "        found = judged(want, put(store.claim(want), client, again=True))\n",
+        "        found = judged(request, put(store.claim(request), client, again=True))\n",
         """        try:
-            found = judged(want, put(store.claim(want), client, again=True))
+            found = judged(request, put(store.claim(request), client, again=True))
         except StoreUnavailable:
             from retrysafe.protocol.transitions import first_claim
 
-            record = first_claim(want, 1)
-            return Won(Ownership(want.key, want.attempt, 1, want.clocks, False), record, None)
+            record = first_claim(request, 1)
+            return Won(Ownership(request.key, request.attempt, 1, request.clocks, False), record, None)
 """,
         killed_by=(
             "tests/faults/test_sql_faults.py::TestDiskFull::test_it_is_refused_before_the_effect[keyed]",

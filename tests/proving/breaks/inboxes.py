@@ -179,7 +179,7 @@ BREAKS = [
         "a stop does not wait for what is being handled to be acked",
         "messaging/subscription/working.py",
         "            if self._handled_all and not self._settled:\n",
-        "            if self._ending and not self._settled:\n",
+        "            if self._finishing and not self._settled:\n",
         killed_by=(f"{SUBSCRIPTION}::test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back[sqlite]",),
         rows=(86,),
     ),

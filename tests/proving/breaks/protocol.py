@@ -337,8 +337,8 @@ BREAKS = [
     Break(
         "an error that the database wants to be retried is stored as permanent",
         "claims/outcome.py",
-        "return terms.backend.restarts(error) or (ours and type(error) not in terms.permanent)",
-        "return ours and type(error) not in terms.permanent",
+        "return settings.backend.restarts(error) or (ours and type(error) not in settings.permanent)",
+        "return ours and type(error) not in settings.permanent",
         killed_by=(f"{PEERS}::test_a_retryable_error_is_not_stored_as_a_permanent_failure",),
         rows=(23, 24),
     ),
@@ -352,8 +352,8 @@ BREAKS = [
     Break(
         "what passes by itself is not looked for in groups",
         "claims/outcome.py",
-        "any(_is_passing(leaf, terms) for leaf in leaves(error))",
-        "_is_passing(error, terms)",
+        "any(_is_passing(leaf, settings) for leaf in leaves(error))",
+        "_is_passing(error, settings)",
         killed_by=(
             f"{GROUPS}::test_what_passes_by_itself_makes_a_group_transient_however_broad_the_types[InProgress]",
         ),
@@ -369,7 +369,8 @@ BREAKS = [
     Break(
         "a commit whose reply was lost is not read back",
         "claims/modes.py",
-        "    if record is not None and mine and word.event is not None and record.state is RULES[word.event].target:",
+        "    if record is not None and mine and settlement.event is not None "
+        "and record.state is RULES[settlement.event].target:",
         "    if False:",
         killed_by=(f"{CRASHES}::test_a_commit_whose_reply_is_lost_is_read_back",),
         rows=(14, 28),

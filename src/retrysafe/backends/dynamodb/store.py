@@ -122,13 +122,13 @@ class DynamodbStore:
 
     # ------------------------------------------------------------ claims
 
-    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
+    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
         """Nothing: items of a scope cannot be counted without reading the whole table."""
         return []
 
-    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Write a first record, or return the one that is there."""
-        record = self._safely(first_claim(want, self._clock()))
+        record = self._safely(first_claim(request, self._clock()))
         update = _Update("attribute_not_exists(key_hash)")
         update.put(record)
         _refuse_too_large(update)
@@ -138,13 +138,13 @@ class DynamodbStore:
                 return record._replace(now=self._clock())
             return self._record(answer.response.get("Item"))
 
-        return Ask(self._call(want.key, update, tell=True), parse)
+        return Ask(self._call(request.key, update, tell=True), parse)
 
-    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
+    def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         now = self._clock()
-        record = self._safely(first_claim(want, now))._replace(
-            fingerprint=kept_fingerprint(want, seen),
+        record = self._safely(first_claim(request, now))._replace(
+            fingerprint=kept_fingerprint(request, seen),
             token=next_token(seen.token, now),
             attempts=started_before(seen) + 1,
             created=seen.created,
@@ -158,7 +158,7 @@ class DynamodbStore:
         def parse(answer: Answer) -> Record | None:
             return record._replace(now=self._clock()) if answer.refused is None else None
 
-        return Ask(self._call(want.key, update), parse)
+        return Ask(self._call(request.key, update), parse)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""

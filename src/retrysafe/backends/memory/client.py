@@ -41,7 +41,7 @@ class MemoryClient:
 
 
 class AsyncMemoryClient:
-    """The same records for async code; a step never has to wait."""
+    """`MemoryClient` for async code, on the same records; a step never has to wait."""
 
     def __init__(self, client: MemoryClient) -> None:
         self._client = client

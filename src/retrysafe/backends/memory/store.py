@@ -46,30 +46,30 @@ class MemoryStore:
         quotas="exactly; every new key is counted by looking at all records",
     )
 
-    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
+    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
         """Nothing: `claim` judges."""
         return []
 
-    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Write a first record, or return the one that is there."""
 
         def step(records: Records, now: Micros) -> Record | Refusal:
-            record = records.get(want.key)
+            record = records.get(request.key)
             if record is not None:
                 return _at(record, now)
-            refusal = None if want.quota is None else _refused(records, want.quota, now)
+            refusal = None if request.quota is None else _refused(records, request.quota, now)
             if refusal is not None:
                 return refusal
-            record = records[want.key] = transitions.first_claim(want, now)
+            record = records[request.key] = transitions.first_claim(request, now)
             return record
 
         return Ask(step, _as_it_is)
 
-    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
+    def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen."""
 
         def step(records: Records, now: Micros) -> Record | None:
-            return _change(records, want.key, lambda record: transitions.claim_again(record, want, seen, now))
+            return _change(records, request.key, lambda record: transitions.claim_again(record, request, seen, now))
 
         return _ask(step)
 

@@ -188,25 +188,25 @@ class RedisStore:
         ),
     )
 
-    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
+    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
         """Count the key in the slot of its scope, which a cluster may have on another server than its record."""
-        allowance = want.quota
+        allowance = request.quota
         if allowance is None:
             return []
         made, kept = (b"retrysafe:quota:{" + allowance.holder.hex().encode() + b"}:" + name for name in _COUNTED)
-        args = (want.key, allowance.rate or 0, allowance.period, allowance.outstanding or 0, want.clocks.memory)
+        args = (request.key, allowance.rate or 0, allowance.period, allowance.outstanding or 0, request.clocks.memory)
         script = Script("admit", _ADMIT, (made, kept), args)
         return [Ask(script, lambda answer: _refusal(allowance, answer))]
 
-    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Write a first record, or return the one that is there."""
-        return Ask(_script("claim", want.key, _want_args(want)), _reader(want.key))
+        return Ask(_script("claim", request.key, _want_args(request)), _reader(request.key))
 
-    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
+    def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         guard = (_sources(Transition.CLAIM), seen.attempt, seen.version, started_before(seen) + 1)
-        want = want._replace(fingerprint=kept_fingerprint(want, seen))
-        return Ask(_script("take", want.key, (*_want_args(want), *guard)), _reader(want.key))
+        request = request._replace(fingerprint=kept_fingerprint(request, seen))
+        return Ask(_script("take", request.key, (*_want_args(request), *guard)), _reader(request.key))
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
@@ -303,10 +303,10 @@ def _sources(event: Transition) -> str:
     return "," + ",".join(sorted(RULES[event].sources)) + ","
 
 
-def _want_args(want: ClaimRequest) -> tuple[Any, ...]:
-    clocks = want.clocks
+def _want_args(request: ClaimRequest) -> tuple[Any, ...]:
+    clocks = request.clocks
     return (
-        *(want.boundary, want.scope, want.operation, want.fingerprint, want.attempt, want.effects),
+        *(request.boundary, request.scope, request.operation, request.fingerprint, request.attempt, request.effects),
         *(clocks.lease, clocks.window, clocks.memory),
     )
 

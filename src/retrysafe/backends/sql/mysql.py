@@ -113,39 +113,39 @@ class MysqlStore(SqlStore):
 
     # ------------------------------------------------------------ asks
 
-    def claim_query(self, want: ClaimRequest) -> Query:
+    def claim_query(self, request: ClaimRequest) -> Query:
         """Leased: read, insert, read again. In a transaction: insert at once or not at all, then read."""
-        if not want.transactional:
-            return super().claim_query(want)
-        return marked(mark_of(want), self._at_once(want, self._gated_insert_sql, want_params(want)))
+        if not request.transactional:
+            return super().claim_query(request)
+        return marked(mark_of(request), self._at_once(request, self._gated_insert_sql, want_params(request)))
 
-    def counted_claim_query(self, want: ClaimRequest, allowance: Allowance) -> Query:
+    def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """Look whether there is room, then insert.
 
         Not in one statement: an INSERT locks what it selects, and two claims of a scope would wait for each other.
         """
-        params = want_params(want) | quota_params(allowance)
+        params = want_params(request) | quota_params(allowance)
         used_up = self.query(self._used_up_sql[limited_by(allowance)], params, writes=False)
-        if want.transactional:
-            insert = self._at_once(want, self._gated_counted_insert_sql, params)
-            return marked(mark_of(want), used_up._replace(otherwise=insert))
+        if request.transactional:
+            insert = self._at_once(request, self._gated_counted_insert_sql, params)
+            return marked(mark_of(request), used_up._replace(otherwise=insert))
         read = self.query(self.read_sql, params, writes=False)
         insert = self.query(self._free_insert_sql, params, read)
         return read._replace(otherwise=used_up._replace(otherwise=insert))
 
-    def _at_once(self, want: ClaimRequest, insert_sql: str, params: Mapping[str, Any]) -> Query:
+    def _at_once(self, request: ClaimRequest, insert_sql: str, params: Mapping[str, Any]) -> Query:
         """Insert in a transaction if that needs no waiting, and read what is there."""
-        params = {**params, "gate": int.from_bytes(want.key[:2]) % _GATES}
+        params = {**params, "gate": int.from_bytes(request.key[:2]) % _GATES}
         # The snapshot of the transaction may be old; only an answer in it is good for ever.
         answer = self.query(self._answer_sql, params, writes=False)._replace(refusals={_LOCKED: None})
         current = self.query(self._current_sql, params)._replace(refusals={_LOCKED: None})
         own = self.query(self._own_or_answer_sql, params, current, writes=False)._replace(refusals={_LOCKED: None})
         return self.query(insert_sql, params, own)._replace(refusals={_LOCKED: answer})
 
-    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
+    def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable, and read it back."""
-        ask = super().take(want, seen)
-        own = self.query(self._own_sql, want_params(want), writes=False)
+        ask = super().take(request, seen)
+        own = self.query(self._own_sql, want_params(request), writes=False)
         return Ask(ask.request._replace(written=own), ask.parse)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
@@ -190,20 +190,20 @@ class MysqlStore(SqlStore):
         return Query(_spelled(sql, self.clock, self.NOW), digits, otherwise, writes)
 
     def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
-        """The same, by the index's name."""
+        """Force MySQL to use the index."""
         at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
         return f"{table} AS o FORCE INDEX ({index}) WHERE {at} AND o.id >= {start}", "o.id"
 
     def upsert(self, key: str, columns: Iterable[str]) -> str:
-        """The same, by whichever key."""
+        """MySQL's clause, which applies to a conflict on any key."""
         return self.on_conflict(key, ", ".join(f"{column} = VALUES({column})" for column in columns))
 
     def on_conflict(self, key: str, changes: str) -> str:
-        """The same, by whichever key."""
+        """MySQL's clause, which applies to a conflict on any key."""
         return f"ON DUPLICATE KEY UPDATE {changes}"
 
     def insert_ignoring(self, key: str) -> tuple[str, str]:
-        """The same; a row that is only found again would count as affected on some connections."""
+        """MySQL's statement; with an update instead, some connections count an unchanged row as affected."""
         return "INSERT IGNORE INTO", ""
 
     def p(self, kind: str, name: str | None = None) -> str:
@@ -227,7 +227,7 @@ class MysqlStore(SqlStore):
         return self._delete(f"{_INDEX} WHERE {_FORGOTTEN} LIMIT :limit")
 
     def _delete(self, chosen: str) -> str:
-        """Lock records that nobody else has locked, then delete them."""
+        """Lock the records that no other transaction has locked, then delete them."""
         return (
             f"DELETE r FROM (SELECT f.key_hash FROM {TABLE} AS f {chosen} FOR UPDATE SKIP LOCKED) AS gone "
             f"STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = gone.key_hash WHERE {allowed(Transition.SWEEP)}"

@@ -112,7 +112,7 @@ class SqlOutbox:
         return Ask(self._store.query(sql, params), _any)
 
     def fence(self, held: Ownership) -> Ask[bool]:
-        """Hold the record of a lease to the end of the transaction; False when somebody else has taken it over."""
+        """Hold the record of a lease to the end of the transaction; False when another relay has taken it over."""
         locked = " FOR UPDATE" if self.locks_rows else ""
         p = self._store.p
         sql = (
@@ -141,7 +141,7 @@ class SqlOutbox:
         return self._stretch(found, f"p.bucket = {p('bucket')}", unless, params, most)
 
     def lane(self, number: int, of: int, span: Span, most: Most) -> Ask[Stretch]:
-        """The same of one lane alone, up to ``span.end``."""
+        """`due` for one lane alone, up to ``span.end``."""
         p = self._store.p
         places = {"bucket": p("bucket"), "lane": p("token", "lane")}
         found = self._store.along(TABLE, places, p("token", "start"), BY_LANE)

@@ -7,19 +7,19 @@ from typing import Any
 from retrysafe.protocol.records import Allowance, ClaimRequest, Record, StoredResult
 
 
-def want_params(want: ClaimRequest) -> dict[str, Any]:
+def want_params(request: ClaimRequest) -> dict[str, Any]:
     """What a claim asks for."""
     return {
-        "key": want.key,
-        "boundary": want.boundary,
-        "scope": want.scope,
-        "operation": want.operation,
-        "fingerprint": want.fingerprint,
-        "attempt": want.attempt,
-        "effects": want.effects,
-        "lease": want.clocks.lease,
-        "window": want.clocks.window,
-        "memory": want.clocks.memory,
+        "key": request.key,
+        "boundary": request.boundary,
+        "scope": request.scope,
+        "operation": request.operation,
+        "fingerprint": request.fingerprint,
+        "attempt": request.attempt,
+        "effects": request.effects,
+        "lease": request.clocks.lease,
+        "window": request.clocks.window,
+        "memory": request.clocks.memory,
     }
 
 

@@ -124,15 +124,15 @@ class PostgresqlStore(SqlStore):
             f"WHERE f.key_hash IS NOT NULL OR NOT coalesce((SELECT open FROM gate), true)"
         )
 
-    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
-        """The same, counting the locks of a transaction."""
-        ask = super().claim(want)
-        return self._counting(ask) if want.transactional else ask
+    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+        """Claim as every SQL store does, and count the locks that the transaction takes."""
+        ask = super().claim(request)
+        return self._counting(ask) if request.transactional else ask
 
-    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        """The same, counting the locks of a transaction."""
-        ask = super().take(want, seen)
-        if not want.transactional:
+    def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
+        """Take as every SQL store does, and count the locks that the transaction takes."""
+        ask = super().take(request, seen)
+        if not request.transactional:
             return ask
         params = {**ask.request.params, "full": self._gates.full()}
         return self._counting(Ask(Query(self._gated_take_sql, params), ask.parse))
@@ -140,18 +140,18 @@ class PostgresqlStore(SqlStore):
     def _counting(self, ask: Ask[R]) -> Ask[R]:
         return Ask(ask.request, lambda answer: ask.parse(self._gates.counted(answer)))
 
-    def claim_query(self, want: ClaimRequest) -> Query:
+    def claim_query(self, request: ClaimRequest) -> Query:
         """One statement; no row means that a rival committed first, and a new statement will see it."""
-        params = want_params(want)
-        if not want.transactional:
+        params = want_params(request)
+        if not request.transactional:
             return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))
         gated = {**params, "full": self._gates.full()}
         return Query(self._gated_claim_sql, gated, Query(self._gated_read_sql, params, writes=False))
 
-    def counted_claim_query(self, want: ClaimRequest, allowance: Allowance) -> Query:
-        """The same; no row to the read either means that there was no room. A closed gate is judged first."""
-        limited, params = limited_by(allowance), want_params(want) | quota_params(allowance)
-        own = want.transactional
+    def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
+        """`claim_query` with a quota: no row for the read either means no room. A closed gate is judged first."""
+        limited, params = limited_by(allowance), want_params(request) | quota_params(allowance)
+        own = request.transactional
         usage = Query((self._gated_usage_sql if own else self._usage_sql)[limited], params, writes=False)
         read = Query(self._gated_read_sql if own else self.read_sql, params, usage, writes=False)
         params = {**params, "full": self._gates.full()} if own else params
@@ -162,12 +162,12 @@ class PostgresqlStore(SqlStore):
         return f"= ANY (CAST(:{name}s AS {self.CASTS[kind]}[]))", {f"{name}s": list(values)}
 
     def rows_of(self, keys: Sequence[bytes], fingerprints: Sequence[bytes]) -> tuple[str, dict[str, Any]]:
-        """The same for rows."""
+        """Two parameters for all rows, for the reason given at `among`."""
         rows = "SELECT w.k, w.f FROM unnest(CAST(:keys AS bytea[]), CAST(:prints AS bytea[])) AS w (k, f)"
         return rows, {"keys": list(keys), "prints": list(fingerprints)}
 
     def claim_many_sql(self, rows: str) -> str:
-        """The same behind the gates of the keys, so that up to as many as a transaction takes wait for no other."""
+        """Insert behind the gates of the keys: no wait for another transaction, for as many gates as one takes."""
         lock = _LOCK.replace("CAST(:key AS bytea)", "w.wanted_key")
         lock = f"CASE WHEN row_number() OVER () > {gates.MOST_GATES} THEN true ELSE {lock} END"
         there = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash = ANY (CAST(:keys AS bytea[]))"
@@ -197,7 +197,7 @@ class PostgresqlStore(SqlStore):
         return self._delete(locked)
 
     def _delete(self, locked: str) -> str:
-        """Lock records, then delete them by their places in the table, which nobody can change meanwhile.
+        """Lock records, then delete them by their places in the table, which cannot change meanwhile.
 
         Never by key, by what a subquery without locks has found: a DELETE that had to wait for a claim looks at
         the new version of the row, but not again at the subquery, and deletes it. By place it is also three times

@@ -51,28 +51,28 @@ class SqliteStore(SqlStore):
         return Ask(query, lambda answer: file_of(next((path for _, name, path in answer.rows if name == "main"), None)))
 
     def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
-        """The same, by the index's name."""
+        """Force SQLite to use the index."""
         at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
         return f"{table} AS o INDEXED BY {index} WHERE {at} AND o.id >= {start}", "o.id"
 
-    def claim_query(self, want: ClaimRequest) -> Query:
+    def claim_query(self, request: ClaimRequest) -> Query:
         """In a transaction: mark it first."""
-        claim = super().claim_query(want)
-        return marked(mark_of(want), claim) if want.transactional else claim
+        claim = super().claim_query(request)
+        return marked(mark_of(request), claim) if request.transactional else claim
 
-    def counted_claim_query(self, want: ClaimRequest, allowance: Allowance) -> Query:
-        """The same."""
-        claim = super().counted_claim_query(want, allowance)
-        return marked(mark_of(want), claim) if want.transactional else claim
+    def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
+        """Mark the transaction first, as `claim_query` does."""
+        claim = super().counted_claim_query(request, allowance)
+        return marked(mark_of(request), claim) if request.transactional else claim
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record, if the transaction is the one that claimed it."""
         settle = super().settle(held, event, result)
         return in_its_transaction(mark_of(held), settle) if held.transactional else settle
 
-    def claim_many(self, wants: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
+    def claim_many(self, requests: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
         """Mark the transaction, and insert first records."""
-        claim = super().claim_many(wants)
+        claim = super().claim_many(requests)
         return Ask(marked(BATCH, claim.request), claim.parse)
 
     def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:

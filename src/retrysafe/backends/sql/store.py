@@ -1,4 +1,4 @@
-"""What a SQL store is asked: statements with their parameters, and how their answers are read."""
+"""The SQL store: builds each request as a statement with parameters, and a parser of its rows."""
 
 from __future__ import annotations
 
@@ -72,37 +72,39 @@ class SqlStore(SqlStatements, SqlTransactions):
 
     # ------------------------------------------------------------ asks
 
-    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
+    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
         """Nothing: `claim` judges."""
         return []
 
-    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Insert a first record if its quota has room, or return the record that is there."""
-        allowance = want.quota
+        allowance = request.quota
         if allowance is None:
-            return Ask(self.claim_query(want), reading.record)
-        return Ask(self.counted_claim_query(want, allowance), lambda answer: reading.record_or_usage(answer, allowance))
+            return Ask(self.claim_query(request), reading.record)
+        return Ask(
+            self.counted_claim_query(request, allowance), lambda answer: reading.record_or_usage(answer, allowance)
+        )
 
-    def claim_query(self, want: ClaimRequest) -> Query:
+    def claim_query(self, request: ClaimRequest) -> Query:
         """Read first when leased, so that a replay writes nothing; write first inside a transaction."""
-        params = want_params(want)
+        params = want_params(request)
         read = self.query(self.read_sql, params, writes=False)
         insert = self.query(self.insert_sql, params, read)
-        return insert if want.transactional else read._replace(otherwise=insert)
+        return insert if request.transactional else read._replace(otherwise=insert)
 
-    def counted_claim_query(self, want: ClaimRequest, allowance: Allowance) -> Query:
-        """The same, inserting only while there is room: where there is no record then, there was none."""
-        limited, params = limited_by(allowance), want_params(want) | quota_params(allowance)
+    def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
+        """`claim_query` with a quota: inserts only while there is room; no record afterwards means no room."""
+        limited, params = limited_by(allowance), want_params(request) | quota_params(allowance)
         usage = self.query(self._usage_sql[limited], params, writes=False)
         read = self.query(self.read_sql, params, usage, writes=False)
         insert = self.query(self._counted_insert_sql[limited], params, read)
-        return insert if want.transactional else read._replace(otherwise=insert)
+        return insert if request.transactional else read._replace(otherwise=insert)
 
-    def take(self, want: ClaimRequest, seen: Record) -> Ask[Record | None]:
+    def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
-        params = want_params(want) | seen_params(seen)
-        params |= {"attempts": started_before(seen) + 1, "fingerprint": kept_fingerprint(want, seen)}
-        return Ask(self.query(self._take_sql[want.transactional], params), reading.record)
+        params = want_params(request) | seen_params(seen)
+        params |= {"attempts": started_before(seen) + 1, "fingerprint": kept_fingerprint(request, seen)}
+        return Ask(self.query(self._take_sql[request.transactional], params), reading.record)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
@@ -151,11 +153,11 @@ class SqlStore(SqlStatements, SqlTransactions):
 
     # ------------------------------------------------------------ many at once
 
-    def claim_many(self, wants: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
+    def claim_many(self, requests: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
         """Insert first records, in the order of their keys; those that are there stay as they are."""
-        ordered = sorted(wants)
-        rows, params = self.rows_of([want.key for want in ordered], [want.fingerprint for want in ordered])
-        found = self.query(self.claim_many_sql(rows), want_params(wants[0]) | params)
+        ordered = sorted(requests)
+        rows, params = self.rows_of([request.key for request in ordered], [request.fingerprint for request in ordered])
+        found = self.query(self.claim_many_sql(rows), want_params(requests[0]) | params)
         return Ask(found, lambda answer: {bytes(key): int(token) for key, token in answer.rows})
 
     def read_many(self, keys: Sequence[bytes]) -> Ask[dict[bytes, Record]]:

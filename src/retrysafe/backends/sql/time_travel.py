@@ -28,7 +28,7 @@ def age(store: SqlStore, keys: Collection[bytes], micros: Micros) -> Aged:
 
 
 def age_mysql(store: MysqlStore, keys: Collection[bytes], micros: Micros) -> Aged:
-    """The same; MySQL looks into the table that it changes only through a derived one."""
+    """`age` for MySQL, which reads the table that it changes only through a derived table."""
     shift = ", ".join(f"r.{name} = r.{name} - :micros" for name in INSTANTS)
 
     def statement(listed: str) -> str:

@@ -14,7 +14,7 @@ class Publisher(Protocol):
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish messages of different lanes, and say of each, in this order, how it was taken.
 
-        Returns when each was taken as safely as it was asked to. An exception means that nobody can tell of any.
+        Returns when each was taken as safely as it was asked to. An exception means that each outcome is unknown.
         """
         ...
 
@@ -24,7 +24,7 @@ class Publisher(Protocol):
 
 
 class AsyncPublisher(Protocol):
-    """The same on an event loop."""
+    """`Publisher` for async code."""
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish messages of different lanes, and say of each, in this order, how it was taken."""
@@ -58,7 +58,7 @@ class Consumer(Protocol):
 
     @property
     def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
+        """For how many seconds after it was published a message may be handed out again; None: unknown."""
         ...
 
     async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:

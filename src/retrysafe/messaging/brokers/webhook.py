@@ -115,9 +115,9 @@ class _Desk(Generic[A]):
             if not any(attempt.done() for attempt in attempts):
                 with self._counting:
                     self._hanging.add(where)
-        return [known or self._said(one) for one, known in zip(envelopes, begun.known, strict=True)]
+        return [known or self._status_of(one) for one, known in zip(envelopes, begun.known, strict=True)]
 
-    def _said(self, envelope: Envelope) -> PublishResult:
+    def _status_of(self, envelope: Envelope) -> PublishResult:
         name = (envelope.source, envelope.id)
         if not self.under_way[name].done():
             return self._postponed(self.destination(envelope))
@@ -177,7 +177,7 @@ def _received(delivery: Delivery) -> PublishResult:
 
 
 def _refused(delivery: Delivery) -> PublishStatus:
-    """Whose fault it is that there was no success: the message's, the endpoint's, or nobody can tell."""
+    """The cause of a failure: the message, the endpoint, or unknown."""
     status = delivery.status
     if status is None:
         if delivery.reason == "PoolTimeout":  # of our client: other endpoints have its connections

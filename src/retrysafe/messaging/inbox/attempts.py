@@ -1,4 +1,4 @@
-"""One message on its way through its handler: its claim, its work, and how what happened is judged."""
+"""One attempt at one message: its claim, its handler's work, and the judgement of how it ended."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _ENDED_WITHIN = (ConfigurationError, LeaseLost)
 
 
 class Settings(NamedTuple):
-    """What all messages of a handler have in common."""
+    """The settings that all messages of a handler share."""
 
     entry: EntryPoint
     consumer: str
@@ -81,7 +81,7 @@ class Settings(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """What a message is recognised by: the key of its claim, None for one without an id, and its fingerprint."""
+    """The identity of a message: the key of its claim, None for one without an id, and its fingerprint."""
 
     key: str | None
     fingerprint: bytes
@@ -118,9 +118,9 @@ class Attempt:
         self.identity = identify(setting, envelope)
         self.arrival = arrival_of(setting, envelope, self.identity)
         self.raised: BaseException | None = None
-        """What the handler raised: the claim's errors are judged, the handler's are its own."""
+        """The error that the handler raised, to tell it from errors of the claim."""
         self.failure: BaseException | None = None
-        """What the handler declared its failure to be, for good."""
+        """The permanent failure that the handler declared."""
         self.ran = False
         """Whether the handler has run to its end."""
         self.counted = False
@@ -157,7 +157,7 @@ class Attempt:
         claim.result = HANDLED
 
     async def awork(self, claim: Claim) -> None:
-        """The same for a coroutine function."""
+        """`work` for a coroutine function."""
         if self._given_up(claim):
             return
         try:
@@ -172,7 +172,7 @@ class Attempt:
         claim.result = HANDLED
 
     def _given_up(self, claim: Claim) -> bool:
-        """Give up, instead of trying it, a message of which every consumer dies: in its claim, when nobody has it."""
+        """Give up a message that has crashed too many consumers; inside its claim, when no other consumer has it."""
         if self._doomed:
             failure = MessageDead(KILLS)
             self.failure = failure
@@ -195,7 +195,7 @@ class Attempt:
     # ------------------------------------------------------------ how it is judged
 
     def before(self, counts: Counts) -> HandlerOutcome | None:
-        """What became of it already, or when it is to come again; None: it is tried, or given up, in its claim."""
+        """The outcome of a message that is not tried; None: it is tried, or given up, in its claim."""
         if counts.dead:
             return HandlerOutcome(MessageOutcome.DEAD, "It is in the dead letters.", before=True)
         wait = crash_pause(counts, self._setting.trials)
@@ -207,7 +207,7 @@ class Attempt:
         return None
 
     def after(self, claim: Claim) -> HandlerOutcome:
-        """What became of it when the claim was left without an error."""
+        """The outcome after the claim was left without an error."""
         if claim.replayed:
             return HandlerOutcome(MessageOutcome.DUPLICATE)
         if self.failure is not None:
@@ -215,7 +215,7 @@ class Attempt:
         return HandlerOutcome(MessageOutcome.HANDLED if self.identity.key else MessageOutcome.PASSED)
 
     def failed(self, error: Exception) -> HandlerOutcome:
-        """What an error means; raises it again if it is none of the message's."""
+        """The outcome after an error; raises the error again if the message did not cause it."""
         if error is not self.raised and not (isinstance(error, RetryTransaction) and self.raised is not None):
             return self._refused(error)
         text = error_text(error)

@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Nothing of a part was kept. ``at``: because of the message at that place; None: nobody knows which."""
+    """Nothing of a part was kept. ``at``: because of the message at that place; None: unknown."""
 
     at: int | None
 

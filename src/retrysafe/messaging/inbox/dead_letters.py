@@ -28,7 +28,7 @@ class Asking:
         return run(steps, client)
 
     async def arun(self, steps: Steps[R]) -> R:
-        """The same on an event loop; in a thread, where the database serves sync code only."""
+        """`run` for async code; in a thread, where the database serves sync code only."""
         if not self.backend.serves_async:
             return await in_thread(lambda: self.run(steps))
         client = self.backend.aclient()

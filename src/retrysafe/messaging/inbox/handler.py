@@ -148,7 +148,7 @@ class Handler(Generic[P, R]):
         if handled.became is MessageOutcome.DEAD and attempt.has_record:
             with suppress(RetrysafeError):  # it has failed before, or another delivery of it is being handled
                 self.setting.entry.run(attempt.claim, attempt.settle(handled.error))
-        return self._told(attempt, handled)
+        return self._reported(attempt, handled)
 
     async def _aconclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
         handled = HandleResult(end.became)
@@ -162,7 +162,7 @@ class Handler(Generic[P, R]):
 
             with suppress(RetrysafeError):
                 await self.setting.entry.arun(attempt.claim, fail)
-        return self._told(attempt, handled)
+        return self._reported(attempt, handled)
 
     def _concluding(self, attempt: Attempt, end: HandlerOutcome) -> Steps[HandleResult]:
         trials = self.setting.trials
@@ -190,25 +190,25 @@ class Handler(Generic[P, R]):
     def _withdrawing(self, attempt: Attempt) -> Steps[HandleResult]:
         return self._concluding(attempt, HandlerOutcome(MessageOutcome.BEHIND))
 
-    def _told(self, attempt: Attempt, handled: HandleResult) -> HandleResult:
+    def _reported(self, attempt: Attempt, handled: HandleResult) -> HandleResult:
         """Tell the observers what the claim has not told them."""
         became, again, error = handled
         if became is not MessageOutcome.STALLED:
             self.setting.stalls.ended(attempt.arrival.identity)
         self._tell_late(attempt, became)
         if became is MessageOutcome.DEAD:
-            self._tell("dead_lettered", attempt, side="inbox", error=error)
+            self._emit("dead_lettered", attempt, side="inbox", error=error)
         elif became is MessageOutcome.STALLED:
-            self._tell("message_stalled", attempt, pause=again, error=error)
+            self._emit("message_stalled", attempt, pause=again, error=error)
         elif again is not None and became is not MessageOutcome.SUSPECT:
-            self._tell("message_retry_scheduled", attempt, became=became.value, pause=again, error=error)
+            self._emit("message_retry_scheduled", attempt, became=became.value, pause=again, error=error)
         return handled
 
     def _tell_late(self, attempt: Attempt, became: MessageOutcome) -> None:
         if attempt.late and became is MessageOutcome.HANDLED:
-            self._tell("message_late", attempt)
+            self._emit("message_late", attempt)
 
-    def _tell(self, name: str, attempt: Attempt, **fields: Any) -> None:
+    def _emit(self, name: str, attempt: Attempt, **fields: Any) -> None:
         arrival = attempt.arrival
         self.setting.entry.emit(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
 

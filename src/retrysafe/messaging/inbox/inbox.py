@@ -1,4 +1,35 @@
-"""The inbox: messages that arrive at least once, applied once each by every consumer."""
+"""The inbox: handles messages that arrive at least once, with one effect for each message and consumer.
+
+How a message is handled
+------------------------
+A consumer's handler is a claim on the message: its key is the message's source and id, its operation the name of the
+consumer, its fingerprint a digest of type, key and payload. The boundary decides how the handler's writes and the
+record of the message are kept together, as it does for any claim. `Handler` does this for each delivery:
+
+    identify   the key and the fingerprint (`attempts.identify`). A message without an id cannot be recognised; the
+               boundary's ``on_missing`` refuses it or lets it pass unguarded.
+    begin      in the dead-letter store: read the counts of attempts at this message, and note that one begins.
+               `Attempt.before` may decide here that the message is not tried: it is dead already, another consumer
+               began it a moment ago, or it has to be tried alone because an earlier attempt died.
+    claim      a message that was handled before ends here, as a duplicate. One that another consumer is handling is
+               BUSY, and comes again.
+    work       the handler runs once inside the claim. Its error rolls its transaction back, where it has one.
+    judge      `Attempt.after` and `Attempt.failed` turn the end of the claim into a `MessageOutcome`.
+    conclude   in the dead-letter store: the attempt's note is cleared, counted as finished, or withdrawn; a message
+               whose attempts are spent is moved to the dead letters. The `HandleResult` says whether to acknowledge the
+               message, or after how many seconds it has to be delivered again.
+
+Only after that is the message acknowledged at the broker. A crash before the acknowledgement means another delivery,
+which finds the record and is a duplicate; a crash before the commit means another attempt.
+
+Attempts are noted outside of the handler's transaction, because a note inside it would be rolled back with it. So two
+numbers are known for each message: attempts that were begun, and attempts that ended. The difference counts crashes,
+for which ``max_crashes`` is the limit; errors that ended an attempt have ``max_attempts``.
+
+Batches (`batches`, `batch_plan`) handle many messages in one transaction, and split it after a failure until the
+message at fault is alone. Sequences (`apply_if_newer`) keep the last applied number of an entity in the handler's own
+transaction. `redrive` handles dead letters again. The procedures on the dead-letter store are in `procedures`.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +61,11 @@ from retrysafe.protocol.redelivery_policy import Trials
 P = ParamSpec("P")
 R = TypeVar("R")
 MOST = 1000
-"""How many messages may share a transaction: a statement names each of them."""
+"""The limit of ``max_batch``: one statement names each message of a transaction."""
 
 
 class Inbox:
-    """Applies each message once: its id, its business write and its ack in the right order.
+    """Handles each message once for each consumer, and says when it may be acknowledged.
 
     Arguments:
         boundary: where messages are handled once. With ``effects="transactional"`` the handler's writes commit with the
@@ -44,7 +75,7 @@ class Inbox:
         dead_letter_store: the database for attempts and dead letters; by default the boundary's store, which is one for
             that.
 
-    Raises `ConfigurationError` for a boundary whose store cannot keep them, without ``letters``.
+    Raises `ConfigurationError` for a boundary whose store cannot keep them, without ``dead_letter_store``.
     """
 
     def __init__(self, boundary: Boundary, *, dead_letter_store: Any = None) -> None:
@@ -81,7 +112,7 @@ class Inbox:
     def batch_handler(
         self, consumer: str, *, max_batch: int = 100, **options: Unpack[Options]
     ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
-        """`handler` for messages that are handled one after the other in one transaction, up to ``most`` of them.
+        """`handler` for messages that are handled one after the other in one transaction, up to ``max_batch`` of them.
 
         It needs ``effects="transactional"``: a transaction that fails is rolled back and handled again without the
         message at fault, so everything else that a handler does may be done again. On MySQL and MariaDB, and with a
@@ -185,8 +216,8 @@ class Inbox:
         return moved and self._skipped(consumer, entity, sequence, actor, reason)
 
     def _skipped(self, consumer: str, entity: str, sequence: int, actor: str, reason: str) -> bool:
-        told = {"entity": legible(entity), "sequence": sequence, "actor": actor, "reason": reason}
-        self._entry.emit("sequence_skipped", consumer, **told)
+        fields = {"entity": legible(entity), "sequence": sequence, "actor": actor, "reason": reason}
+        self._entry.emit("sequence_skipped", consumer, **fields)
         return True
 
     def _advancing(
@@ -208,7 +239,7 @@ class Inbox:
         names = (self.boundary.name, name, legible(entity[:LONGEST]))
         return procedures.advance(inbox, key, names, sequence, first=first if strict else None)
 
-    # ------------------------------------------------------------ small things
+    # ------------------------------------------------------------ names
 
     def _taken(self, consumer: str) -> str:
         if not check_name(consumer, "consumer"):

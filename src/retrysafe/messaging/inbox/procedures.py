@@ -1,4 +1,4 @@
-"""Messages that arrive: attempts noted, what became of them concluded, dead letters handled again."""
+"""The procedures of an inbox: note attempts at a message, conclude them, and handle dead letters again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Judging(Protocol):
     """Whether it is to be noted that it begins, as `before` has judged."""
 
     def before(self, counts: Counts) -> HandlerOutcome | None:
-        """What became of the message already; None: it is to be tried."""
+        """The outcome of a message that is not to be tried; None: try it."""
         ...
 
 
@@ -109,8 +109,8 @@ def _stays_empty(inbox: InboxStore, arrival: Arrival, place: bytes) -> Steps[boo
 def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[HandleResult]:
     """Move a message to the dead letters. Each step may be repeated after a crash between them.
 
-    A large one that the store refuses twice, although it is there, is kept without its body: it would come again for
-    ever.
+    A large message that the store refuses twice, although the store answers, is kept without its body: otherwise it
+    would come again for ever.
     """
     for _ in range(2 if is_large(arrival.envelope) else 0):
         try:
@@ -145,7 +145,7 @@ def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: HandlerOutcom
 
 
 def _comes(inbox: InboxStore, arrival: Arrival) -> Steps[bool]:
-    """Whether what a message waits for is about to be handled again itself."""
+    """Whether the message that this one waits for is about to be handled again."""
     if None in (arrival.envelope.key, arrival.envelope.sequence):
         return False
     return (yield from ask(inbox.waits(arrival)))
@@ -154,7 +154,7 @@ def _comes(inbox: InboxStore, arrival: Arrival) -> Steps[bool]:
 def mark(store: TransactionalStore, inbox: InboxStore, identities: Sequence[bytes]) -> Steps[int]:
     """Ask in one transaction that dead letters be handled again; how many of them are there still.
 
-    Whoever handles them sees all of them or none: a strict sequence has no gap in between.
+    The consumer that handles them sees all of them or none, so that a strict sequence has no gap in between.
     """
     marked = 0
     yield from ask(store.begin())
@@ -172,9 +172,9 @@ def reopen(store: Store, key: bytes) -> Steps[None]:
 
 
 AT_ONCE = 500
-"""How many dead letters one statement marks."""
+"""The number of dead letters that one statement marks."""
 ROUNDS = 3
-"""How often a sequence that another transaction changes at the same moment is looked at again."""
+"""The number of tries to advance a sequence that another transaction changes at the same moment."""
 
 
 def advance(
@@ -198,7 +198,7 @@ def advance(
 
 
 def forget(asks: list[Ask[int]]) -> Steps[int]:
-    """Remove what nobody needs any more; how many rows that were."""
+    """Remove rows that are no longer needed; return their number."""
     removed = 0
     for request in asks:
         removed += yield from ask(request)

@@ -84,7 +84,7 @@ def redrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResul
 
 
 async def aredrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResult]:
-    """The same for a coroutine function."""
+    """`redrive` for a coroutine function."""
     going = _Round(setting, letters, limit)
     if not await letters.arun(ask(going.page(1))):
         return []
@@ -111,7 +111,7 @@ def _alone(setting: Settings, letters: Letters) -> Iterator[Claim]:
 
 @asynccontextmanager
 async def _aalone(setting: Settings, letters: Letters) -> AsyncIterator[Claim]:
-    """The same for async code, whichever colour the store of the letters has."""
+    """`_alone` for async code, whichever colour the store of the letters has."""
     leases = _leases(letters)
     claim = leases.claim(setting.consumer, scope=setting.entry.name)
     try:
@@ -128,7 +128,7 @@ async def _aalone(setting: Settings, letters: Letters) -> AsyncIterator[Claim]:
 
 
 def _leases(letters: Letters) -> Boundary:
-    """Boundaries tell nobody: their claims are ours."""
+    """The boundary that leases the dead letters; without observers, because its claims are internal."""
     return Boundary(_NAME, store=letters.backend, lease=_LEASE, observers=())
 
 
@@ -138,7 +138,7 @@ def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handl
         return None
     try:
         return _handled(setting, letters, letter)
-    except BaseException:  # nobody knows what became of it: it is to be handled still
+    except BaseException:  # its outcome is unknown: it still has to be handled
         with suppress(RetrysafeError):
             letters.run(ask(letters.inbox.mark(letter.arrival.identity)))
         raise
@@ -152,7 +152,7 @@ def _handled(setting: Settings, letters: Letters, letter: InboxLetter) -> Handle
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
         end = attempt.failed(error)
     handled = letters.run(procedures.conclude_redriven(letters.inbox, letter, end))
-    return _told(setting, letter, end, handled)
+    return _reported(setting, letter, end, handled)
 
 
 async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
@@ -174,7 +174,7 @@ async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) ->
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
         end = attempt.failed(error)
     handled = await letters.arun(procedures.conclude_redriven(letters.inbox, letter, end))
-    return _told(setting, letter, end, handled)
+    return _reported(setting, letter, end, handled)
 
 
 def _attempt(setting: Settings, letter: InboxLetter) -> Attempt:
@@ -186,7 +186,7 @@ def is_late(letter: DeadLetter, window: float) -> bool:
     return (letter.now - letter.dead_at) / 1e6 > window
 
 
-def _told(setting: Settings, letter: InboxLetter, end: HandlerOutcome, handled: HandleResult) -> HandleResult:
+def _reported(setting: Settings, letter: InboxLetter, end: HandlerOutcome, handled: HandleResult) -> HandleResult:
     arrival = letter.arrival
     became, topic = handled.became.value, arrival.envelope.topic
     setting.entry.emit(

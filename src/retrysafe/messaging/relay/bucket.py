@@ -1,8 +1,8 @@
-"""One bucket at a time: what is due is published, wave by wave, and what became of it written down. Twins.
+"""Draining one bucket: publish its due messages wave by wave, and record the outcomes; for sync and async code.
 
 A bucket is held by a transaction that stays open while its messages are published, or, for slow brokers and for SQLite,
-by a lease with a fencing token. Either way a message leaves at least once: what was published and could not be written
-down is published again, under its id.
+by a lease with a fencing token. Either way a message is published at least once: if the outcome cannot be recorded,
+it is published again, under its id.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ R = TypeVar("R")
 
 
 class Setting(NamedTuple):
-    """What all buckets of a relay have in common."""
+    """The settings and state that all buckets of a relay share."""
 
     store: TransactionalStore
     outbox: OutboxStore
     leases: Boundary | None
-    """Where buckets are leased; None: they are held by transactions."""
+    """The boundary that leases buckets; None: they are held by transactions."""
     rules: Rules
     batch: Most
     keep: bool
@@ -53,7 +53,7 @@ class Setting(NamedTuple):
     dispatch: Dispatch
     probation: Probation
     turn: asyncio.Lock | None = None
-    """Whose turn it is to use two connections at once: a pool may have no more than one for each bucket."""
+    """Held while a bucket uses two connections at once: a pool may have no more than one for each bucket."""
 
     @property
     def silence(self) -> float:
@@ -113,7 +113,7 @@ class Flow:
 
 
 def sifted(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], PublishOutcome]:
-    """What of it is tried now, and what is given up because relays die of it.
+    """Split messages into those to try now and those to give up because relays died while publishing them.
 
     After an attempt that came to no end, messages are tried one at a time, until it is known which one it was.
     """
@@ -133,14 +133,14 @@ KILLS = "Every attempt to publish it ended with the end of its relay."
 
 
 class Sum:
-    """What became of the messages of a run."""
+    """The messages of a run by outcome."""
 
     def __init__(self) -> None:
         self.left = self.delayed = self.dead = 0
         self.away = ""
-        """What was said of a broker that takes nothing from anybody."""
+        """The error of a broker that accepts no messages at all."""
         self.verdicts: list[PublishOutcome] = []
-        """What is written down and not told yet."""
+        """Outcomes that are recorded and not reported yet."""
 
     def include(self, other: Sum) -> None:
         """Add what became of others."""
@@ -208,7 +208,7 @@ def _drain_held(setting: Setting, client: Client, execute: Executor, number: int
 
 
 async def adrain(setting: Setting, client: AsyncClient, number: int) -> Sum:
-    """The same for async code."""
+    """`drain` for async code."""
     if setting.leases is not None:
         return await _adrain_leased(setting, setting.leases, client, number)
     from asyncio import CancelledError

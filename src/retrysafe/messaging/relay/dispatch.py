@@ -1,12 +1,12 @@
-"""Handing messages to a publisher, destination by destination: one that takes nothing keeps no other waiting.
+"""Handing messages to a publisher by destination, so that an unavailable destination does not delay the others.
 
 A destination is the queue, stream or endpoint that a message goes to (`retrysafe.messaging.brokers.base.Routed`), else
 its topic. Each has a circuit breaker. What it did not take, and what is withheld while its breaker is open, spends no
 attempt and is not overtaken by later messages of its key.
 
-Nobody can tell of an unknown outcome whether the message is to blame or the destination. So the messages of a call that
-ended so are suspects: each is published alone from then on, and spends an attempt when that ends so again although the
-destination has taken another message since it last failed.
+An unknown outcome does not show whether the message or the destination caused it. So the messages of a call with an
+unknown outcome are suspects: each is published alone from then on. It spends an attempt if that has an unknown outcome
+again although the destination has taken another message since its last failure.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Call(NamedTuple):
 
 
 class Destination:
-    """What a relay knows of one place to which messages go."""
+    """The state of one destination: its circuit breaker, its overdue calls, and its last error."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -76,14 +76,14 @@ class Dispatch:
     def __init__(
         self,
         publisher: Any,
-        tell: Callable[..., None],
+        emit: Callable[..., None],
         *,
         timeout: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         patience: float = PATIENCE,
     ) -> None:
         self.publisher = publisher
-        self._tell, self._clock, self._patience, self._timeout = tell, clock, patience, timeout
+        self._emit, self._clock, self._patience, self._timeout = emit, clock, patience, timeout
         self._route: Callable[[Envelope], str] | None = getattr(publisher, "destination", None)
         self._by_topic = bool(getattr(publisher, "by_topic", True))
         self._destinations: dict[str, Destination] = {}
@@ -149,7 +149,7 @@ class Dispatch:
         return self._completed(wave, known)
 
     async def apublish(self, wave: Sequence[Queued]) -> list[PublishResult]:
-        """The same for async code. A destination that does not answer in time keeps the others waiting no longer."""
+        """`publish` for async code. A destination that does not answer in time keeps the others waiting no longer."""
         calls, suspects, known = self._plan(wave)
         if self._route is None:
             together = [queued for call in calls for queued in call.wave]
@@ -285,7 +285,7 @@ class Dispatch:
             self._failed(to, stalled[0].error, max(bounded_pause(one.pause) for one in stalled))
         elif any(one.status in _ANSWERS for one in said):
             if to.breaker.answered():
-                self._tell("destination_recovered", destination=to.name)
+                self._emit("destination_recovered", destination=to.name)
         elif unknown and not blamed:
             self._failed(to, unknown[0], 0.0)
         else:
@@ -295,7 +295,7 @@ class Dispatch:
         to.proven = False
         to.error = error
         rest = to.breaker.failed(self._clock(), random.random(), pause)
-        self._tell("destination_stalled", destination=to.name, error=error, pause=round(rest, 3))
+        self._emit("destination_stalled", destination=to.name, error=error, pause=round(rest, 3))
 
     def _final(self, to: Destination, queued: Queued, said: PublishResult, *, blamed: bool) -> PublishResult:
         name = _name(queued)
@@ -332,11 +332,11 @@ def published_by(publisher: Any, wave: Sequence[Queued]) -> Sequence[PublishResu
     except BaseException as error:
         if not is_failure(error):
             raise
-        return _doubtful(wave, error)  # whatever a publisher raises, nobody can tell what it did
+        return _doubtful(wave, error)  # after any exception of a publisher the outcome is unknown
 
 
 async def apublished_by(publisher: Any, wave: Sequence[Queued], within: float) -> Sequence[PublishResult]:
-    """The same for async code; what is not told within ``within`` seconds, nobody can tell."""
+    """`published_by` for async code; results that do not come within ``within`` seconds are unknown."""
     import asyncio
 
     try:
@@ -353,7 +353,7 @@ def _envelopes(wave: Sequence[Queued]) -> list[Envelope]:
 
 
 def _doubtful(wave: Sequence[Queued], error: BaseException) -> list[PublishResult]:
-    """How a wave was taken whose publisher failed: nobody can tell."""
+    """The results of a wave whose publisher failed: unknown."""
     return [PublishResult(PublishStatus.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
 
 

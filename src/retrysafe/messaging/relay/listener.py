@@ -91,7 +91,7 @@ def refuse_pooler(url: str | None) -> None:
 
 
 async def arefuse_pooler(url: str | None) -> None:
-    """The same on a loop."""
+    """`refuse_pooler` for async code."""
     if url is not None:
         await asyncio.to_thread(refuse_pooler, url)
 
@@ -124,7 +124,7 @@ def listening(url: str | None, heard: Callable[[], object]) -> Iterator[None]:
 
 @asynccontextmanager
 async def alistening(url: str | None, heard: Callable[[], object]) -> AsyncIterator[None]:
-    """The same on a loop, which does not wait for the thread's end."""
+    """`listening` for async code, which does not wait for the thread's end."""
     if url is None:
         yield
         return

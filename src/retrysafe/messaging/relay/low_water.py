@@ -1,4 +1,4 @@
-"""Where relays begin to read: above what has left, which a database may keep for as long as somebody might see it.
+"""Where relays begin to read: above the messages that have left, which a database may keep while a snapshot sees them.
 
 A snapshot that is held open keeps every message that was removed in the indexes, and each look at a bucket reads over
 all of them. So relays read from a low-water mark on. A number that was drawn early can be committed late, so the mark

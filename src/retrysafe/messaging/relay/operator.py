@@ -43,7 +43,7 @@ class OutboxOperator(Operating):
         return self._do(standing(self._outbox))
 
     def report(self, stalled_after: Duration = "1m") -> OutboxStatus:
-        """`standing`, told to the observers as relays tell it: for monitors that run where no relay does."""
+        """`standing`, reported to the observers as relays report it, for monitors where no relay runs."""
         found = self.status()
         self._reporter.stands(found, seconds_of(stalled_after, "stalled_after"))
         return found

@@ -1,4 +1,4 @@
-"""When a relay looks for messages: at once while there are some, ever more rarely while there are none. Pure."""
+"""The pauses between a relay's rounds: none after messages were found, growing while there are none. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Polls(NamedTuple):
         return self._replace(idle=0, failures=0), 0.0
 
     def nudged(self) -> Polls:
-        """The schedule after somebody said that there will be messages: when, their transaction knows."""
+        """The schedule after a nudge: messages were written, and appear when their transaction commits."""
         return self._replace(idle=0)
 
     def empty(self, chance: float) -> tuple[Polls, float]:

@@ -1,4 +1,4 @@
-"""Being seen: a relay says again and again that it is there, and one of them tells how the outbox stands."""
+"""The presence of relays: each writes a sign of life at intervals, and one of them reports the backlog."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARE = 4.0
 
 
 class Presence:
-    """When a relay says that it is there, and under which name."""
+    """The signs of life of one relay, and its name."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Presence:
         self._next = self._next_look = 0.0
 
     def is_due(self) -> bool:
-        """Whether it is time; whoever asks first is to do it."""
+        """Whether a sign of life is due. The first caller that is told so has to write it."""
         now = self._clock()
         if now < self._next:
             return False
@@ -50,9 +50,9 @@ class Presence:
         return True
 
     def steps(self) -> Steps[None]:
-        """Say it; and tell how the outbox stands, if no other relay does.
+        """Write a sign of life, and report the backlog if no other relay does.
 
-        A look that fails ends nothing, and one that takes long makes the next one wait: messages go on leaving.
+        A count that fails is reported; one that takes long postpones the next, so that publishing goes on.
         """
         try:
             tells, gone = yield from attend(self._outbox, self._name, self._hold)
@@ -75,5 +75,5 @@ class Presence:
         self._next_look = ended + pause if pause > EVERY else 0.0
 
     def farewell(self) -> Steps[None]:
-        """Say that it goes."""
+        """Remove the sign of life, as the relay stops."""
         yield from ask(self._outbox.bye([self._name]))

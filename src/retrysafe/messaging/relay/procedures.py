@@ -1,4 +1,4 @@
-"""Messages on their way: written, taken in their order, and removed, delayed or buried."""
+"""The procedures of an outbox: read the messages that are due in order, hold a bucket, and conclude a batch."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class OutboxStatus(NamedTuple):
 
     @property
     def oldest_due(self) -> float:
-        """The same of those that are due."""
+        """Seconds since the oldest message that is due was written."""
         return max((one.oldest_due for one in self.backlog), default=0.0)
 
     @property
@@ -231,7 +231,7 @@ def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:
 
 
 def redrive(store: TransactionalStore, outbox: OperableOutbox, letters: Sequence[DeadLetter]) -> Steps[int]:
-    """Let dead letters leave again, in one transaction; how many of them did nobody else redrive."""
+    """Have dead letters published again, in one transaction; the number that was not redriven by another call."""
     yield from ask(store.begin())
     parked = [letter.number for letter in letters if letter.parked]
     ours = yield from ask(outbox.claim_letters([letter.number for letter in letters]))

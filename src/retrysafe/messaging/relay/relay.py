@@ -1,4 +1,39 @@
-"""The relay: publishes what outboxes hold, in order, at least once, beside any number of other relays."""
+"""The relay: publishes the messages of an outbox, in order for each key, at least once, beside other relays.
+
+A round of a relay
+------------------
+The messages of an outbox lie in a fixed number of buckets, by the hash of topic and key. A round asks the store which
+buckets may have something new, and drains a batch of each of them, in random order, so that several relays spread out.
+`run_once` repeats rounds until one has published nothing. An event loop drains several buckets at a time
+(``concurrency=``), each on a connection of its own.
+
+Draining a bucket (`retrysafe.messaging.relay.bucket`)
+    hold      with a transaction that stays open meanwhile, or with a lease of a `Boundary`, whose fencing token
+              every later write names. A bucket that another relay holds is skipped.
+    read      the messages that are due, up to ``batch`` and ``batch_bytes``: for each lane (the messages of one topic
+              and key) from its oldest message on, and none behind a message that waits (`outbox_walk`).
+    publish   wave by wave: a wave has at most one message of each lane, so that order is kept when one fails.
+              `Dispatch` groups a wave by destination, each of which has a circuit breaker.
+    conclude  what was published is deleted, or moved to the table of published messages; what failed is delayed, or
+              moved to the dead letters (`retrysafe.protocol.publish_policy`). Commit, or release the lease.
+
+A relay that dies between publish and conclude leaves the messages to be published again, under their ids. Because the
+message itself may have caused the death, attempts are noted before they begin: a message with an attempt that was begun
+and not finished is published alone, and given up after ``max_crashes`` such attempts.
+
+What is read
+    The database numbers messages when they are written, but transactions commit in another order. `LowWater` is the
+    number below which every message has left; `Walks` remembers, for each bucket, the lanes that were passed over
+    because they wait. Both only save work: after an error and at the start of a run everything is read again.
+
+When it looks
+    `Polls` decides the pause between rounds: none after a round that published, then growing up to its limit. A
+    `StopSignal` ends the pause: an outbox of this process nudges it, and so does the listener on PostgreSQL's NOTIFY.
+    `Presence` writes at intervals that this relay is alive, reports the backlog when it is this relay's turn, and
+    reports relays that stopped without a farewell.
+
+An unavailable store or broker ends `run_once` with an exception. `run_forever` reports it, pauses and goes on.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +85,7 @@ _NAME = "retrysafe.relay"
 
 
 class Relayed(NamedTuple):
-    """What a run has done: messages that left, that wait for another attempt, and that were given up."""
+    """The messages of a run by outcome: published, waiting for another attempt, and moved to the dead letters."""
 
     published: int
     delayed: int
@@ -151,9 +186,9 @@ class Relay:
             *(cast("TransactionalStore", sql), outbox, None, rules, bounds, keep_published, self._low, self._walks),
             *(timeout, self._dispatch, Probation()),
         )
-        self._attendance = Presence(outbox, self._reporter, hold, seconds_of(stalled_after, "stalled_after"))
+        self._presence = Presence(outbox, self._reporter, hold, seconds_of(stalled_after, "stalled_after"))
         self._polls = Polls()
-        self._bell = StopSignal()
+        self._stop_signal = StopSignal()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -178,7 +213,7 @@ class Relay:
         return Relayed(total.left, total.delayed, total.dead)
 
     async def arun_once(self) -> Relayed:
-        """The same for async code."""
+        """`run_once` for async code."""
         async with self._aworking(await self._aopened()) as (setting, client):
             await self._backend.acheck(client)
             total = Sum()
@@ -187,27 +222,27 @@ class Relay:
         return Relayed(total.left, total.delayed, total.dead)
 
     def _round(self, setting: Setting, client: Client, total: Sum) -> bool:
-        """Go once over the buckets; whether anything left."""
+        """Drain each bucket once; whether anything was published."""
         before = total.left
         self._attend(client)
         for number in _shuffled(run(self._waiting(setting), client)):
-            if self._bell.rung:
+            if self._stop_signal.rung:
                 return False
             began = time.monotonic()
-            self._tell(drain(setting, client, number), began, total)
+            self._report(drain(setting, client, number), began, total)
             self._attend(client)
         return total.left > before or self._walks.further
 
     def _waiting(self, setting: Setting) -> Steps[list[int]]:
-        """The buckets in which there may be something new."""
+        """Ask for the buckets that may have new messages."""
         return ask(setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.shut())))
 
     def _anew(self) -> bool:
-        """Read everything from its beginning; whether that is something new."""
+        """Read from the beginning again; whether something had been skipped until now."""
         return any([self._low.reset(), self._walks.restart()])
 
     async def _around(self, setting: Setting, client: AsyncClient, total: Sum) -> bool:
-        """The same for async code, several buckets at a time: one that is slow keeps the others from nothing."""
+        """`_round` for async code, several buckets at a time, so that a slow one does not delay the others."""
         import asyncio
 
         before = total.left
@@ -217,40 +252,40 @@ class Relay:
 
         async def work() -> None:
             for number in numbers:
-                if self._bell.rung:
+                if self._stop_signal.rung:
                     return
                 began = time.monotonic()
-                self._tell(await adrain(setting, client, number), began, total)
+                self._report(await adrain(setting, client, number), began, total)
                 await self._aattend(client)
 
         for ended in await asyncio.gather(*(work() for _ in range(self._at_once)), return_exceptions=True):
             if ended is not None:
                 raise ended
-        return (total.left > before or self._walks.further) and not self._bell.rung
+        return (total.left > before or self._walks.further) and not self._stop_signal.rung
 
     async def _resume(self, setting: Setting, client: AsyncClient) -> None:
-        """Let the lanes go on whose calls have ended meanwhile."""
+        """Resume the lanes whose calls have ended meanwhile."""
         if ended := self._dispatch.ended():
             await arun(ask(setting.outbox.resume_lanes(ended)), client)
 
-    def _tell(self, done: Sum, began: float, total: Sum) -> None:
+    def _report(self, done: Sum, began: float, total: Sum) -> None:
         for verdict in done.verdicts:
             self._reporter.concluded(verdict, time.monotonic() - began)
         total.include(done)
         if done.away:
             raise BrokerUnavailable(done.away)
 
-    # ------------------------------------------------------------ being seen
+    # ------------------------------------------------------------ presence
 
     def _attend(self, client: Client) -> None:
-        if self._attendance.is_due():
-            run(self._attendance.steps(), client)
+        if self._presence.is_due():
+            run(self._presence.steps(), client)
         if self._low.is_due():
             run(self._low.steps(), client)
 
     async def _aattend(self, client: AsyncClient) -> None:
-        if self._attendance.is_due():
-            await arun(self._attendance.steps(), client)
+        if self._presence.is_due():
+            await arun(self._presence.steps(), client)
         if self._low.is_due():
             await arun(self._low.steps(), client)
 
@@ -276,15 +311,15 @@ class Relay:
 
     @contextmanager
     def _working(self, client: Client) -> Iterator[tuple[Setting, Client]]:
-        """Connections, and leases where they are wanted, for as long as a run lasts."""
+        """Hold the connections of a run, and its leases if buckets are leased."""
         leases = self._leasing()
         self._anew()
         self._dispatch.reset()
         try:
-            with woken(self._backend, self._bell), listening(self._listen, self._bell.nudge):
+            with woken(self._backend, self._stop_signal), listening(self._listen, self._stop_signal.nudge):
                 yield self._setting._replace(leases=leases), client
             with suppress(RetrysafeError):
-                run(self._attendance.farewell(), client)
+                run(self._presence.farewell(), client)
         finally:
             client.close()
             if leases is not None:
@@ -298,11 +333,11 @@ class Relay:
         self._anew()
         self._dispatch.reset()
         try:
-            with woken(self._backend, self._bell):
-                async with alistening(self._listen, self._bell.nudge):
+            with woken(self._backend, self._stop_signal):
+                async with alistening(self._listen, self._stop_signal.nudge):
                     yield self._setting._replace(leases=leases, turn=asyncio.Lock()), client
             with suppress(RetrysafeError):
-                await arun(self._attendance.farewell(), client)
+                await arun(self._presence.farewell(), client)
         finally:
             await self._dispatch.aclose()
             with suppress(RetrysafeError):
@@ -312,10 +347,10 @@ class Relay:
                 await leases.aclose()
 
     def _leasing(self) -> Boundary | None:
-        """Boundaries tell nobody: their claims are ours."""
+        """The boundary that leases buckets; without observers, because its claims are internal."""
         return None if self._leases is None else Boundary(_NAME, store=self._leases, lease=self._lease, observers=())
 
-    # ------------------------------------------------------------ for ever
+    # ------------------------------------------------------------ until stopped
 
     def run_forever(self) -> None:
         """Publish in this thread until `stop` is called; a store that fails is tried again."""
@@ -323,21 +358,21 @@ class Relay:
 
     def _forever(self, client: Client) -> None:
         with self._working(client) as (setting, client):
-            while not self._bell.rung:
+            while not self._stop_signal.rung:
                 try:
                     self._backend.check(client)
                     rest = self._rest(found=self._round(setting, client, Sum()))
                 except Exception as error:  # noqa: BLE001 - a relay must not end by what happens to one batch
                     rest = self._failed(error)
-                self._woken(nudged=self._bell.wait(rest))
+                self._woken(nudged=self._stop_signal.wait(rest))
 
     async def arun_forever(self) -> None:
-        """The same for async code."""
+        """`run_forever` for async code."""
         await self._aforever(await self._aopened())
 
     async def _aforever(self, client: AsyncClient) -> None:
         async with self._aworking(client) as (setting, client):
-            while not self._bell.rung:
+            while not self._stop_signal.rung:
                 try:
                     await self._backend.acheck(client)
                     rest = self._rest(found=await self._around(setting, client, Sum()))
@@ -345,11 +380,11 @@ class Relay:
                     if not is_failure(error):
                         raise
                     rest = self._failed(error)
-                self._woken(nudged=await self._bell.await_for(rest))
+                self._woken(nudged=await self._stop_signal.await_for(rest))
 
     def stop(self) -> None:
-        """Let what runs end after its current batch; signal handlers may call it too."""
-        self._bell.ring()
+        """Stop after the current batch. Safe to call from a signal handler."""
+        self._stop_signal.ring()
 
     def _rest(self, *, found: bool) -> float:
         self._polls, rest = self._polls.found() if found else self._polls.empty(random.random())
@@ -368,8 +403,8 @@ class Relay:
     # ------------------------------------------------------------ beside an application
 
     def __enter__(self) -> Relay:
-        self._bell = StopSignal()
-        arguments = (self._opened(),)  # what cannot work at all is raised here, not in the thread
+        self._stop_signal = StopSignal()
+        arguments = (self._opened(),)  # errors of configuration are raised here, not in the thread
         self._thread = threading.Thread(target=self._forever, args=arguments, name="retrysafe-relay", daemon=True)
         self._thread.start()
         return self
@@ -378,12 +413,12 @@ class Relay:
         self.stop()
         if self._thread is not None:
             self._thread.join()
-        self._bell = StopSignal()  # run_once is not to be ended by a stop that was obeyed
+        self._stop_signal = StopSignal()  # so that a later run_once does not see this stop
 
     async def __aenter__(self) -> Relay:
         import asyncio
 
-        self._bell = StopSignal(asyncio.get_running_loop())
+        self._stop_signal = StopSignal(asyncio.get_running_loop())
         self._task = asyncio.create_task(self._aforever(await self._aopened()), name="retrysafe-relay")
         return self
 
@@ -391,9 +426,9 @@ class Relay:
         self.stop()
         if self._task is not None:
             await self._task
-        self._bell = StopSignal()
+        self._stop_signal = StopSignal()
 
 
 def _shuffled(buckets: list[int]) -> list[int]:
-    """In an order by chance, so that relays do not follow each other from bucket to bucket."""
+    """The buckets in random order, so that relays do not follow each other from bucket to bucket."""
     return random.sample(buckets, len(buckets))

@@ -1,4 +1,4 @@
-"""What relays and operators of an outbox tell: what left, what was given up, how the outbox stands."""
+"""The events of relays and operators of an outbox: published and dead messages, and the backlog."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ class Reporter:
         """A wave was published, and what became of it is written down."""
         if verdict.gone:
             lag = max((one.now - one.created) / 1e6 for one in verdict.gone) + seconds
-            self._tell("relayed", None, messages=len(verdict.gone), lag=round(lag, 6), seconds=round(seconds, 6))
+            self._emit("relayed", None, messages=len(verdict.gone), lag=round(lag, 6), seconds=round(seconds, 6))
         for delay in verdict.delayed:
             if delay.counted:
                 name = "parked" if delay.seconds is None else "publish_delayed"
-                self._tell(name, delay.queued, error=delay.error, attempts=delay.queued.finished + 1)
+                self._emit(name, delay.queued, error=delay.error, attempts=delay.queued.finished + 1)
         for queued, error in verdict.dead:
             attempts = max(queued.started, queued.finished + 1)
-            self._tell("dead_lettered", queued, side="outbox", error=error, attempts=attempts)
+            self._emit("dead_lettered", queued, side="outbox", error=error, attempts=attempts)
 
     def emit(self, name: str, **fields: Any) -> None:
         """A destination takes nothing, or takes messages again."""
-        self._tell(name, None, **fields)
+        self._emit(name, None, **fields)
 
     def failed(self, error: BaseException) -> None:
         """A relay could not go on."""
-        self._tell("relay_failed", None, error=str(error) or type(error).__name__)
+        self._emit("relay_failed", None, error=str(error) or type(error).__name__)
 
     def lost(self, relay: RelaySeen) -> None:
         """A relay has said nothing for so long that it is taken for gone."""
-        self._tell("relay_lost", None, relay=relay.name, silent=round(relay.silent, 3))
+        self._emit("relay_lost", None, relay=relay.name, silent=round(relay.silent, 3))
 
     def uncounted(self, error: Exception) -> None:
-        """Nobody could tell how an outbox stands."""
-        self._tell("backlog_uncounted", None, error=str(error))
+        """Report that the backlog could not be counted."""
+        self._emit("backlog_uncounted", None, error=str(error))
 
     def stands(self, standing: OutboxStatus, stalled_after: float) -> None:
         """How an outbox stands; an alarm where messages are due for longer than ``alarm`` seconds."""
         fields = {"due": standing.due, "oldest_due": round(standing.oldest_due, 3), "relays": standing.alive}
         more = {"messages": standing.messages, "oldest": round(standing.oldest, 3), "dead": standing.dead}
-        self._tell("backlog", None, **fields, **more)
+        self._emit("backlog", None, **fields, **more)
         if standing.oldest_due > stalled_after:
-            self._tell("backlog_stalled", None, **fields)
+            self._emit("backlog_stalled", None, **fields)
 
     def operated(self, name: str, **fields: Any) -> None:
         """What a person has done."""
-        self._tell(name, None, **fields)
+        self._emit(name, None, **fields)
 
-    def _tell(self, name: str, queued: Queued | None, **fields: Any) -> None:
+    def _emit(self, name: str, queued: Queued | None, **fields: Any) -> None:
         if queued is None:
             self._observers.emit(name, NAME, "", b"", "", fields)
             return

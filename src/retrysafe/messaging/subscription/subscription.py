@@ -77,7 +77,7 @@ class Subscription:
             await self._consumer.aclose()
 
     def run_forever(self) -> None:
-        """The same in this thread, on an event loop of its own."""
+        """`arun_forever` for sync code, on an event loop of its own in this thread."""
         asyncio.run(self.arun_forever())
 
     async def arun_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
@@ -90,7 +90,7 @@ class Subscription:
         return run.tally
 
     def run_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
-        """The same in this thread; hangs up at the end."""
+        """`arun_once` for sync code, on an event loop of its own; closes the connections at the end."""
 
         async def once() -> Counter[MessageOutcome]:
             try:

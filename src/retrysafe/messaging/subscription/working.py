@@ -38,7 +38,7 @@ class Run:
         self._settled: list[Delivery] = []
         self._acking = asyncio.Event()
         self._room = asyncio.Event()
-        self._ending = self._handled_all = False
+        self._finishing = self._handled_all = False
 
     async def work(self, workers: int, receiving: Any, redriving: Any = None) -> None:
         """Receive and handle until the receiving has ended; then let what is being handled end, and ack it."""
@@ -54,11 +54,11 @@ class Run:
             await asyncio.gather(*handling, acking, *beside, return_exceptions=True)
 
     async def _wait_for_end(self, handling: list[asyncio.Task[None]], acking: asyncio.Task[None]) -> None:
-        self._ending = self._forever
+        self._finishing = self._forever
         if not self._forever:
             while self._lanes.count and not any(task.done() for task in handling):
                 await self.room(full=self._lanes.count)
-            self._ending = True
+            self._finishing = True
         for _ in handling:
             self._ready.put_nowait(None)
         await asyncio.gather(*handling)
@@ -93,7 +93,7 @@ class Run:
 
     async def _worker(self) -> None:
         while (lane := await self._ready.get()) is not None:
-            if self._ending or self._bell.rung:
+            if self._finishing or self._bell.rung:
                 continue
             portion = self._lanes.take(lane, self._more(), self._handler.portion)
             handled = await self._handled(portion)

@@ -85,7 +85,7 @@ class InTransaction:
 
 
 class InOwnTransaction(InTransaction):
-    """The same on a connection of ours; transaction control by asyncpg's objects, so that users can nest theirs."""
+    """A transaction on a connection of ours, controlled by asyncpg's objects, so that users can nest theirs."""
 
     _outer: Any = None
     _savepoint: Any = None

@@ -36,7 +36,7 @@ class Driver(Protocol[C]):
 
 
 class AsyncDriver(Protocol[C]):
-    """The same for async code; ``drop`` works without the loop of the connection."""
+    """`Driver` for async code; ``drop`` works without the loop of the connection."""
 
     async def connect(self) -> C: ...
 
@@ -96,7 +96,7 @@ class Own(Generic[C]):
 
 
 class AsyncOwn(Generic[C]):
-    """The same for async code; it belongs to one event loop."""
+    """`Own` for async code; it belongs to one event loop."""
 
     def __init__(self, driver: AsyncDriver[C]) -> None:
         self._driver = driver

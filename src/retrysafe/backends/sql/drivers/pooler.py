@@ -37,7 +37,7 @@ def is_direct(answer: Any) -> bool:
 
 
 def status_question(pid: int) -> str:
-    """The same for a protocol without rows: "SELECT 1" is the status if so, else "SELECT 0"."""
+    """`question` for a protocol without rows: the status is "SELECT 1" in the same session, else "SELECT 0"."""
     return f"SELECT 1 WHERE pg_backend_pid() = {pid}"
 
 

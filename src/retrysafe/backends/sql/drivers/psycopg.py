@@ -105,7 +105,7 @@ def prepare_if_direct(connection: psycopg.Connection[Any]) -> None:
 
 
 async def aprepare_if_direct(connection: psycopg.AsyncConnection[Any]) -> None:
-    """The same for async code."""
+    """`prepare_if_direct` for async code."""
     if connection.prepare_threshold is not None and connection not in _direct:
         cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
         await cursor.execute(_question(connection), prepare=False)
@@ -137,7 +137,7 @@ def transfer(connection: psycopg.Connection[Any], copy: Copy) -> Rows:
 
 
 async def atransfer(connection: psycopg.AsyncConnection[Any], copy: Copy) -> Rows:
-    """The same for async code."""
+    """`transfer` for async code."""
     cursor = connection.cursor()
     async with cursor.copy(copy.sql.encode()) as stream:
         if copy.chosen is not None:
@@ -173,7 +173,7 @@ class InTransaction:
 
 
 class AsyncInTransaction:
-    """The same for async code.
+    """`InTransaction` for async code.
 
     On the caller's connection a deadline ends our wait only: another task may be using it, so nobody hangs up.
     """
@@ -359,7 +359,7 @@ class Pooled:
 
 
 class AsyncPsycopgClient:
-    """The same for async code; it belongs to one event loop."""
+    """`PsycopgClient` for async code; it belongs to one event loop."""
 
     def __init__(self, source: AsyncOwn[psycopg.AsyncConnection[Any]] | AsyncPooled) -> None:
         self._source = source
@@ -408,7 +408,7 @@ class AsyncPsycopgClient:
 
 
 class AsyncConnecting:
-    """The same for async code."""
+    """`Connecting` for async code."""
 
     def __init__(self, url: str) -> None:
         self._url = url

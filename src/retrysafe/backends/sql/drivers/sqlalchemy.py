@@ -223,7 +223,7 @@ class Joined:
 
 
 class AsyncJoined:
-    """The same for async connections and sessions."""
+    """`Joined` for async connections and sessions."""
 
     def __init__(self, handle: AsyncConnection | AsyncSession) -> None:
         self._handle = handle
@@ -296,7 +296,7 @@ class EngineClient:
 
 
 class AsyncEngineClient:
-    """The same for async engines."""
+    """`EngineClient` for async engines."""
 
     def __init__(self, engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession] | None = None) -> None:
         self._engine = engine

@@ -160,7 +160,7 @@ class MemoryBrokerPublisher:
 
 
 class AsyncMemoryBrokerPublisher:
-    """The same for async code."""
+    """`MemoryBrokerPublisher` for async code."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
@@ -185,7 +185,7 @@ class MemoryConsumer:
 
     @property
     def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
+        """For how many seconds after it was published a message may be handed out again; None: unknown."""
         return self._redelivery_window
 
     async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:

@@ -25,7 +25,7 @@ class MemoryPublisher:
 
 
 class AsyncMemoryPublisher:
-    """The same for async code."""
+    """`MemoryPublisher` for async code."""
 
     def __init__(self) -> None:
         self.published: list[Envelope] = []

@@ -107,7 +107,7 @@ class RabbitMQConsumer:
 
     @property
     def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: nobody can tell."""
+        """For how many seconds after it was published a message may be handed out again; None: unknown."""
         return self._redelivery_window
 
     async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:

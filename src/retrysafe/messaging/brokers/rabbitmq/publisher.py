@@ -136,7 +136,7 @@ class RabbitMQPublisher:
             command = spec.Basic.Publish(exchange=self._exchange, routing_key=place, mandatory=True)
             return packed(wire, command, _properties(envelope, self._binding), envelope.payload)
         except (ValueError, TypeError, struct.error) as error:
-            return PublishResult(PublishStatus.RETRYABLE, _said(error))
+            return PublishResult(PublishStatus.RETRYABLE, _error_text(error))
 
     # ------------------------------------------------------------ the connection, and a channel for each place
 
@@ -146,16 +146,16 @@ class RabbitMQPublisher:
             async with self._opening:  # publish may be called while it is under way
                 connection = await self._connected()
         except Exception as error:  # noqa: BLE001 - aio-pika's have no common base
-            return PublishResult(PublishStatus.UNAVAILABLE, _said(error))
+            return PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))
         try:
             async with asyncio.timeout(self._timeout):
                 wire = self._open(place) or await self._opened(connection, place)
         except _REFUSED as error:
-            return PublishResult(PublishStatus.STALLED, _said(error))
+            return PublishResult(PublishStatus.STALLED, _error_text(error))
         except Exception as error:  # noqa: BLE001 - a connection that opens no channel is of no use
             if self._connection is connection:
                 await self._hang_up()
-            return PublishResult(PublishStatus.UNAVAILABLE, _said(error))
+            return PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))
         try:
             async with asyncio.timeout(_BLOCKED):
                 await wire.connection.ready()
@@ -230,8 +230,8 @@ def _judged(error: BaseException | None) -> PublishResult:
     if isinstance(error, ChannelPreconditionFailed):
         return _CLOSED
     if isinstance(error, _REFUSED):
-        return PublishResult(PublishStatus.STALLED, _said(error))
-    return _UNCONFIRMED if isinstance(error, TimeoutError) else PublishResult(PublishStatus.UNKNOWN, _said(error))
+        return PublishResult(PublishStatus.STALLED, _error_text(error))
+    return _UNCONFIRMED if isinstance(error, TimeoutError) else PublishResult(PublishStatus.UNKNOWN, _error_text(error))
 
 
 def _properties(envelope: Envelope, binding: Binding) -> spec.Basic.Properties:
@@ -244,5 +244,5 @@ def _properties(envelope: Envelope, binding: Binding) -> spec.Basic.Properties:
     )
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

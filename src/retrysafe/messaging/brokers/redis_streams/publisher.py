@@ -194,7 +194,7 @@ class RedisStreamsPublisher:
 
 
 class AsyncRedisStreamsPublisher:
-    """The same for async code."""
+    """`RedisStreamsPublisher` for async code."""
 
     def __init__(
         self,

@@ -151,7 +151,7 @@ class SqlitePublisher:
 
 
 class AsyncSqlitePublisher:
-    """The same for async code; the file is written in a thread."""
+    """`SqlitePublisher` for async code; the file is written in a thread."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._publisher = SqlitePublisher(path)
