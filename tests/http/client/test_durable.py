@@ -24,9 +24,9 @@ from retrysafe.http.client import (
     Resumed,
     Retries,
 )
-from retrysafe.http.client.entries import Entry, identity
 from retrysafe.http.client.hosts import origin_of
 from retrysafe.http.client.httpx import AsyncRetryTransport, aresume
+from retrysafe.http.client.journal import Entry, identity
 from tests.http.client.child import BODY
 from tests.http.client.conftest import Make
 from tests.http.client.senders import FAILURES, SENDERS, Time

@@ -161,7 +161,7 @@ BREAKS = [
     ),
     Break(
         "a window shorter than the broker redelivers is taken",
-        "messaging/subscription/redelivery.py",
+        "messaging/subscription/subscription.py",
         "    elif boundary.window < redelivery_window:\n",
         "    elif boundary.window < 0:\n",
         killed_by=(f"{SUBSCRIPTION}::test_a_window_shorter_than_the_broker_redelivers_is_refused[sqlite]",),
@@ -185,7 +185,7 @@ BREAKS = [
     ),
     Break(
         "a message or an error that a database refuses is tried for ever",
-        "protocol/legible.py",
+        "protocol/messages.py",
         '    if "\\0" in text:\n',
         "    return text\n    if text:\n",
         killed_by=(
@@ -235,7 +235,7 @@ BREAKS = [
     ),
     Break(
         "a failing message that its database has no room for is tried for ever",
-        "messaging/inbox/bodies.py",
+        "messaging/inbox/message.py",
         "    return envelope.size + texts > LARGE\n",
         "    return False\n",
         killed_by=(f"{LARGE}::test_a_message_too_large_for_its_store_becomes_a_dead_letter_without_its_body[mysql]",),
@@ -243,7 +243,7 @@ BREAKS = [
     ),
     Break(
         "several consumers handle the dead letters of a key at once",
-        "messaging/inbox/redrive.py",
+        "messaging/inbox/dead_letters.py",
         "with leases.claim(setting.consumer, scope=setting.entry.name)",
         "with leases.claim(setting.consumer, scope=str(id(leases)))",
         killed_by=(f"{REDRIVE}::test_while_one_consumer_handles_them_another_one_leaves_them_alone[sqlite]",),
@@ -251,7 +251,7 @@ BREAKS = [
     ),
     Break(
         "what follows a dead letter that has to come again is handled before it",
-        "messaging/inbox/redrive.py",
+        "messaging/inbox/dead_letters.py",
         "self._waiting.add(self._lane(letter))",
         "pass",
         killed_by=(f"{REDRIVE}::test_what_follows_a_letter_that_has_to_come_again_waits_for_it[sqlite]",),
@@ -269,7 +269,7 @@ BREAKS = [
     ),
     Break(
         "a redrive that is cut short is forgotten",
-        "messaging/inbox/redrive.py",
+        "messaging/inbox/dead_letters.py",
         "await run_to_completion(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))",
         "pass",
         killed_by=(f"{SUBSCRIPTION}::test_a_redrive_that_is_cut_short_stays_marked[sqlite]",),
