@@ -565,10 +565,10 @@ _CLIENTS = [
                 return
 """,
         """            early = guard.claim(request, key, body, found)
-            await enter(early, guard.boundary)
+            await guard.entry.enter(early)
             if not await read_body(body, receive):
                 return
-            await leave(early, None, guard.boundary)
+            await guard.entry.leave(early, None)
 """,
         killed_by=(f"{ASGI}test_r12_a_client_that_sends_slowly_keeps_no_key_meanwhile[sqlite]",),
         rows=(76,),
