@@ -187,7 +187,7 @@ _DYNAMODB = [
     return (
         record is not None
         and (record.attempt, record.token)""",
-        """    record = None
+        """    record = None if held else (yield from ask(store.read(held.key)))
     return (
         record is not None
         and (record.attempt, record.token)""",
