@@ -197,8 +197,9 @@ def test_all_letters_that_a_person_chose_are_marked_or_none(world: World, monkey
     handle = strict(world, inbox, [True])
     buried(handle, (1, 2))
     with world.connected() as perform:
-        refused = "WHEN NEW.message_id = '2' BEGIN SELECT RAISE(ABORT, 'no'); END"
-        perform(f"CREATE TRIGGER no BEFORE UPDATE ON retrysafe_inbox_dead {refused}")
-    with pytest.raises(sqlite3.Error):
+        marked = "EXISTS (SELECT 1 FROM retrysafe_inbox_dead WHERE redrive IS NOT NULL)"
+        refused = f"WHEN {marked} BEGIN SELECT RAISE(ABORT, 'one is marked'); END"
+        perform(f"CREATE TRIGGER one BEFORE UPDATE ON retrysafe_inbox_dead {refused}")
+    with pytest.raises(sqlite3.Error, match="one is marked"):
         redriven(world, handle)
     assert [one.marked for one in world.letters(inbox)] == [False, False]

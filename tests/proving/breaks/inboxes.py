@@ -367,7 +367,7 @@ BREAKS = [
         "a claim inside a handler has sequences of its own",
         "messaging/inbox/attempts.py",
         "    return _consumer.get()\n",
-        "    from retrysafe.claims.context import current\n\n    return current().operation\n",
+        "    from retrysafe.claims.context import enclosing\n\n    return getattr(enclosing(), 'operation', None)\n",
         killed_by=(f"{INBOX}::test_a_claim_inside_a_handler_keeps_no_sequences_of_its_own[sqlite]",),
         rows=(55,),
     ),
