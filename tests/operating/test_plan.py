@@ -52,7 +52,7 @@ def filled(url: str, result: int) -> None:
 def planned(kind: str, result: int) -> float:
     """Bytes of one record and its indexes."""
     found = capacity.footprint_of(kind, Sizes(NAMES, result))
-    return found.record + found.index
+    return found.record + found.indexes
 
 
 @pytest.mark.parametrize("result", RESULTS)

@@ -69,7 +69,7 @@ def plan(kind: str, load: Load) -> Plan:
     return Plan(
         records,
         round(records * footprint.record),
-        round(records * footprint.index),
+        round(records * footprint.indexes),
         load.rate * footprint.log,
         2 * load.rate + replays,
         load.rate * footprint.write_units,

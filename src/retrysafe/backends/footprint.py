@@ -20,7 +20,7 @@ class Footprint(NamedTuple):
     """What one record takes.
 
     record: bytes in the table, or of the key with its value.
-    index: bytes in its indexes.
+    indexes: bytes in its indexes.
     log: bytes that a new claim and its result write to the log that is replicated or synced; 0 where there is none.
     write_units, read_units: request units of a service that bills them, for a new claim with its result and for a
         replay.
@@ -28,7 +28,7 @@ class Footprint(NamedTuple):
     """
 
     record: float
-    index: float
+    indexes: float
     log: float = 0.0
     write_units: int = 0
     read_units: int = 0

@@ -78,7 +78,7 @@ def _lines(kind: str, found: Plan) -> list[str]:
     total = _shown(found.store_bytes + found.index_bytes)
     lines = [
         f"records        {found.records:,}",
-        f"bytes          {total} ({_shown(each.record)} a record, {_shown(each.index)} in indexes)",
+        f"bytes          {total} ({_shown(each.record)} a record, {_shown(each.indexes)} in indexes)",
         f"requests       {found.requests:,.0f} a second: two for a new key, one for a replay",
     ]
     if each.log:
