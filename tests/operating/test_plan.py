@@ -74,8 +74,9 @@ def test_postgresql_takes_what_was_planned(database: str, result: int) -> None:
     """Without what waits for vacuum, which differs with what else the server does."""
     filled(database, result)
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("VACUUM FULL retrysafe_records")
-        row = connection.execute("SELECT pg_total_relation_size('retrysafe_records')").fetchone()
+        connection.execute("CREATE TABLE live (LIKE retrysafe_records INCLUDING ALL)")
+        connection.execute("INSERT INTO live SELECT * FROM retrysafe_records")
+        row = connection.execute("SELECT pg_total_relation_size('live')").fetchone()
     assert row is not None
     assert row[0] / RECORDS == pytest.approx(planned("postgresql", result), rel=0.2)
 
