@@ -7,7 +7,7 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from types import TracebackType
@@ -27,12 +27,14 @@ from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.procedures import Change, read
 from retrysafe.protocol.records import (
+    Count,
     EffectiveState,
     Filter,
     Finding,
     Key,
     Layered,
     Outcome,
+    Page,
     Record,
     StoredResult,
     Tally,
@@ -44,6 +46,10 @@ R = TypeVar("R")
 ANY = Filter()
 SHORTEST_PREFIX = 4
 """Fewer hex digits than this name no key."""
+MOST_COUNTED = 10_000
+"""Records that are looked at for a count, unless another number is given."""
+SAMPLE = 2_000
+"""Records of a sample."""
 
 
 class Clock(NamedTuple):
@@ -51,6 +57,13 @@ class Clock(NamedTuple):
 
     ahead: float
     within: float
+
+
+class Sample(NamedTuple):
+    """Records of a store, without results; ``whole`` if these are all there are."""
+
+    records: list[Record]
+    whole: bool
 
 
 class Status(NamedTuple):
@@ -106,26 +119,44 @@ class Operator:
         return keys.lookup(self._secret, boundary, scope, operation or boundary, keys.parse(key))
 
     def matching(self, digits: str, wanted: Filter = ANY, *, limit: int = 10) -> list[Record]:
-        """Records whose hash begins with these hex digits, as shown in the log; by a scan, unless all 64 are given."""
-        digits = digits.lower()
-        if not (SHORTEST_PREFIX <= len(digits) <= 64 and set(digits) <= set("0123456789abcdef")):
-            raise ConfigurationError(f"A hash is {SHORTEST_PREFIX} to 64 hex digits, not {digits!r}.")
+        """Records whose hash begins with these hex digits, as shown in the log."""
+        digits = check_digits(digits)
         if len(digits) == 64:
             record = self.show(bytes.fromhex(digits))
             return [record] if record is not None and wanted.takes(record) else []
-        return list(islice(self.each(wanted, also=lambda record: record.key.hex().startswith(digits)), limit))
+        return list(islice(self.each(wanted._replace(digits=digits)), limit))
 
     # ------------------------------------------------------------ looking
 
-    def each(self, wanted: Filter = ANY, *, also: Callable[[Record], bool] | None = None) -> Iterator[Record]:
-        """The records that match ``wanted`` and ``also``, without results, read page by page."""
+    def each(self, wanted: Filter = ANY) -> Iterator[Record]:
+        """The records that match ``wanted``, without results, read page by page."""
         cursor: str | None = None
         while True:
-            page = self._look(procedures.page(self._backend.store, wanted, cursor))
-            yield from page.records if also is None else filter(also, page.records)
+            page = self.page(wanted, cursor, procedures.PAGE)
+            yield from page.records
             cursor = page.cursor
             if cursor is None:
                 return
+
+    def page(self, wanted: Filter = ANY, cursor: str | None = None, limit: int = 100) -> Page:
+        """One page of the records that match, without results.
+
+        It takes no longer when nothing matches: a database looks at a few thousand records. So a page with few
+        records, or none, is not the last one while it has a cursor.
+        """
+        return self._look(procedures.page(self._backend.store, wanted, cursor, limit))
+
+    def count(self, wanted: Filter = ANY, most: int = MOST_COUNTED) -> Count:
+        """The number of records that match among the first ``most``; unknown ones are found among all."""
+        return self._look(procedures.count(self._backend.store, wanted, most))
+
+    def sample(self, size: int = SAMPLE) -> Sample:
+        """Some records, without results: all if there are no more, else chosen at random by their hashes."""
+        records, cursor = self._look(procedures.page(self._backend.store, ANY, None, size))
+        while cursor is not None and len(records) < size:
+            more, cursor = self._look(procedures.page(self._backend.store, ANY, cursor, size - len(records)))
+            records += more
+        return Sample(records, whole=cursor is None)
 
     def find(
         self,
@@ -173,6 +204,12 @@ class Operator:
         if record is None:
             return None
         return Clock(record.now / 1e6 - (before + after) / 2, (after - before) / 2)
+
+    def reveal(self, seen: Record, *, reason: str = "") -> StoredResult | None:
+        """The stored result of a record, which may be confidential; that it was shown is audited first."""
+        self._write("intent", {**self._entry("revealed", seen), "reason": reason})
+        record = self.show(seen.key)
+        return None if record is None else record.result
 
     # ------------------------------------------------------------ changing
 
@@ -236,10 +273,7 @@ class Operator:
     def _change(self, name: str, seen: Record, after: str, steps: Steps[Change], fields: Mapping[str, Any]) -> Change:
         """Make a change between the two entries of its audit, and emit an event if it was made."""
         self._check()
-        entry = {"id": os.urandom(8).hex(), "event": name, "store": self._backend.address, "actor": self.actor}
-        entry |= {"boundary": seen.boundary, "scope": seen.scope, "operation": seen.operation}
-        entry |= {"key_hash": seen.key.hex(), "attempt": seen.attempt, "before": seen.effective_state.value}
-        entry |= fields
+        entry = {**self._entry(name, seen), **fields}
         self._write("intent", entry)
         try:
             change = self._do(steps)
@@ -254,6 +288,11 @@ class Operator:
             said = {**fields, "actor": self.actor, "before": seen.effective_state.value, "after": str(now)}
             self._observers.emit(name, seen.boundary, seen.operation, seen.key, seen.attempt, said)
         return change
+
+    def _entry(self, name: str, seen: Record) -> dict[str, Any]:
+        entry = {"id": os.urandom(8).hex(), "event": name, "store": self._backend.address, "actor": self.actor}
+        entry |= {"boundary": seen.boundary, "scope": seen.scope, "operation": seen.operation}
+        return entry | {"key_hash": seen.key.hex(), "attempt": seen.attempt, "before": seen.effective_state.value}
 
     def _write(self, phase: str, entry: Mapping[str, Any]) -> None:
         if self._audit is not None:
@@ -308,6 +347,14 @@ class Operator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def check_digits(digits: str) -> str:
+    """The first hex digits of a hash in lower case; raise `ConfigurationError` for anything else."""
+    digits = digits.lower()
+    if not (SHORTEST_PREFIX <= len(digits) <= 64 and set(digits) <= set("0123456789abcdef")):
+        raise ConfigurationError(f"A hash is {SHORTEST_PREFIX} to 64 hex digits, not {digits!r}.")
+    return digits
 
 
 def connected(store: Any) -> Backend:

@@ -10,8 +10,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
+from retrysafe.admin.rendering import duration, instant
 from retrysafe.cli.opening import add_store_verb, store_of
-from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
+from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter
 

@@ -18,26 +18,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-from retrysafe.admin.operator import Operator
+from retrysafe.admin import selection
+from retrysafe.admin.operator import MOST_COUNTED, Operator
+from retrysafe.admin.rendering import details, duration, instant, next_steps, result, summary
+from retrysafe.admin.selection import STATES
 from retrysafe.claims.codec import MEDIA_TYPE, VERSION, JSONCodec
 from retrysafe.cli.opening import SECRET, AuditLog, add_audit, add_store, add_verbs, open_operator
-from retrysafe.cli.rendering import (
-    as_json,
-    details,
-    duration,
-    instant,
-    lines,
-    next_steps,
-    result,
-    row,
-    say,
-    summary,
-    table,
-)
+from retrysafe.cli.rendering import as_json, lines, row, say, table
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
-from retrysafe.protocol import durations, fingerprint
+from retrysafe.protocol import fingerprint
 from retrysafe.protocol.procedures import PAGE, Change
-from retrysafe.protocol.records import EffectiveState, Filter, Outcome, Record, StoredResult
+from retrysafe.protocol.records import Count, EffectiveState, Filter, Outcome, Record, StoredResult
 from retrysafe.protocol.retry_table import possible
 from retrysafe.protocol.transitions import Transition, resolution
 
@@ -63,13 +54,17 @@ def _add_list(verbs: Any) -> None:
         "--state",
         metavar="NAME",
         action="append",
-        choices=[one.value for one in EffectiveState if one is not EffectiveState.ABSENT],
+        choices=STATES,
         help="only keys in this state: running, lapsed, unknown, completed, failed, released, expired or forgotten; "
         "may be repeated",
     )
+    parser.add_argument("--hash", metavar="HEX", help="only keys whose hash begins with these digits (as in the log)")
+    parser.add_argument("--since", metavar="TIME", help="only keys last written at this time (UTC) or later")
+    parser.add_argument("--until", metavar="TIME", help="only keys last written at this time or before")
     parser.add_argument(
         "--older-than", metavar="DURATION", help="only keys last written at least this long ago: 30s, 5m, 1h, 7d"
     )
+    parser.add_argument("--count", action="store_true", help=f"only count them, among {MOST_COUNTED} keys at most")
     parser.add_argument("--limit", metavar="N", type=int, default=100, help="how many at most (default: 100; 0: all)")
     parser.set_defaults(run=run_list)
 
@@ -174,15 +169,13 @@ def _add_naming(parser: argparse.ArgumentParser) -> None:
 
 def run_list(options: argparse.Namespace) -> int:
     """List keys, a page in memory at a time."""
-    wanted = _filter(options)._replace(states=frozenset(map(EffectiveState, options.state or ())))
-    oldest = None if options.older_than is None else durations.micros(_number(options.older_than), "--older-than")
+    wanted = _selection(options)
     if options.limit < 0:
         raise ConfigurationError("--limit is a number of records, or 0 for all.")
     with open_operator(options) as operator:
-        # where the clock is our own, a record of another process may be younger than now: it is listed all the same
-        found = operator.each(
-            wanted, also=None if oldest is None else lambda record: record.now - record.updated >= oldest
-        )
+        if options.count:
+            return _show_count(operator.count(wanted), options)
+        found = operator.each(wanted)
         count = 0
         chosen = islice(found, options.limit or None)
         while page := list(islice(chosen, PAGE)):
@@ -196,12 +189,24 @@ def run_list(options: argparse.Namespace) -> int:
     return 0
 
 
+def _show_count(counted: Count, options: argparse.Namespace) -> int:
+    if options.json:
+        print(as_json(counted._asdict()))
+    else:
+        print(f"{counted.records}{'+' * counted.capped} {'key' if counted.records == 1 else 'keys'}")
+    return 0
+
+
+def _selection(options: argparse.Namespace) -> Filter:
+    """The filter that the options of `list` describe; an empty --scope is the empty scope."""
+    names = ("boundary", "operation", "hash", "since", "until")
+    given = {name: [value] for name in names if (value := getattr(options, name)) is not None}
+    fields = {**given, "state": options.state or (), "older-than": [options.older_than or ""]}
+    return selection.parse(fields)._replace(scope=options.scope)
+
+
 def _more(found: Any, limit: int, count: int) -> str:
     return " and more: raise --limit" if limit and count == limit and next(found, None) is not None else ""
-
-
-def _number(text: str) -> float | str:
-    return float(text) if text.replace(".", "", 1).isdigit() else text
 
 
 # ---------------------------------------------------------------- show

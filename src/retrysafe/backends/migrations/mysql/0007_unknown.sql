@@ -1,0 +1,2 @@
+-- Nothing: there is no index of some records alone, and one of all would cost every write. Unknown records are found by
+-- looking through the others, a few thousand at a time.

@@ -1,0 +1,1 @@
+DROP INDEX retrysafe_records_unknown;
