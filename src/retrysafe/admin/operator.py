@@ -23,7 +23,7 @@ from retrysafe.claims.encryption import Bound, Keyring, label_of, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import keys, procedures
-from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.procedures import Change, read
 from retrysafe.protocol.records import (
@@ -39,7 +39,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.store import Capabilities
+from retrysafe.protocol.store import BatchStore, Capabilities
 from retrysafe.protocol.transitions import RULES, Transition, resolution
 
 R = TypeVar("R")
@@ -126,6 +126,27 @@ class Operator:
             return [record] if record is not None and wanted.takes(record) else []
         return list(islice(self.each(wanted._replace(digits=digits)), limit))
 
+    def locate(
+        self, key: Key, *, boundary: str | None = None, operation: str | None = None, scope: str | None = None
+    ) -> list[Record]:
+        """The records of a key under each boundary, operation and scope that a sample of the store has.
+
+        What is given is not looked for; a rare combination that the sample lacks is found only if all are given.
+        """
+        named = (boundary, operation, scope)
+        known = {(one.boundary, one.operation, one.scope) for one in self.sample().records}
+        if boundary is not None:
+            known.add((boundary, operation or boundary, scope or ""))
+        fitting = sorted(
+            one for one in known if all(name in (None, part) for name, part in zip(named, one, strict=True))
+        )
+        hashes = [self.hash_of(key, boundary=one, operation=two, scope=three) for one, two, three in fitting]
+        store = self._backend.store
+        if not isinstance(store, BatchStore):
+            return [record for one in hashes if (record := self.show(one)) is not None]
+        pages = (hashes[start : start + procedures.PAGE] for start in range(0, len(hashes), procedures.PAGE))
+        return [record for page in pages for record in self._look(ask(store.read_many(page))).values()]
+
     # ------------------------------------------------------------ looking
 
     def each(self, wanted: Filter = ANY) -> Iterator[Record]:
@@ -210,6 +231,11 @@ class Operator:
         self._write("intent", {**self._entry("revealed", seen), "reason": reason})
         record = self.show(seen.key)
         return None if record is None else record.result
+
+    def note_reveal(self, fields: Mapping[str, Any]) -> None:
+        """Audit that something confidential is about to be shown which no record of a key holds, such as a payload."""
+        entry = {"id": os.urandom(8).hex(), "event": "revealed", "store": self._backend.address, "actor": self.actor}
+        self._write("intent", {**entry, **fields})
 
     # ------------------------------------------------------------ changing
 

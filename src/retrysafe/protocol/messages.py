@@ -80,6 +80,10 @@ class DeadLetterFilter(NamedTuple):
     consumer: str | None = None
 
 
+Groups = dict[tuple[str, str, str], int]
+"""Numbers of dead letters by topic, type and error."""
+
+
 class Look(NamedTuple):
     """A look at all messages: the lowest number, or None, and which transactions have ended and begun.
 

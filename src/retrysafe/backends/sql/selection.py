@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SPAN = 5_000
 """Records that one statement looks at, at most."""
+_LONGEST_INSTANT = 18
+"""Digits of an instant in a cursor."""
 _UNREAD = ("result", "media_type", "codec_version")
 """Columns that an operator's list leaves out."""
 
@@ -109,13 +111,19 @@ def _by_age(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:
     updated = store.p("version", "after")
     if cursor is not None:
         at, _, digits = cursor.partition("-")
-        params |= {"after": int(at), "key": bytes.fromhex(digits)}
+        params |= {"after": _instant(at), "key": bytes.fromhex(digits)}
         within.append(f"r.updated >= {updated}")
         within.append(f"(r.updated > {updated} OR r.key_hash > {store.p('key')})")
     elif wanted.since is not None:
         params["after"] = wanted.since
         within.append(f"r.updated >= {updated}")
     return Walk(" AND ".join(within), ("updated", "key_hash"), params, by_age=True)
+
+
+def _instant(text: str) -> int:
+    if not (text.isdigit() and len(text) <= _LONGEST_INSTANT):
+        raise ValueError(text)
+    return int(text)
 
 
 def _by_hash(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:

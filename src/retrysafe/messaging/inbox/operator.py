@@ -14,7 +14,7 @@ from retrysafe.messaging.operators import PAGE, Operating
 from retrysafe.protocol.asks import ask
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
-from retrysafe.protocol.messages import DeadLetterFilter, InboxLetter, Place
+from retrysafe.protocol.messages import DeadLetterFilter, Groups, InboxLetter, Place
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.store import TransactionalStore
 
@@ -53,13 +53,20 @@ class InboxOperator(Operating):
     def dead(self, chosen: DeadLetterFilter = ANY) -> Iterator[InboxLetter]:
         """The dead letters that are chosen, the oldest first; a page in memory."""
         after: Place | None = None
-        while page := self._do(ask(self._inbox.letters(chosen, after=after, limit=PAGE))):
+        while page := self.page(chosen, after):
             yield from page
             after = page[-1].place
 
-    def count(self, chosen: DeadLetterFilter = ANY) -> dict[tuple[str, str, str], int]:
-        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``."""
-        counts = self._do(ask(self._inbox.groups(chosen)))
+    def page(self, chosen: DeadLetterFilter = ANY, after: Place | None = None, limit: int = PAGE) -> list[InboxLetter]:
+        """Up to ``limit`` dead letters that are chosen, behind a place, the oldest first; fewer if they are large."""
+        return self._do(ask(self._inbox.letters(chosen, after=after, limit=limit)))
+
+    def count(self, chosen: DeadLetterFilter = ANY, most: int | None = None) -> Groups:
+        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``.
+
+        With ``most``, only the oldest so many dead letters are looked at.
+        """
+        counts = self._do(ask(self._inbox.groups(chosen, most)))
         return by_kind(counts)
 
     def redrive(self, chosen: DeadLetterFilter = ANY, *, limit: int | None = None, reason: str = "") -> int:

@@ -14,7 +14,7 @@ from retrysafe.messaging.relay.reporting import Reporter
 from retrysafe.protocol.asks import ask
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
-from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter
+from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Groups
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.store import TransactionalStore
 
@@ -51,13 +51,20 @@ class OutboxOperator(Operating):
     def dead(self, chosen: DeadLetterFilter = ANY) -> Iterator[DeadLetter]:
         """The dead letters that are chosen, and the heads of parked lanes, oldest number first; a page in memory."""
         after = 0
-        while page := self._do(ask(self._outbox.letters(chosen, after, PAGE))):
+        while page := self.page(chosen, after):
             yield from page
             after = page[-1].number
 
-    def count(self, chosen: DeadLetterFilter = ANY) -> dict[tuple[str, str, str], int]:
-        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``."""
-        counts = self._do(ask(self._outbox.count(chosen)))
+    def page(self, chosen: DeadLetterFilter = ANY, after: int = 0, limit: int = PAGE) -> list[DeadLetter]:
+        """Up to ``limit`` dead letters that are chosen, with numbers above ``after``; fewer if they are large."""
+        return self._do(ask(self._outbox.letters(chosen, after, limit)))
+
+    def count(self, chosen: DeadLetterFilter = ANY, most: int | None = None) -> Groups:
+        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``.
+
+        With ``most``, only the first so many dead letters are looked at.
+        """
+        counts = self._do(ask(self._outbox.count(chosen, most)))
         return by_kind(counts)
 
     # ------------------------------------------------------------ changing

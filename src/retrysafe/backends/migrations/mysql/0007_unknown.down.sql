@@ -1,1 +1,1 @@
--- Nothing was made.
+ALTER TABLE retrysafe_inbox_dead DROP INDEX retrysafe_inbox_dead_at;
