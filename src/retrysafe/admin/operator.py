@@ -19,7 +19,7 @@ from retrysafe.backends.backend import Backend, Schema
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims.codec import JSONCodec, encode_failure
 from retrysafe.claims.encryption import MEDIA_TYPE as ENCRYPTED
-from retrysafe.claims.encryption import Bound, Keyring, label_of, sealed
+from retrysafe.claims.encryption import Bound, Keyring, label_of, opened, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import keys, procedures
@@ -50,6 +50,9 @@ MOST_COUNTED = 10_000
 """Records that are looked at for a count, unless another number is given."""
 SAMPLE = 2_000
 """Records of a sample."""
+BATCH = 100
+"""Records, or messages, of one step of a change to many."""
+UNKNOWN = frozenset({EffectiveState.UNKNOWN})
 
 
 class Clock(NamedTuple):
@@ -57,6 +60,17 @@ class Clock(NamedTuple):
 
     ahead: float
     within: float
+
+
+class Batch(NamedTuple):
+    """A step of a change to many: how many were changed, how many were not as expected any more, and where to go on.
+
+    ``cursor`` is None when it was the last one.
+    """
+
+    changed: int
+    unchanged: int
+    cursor: str | None
 
 
 class Sample(NamedTuple):
@@ -227,14 +241,25 @@ class Operator:
         return Clock(record.now / 1e6 - (before + after) / 2, (after - before) / 2)
 
     def reveal(self, seen: Record, *, reason: str = "") -> StoredResult | None:
-        """The stored result of a record, which may be confidential; that it was shown is audited first."""
+        """The stored result of a record, which may be confidential; that it was shown is audited first.
+
+        It is decrypted if ``encryption`` has its key.
+        """
         self._write("intent", {**self._entry("revealed", seen), "reason": reason})
         record = self.show(seen.key)
-        return None if record is None else record.result
+        return None if record is None else self.plain(record)
 
-    def note_reveal(self, fields: Mapping[str, Any]) -> None:
-        """Audit that something confidential is about to be shown which no record of a key holds, such as a payload."""
-        entry = {"id": os.urandom(8).hex(), "event": "revealed", "store": self._backend.address, "actor": self.actor}
+    def plain(self, record: Record) -> StoredResult | None:
+        """The stored result of a record, decrypted if ``encryption`` has its key."""
+        stored = record.result
+        if stored is None or self._encryption is None or stored.media_type != ENCRYPTED:
+            return stored
+        bound = Bound(record.boundary, record.scope, record.operation, record.key, record.state)
+        return opened(self._encryption, stored, bound)
+
+    def note(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Audit what is about to happen to something that is no key, such as a message."""
+        entry = {"id": os.urandom(8).hex(), "event": event, "store": self._backend.address, "actor": self.actor}
         self._write("intent", {**entry, **fields})
 
     # ------------------------------------------------------------ changing
@@ -268,6 +293,30 @@ class Operator:
                 "its keyring as encryption= (--encryption-keys-env), or resolve the key by Boundary.resolve()."
             )
         return sealed(self._encryption, stored, Bound(seen.boundary, seen.scope, seen.operation, seen.key, target))
+
+    def resolve_batch(
+        self,
+        wanted: Filter,
+        outcome: Outcome,
+        *,
+        cursor: str | None = None,
+        limit: int = BATCH,
+        result: Any = None,
+        reason: str = "",
+    ) -> Batch:
+        """Settle up to ``limit`` of the unknown keys that match, as `resolve` does each; go on at the batch's cursor.
+
+        Repeating a batch is harmless: what it has settled is not unknown any more. ``until`` in ``wanted`` keeps out
+        keys that become unknown after the selection was looked at.
+        """
+        resolution(outcome)
+        page = self.page(wanted._replace(states=UNKNOWN), cursor, limit)
+        changed = 0
+        for listed in page.records:
+            seen = self.show(listed.key)  # with the result of its attempt, which shows whether the boundary encrypts
+            if seen is not None and (seen.attempt, seen.version) == (listed.attempt, listed.version):
+                changed += self.resolve(seen, outcome, result=result, reason=reason).done
+        return Batch(changed, len(page.records) - changed, page.cursor)
 
     def release(self, seen: Record, *, reason: str = "") -> Change:
         """Let the next attempt run an unknown key: its effect did not happen, and its attempt has ended."""

@@ -17,15 +17,16 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from retrysafe.admin.audit import Audit
-from retrysafe.admin.operator import connected
+from retrysafe.admin.operator import Operator, connected
 from retrysafe.backends import registry
 from retrysafe.boundary import Boundary
 from retrysafe.claims.encryption import Keyring
 from retrysafe.console import boundaries as boundary_pages
-from retrysafe.console import keys, messages, now, templates
+from retrysafe.console import bulk, keys, messages, now, templates
 from retrysafe.console.access import Access, Principal
+from retrysafe.console.operations import Operations
 from retrysafe.console.security import HEADERS, Forms, Refused, check_host, check_origin, host_of
-from retrysafe.console.visit import Area, Fields, Page, Visit
+from retrysafe.console.visit import Fields, Page, Visit
 from retrysafe.errors import ConfigurationError, RetrysafeError, StoreUnavailable
 from retrysafe.protocol.events import Observer
 
@@ -37,7 +38,12 @@ MOST_BYTES = 1 << 20
 """Bytes of a form."""
 MOST_FIELDS = 100
 
-PAGES: tuple[Page, ...] = (*now.PAGES, *keys.PAGES, *messages.PAGES, *boundary_pages.PAGES)
+_OF_MESSAGES = (*bulk.MESSAGE_PAGES, *messages.PAGES)
+PAGES: tuple[Page, ...] = (
+    *now.PAGES, *bulk.KEY_PAGES, *keys.PAGES, *_OF_MESSAGES, *boundary_pages.PAGES, *bulk.PAGES
+)  # fmt: skip
+"""Every page; where paths overlap, the first one is meant."""
+_AREAS = (now.AREA, keys.AREA, keys.UNKNOWN, messages.AREA, boundary_pages.AREA, bulk.AREA)
 
 
 class Console:
@@ -91,10 +97,11 @@ class Console:
         self.forms = Forms(secret)
         self.has_messages = self._backend.store.capabilities.transactions
         self._hosts = None if hosts is None else frozenset(map(host_of, hosts))
-        self._access = access
+        self.access = access
         without = () if self.has_messages else (messages.AREA,)
-        self.areas = tuple(area for area in _areas() if area not in without)
-        shown = (page for page in PAGES if self.has_messages or page not in messages.PAGES)
+        self.areas = tuple(area for area in _AREAS if area not in without)
+        self.operations = Operations(self, lambda plan, cursor: bulk.step(self, plan, cursor))
+        shown = (page for page in PAGES if self.has_messages or page not in _OF_MESSAGES)
         routes = [Route(page.path, self._endpoint(page), methods=[page.method]) for page in shown]
         routes += [Route(f"/static/{name}", _file(name, kind)) for name, kind in templates.STATIC.items()]
         self._app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: _not_found})
@@ -103,13 +110,25 @@ class Console:
         """Serve a request."""
         await self._app(scope, receive, send)
 
+    def operator(self, actor: str) -> Operator:
+        """The operator of keys, acting for somebody."""
+        return Operator(
+            self.store,
+            actor=actor,
+            observers=self.observers,
+            secret=self.key_secret,
+            encryption=self.encryption,
+            audit=self.audit,
+        )
+
     async def principal_of(self, asked: Any) -> Principal | None:
         """Who makes a request of the application in front."""
-        found = self._access(asked)
+        found = self.access(asked)
         return await found if inspect.isawaitable(found) else found
 
     def close(self) -> None:
-        """Close the connections that nothing else uses."""
+        """Stop operations before their next batch, and close the connections that nothing else uses."""
+        self.operations.close()
         if registry.leave(self._backend):
             self._backend.close()
 
@@ -150,13 +169,9 @@ class Console:
 
     async def _principal(self, request: Request) -> Principal:
         found = request.scope.get(PRINCIPAL) or await self.principal_of(request)
-        if not isinstance(found, Principal):
+        if not isinstance(found, Principal) or not found.name:
             raise Refused(403, "No access", "The application in front of this console does not let you in.")
         return found
-
-
-def _areas() -> tuple[Area, ...]:
-    return (now.AREA, keys.AREA, keys.UNKNOWN, messages.AREA, boundary_pages.AREA)
 
 
 def secured(response: Response) -> Response:

@@ -181,10 +181,15 @@ def answer_of(visit: Visit, outcome: Outcome) -> Any:
     if outcome == "failed":
         return text or None
     try:
-        value = json.loads(text, parse_constant=_no_number)
+        return stored_json(text)
     except ValueError:
         told = "Nothing was changed: a completed key needs the result that retries get, as JSON; null for nothing."
         raise Refused(400, "No result", told) from None
+
+
+def stored_json(text: str) -> StoredResult:
+    """JSON as the result of a key; raise `ValueError` for any other text."""
+    value = json.loads(text, parse_constant=_no_number)
     return StoredResult(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), MEDIA_TYPE, VERSION)
 
 

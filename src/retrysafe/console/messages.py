@@ -12,6 +12,7 @@ from retrysafe.admin.operator import MOST_COUNTED
 from retrysafe.console.access import Right
 from retrysafe.console.security import Refused
 from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.messaging.inbox.operator import name_of, place_of
 from retrysafe.messaging.relay.procedures import GONE
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Groups, Place
 
@@ -20,7 +21,7 @@ ROWS = 50
 MOST_SHOWN = 65_536
 """Bytes of a payload that are shown."""
 _LONGEST_NUMBER = 18
-_FIELDS = ("topic", "type", "key", "error", "consumer")
+_FIELDS = ("topic", "type", "except-type", "key", "error", "consumer")
 
 
 class Side(NamedTuple):
@@ -64,15 +65,19 @@ def show_relays(visit: Visit) -> Response:
 
 def pause(visit: Visit) -> Response:
     """Pause a topic."""
-    with visit.outbox() as outbox:
-        outbox.pause(_topic(visit))
+    topic = _topic(visit)
+    with visit.operator() as operator, visit.outbox() as outbox:
+        operator.note("topic_paused", {"topic": topic})
+        outbox.pause(topic)
     return visit.go(AREA.path)
 
 
 def resume(visit: Visit) -> Response:
     """Resume a topic."""
-    with visit.outbox() as outbox:
-        outbox.resume(_topic(visit))
+    topic = _topic(visit)
+    with visit.operator() as operator, visit.outbox() as outbox:
+        operator.note("topic_resumed", {"topic": topic})
+        outbox.resume(topic)
     return visit.go(AREA.path)
 
 
@@ -88,7 +93,7 @@ def _topic(visit: Visit) -> str:
 
 def show_dead(visit: Visit) -> Response:
     """Dead letters of the outbox."""
-    chosen, after = chosen_by(visit.query), visit.asked("after")
+    chosen, after = chosen_by(visit.query, OUTBOX), visit.asked("after")
     with visit.outbox() as outbox:
         found = outbox.page(chosen, _number(after or "0"), ROWS)
         groups = outbox.count(chosen, MOST_COUNTED)
@@ -98,12 +103,12 @@ def show_dead(visit: Visit) -> Response:
 
 def show_inbox(visit: Visit) -> Response:
     """Dead letters of inboxes."""
-    chosen, after = chosen_by(visit.query), visit.asked("after")
+    chosen, after = chosen_by(visit.query, INBOX), visit.asked("after")
     with visit.inbox() as inbox:
         found = inbox.page(chosen, _place(after) if after else None, ROWS)
         groups = inbox.count(chosen, MOST_COUNTED)
         consumers = inbox.status()
-    letters = [Letter(_named(one.place), one.letter, one.marked) for one in found]
+    letters = [Letter(name_of(one.place), one.letter, one.marked) for one in found]
     return _list(visit, INBOX, chosen, letters, groups, consumers=consumers)
 
 
@@ -127,6 +132,7 @@ def _list(
         query=fields,
         more=more,
         first=visit.url(side.path, fields) if visit.asked("after") else None,
+        bulk=visit.url(f"{side.path}/redrive", fields),
         command=selection.command(f"{side.verb} list", fields),
         **values,
     )
@@ -174,7 +180,7 @@ def _inbox_letter(visit: Visit) -> Letter:
 def _reveal(visit: Visit, side: Side, one: Letter) -> Response:
     envelope = one.letter.envelope
     with visit.operator() as operator:
-        operator.note_reveal({"message_id": envelope.id, "topic": envelope.topic, "side": side.verb.split()[0]})
+        operator.note("revealed", {"message_id": envelope.id, "topic": envelope.topic, "side": side.verb.split()[0]})
     return _show(visit, side, one, payload=_text(envelope.payload), headers=dict(envelope.headers))
 
 
@@ -207,9 +213,10 @@ def _text(payload: bytes) -> str:
 # ---------------------------------------------------------------- which are meant
 
 
-def chosen_by(fields: Any) -> DeadLetterFilter:
-    """The dead letters that the fields of an address choose."""
-    given = {name: (fields.get(name) or [""])[-1] or None for name in _FIELDS}
+def chosen_by(fields: Any, side: Side) -> DeadLetterFilter:
+    """The dead letters that the fields of an address choose; those of the outbox have no consumer."""
+    names = (name for name in _FIELDS if side is INBOX or name != "consumer")
+    given = {name.replace("-", "_"): (fields.get(name) or [""])[-1] or None for name in names}
     return DeadLetterFilter(tuple(filter(None, fields.get("id", ()))), **given)
 
 
@@ -218,14 +225,13 @@ def fields_of(chosen: DeadLetterFilter) -> Iterator[tuple[str, str]]:
     for one in chosen.ids:
         yield "id", one
     for name in _FIELDS:
-        if (value := getattr(chosen, name)) is not None:
+        if (value := getattr(chosen, name.replace("-", "_"))) is not None:
             yield name, value
 
 
 def _place(text: str) -> Place:
-    died, _, identity = text.partition("-")
     try:
-        return _number(died), bytes.fromhex(identity)
+        return place_of(text)
     except ValueError:
         raise _nowhere() from None
 
@@ -235,10 +241,6 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER):
         raise _nowhere()
     return int(text)
-
-
-def _named(place: Place) -> str:
-    return f"{place[0]}-{place[1].hex()}"
 
 
 def _nowhere() -> Refused:

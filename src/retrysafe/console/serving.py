@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
@@ -47,6 +48,8 @@ def serve(
     with _bound(host, port) as listening:
         name = f"[{host}]" if ":" in host else host
         told(f"http://{name}:{listening.getsockname()[1]}/")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)  # uvicorn hands them on when it has stopped
         try:
             uvicorn.Server(config).run(sockets=[listening])
         finally:

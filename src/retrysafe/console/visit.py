@@ -79,15 +79,7 @@ class Visit:
 
     def operator(self) -> Operator:
         """The operator of keys, acting for the principal."""
-        console = self.console
-        return Operator(
-            console.store,
-            actor=self.principal.name,
-            observers=console.observers,
-            secret=console.key_secret,
-            encryption=console.encryption,
-            audit=console.audit,
-        )
+        return self.console.operator(self.principal.name)
 
     def outbox(self) -> OutboxOperator:
         """The operator of the outbox, acting for the principal."""

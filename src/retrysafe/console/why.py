@@ -33,8 +33,8 @@ _STATES = {
     EffectiveState.RELEASED: "An attempt ended without an effect, and has released the key.",
     EffectiveState.EXPIRED: "The window is over. The key itself is still remembered.",
     EffectiveState.FORGOTTEN: "The window and the memory of the key are over; a sweep removes the record.",
-    EffectiveState.UNKNOWN: "Its attempt has ended, and it is not known whether its effect happened. Find out at the place "
-    "where the effect would be visible, and settle the key.",
+    EffectiveState.UNKNOWN: "Its attempt has ended, and it is not known whether its effect happened. Find out where "
+    "the effect would be visible, and settle the key.",
 }
 _LAPSED = {
     True: "The attempt has stopped renewing its lease: its process has died or is stalled. Its effect may have "

@@ -22,6 +22,9 @@ def conditions(store: SqlStore, chosen: DeadLetterFilter) -> tuple[str, dict[str
         if (value := getattr(chosen, name)) is not None:
             found.append(f"d.{column} = {p('operation', f'of_{name}')}")
             params[f"of_{name}"] = value
+    if chosen.except_type is not None:
+        found.append(f"d.message_type <> {p('operation', 'not_of_type')}")
+        params["not_of_type"] = chosen.except_type
     if chosen.error is not None:
         escaped = chosen.error.replace("!", "!!").replace("%", "!%").replace("_", "!_")
         found.append(f"d.error LIKE {p('operation', 'said')} ESCAPE '!'")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, cast
 
+from retrysafe.admin.operator import BATCH, Batch
 from retrysafe.messaging.error_kinds import by_kind
 from retrysafe.messaging.operators import PAGE, Operating
 from retrysafe.messaging.outbox import outbox_of
@@ -15,7 +16,7 @@ from retrysafe.protocol.asks import ask
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Groups
-from retrysafe.protocol.records import Duration
+from retrysafe.protocol.records import Duration, Micros
 from retrysafe.protocol.store import TransactionalStore
 
 ANY = DeadLetterFilter()
@@ -91,12 +92,34 @@ class OutboxOperator(Operating):
         letters = map(_without_payload, self.dead(chosen))
         while page := list(islice(letters, PAGE if limit is None else min(PAGE, limit - done))):
             began = page[0].now if began is None else began
-            done += self._do(
-                redrive(self._store, self._outbox, [one for one in page if one.dead_at <= began]), own=True
-            )
+            done += self._redrive([one for one in page if one.dead_at <= began])
+        self._tell_redriven(done, reason)
+        return done
+
+    def redrive_batch(
+        self,
+        chosen: DeadLetterFilter,
+        *,
+        until: Micros,
+        cursor: str | None = None,
+        limit: int = BATCH,
+        reason: str = "",
+    ) -> Batch:
+        """Redrive up to ``limit`` dead letters that died no later than ``until``; go on at the batch's cursor.
+
+        Repeating a batch is harmless: what it has redriven is no dead letter any more.
+        """
+        page = self.page(chosen, int(cursor or 0), limit)
+        done = self._redrive([one for one in page if one.dead_at <= until])
+        self._tell_redriven(done, reason)
+        return Batch(done, len(page) - done, str(page[-1].number) if page else None)
+
+    def _redrive(self, letters: Sequence[DeadLetter]) -> int:
+        return self._do(redrive(self._store, self._outbox, letters), own=True) if letters else 0
+
+    def _tell_redriven(self, done: int, reason: str) -> None:
         if done:
             self._reporter.operated("redriven", side="outbox", messages=done, actor=self.actor, reason=reason)
-        return done
 
 
 def _without_payload(letter: DeadLetter) -> DeadLetter:
