@@ -144,11 +144,17 @@ def shelf(tmp_path: Path) -> Iterator[Deck]:
 
 
 def _deck(kind: str, path: Path) -> Iterator[Deck]:
+    made = emptied(kind, path)
+    yield made
+    made.close()
+
+
+def emptied(kind: str, path: Path) -> Deck:
+    """A store of a kind, with its tables and nothing in them."""
     made = Deck(place_of(kind, path))
     made.completed("migrates the database")
     made.sql(*(f"DELETE FROM {table}" for table in TABLES))
-    yield made
-    made.close()
+    return made
 
 
 @pytest.fixture

@@ -52,14 +52,18 @@ def fields_of(wanted: Filter) -> Iterator[tuple[str, str]]:
         yield "older-than", f"{wanted.older_than / 1e6:g}s"
 
 
-def command(verb: str, options: Iterable[tuple[str, str]]) -> str:
+def command(verb: str, options: Iterable[tuple[str, str]], *arguments: str) -> str:
     """A command line that can be pasted into a shell, whatever the values are; an empty value is a flag."""
-    parts = [
-        f"--{name}" if not value else f"--{name}={shlex.quote(value)}" if value.startswith("-") else
-        f"--{name} {shlex.quote(value)}"
-        for name, value in options
-    ]  # fmt: skip
-    return " ".join(["retrysafe", verb, *parts])
+    given = [_option(name, value) for name, value in options]
+    behind = ["--"] * any(one.startswith("-") for one in arguments)
+    return " ".join(["retrysafe", verb, *given, *behind, *map(shlex.quote, arguments)])
+
+
+def _option(name: str, value: str) -> str:
+    if not value:
+        return f"--{name}"
+    between = "=" if value.startswith("-") else " "
+    return f"--{name}{between}{shlex.quote(value)}"
 
 
 def iso(micros: Micros) -> str:

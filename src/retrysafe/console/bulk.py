@@ -42,7 +42,8 @@ def preview_keys(visit: Visit) -> Response:
     wanted = wanted._replace(until=until if wanted.until is None else min(until, wanted.until))
     fields = list(selection.fields_of(wanted))
     plan = {"verb": "keys resolve", "fields": fields, "count": counted.records, "capped": counted.capped}
-    command = selection.command("keys resolve", [("all", ""), *(one for one in fields if one[0] != "state")])
+    chosen = [one for one in fields if one[0] != "state"]
+    command = selection.command("keys resolve", [("all", ""), *chosen, ("as", "OUTCOME")])
     return _preview(visit, plan, command, records=page.records, groups=None, letters=None)
 
 

@@ -186,7 +186,7 @@ def _reveal(visit: Visit, side: Side, one: Letter) -> Response:
 
 def _show(visit: Visit, side: Side, one: Letter, **revealed: Any) -> Response:
     options = [("consumer", one.letter.consumer)] if one.letter.consumer else []
-    shown = selection.command(f"{side.verb} show {one.letter.envelope.id}", options)
+    shown = selection.command(f"{side.verb} show", options, one.letter.envelope.id)
     named = [("id", one.letter.envelope.id), *options]
     return visit.page(
         "letter.html",

@@ -72,6 +72,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
+        made.listen()  # so that a browser which is told the address waits, and is not refused
     except OSError as error:
         made.close()
         raise ConfigurationError(f"--host {host} --port {port}: {error.strerror}.") from error

@@ -11,7 +11,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from retrysafe.admin.rendering import duration, instant
 
-STATIC = {"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8"}
+STATIC = {
+    "console.css": "text/css; charset=utf-8",
+    "console.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
 """The files that pages refer to, and their media types."""
 
 

@@ -71,7 +71,7 @@ def count(store: SqlStore, wanted: Filter, most: int) -> Ask[Count]:
     """The number of selected records among the first ``most``."""
     walk = _walk(store, wanted, None)
     conditions, params = _conditions(store, wanted, walk)
-    read = [name for name in COLUMNS if name not in (*_UNREAD, "fingerprint")]
+    read = [name for name in COLUMNS if name not in (*_UNREAD, "fingerprint")] if conditions else walk.order
     sql = (
         f"WITH looked AS ({_looked(store, walk, read)}) "
         f"SELECT (SELECT count(*) FROM looked AS r, {store.clock} WHERE {conditions or '1 = 1'}), "
