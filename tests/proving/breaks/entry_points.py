@@ -401,8 +401,8 @@ BREAKS = [
     Break(
         "keys expire: nothing is asked before the work may run again",
         "cli/keys.py",
-        "    if options.yes:\n",
-        "    if True:\n",
+        "    if options.yes:\n        return True\n    warning",
+        "    if True:\n        return True\n    warning",
         killed_by=("tests/operating/test_keys_command.py::test_a_key_is_expired_only_when_that_is_confirmed",),
     ),
     Break(

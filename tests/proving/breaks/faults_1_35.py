@@ -524,10 +524,10 @@ BREAKS: list[Break] = [
     ),
     Break(
         "pages go on after the newest record that was seen",
-        "backends/sql/store.py",
-        "conditions.append(f\"r.key_hash > {self.p('key')}\")",
-        'conditions.append(f"r.created > (SELECT max(q.created) FROM {TABLE} AS q '
-        "WHERE q.key_hash <= {self.p('key')})\")",
+        "backends/sql/selection.py",
+        "within.append(f\"r.key_hash > {store.p('key')}\")",
+        'within.append(f"r.created > (SELECT max(q.created) FROM {TABLE} AS q '
+        "WHERE q.key_hash <= {store.p('key')})\")",
         (f"{SQL}test_pages_lose_nothing_to_a_record_that_was_made_early_and_committed_late",),
         rows=(35,),
     ),
