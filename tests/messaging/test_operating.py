@@ -26,13 +26,12 @@ from retrysafe.cli import main
 from retrysafe.messaging import BrokerUnavailable, Message, Outbox
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
 from retrysafe.messaging.relay.bucket import Sum
-from retrysafe.messaging.relay.operator import OutboxOperator
+from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper, line
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.messaging.relay.procedures import redrive
 from retrysafe.messaging.relay.relay import Relay, Relayed
-from retrysafe.messaging.relay.retention import OutboxSweeper, line
-from retrysafe.protocol.asks import Ask, ask
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.requests import Ask, ask
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, Told, auntil, until
 from tests.stores.ageing import mysql_connection

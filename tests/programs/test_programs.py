@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from retrysafe.backends.driver import arun, run
-from retrysafe.backends.memory.client import MemoryClient
-from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.memory.store import MemoryClient, MemoryStore
 from retrysafe.claims.lease import Lease, _Schedule, clock
 from retrysafe.claims.observers import AttemptEvents, Observers
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.decisions import Decision, decide
 from retrysafe.protocol.migrating import Migration, migrate, schema_version
 from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement, Transaction, verdict
@@ -34,7 +32,7 @@ from retrysafe.protocol.procedures import (
     sweep,
 )
 from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, State
-from retrysafe.protocol.requests import Query, Rows
+from retrysafe.protocol.requests import Ask, Query, Rows
 from retrysafe.protocol.transitions import RULES, Transition
 from tests.programs.script import (
     BROKEN,

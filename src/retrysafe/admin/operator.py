@@ -23,7 +23,6 @@ from retrysafe.claims.encryption import Bound, Keyring, label_of, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import keys, procedures
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.procedures import Change, read
 from retrysafe.protocol.records import (
@@ -37,6 +36,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
+from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Transition, resolution
 

@@ -17,6 +17,7 @@ from retrysafe.cli import (
     keys,
     migrate,
     outbox,
+    plan,
     relay,
     requests,
     status,
@@ -24,7 +25,7 @@ from retrysafe.cli import (
 )
 from retrysafe.errors import RetrysafeError
 
-VERBS = (conformance, demo, describe, gateway, inbox, keys, migrate, outbox, relay, requests, status, sweep)
+VERBS = (conformance, demo, describe, gateway, inbox, keys, migrate, outbox, plan, relay, requests, status, sweep)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,9 +20,8 @@ from typing import Any
 from retrysafe.cli.opening import add_verb, add_verbs, loaded
 from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.hosts import shown
-from retrysafe.http.client.journal import Journal
+from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.resuming import Resumed, refused
 
 JOURNAL = "RETRYSAFE_JOURNAL"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.messages import (
     Arrival,
     Backlog,
@@ -23,6 +22,7 @@ from retrysafe.protocol.outbox_walk import NOTHING, Most, Passed, Released, Span
 from retrysafe.protocol.publish_policy import Death, Delay
 from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.redelivery_policy import Counts
+from retrysafe.protocol.requests import Ask
 
 
 class OutboxStore(Protocol):

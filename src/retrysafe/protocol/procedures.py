@@ -46,7 +46,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.decisions import Decision, decide
 from retrysafe.protocol.outcomes import Settlement, Transaction
 from retrysafe.protocol.records import (
@@ -64,6 +63,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
+from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.retry_table import in_doubt
 from retrysafe.protocol.store import BatchStore, OperableStore, Store, TransactionalStore
 from retrysafe.protocol.transitions import RULES, Transition

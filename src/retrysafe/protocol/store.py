@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import (
     Cached,
     ClaimRequest,
@@ -25,6 +24,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.transitions import Transition
 
 

@@ -516,7 +516,7 @@ BREAKS = [
     ),
     Break(
         "a slow client is taken for a silent upstream",
-        "gateway/patience.py",
+        "gateway/failures.py",
         "        self._reschedule(None)",
         "        pass",
         killed_by=(f"{GATEWAY}/test_proxying.py::test_a_slow_client_is_no_silent_upstream",),
@@ -719,7 +719,7 @@ BREAKS = [
     ),
     Break(
         "the id of GitHub's delivery, which is not signed, identifies its event",
-        "webhooks/github.py",
+        "webhooks/providers.py",
         'return Known(delivery, event, f"github {identity}", known)',
         "return Known(delivery, event, delivery, known)",
         killed_by=(f"{RECEIVER}::test_a_github_delivery_under_a_forged_id_is_refused_loudly[memory]",),

@@ -130,7 +130,7 @@ BREAKS: list[Break] = [
     # ---------------------------------------------------------------- the network
     Break(
         "a request without an answer is not put again",
-        "protocol/asks.py",
+        "protocol/requests.py",
         "if not again or error.unsent:",
         "if True:",
         (*_LOST_REQUESTS, f"{MESSAGES}test_a_claim_whose_reply_is_lost_is_recognised"),
@@ -429,7 +429,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a pooler is taken for PostgreSQL itself",
-        "backends/sql/drivers/pooler.py",
+        "backends/sql/drivers/base.py",
         "    return bool(direct)",
         "    return True",
         (f"{PGBOUNCER}test_nobody_is_listened_to_through_it",),
@@ -437,7 +437,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "asyncpg may prepare by name behind a pooler",
-        "backends/sql/drivers/pooler.py",
+        "backends/sql/drivers/base.py",
         "if not direct and str(name).startswith(_COUNTED_NAMES):",
         "if False:",
         (f"{PGBOUNCER}TestNamesOfAsyncpg::test_of_a_pool[keyed]",),

@@ -163,7 +163,7 @@ BREAKS = [
     ),
     Break(
         "a window shorter than the broker redelivers is taken",
-        "messaging/subscription/redelivery.py",
+        "messaging/subscription/subscription.py",
         "    elif boundary.window < redelivery_window:\n",
         "    elif boundary.window < 0:\n",
         killed_by=(f"{SUBSCRIPTION}::test_a_window_shorter_than_the_broker_redelivers_is_refused[sqlite]",),
@@ -187,7 +187,7 @@ BREAKS = [
     ),
     Break(
         "a message whose error a database refuses is tried for ever",
-        "protocol/legible.py",
+        "protocol/messages.py",
         '    if "\\0" in text:\n',
         "    return text\n    if text:\n",
         killed_by=(
@@ -198,7 +198,7 @@ BREAKS = [
     ),
     Break(
         "a message with an attribute that a database refuses is tried for ever",
-        "protocol/legible.py",
+        "protocol/messages.py",
         '    if text.isascii() and "\\0" not in text:\n',
         "    if text:\n",
         killed_by=(
@@ -256,7 +256,7 @@ BREAKS = [
     ),
     Break(
         "a failing message that its database has no room for is tried for ever",
-        "messaging/inbox/bodies.py",
+        "messaging/inbox/message.py",
         "    return envelope.size + texts > LARGE\n",
         "    return False\n",
         killed_by=(f"{LARGE}::test_a_message_too_large_for_its_store_becomes_a_dead_letter_without_its_body[mysql]",),
@@ -264,7 +264,7 @@ BREAKS = [
     ),
     Break(
         "several consumers handle the dead letters of a key at once",
-        "messaging/inbox/redrive.py",
+        "messaging/inbox/dead_letters.py",
         "with leases.claim(setting.consumer, scope=setting.entry.name)",
         "with leases.claim(setting.consumer, scope=str(id(leases)))",
         killed_by=(f"{REDRIVE}::test_while_one_consumer_handles_them_another_one_leaves_them_alone[sqlite]",),
@@ -272,7 +272,7 @@ BREAKS = [
     ),
     Break(
         "what follows a dead letter that has to come again is handled before it",
-        "messaging/inbox/redrive.py",
+        "messaging/inbox/dead_letters.py",
         "self._waiting.add(self._lane(letter))",
         "pass",
         killed_by=(f"{REDRIVE}::test_what_follows_a_letter_that_has_to_come_again_waits_for_it[sqlite]",),
@@ -290,7 +290,7 @@ BREAKS = [
     ),
     Break(
         "who has lost the lease on the dead letters goes on with them",
-        "messaging/inbox/redrive.py",
+        "messaging/inbox/dead_letters.py",
         "                claim.ensure_held()\n                going.concluded(letter, _redriven",
         "                going.concluded(letter, _redriven",
         killed_by=(f"{REDRIVE}::test_who_has_lost_the_lease_handles_no_more_of_them[sqlite-sync]",),
@@ -298,7 +298,7 @@ BREAKS = [
     ),
     Break(
         "who has lost the lease on the dead letters goes on with them on an event loop",
-        "messaging/inbox/redrive.py",
+        "messaging/inbox/dead_letters.py",
         "                    claim.ensure_held()\n",
         "",
         killed_by=(f"{REDRIVE}::test_who_has_lost_the_lease_handles_no_more_of_them[sqlite-async]",),
@@ -456,7 +456,7 @@ BREAKS = [
     ),
     Break(
         "a redrive that is cut short is forgotten",
-        "messaging/inbox/redrive.py",
+        "messaging/inbox/dead_letters.py",
         "await run_to_completion(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))",
         "pass",
         killed_by=(f"{SUBSCRIPTION}::test_a_redrive_that_is_cut_short_stays_marked[sqlite]",),

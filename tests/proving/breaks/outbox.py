@@ -336,7 +336,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "writing wakes no relay",
-        "messaging/wakeups.py",
+        "messaging/notifications.py",
         "        bell.nudge()",
         "        bell",
         (f"{OPERATING}test_who_writes_wakes_the_relay_in_a_thread[sqlite]",),

@@ -139,7 +139,7 @@ BREAKS = [
     ),
     Break(
         "whoever commits and begins again in a transaction of SQLite or MySQL is not noticed",
-        "backends/sql/marks.py",
+        "backends/sql/transactions.py",
         "refusals={_NO_SAVEPOINT: None}",
         "refusals={_NO_SAVEPOINT: settle.request}",
         killed_by=tuple(
@@ -212,7 +212,7 @@ BREAKS = [
     ),
     Break(
         "a caller's connection that is not in UTF-8 is joined",
-        "backends/sql/drivers/encoding.py",
+        "backends/sql/drivers/base.py",
         '    if encoding.lower().strip("\'").replace("-", "") != needed:',
         "    if False:",
         killed_by=(f"{ENCODINGS}::test_a_callers_connection_to_postgresql_that_is_not_is_refused[LATIN1]",),
@@ -226,7 +226,7 @@ BREAKS = [
     ),
     Break(
         "a transaction takes a lock for every claim, however many there are",
-        "backends/sql/gates.py",
+        "backends/sql/postgresql.py",
         "            if held >= MOST_GATES:",
         "            if False:",
         killed_by=(f"{GATES}::test_one_transaction_takes_so_many_and_the_next_one_again",),
@@ -234,7 +234,7 @@ BREAKS = [
     Break(
         "a batch takes a lock for every message, however many there are",
         "backends/sql/postgresql.py",
-        "CASE WHEN row_number() OVER () > {gates.MOST_GATES} THEN",
+        "CASE WHEN row_number() OVER () > {MOST_GATES} THEN",
         "CASE WHEN row_number() OVER () > 1000000 THEN",
         killed_by=(f"{GATES}::test_so_do_claims_of_many_keys_at_once",),
     ),

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
+from retrysafe.backends.dynamodb.service_clock import Sightings
 from retrysafe.backends.dynamodb.table import Table
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.asks import Ask, Steps
-from retrysafe.protocol.clock_correction import Sightings
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import (
     ClaimRequest,
@@ -31,7 +30,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Answer, Call
+from retrysafe.protocol.requests import Answer, Ask, Call, Steps
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import (
     RULES,

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrysafe.backends.sql.dead_letter_filter import conditions
-from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, paged, values_of
+from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, conditions, envelope_in, paged, values_of
 from retrysafe.backends.sql.store import SqlStore
-from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.ids import milliseconds_of
-from retrysafe.protocol.messages import Arrival, DeadLetter, DeadLetterFilter, InboxLetter, Place, Turn
+from retrysafe.protocol.messages import Arrival, DeadLetter, DeadLetterFilter, InboxLetter, Place, Turn, milliseconds_of
 from retrysafe.protocol.redelivery_policy import Counts
-from retrysafe.protocol.requests import Rows
+from retrysafe.protocol.requests import Ask, Rows
 
 ATTEMPTS, DEAD, SEQUENCES = "retrysafe_inbox_attempts", "retrysafe_inbox_dead", "retrysafe_inbox_sequences"
 LONGEST_ERROR = 4000

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from retrysafe.backends.sql.dead_letter_filter import conditions
-from retrysafe.backends.sql.envelopes import PAGE_BYTES, envelope_in, paged
+from retrysafe.backends.sql.envelopes import PAGE_BYTES, conditions, envelope_in, paged
 from retrysafe.backends.sql.outbox import COLUMNS, FOREVER, TABLE, WRITTEN, SqlOutbox
 from retrysafe.backends.sql.store import SqlStore
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.messages import Backlog, DeadLetter, DeadLetterFilter, Envelope, RelaySeen
 from retrysafe.protocol.ordering import BUCKETS
 from retrysafe.protocol.publish_policy import MOST_COUNTED
-from retrysafe.protocol.requests import Rows
+from retrysafe.protocol.requests import Ask, Rows
 
 _LETTER = (*COLUMNS, "started", "finished", "error", "dead_at", "parked")
 

@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from retrysafe.backends.sql import reading
-from retrysafe.backends.sql.parameters import quota_params, result_params, seen_params, want_params
-from retrysafe.backends.sql.statements import LIMITED, SqlStatements, limited_by
+from retrysafe.backends.sql.statements import (
+    LIMITED,
+    SqlStatements,
+    limited_by,
+    quota_params,
+    result_params,
+    seen_params,
+    want_params,
+)
 from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, any_of, columns
 from retrysafe.backends.sql.transactions import SqlTransactions
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import (
     Allowance,
     ClaimRequest,
@@ -24,7 +30,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Query
+from retrysafe.protocol.requests import Ask, Query
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Guard, Transition, kept_fingerprint, started_before
 

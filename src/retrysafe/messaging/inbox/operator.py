@@ -11,11 +11,11 @@ from retrysafe.messaging.error_kinds import by_kind
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.messaging.operators import PAGE, Operating
-from retrysafe.protocol.asks import ask
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import DeadLetterFilter, InboxLetter, Place
 from retrysafe.protocol.records import Duration
+from retrysafe.protocol.requests import ask
 from retrysafe.protocol.store import TransactionalStore
 
 ANY = DeadLetterFilter()
