@@ -6,6 +6,7 @@ from tests.proving.breaks import Break
 
 HEARTBEAT = "tests/faults/test_heartbeat.py"
 SIGNALS = "tests/faults/test_signals.py"
+KEY_SPACES = "tests/boundary/test_key_spaces.py"
 TRAPS = "tests/boundary/test_traps.py"
 TERMS = "tests/boundary/test_terms.py"
 CANCELLED = f"{HEARTBEAT}::test_whoever_cancels_all_tasks_of_a_loop_ends_no_lease_and_no_heartbeat"
@@ -104,6 +105,22 @@ BREAKS = [
             f"{TERMS}::test_an_operation_that_is_no_text_is_refused[operation0]",
             f"{TERMS}::test_an_operation_that_is_no_text_is_refused[operation1]",
         ),
+    ),
+    Break(
+        "boundaries of two modules without files share their keys without knowing it",
+        "claims/key_spaces.py",
+        "return self.module, self.file, self.line",
+        'return "", self.file, self.line',
+        killed_by=(f"{KEY_SPACES}::test_nor_two_modules_without_files",),
+        rows=(74,),
+    ),
+    Break(
+        "boundaries of one file by a URL and by an engine share their keys without knowing it",
+        "claims/key_spaces.py",
+        "and one.backend.is_same(made.backend) is True",
+        "and one.backend is made.backend",
+        killed_by=(f"{KEY_SPACES}::test_a_second_boundary_on_the_same_file_under_another_spelling_is_refused[engine]",),
+        rows=(74,),
     ),
     Break(
         "every scope that ever was is kept in memory",

@@ -6,6 +6,8 @@ from tests.proving.breaks import Break
 
 INBOX = "tests/messaging/test_inbox.py"
 UNKEEPABLE = "test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter"
+PARKED = "test_what_follows_a_poison_message_is_parked_after_one_attempt_and_redriven_after_it_is_skipped"
+LETTERS = "tests/messaging/test_inbox_operating.py"
 BATCHES = "tests/messaging/test_batches.py"
 PLAN = "tests/core/test_batching.py"
 SUBSCRIPTION = "tests/messaging/test_subscription.py"
@@ -321,6 +323,42 @@ BREAKS = [
         "        yield from ask(store.begin())\n",
         killed_by=(f"{REDRIVE}::test_all_letters_that_a_person_chose_are_marked_or_none[sqlite]",),
         rows=(55,),
+    ),
+    Break(
+        "dead letters are looked up by rows, however large they are",
+        "backends/sql/envelopes.py",
+        "fits = f\"d.upto <= {store.p('limit', 'span_bytes')} OR d.upto = d.size\"",
+        "fits = f\"d.upto <= {store.p('limit', 'span_bytes')} OR d.upto > 0\"",
+        killed_by=(f"{LETTERS}::test_large_dead_letters_are_looked_up_by_bytes_not_by_rows[sqlite]",),
+    ),
+    Break(
+        "what follows a message that was given up waits for it in vain",
+        "messaging/inbox/procedures.py",
+        "    return counts.finished > 0\n",
+        "    return counts.finished < 0\n",
+        killed_by=(
+            f"{INBOX}::{PARKED}[sqlite]",
+            f"{INBOX}::test_a_gap_that_was_waited_for_in_vain_parks_what_follows_at_once[sqlite]",
+        ),
+        rows=(55,),
+    ),
+    Break(
+        "what is no sequence is taken for an old one",
+        "messaging/inbox/inbox.py",
+        "        if isinstance(given, bool) or not isinstance(given, int) or abs(given) > LARGEST_SEQUENCE:\n",
+        "        if False:\n",
+        killed_by=tuple(
+            f"{INBOX}::test_what_is_no_sequence_is_refused_and_never_taken_for_an_old_one[{case}]"
+            for case in ("sqlite-None-False", "sqlite-True-False", "mysql-None-False")
+        ),
+        rows=(55,),
+    ),
+    Break(
+        "a look for dead letters that fails ends its subscription",
+        "messaging/subscription/subscription.py",
+        "except Exception as error:  # noqa: BLE001 - a database that fails, in whatever way, is asked again",
+        "except ZeroDivisionError as error:",
+        killed_by=(f"{SUBSCRIPTION}::test_a_subscription_outlives_a_look_for_dead_letters_that_fails[sqlite]",),
     ),
     Break(
         "a dead letter without its body is handled as an empty message",

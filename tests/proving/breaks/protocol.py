@@ -29,6 +29,18 @@ BREAKS = [
     ),
     # ------------------------------------------------------------ fencing
     Break(
+        "an engine whose listener makes everything commit at once is taken",
+        "backends/sql/drivers/sqlalchemy.py",
+        "            driver.get_autocommit()\n",
+        "            False\n",
+        killed_by=tuple(
+            f"tests/faults/test_autocommit_engines.py::"
+            f"test_a_listener_that_makes_everything_commit_at_once_is_found_out[{joined}-pymysql]"
+            for joined in (False, True)
+        ),
+        rows=(4,),
+    ),
+    Break(
         "a terminal write is not fenced",
         "protocol/transitions.py",
         "    if (record.attempt, record.token) != (held.attempt, held.token):",
