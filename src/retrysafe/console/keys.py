@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from typing import Any, get_args
 
@@ -26,6 +27,8 @@ from retrysafe.protocol.transitions import Transition, resolution
 AREA, UNKNOWN = Area("Keys", "/keys"), Area("Unknown", "/unknown")
 ROWS = 50
 """Keys on a page."""
+LOOKING = 0.03
+"""Seconds for which a page goes on to look, while it has found nothing."""
 _NAMED = ("boundary", "operation", "scope")
 _DONE = {
     "resolved": "The key is settled.",
@@ -58,6 +61,9 @@ def _list(visit: Visit, area: Area, wanted: Filter) -> Response:
     with visit.operator() as operator:
         try:
             page = operator.page(wanted, cursor, ROWS)
+            enough = time.monotonic() + LOOKING
+            while not page.records and page.cursor is not None and time.monotonic() < enough:
+                page = operator.page(wanted, page.cursor, ROWS)
         except ValueError:
             raise Refused(400, "No such page", "The place in the list cannot be read.") from None
         counted = operator.count(wanted)

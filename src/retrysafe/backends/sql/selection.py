@@ -8,6 +8,7 @@ others are read in the order of their hashes, in which any stretch is a random s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.backends.sql import reading
@@ -19,12 +20,18 @@ from retrysafe.protocol.requests import Ask, Rows
 if TYPE_CHECKING:
     from retrysafe.backends.sql.store import SqlStore
 
-SPAN = 5_000
+SPAN = 2_000
 """Records that one statement looks at, at most."""
 _LONGEST_INSTANT = 18
 """Digits of an instant in a cursor."""
 _UNREAD = ("result", "media_type", "codec_version")
 """Columns that an operator's list leaves out."""
+
+
+_COUNTED = ("updated", "key_hash", "boundary", "operation", "scope")
+"""The columns of the index of unknown records, which are counted without a look at the table."""
+_JUDGED = (*_COUNTED, "state", "lease_until", "expires", "tombstone_until")
+"""The columns by which a record is selected."""
 
 
 class Walk(NamedTuple):
@@ -70,7 +77,7 @@ def count(store: SqlStore, wanted: Filter, most: int) -> Ask[Count]:
     """The number of selected records among the first ``most``."""
     walk = _walk(store, wanted, None)
     conditions, params = _conditions(store, wanted, walk)
-    read = [name for name in COLUMNS if name not in (*_UNREAD, "fingerprint")] if conditions else walk.order
+    read = _COUNTED if walk.by_age else _JUDGED if conditions else walk.order
     sql = (
         f"WITH looked AS ({_looked(store, walk, read)}) "
         f"SELECT (SELECT count(*) FROM looked AS r, {store.clock} WHERE {conditions or '1 = 1'}), "
@@ -85,7 +92,7 @@ def count(store: SqlStore, wanted: Filter, most: int) -> Ask[Count]:
     return Ask(query, parse)
 
 
-def _looked(store: SqlStore, walk: Walk, read: Any) -> str:
+def _looked(store: SqlStore, walk: Walk, read: Iterable[str]) -> str:
     """The records that are looked at."""
     names = ", ".join(f"NULL AS {name}" if name in _UNREAD else f"r.{name}" for name in read)
     return (
