@@ -17,7 +17,7 @@ class Kafka(JavaService):
     """
 
     name = "kafka"
-    default_port = 19092
+    default_port = 17092
     POM = CHECKOUT / "scripts" / "kafka.pom.xml"
     CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
     HEAP = "128m"

@@ -22,7 +22,7 @@ from tests.messaging.harnesses.base import OnARoad
 from tests.messaging.harnesses.rabbitmq import Rabbit, rabbitmq
 from tests.messaging.harnesses.redis_streams import redis_streams
 from tests.messaging.harnesses.webhook import webhook
-from tests.messaging.rabbitmq_servers import RabbitMQServer
+from tests.messaging.own_brokers import RabbitMQServer
 from tests.messaging.test_operating import Place
 from tests.proving.effort import chance_of, effort
 

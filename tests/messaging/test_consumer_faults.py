@@ -29,7 +29,7 @@ from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.base import PARTITIONS
 from tests.messaging.harnesses.rabbitmq import RabbitMQBench
 from tests.messaging.harnesses.redis_streams import RedisBench
-from tests.messaging.rabbitmq_servers import RabbitMQServer
+from tests.messaging.own_brokers import RabbitMQServer
 from tests.proving.effort import chance_of, effort
 
 AnyBench = RabbitMQBench | RedisBench
