@@ -8,10 +8,23 @@ from retrysafe.messaging.brokers.spec import PREFIX, BrokerSpec, Option, lazily
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.kafka.consumer import KafkaConsumer
+    from retrysafe.messaging.brokers.kafka.offsets import KafkaState
     from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher, KafkaPublisher
     from retrysafe.messaging.brokers.kafka.topics import declare
+    from retrysafe.messaging.brokers.kafka.transactions import Aborted, Committed, KafkaTransactions, Recreated
 
-__all__ = ["BROKER", "AsyncKafkaPublisher", "KafkaConsumer", "KafkaPublisher", "declare"]
+__all__ = [
+    "BROKER",
+    "Aborted",
+    "AsyncKafkaPublisher",
+    "Committed",
+    "KafkaConsumer",
+    "KafkaPublisher",
+    "KafkaState",
+    "KafkaTransactions",
+    "Recreated",
+    "declare",
+]
 
 BROKER = BrokerSpec(
     package=__name__,
@@ -30,9 +43,10 @@ BROKER = BrokerSpec(
 __getattr__ = lazily(
     __name__,
     {
-        "AsyncKafkaPublisher": "publisher",
+        **dict.fromkeys(("AsyncKafkaPublisher", "KafkaPublisher"), "publisher"),
+        **dict.fromkeys(("Aborted", "Committed", "KafkaTransactions", "Recreated"), "transactions"),
         "KafkaConsumer": "consumer",
-        "KafkaPublisher": "publisher",
+        "KafkaState": "offsets",
         "declare": "topics",
     },
 )

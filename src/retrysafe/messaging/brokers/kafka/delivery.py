@@ -87,7 +87,7 @@ class Sender:
             self._closing = True
             self._producer.purge(in_queue=True, in_flight=True)
         self._thread.join()
-        self._producer.close()
+        del self._producer  # without `close`, which fails after a fatal error
 
     def _serve(self) -> None:
         while not self._closing:
