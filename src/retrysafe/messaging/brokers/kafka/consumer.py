@@ -310,7 +310,8 @@ class KafkaConsumer:
         if missed:
             fields = {"stream": f"{topic}-{number}", "group": self._group, "messages": missed}
             self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
-        client.seek(TopicPartition(topic, number, oldest))
+        client.incremental_unassign([place])  # a partition that has failed cannot be sought
+        client.incremental_assign([TopicPartition(topic, number, oldest)])
 
     def _pause(self, client: confluent_kafka.Consumer) -> None:
         """Pause partitions that have enough in memory, and resume those that have room for half of it again."""

@@ -85,7 +85,7 @@ def envelope_from(
             given["datacontenttype"] = text
         elif name not in OWN:
             others[name] = text
-    envelope = received({**others, **given}, value or b"", topic)
+    envelope = received(given, value or b"", topic)
     if envelope.key is None and key is not None:
-        return envelope._replace(key=key.decode(errors=ESCAPED))
-    return envelope
+        envelope = envelope._replace(key=key.decode(errors=ESCAPED))
+    return envelope._replace(headers={**others, **envelope.headers})

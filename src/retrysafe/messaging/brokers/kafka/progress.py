@@ -8,6 +8,7 @@ next owner the rest: which messages behind it are settled, and up to where messa
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
@@ -37,7 +38,8 @@ class Progress:
         self._reserve = reserve
         self._settled: dict[int, bool] = {}
         """Every message from the first unsettled one on, in order, and whether it is settled."""
-        self._before, self._known = _read(text)
+        self._before, known = _read(text)
+        self._known = deque(sorted(known))
         """Up to where others may have handed out, and which of these were settled."""
         self.granted = 0
         """Up to where messages may be handed out: who takes the partition over is told so."""
@@ -49,7 +51,9 @@ class Progress:
         if offset < self._next:
             return False
         self._next = offset + 1
-        is_settled = any(first <= offset <= last for first, last in self._known)
+        while self._known and self._known[0][1] < offset:
+            self._known.popleft()
+        is_settled = bool(self._known) and self._known[0][0] <= offset
         if is_settled and not self._settled:
             return False
         self._settled[offset] = is_settled
