@@ -203,7 +203,9 @@ class KafkaConsumer:
             committed: Future[None] = Future()
             committed.set_running_or_notify_cancel()
             self._asked.append(committed)
-        await asyncio.wrap_future(committed)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WITHIN):
+                await asyncio.wrap_future(committed)
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
@@ -266,6 +268,7 @@ class KafkaConsumer:
                 self._wake()
             self._pause(client)
             self._commit(client)
+        self._commit_last(client)
 
     def _is_busy(self) -> bool:
         with self._turn:
@@ -378,8 +381,18 @@ class KafkaConsumer:
                 self._shelf.forget(f"{one.topic}-{one.partition}")
         client.incremental_unassign(partitions)
 
+    def _is_owed(self, place: _Place, held: _Held) -> bool:
+        """Whether something was settled or waits to be handed out, or nothing more is handed out."""
+        progress = held.progress
+        return progress.is_owed or bool(held.withheld) or (self._is_leaving(place) and progress.low >= 0)
+
+    def _is_leaving(self, place: _Place) -> bool:
+        return f"{place[0]}-{place[1]}" in self._leaving
+
     def _leave(self, client: confluent_kafka.Consumer, places: Sequence[_Place]) -> None:
         """Wait until what was handed out of partitions is settled, if that does not take too long, and commit."""
+        if self._is_closing:
+            return
         with self._turn:
             self._leaving = {f"{topic}-{number}" for topic, number in places}
             self._turn.wait_for(self._is_left, self._leave_within)
@@ -400,13 +413,26 @@ class KafkaConsumer:
         with self._turn:
             if self._committing is not None or time.monotonic() < self._not_before:
                 return
-            owed = {place: held for place, held in self._held.items() if held.progress.is_owed or held.withheld}
+            owed = {place: held for place, held in self._held.items() if self._is_owed(place, held)}
+            commits = {place: one.progress.commit(leaving=self._is_leaving(place)) for place, one in owed.items()}
             asked, self._asked = self._asked, []
-            self._committing = _Committing(owed, {place: held.progress.commit() for place, held in owed.items()}, asked)
+            self._committing = _Committing(owed, commits, asked)
             if not owed:
                 self._end_commit()
                 return
         client.commit(offsets=_offsets(self._committing.commits), asynchronous=True)
+
+    def _commit_last(self, client: confluent_kafka.Consumer) -> None:
+        """Commit before the end, if a broker answers in time."""
+        deadline = time.monotonic() + _WITHIN
+        with self._turn:
+            self._leaving = {f"{topic}-{number}" for topic, number in self._held}
+        while self._committing is not None and time.monotonic() < deadline:
+            client.poll(_BRIEF)
+        self._commit(client)
+        while self._committing is not None and time.monotonic() < deadline:
+            client.poll(_BRIEF)
+        self._leaving = set()
 
     def _committed(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
         """The commit has ended: hand out what waited for it."""
