@@ -95,8 +95,15 @@ class Kafka(OnARoad):
 
     async def stall(self) -> bool:
         """It is missing."""
-        await asyncio.to_thread(delete, self.url, self.topic)
+        await asyncio.to_thread(self._delete)
         return True
+
+    def _delete(self) -> None:
+        """Delete it, and wait until the broker knows: it takes records for a moment longer."""
+        delete(self.url, self.topic)
+        client = operator(self.url)
+        while client.list_topics(self.topic, timeout=10).topics[self.topic].error is None:
+            pass
 
     async def unstall(self) -> None:
         await asyncio.to_thread(self.declare, self.topic)

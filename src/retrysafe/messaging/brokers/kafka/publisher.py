@@ -46,7 +46,12 @@ _REFUSED = {
     KafkaError.INVALID_TIMESTAMP,
 }
 """What a broker answers that will not take a record. It judges batches: what was in one with it is refused too."""
-_MISSING = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
+_MISSING = {
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+}
 """What is reported of a topic that is not there, by the client or by a broker."""
 _STALLED = {
     KafkaError.TOPIC_EXCEPTION,
@@ -59,6 +64,8 @@ _STALLED = {
     KafkaError.THROTTLING_QUOTA_EXCEEDED,
     KafkaError.POLICY_VIOLATION,
     KafkaError._QUEUE_FULL,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._DESTROY,  # the client has given up the connection to its leader
 }
 """What is reported of a topic that takes nothing now, whatever the record."""
 
@@ -192,7 +199,7 @@ def _judged(error: KafkaError | None, sender: Sender) -> PublishResult:
         return PublishResult(PublishStatus.UNAVAILABLE, text)
     if code in _MISSING:
         return _NO_TOPIC
-    if code in _STALLED or code == KafkaError._MSG_TIMED_OUT:
+    if code in _STALLED:
         return PublishResult(PublishStatus.STALLED, text)
     if code == KafkaError._PURGE_QUEUE:
         return PublishResult(PublishStatus.POSTPONED, text)
