@@ -13,8 +13,8 @@ from retrysafe.cli import outbox, relay, sweep
 from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher, KafkaPublisher
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+from retrysafe.messaging.relay.operator import OutboxSweeper
 from retrysafe.messaging.relay.relay import Relay
-from retrysafe.messaging.relay.retention import OutboxSweeper
 
 EXCEPTIONS = {
     "observers": "the command tells by its log and its output",

@@ -29,9 +29,9 @@ from retrysafe.backends.sql.drivers.sqlite import SqliteFile
 from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.http.asgi import IdempotencyMiddleware
-from retrysafe.protocol.asks import ask
 from retrysafe.protocol.procedures import page, read
 from retrysafe.protocol.records import Filter, StoredResult
+from retrysafe.protocol.requests import ask
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Proxy, Told, auntil, driven, forever, reached, rows_of, unique, until
 from tests.http.wire import post

@@ -401,8 +401,8 @@ BREAKS = [
     Break(
         "keys expire: nothing is asked before the work may run again",
         "cli/keys.py",
-        "    if options.yes:\n",
-        "    if True:\n",
+        "    if options.yes:\n        return True\n    warning",
+        "    if True:\n        return True\n    warning",
         killed_by=("tests/operating/test_keys_command.py::test_a_key_is_expired_only_when_that_is_confirmed",),
     ),
     Break(
@@ -516,7 +516,7 @@ BREAKS = [
     ),
     Break(
         "a slow client is taken for a silent upstream",
-        "gateway/patience.py",
+        "gateway/failures.py",
         "        self._reschedule(None)",
         "        pass",
         killed_by=(f"{GATEWAY}/test_proxying.py::test_a_slow_client_is_no_silent_upstream",),
@@ -536,6 +536,20 @@ BREAKS = [
         'algorithms=[jwt.get_unverified_header(token)["alg"]],',
         killed_by=(f"{GATEWAY}/test_principals.py::test_k8_a_token_that_is_not_right_in_everything_is_nobodys[8]",),
         rows=(74,),
+    ),
+    Break(
+        "the metrics of a gateway fail while one of its workers starts",
+        "gateway/metrics.py",
+        "            except struct.error:",
+        "            except ZeroDivisionError:",
+        killed_by=("tests/gateway/test_app.py::test_the_file_of_a_worker_that_is_being_made_is_read_again",),
+    ),
+    Break(
+        "a document of published keys that never ends is kept in memory",
+        "gateway/principals.py",
+        "        if len(body) > _MOST:\n",
+        "        if False:\n",
+        killed_by=("tests/gateway/test_principals.py::test_a_document_of_keys_that_never_ends_is_not_kept",),
     ),
     Break(
         "routes of a gateway keep their keys apart",
@@ -656,7 +670,7 @@ BREAKS = [
     ),
     Break(
         "the id of GitHub's delivery, which is not signed, identifies its event",
-        "webhooks/github.py",
+        "webhooks/providers.py",
         'return Known(delivery, event, f"github {identity}", known)',
         "return Known(delivery, event, delivery, known)",
         killed_by=(f"{RECEIVER}::test_a_github_delivery_under_a_forged_id_is_refused_loudly[memory]",),

@@ -130,7 +130,7 @@ BREAKS: list[Break] = [
     # ---------------------------------------------------------------- the network
     Break(
         "a request without an answer is not put again",
-        "protocol/asks.py",
+        "protocol/requests.py",
         "if not again or error.unsent:",
         "if True:",
         (*_LOST_REQUESTS, f"{MESSAGES}test_a_claim_whose_reply_is_lost_is_recognised"),
@@ -429,7 +429,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a pooler is taken for PostgreSQL itself",
-        "backends/sql/drivers/pooler.py",
+        "backends/sql/drivers/base.py",
         "    return bool(direct)",
         "    return True",
         (f"{PGBOUNCER}test_nobody_is_listened_to_through_it",),
@@ -437,7 +437,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "asyncpg may prepare by name behind a pooler",
-        "backends/sql/drivers/pooler.py",
+        "backends/sql/drivers/base.py",
         "if not direct and str(name).startswith(_COUNTED_NAMES):",
         "if False:",
         (f"{PGBOUNCER}TestNamesOfAsyncpg::test_of_a_pool[keyed]",),
@@ -524,10 +524,10 @@ BREAKS: list[Break] = [
     ),
     Break(
         "pages go on after the newest record that was seen",
-        "backends/sql/store.py",
-        "conditions.append(f\"r.key_hash > {self.p('key')}\")",
-        'conditions.append(f"r.created > (SELECT max(q.created) FROM {TABLE} AS q '
-        "WHERE q.key_hash <= {self.p('key')})\")",
+        "backends/sql/selection.py",
+        "within.append(f\"r.key_hash > {store.p('key')}\")",
+        'within.append(f"r.created > (SELECT max(q.created) FROM {TABLE} AS q '
+        "WHERE q.key_hash <= {store.p('key')})\")",
         (f"{SQL}test_pages_lose_nothing_to_a_record_that_was_made_early_and_committed_late",),
         rows=(35,),
     ),

@@ -187,7 +187,7 @@ _DYNAMODB = [
     return (
         record is not None
         and (record.attempt, record.token)""",
-        """    record = None
+        """    record = None if held else (yield from ask(store.read(held.key)))
     return (
         record is not None
         and (record.attempt, record.token)""",
@@ -565,10 +565,10 @@ _CLIENTS = [
                 return
 """,
         """            early = guard.claim(request, key, body, found)
-            await enter(early, guard.boundary)
+            await guard.entry.enter(early)
             if not await read_body(body, receive):
                 return
-            await leave(early, None, guard.boundary)
+            await guard.entry.leave(early, None)
 """,
         killed_by=(f"{ASGI}test_r12_a_client_that_sends_slowly_keeps_no_key_meanwhile[sqlite]",),
         rows=(76,),

@@ -19,7 +19,10 @@ from tests.proving.breaks import Break
 from tests.proving.breaks.watching import REPORT
 
 ROOT = Path(__file__).resolve().parents[3]
-COPIED = ("src", "demo", "tests", "scripts", "docs", "pyproject.toml", "README.md", "mkdocs.yml", ".gitignore")
+COPIED = (
+    *("src", "demo", "tests", "scripts", "docs", "benchmarks"),
+    *("pyproject.toml", "README.md", "mkdocs.yml", ".gitignore"),
+)
 DEADLINE = 600
 """Seconds for all tests of a break; beyond them they are stopped, and the break counts as not killed."""
 CHANCE = "1"

@@ -12,7 +12,6 @@ from typing import Any
 
 from retrysafe.backends.sql.table import COLUMNS
 from retrysafe.protocol import quotas
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import (
     Allowance,
     ClaimRequest,
@@ -26,7 +25,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Scan, Scanned, Script, Settings
+from retrysafe.protocol.requests import Ask, Scan, Scanned, Script, Settings
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Transition, kept_fingerprint, started_before, state_of
 

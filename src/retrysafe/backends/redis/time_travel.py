@@ -7,10 +7,9 @@ from typing import Any
 
 from retrysafe.backends.redis.store import RedisStore, name_of
 from retrysafe.backends.time_travel import Aged, nothing
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.quotas import holder
 from retrysafe.protocol.records import Micros
-from retrysafe.protocol.requests import Script
+from retrysafe.protocol.requests import Ask, Script
 
 _AGE = """
 local shift = string.format('%.0f', 0 - ARGV[1])

@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
-from retrysafe.backends.sql import gates, reading
-from retrysafe.backends.sql.gates import Gates
-from retrysafe.backends.sql.parameters import quota_params, want_params
-from retrysafe.backends.sql.statements import limited_by
+from retrysafe.backends.sql import reading
+from retrysafe.backends.sql.statements import limited_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE, allowed, columns
-from retrysafe.protocol.asks import Ask
+from retrysafe.locks import ProcessLock
 from retrysafe.protocol.records import Allowance, ClaimRequest, Finding, Partition, Record, Refusal
-from retrysafe.protocol.requests import Copy, Query, Rows
+from retrysafe.protocol.requests import Ask, Copy, Query, Rows
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
+
+V = TypeVar("V")
+
+MOST_GATES = 1000
+"""How many a transaction takes. The lock table is shared by all sessions of the server, for locks of every kind."""
+
+_MOST_COUNTED = 4096
+_MOST_FULL = 16
+
+
+class Gates:
+    """Counts by the answers to claims: they cost no further statement, and nobody has to tell that a transaction ended.
+
+    What a rollback to a savepoint has released stays counted. Transactions that were silent longest are forgotten: they
+    start anew.
+    """
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[int, int] = OrderedDict()
+        self._full: OrderedDict[int, None] = OrderedDict()
+        self._lock = ProcessLock()
+
+    def full(self) -> list[int]:
+        """The numbers of transactions that are to take no more; each claim tells them to the server."""
+        return list(self._full)
+
+    def counted(self, answer: Rows) -> Rows:
+        """The answer without its first column: the number of the transaction, if the claim may have taken a lock."""
+        for number, *_ in answer.rows:
+            if number is not None:
+                self._count(int(number))
+        return Rows([row[1:] for row in answer.rows], answer.affected)
+
+    def _count(self, number: int) -> None:
+        with self._lock.mine:
+            held = self._held.pop(number, 0) + 1
+            _keep(self._held, number, held, _MOST_COUNTED)
+            if held >= MOST_GATES:
+                self._full.pop(number, None)
+                _keep(self._full, number, None, _MOST_FULL)
+
+
+def _keep(kept: OrderedDict[int, V], number: int, value: V, most: int) -> None:
+    kept[number] = value
+    if len(kept) > most:
+        kept.popitem(last=False)
+
 
 R = TypeVar("R")
 
@@ -169,7 +215,7 @@ class PostgresqlStore(SqlStore):
     def claim_many_sql(self, rows: str) -> str:
         """Insert behind the gates of the keys: no wait for another transaction, for as many gates as one takes."""
         lock = _LOCK.replace("CAST(:key AS bytea)", "w.wanted_key")
-        lock = f"CASE WHEN row_number() OVER () > {gates.MOST_GATES} THEN true ELSE {lock} END"
+        lock = f"CASE WHEN row_number() OVER () > {MOST_GATES} THEN true ELSE {lock} END"
         there = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash = ANY (CAST(:keys AS bytea[]))"
         before = (
             f"WITH wanted (wanted_key, wanted_print) AS MATERIALIZED ({rows}), "

@@ -6,7 +6,7 @@ from typing import Any
 
 from retrysafe.backends.sql.table import COLUMNS
 from retrysafe.protocol import quotas
-from retrysafe.protocol.records import Allowance, EffectiveState, Page, Record, Refusal, StoredResult, Tally
+from retrysafe.protocol.records import Allowance, EffectiveState, Record, Refusal, StoredResult, Tally
 from retrysafe.protocol.requests import Rows
 from retrysafe.protocol.transitions import state_of
 
@@ -33,12 +33,6 @@ def record_or_usage(answer: Rows, allowance: Allowance) -> Record | Refusal | No
 def records(answer: Rows) -> list[Record]:
     """All records."""
     return [_record_of(row) for row in answer.rows]
-
-
-def page(answer: Rows, limit: int) -> Page:
-    """A page, and where the next one begins."""
-    found = records(answer)
-    return Page(found, found[-1].key.hex() if len(found) == limit else None)
 
 
 def tallies(answer: Rows) -> list[Tally]:

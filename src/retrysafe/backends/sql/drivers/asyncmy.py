@@ -11,8 +11,7 @@ import asyncmy
 from asyncmy.cursors import Cursor
 from asyncmy.errors import MySQLError
 
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail
-from retrysafe.backends.sql.drivers.encoding import refuse_encoding
+from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail, refuse_encoding
 from retrysafe.backends.sql.drivers.own import AsyncOwn, is_quiet
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows

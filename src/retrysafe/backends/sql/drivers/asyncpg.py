@@ -10,9 +10,20 @@ from typing import Any
 
 import asyncpg
 
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail, unheard, unreplicated
-from retrysafe.backends.sql.drivers.encoding import refuse_encoding
-from retrysafe.backends.sql.drivers.pooler import DIRECT_STATUS, is_direct, not_connected, question, status_question
+from retrysafe.backends.sql.drivers.base import (
+    AUTOCOMMIT,
+    DIRECT_STATUS,
+    ain_turn,
+    arguments,
+    fail,
+    is_direct,
+    not_connected,
+    question,
+    refuse_encoding,
+    status_question,
+    unheard,
+    unreplicated,
+)
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Copy, Query, Rows
 

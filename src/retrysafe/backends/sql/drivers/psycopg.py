@@ -22,14 +22,16 @@ from retrysafe.backends.sql.drivers.base import (
     arguments,
     fail,
     in_turn,
+    is_direct,
+    not_connected,
+    question,
+    refuse_encoding,
     this_process,
     unheard,
     unreplicated,
 )
 from retrysafe.backends.sql.drivers.deadline import BoundedWait, timely
-from retrysafe.backends.sql.drivers.encoding import refuse_encoding
 from retrysafe.backends.sql.drivers.own import AsyncOwn, Own, is_quiet
-from retrysafe.backends.sql.drivers.pooler import is_direct, not_connected, question
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Copy, Query, Rows
