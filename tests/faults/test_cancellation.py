@@ -162,8 +162,8 @@ async def test_a_completion_that_has_to_wait_outlives_its_cancelled_caller(
         task.cancel()
         for _ in range(200):
             await asyncio.sleep(0)
-            assert watching.execute(blocked, (other.info.backend_pid,)).fetchone(), "the completion was given up"
-        assert not task.done()
+            assert not task.done(), "the completion was given up"
+        await auntil(lambda: watching.execute(blocked, (other.info.backend_pid,)).fetchone())
         other.commit()
         with pytest.raises(asyncio.CancelledError):
             await task

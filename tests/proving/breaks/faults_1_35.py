@@ -338,8 +338,8 @@ BREAKS: list[Break] = [
     Break(
         "who loses the race for a key does not read the winner",
         "backends/sql/postgresql.py",
-        "return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))",
-        "return Query(self._claim_sql, params)",
+        "return Query(self._claim_sql, params, read, merged=self._claims_sql)",
+        "return Query(self._claim_sql, params, merged=self._claims_sql)",
         (f"{SQL}test_losing_the_race_for_the_unique_key_reads_the_winner",),
         rows=(25,),
     ),

@@ -179,8 +179,8 @@ BREAKS = [
     Break(
         "who lost the race for a key is told an error instead of the winner's result",
         "backends/sql/postgresql.py",
-        "return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))",
-        "return Query(self._claim_sql, params)",
+        "return Query(self._claim_sql, params, read, merged=self._claims_sql)",
+        "return Query(self._claim_sql, params, merged=self._claims_sql)",
         killed_by=("tests/faults/test_sql_faults.py::test_losing_the_race_for_the_unique_key_reads_the_winner",),
         rows=(25,),
     ),

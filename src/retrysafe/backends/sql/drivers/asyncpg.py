@@ -25,6 +25,7 @@ from retrysafe.backends.sql.drivers.base import (
     unheard,
     unreplicated,
 )
+from retrysafe.backends.sql.drivers.lane import Lanes
 from retrysafe.backends.sql.drivers.own import AsyncOwn
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Copy, Query, Rows
@@ -175,6 +176,7 @@ class AsyncpgClient:
         self.heard = unheard
         self._source = source(self._hear)
         self._perform = perform
+        self._lanes = Lanes(self._single)
 
     @classmethod
     def connect(cls, url: str) -> AsyncpgClient:
@@ -187,6 +189,10 @@ class AsyncpgClient:
         return cls(lambda hear: Pooled(pool, hear), perform_directly)
 
     async def __call__(self, request: Query, /) -> Rows:
+        return await self._lanes(request)
+
+    async def _single(self, request: Query) -> Rows:
+        """Perform one statement, on a connection that is lent for it."""
         async with self._source.lent() as connection:
             try:
                 return await ain_turn(request, partial(self._perform, connection))
@@ -211,6 +217,7 @@ class AsyncpgClient:
 
     async def aclose(self) -> None:
         """Close the connections that are ours."""
+        await self._lanes.aclose()
         await self._source.aclose()
 
     def abandon(self) -> None:
