@@ -338,8 +338,8 @@ BREAKS: list[Break] = [
     Break(
         "who loses the race for a key does not read the winner",
         "backends/sql/postgresql.py",
-        "return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))",
-        "return Query(self._claim_sql, params)",
+        "return Query(self._claim_sql, params, read, merged=self._claims_sql)",
+        "return Query(self._claim_sql, params, merged=self._claims_sql)",
         (f"{SQL}test_losing_the_race_for_the_unique_key_reads_the_winner",),
         rows=(25,),
     ),
@@ -484,8 +484,8 @@ BREAKS: list[Break] = [
     Break(
         "a connection is lent again with its transaction open",
         "backends/sql/drivers/psycopg.py",
-        "    if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:",
-        "    if connection.closed:",
+        "    return connection.pgconn.transaction_status == TransactionStatus.IDLE",
+        "    return not connection.closed",
         (
             f"{SQL}TestCancelledTransaction::test_a_connection_with_an_open_transaction_is_discarded",
             f"{SQL}TestCancelledTransaction::test_a_connection_of_tasks_with_an_open_transaction_is_discarded",
@@ -514,8 +514,8 @@ BREAKS: list[Break] = [
     Break(
         "a claim goes on without a connection of its own",
         "locks.py",
-        "            if left <= 0:\n                return False",
-        "            if left <= 0:\n                return True",
+        "                if left <= 0:\n                    return False",
+        "                if left <= 0:\n                    return True",
         (
             f"{SQL}TestExhaustedPool::test_a_url[keyed]",
             f"{SQL}TestExhaustedPool::test_a_url[transactional]",

@@ -69,8 +69,8 @@ BREAKS = [
     Break(
         "a terminal write in Redis is not fenced",
         "backends/redis/store.py",
-        "if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record[ARGV[3]] ~= ARGV[4] then return 0 end",
-        "if not allowed(record, ARGV[1]) then return 0 end",
+        "or record.attempt ~= ARGV[2] or record[ARGV[3]] ~= tonumber(ARGV[4]) then return 0 end",
+        "then return 0 end",
         killed_by=(f"{CONFORMANCE}[redis-lapsed_keyed_attempt_is_taken_over_and_fenced]",),
         rows=(15, 17),
     ),
@@ -121,9 +121,9 @@ BREAKS = [
     Break(
         "a release deletes the record",
         "backends/redis/store.py",
-        "written(ARGV[5], ARGV[6], ARGV[7])\nredis.pcall(",
-        "written(ARGV[5], ARGV[6], ARGV[7])\n"
-        "if ARGV[5] == 'released' then redis.call('DEL', KEYS[1]) end\nredis.pcall(",
+        "claim_of(record), ARGV[8])\nredis.pcall(",
+        "claim_of(record), ARGV[8])\n"
+        "if STATES[tonumber(ARGV[5])] == 'released' then redis.call('DEL', KEYS[1]) end\nredis.pcall(",
         killed_by=(f"{CONFORMANCE}[redis-release_keeps_the_row_and_tokens_only_rise]",),
         rows=(17,),
     ),
@@ -159,8 +159,8 @@ BREAKS = [
     Break(
         "a claim in Redis overwrites what is there",
         "backends/redis/store.py",
-        "if standing(load()) == 'absent' then claimed",
-        "if true then claimed",
+        "reply(stored() or write(",
+        "reply(write(",
         killed_by=(f"{CONFORMANCE}[redis-duplicate_of_a_running_attempt_is_busy]",),
         rows=(16, 39),
     ),
@@ -183,16 +183,16 @@ BREAKS = [
     Break(
         "a takeover in Redis does not look whether the record has changed",
         "backends/redis/store.py",
-        "or record.attempt ~= ARGV[11] or record.version ~= ARGV[12] then return false end",
-        "then return false end",
+        "if record.attempt ~= ARGV[6] or record.version ~= tonumber(ARGV[7]) then return false end\n",
+        "",
         killed_by=(f"{DIFFERENTIAL}[redis-lapsed]",),
         rows=(16,),
     ),
     Break(
         "who lost the race for a key is told an error instead of the winner's result",
         "backends/sql/postgresql.py",
-        "return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))",
-        "return Query(self._claim_sql, params)",
+        "return Query(self._claim_sql, params, read, merged=self._claims_sql)",
+        "return Query(self._claim_sql, params, merged=self._claims_sql)",
         killed_by=("tests/faults/test_sql_faults.py::test_losing_the_race_for_the_unique_key_reads_the_winner",),
         rows=(25,),
     ),
