@@ -9,7 +9,7 @@ import json
 import sqlite3
 import urllib.request
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 import httpx
@@ -138,10 +138,8 @@ def store_a_refusal(state: State) -> None:
         post(state, current().key_for("bank"))
         raise Declined("no cover")
 
-    try:
+    with suppress(Declined, StoredFailure):
         charge("A-1", 1000)
-    except (Declined, StoredFailure):
-        pass
     shop.close()
 
 

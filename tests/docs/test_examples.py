@@ -66,6 +66,13 @@ def test_a_reader_sees_everything_that_an_example_needs(page: Path) -> None:
     assert early == []
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/how-to").glob("http-*.md")), ids=_name)
+def test_a_frameworks_page_says_how_to_make_the_tables(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "migrate" in text or page.name == "http-client.md"
+    assert "INSTALLED_APPS" in text or page.name not in ("http-django.md", "http-drf.md")
+
+
 def test_the_readmes_example_has_at_most_nine_lines() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     match = re.search(r"^```python\n# main.py\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
