@@ -26,7 +26,8 @@ PROMISES: dict[ModeKind, str] = {
         "one result is stored and replayed; every attempt carries the same derived keys; a late attempt is fenced"
     ),
     ModeKind.EXTERNAL: (
-        "the work is run again only after an operator or a probe has said that it did not happen; doubt ends as *unknown*"
+        "the work is run again only after an operator or a probe has said that it did not happen; "
+        "doubt ends as *unknown*"
     ),
 }
 MODE = dict(zip(ModeKind, MODES, strict=True))
