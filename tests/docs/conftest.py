@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -32,12 +33,22 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT / "demo"), str(ROOT)]))
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setenv("UVICORN_PORT", str(free_port()))
     monkeypatch.syspath_prepend(folder)
-    before = set(sys.modules)
+    before, environment = set(sys.modules), dict(os.environ)
     yield folder
+    os.environ.clear()
+    os.environ.update(environment)
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return int(server.getsockname()[1])
 
 
 @pytest.fixture
