@@ -22,6 +22,7 @@ from retrysafe.errors import (
     RetryTransaction,
     SchemaOutdated,
     StoredFailure,
+    StoreMisconfigured,
     StoreUnavailable,
 )
 from retrysafe.protocol.events import Event, Observer
@@ -52,6 +53,7 @@ __all__ = [
     "RetryTransaction",
     "RetrysafeError",
     "SchemaOutdated",
+    "StoreMisconfigured",
     "StoreUnavailable",
     "StoredFailure",
     "StoredResult",
