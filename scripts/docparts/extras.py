@@ -27,10 +27,12 @@ PURPOSES = {
     "flask": ("Flask applications", "how-to/http-flask"),
     "aiohttp": ("aiohttp applications", "how-to/http-aiohttp"),
     "grpc": ("gRPC servers and clients", "how-to/http-grpc"),
+    "console": ("the web console `retrysafe console`", "how-to/console"),
     "gateway": ("the reverse proxy `retrysafe gateway`", "how-to/gateway"),
     "httpx": ("the retrying client for httpx", "how-to/http-client"),
     "requests": ("the retrying client for requests", "how-to/http-client"),
     "webhooks": ("sending webhooks; receiving them needs no extra", "how-to/send-webhooks"),
+    "kafka": ("publishing to and consuming from Kafka, and its transactions", "how-to/kafka"),
     "rabbitmq": ("publishing to and consuming from RabbitMQ", "how-to/rabbitmq"),
     "faststream": ("consumers of FastStream", "how-to/faststream"),
     "pydantic": ("models as results and arguments", "how-to/results-that-can-be-stored"),
@@ -40,7 +42,7 @@ PURPOSES = {
     "demo": ("`retrysafe demo` with its API and live view", "how-to/run-the-demo"),
 }
 """What each extra is for, and the page that uses it."""
-DEVELOPMENT = {"bench", "dev", "docs", "mutate", "rivals"}
+DEVELOPMENT = {"bench", "browser", "dev", "docs", "mutate", "rivals"}
 """Extras for work on retrysafe itself."""
 
 
