@@ -31,16 +31,18 @@ PURPOSES = {
     "httpx": ("the retrying client for httpx", "how-to/http-client"),
     "requests": ("the retrying client for requests", "how-to/http-client"),
     "webhooks": ("sending webhooks; receiving them needs no extra", "how-to/send-webhooks"),
+    "kafka": ("publishing to and consuming from Kafka", "how-to/kafka"),
     "rabbitmq": ("publishing to and consuming from RabbitMQ", "how-to/rabbitmq"),
     "faststream": ("consumers of FastStream", "how-to/faststream"),
     "pydantic": ("models as results and arguments", "how-to/results-that-can-be-stored"),
+    "console": ("the operators' console in a browser", "how-to/console"),
     "crypto": ("encrypted results, `Keyring`", "how-to/encrypt-stored-results"),
     "otel": ("metrics and spans of OpenTelemetry", "how-to/observe-and-log"),
     "testing": ("`StoreSuite` and random histories, with pytest and Hypothesis", "how-to/test-your-code"),
     "demo": ("`retrysafe demo` with its API and live view", "how-to/run-the-demo"),
 }
 """What each extra is for, and the page that uses it."""
-DEVELOPMENT = {"bench", "dev", "docs", "mutate", "rivals"}
+DEVELOPMENT = {"bench", "browser", "dev", "docs", "mutate", "rivals"}
 """Extras for work on retrysafe itself."""
 
 

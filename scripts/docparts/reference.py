@@ -8,10 +8,10 @@ from typing import Any
 import retrysafe
 from docparts.markdown import paragraphs, prose, signature, table, type_
 from retrysafe.admin.operator import Clock, Operator, Status
+from retrysafe.claims.codec import Codec
 from retrysafe.errors import RetrysafeError
 from retrysafe.http import client
 from retrysafe.http.conditional import ETag, etag_of, evaluate
-from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.events import Observer, Watch
 from retrysafe.protocol.procedures import Change
 from retrysafe.protocol.store import Capabilities

@@ -2,7 +2,7 @@
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim, current
-from retrysafe.claims.codec import JSONCodec
+from retrysafe.claims.codec import Codec, JSONCodec
 from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.observers import LoggingObserver
 from retrysafe.claims.settings import layered, reject, wait
@@ -24,7 +24,6 @@ from retrysafe.errors import (
     StoredFailure,
     StoreUnavailable,
 )
-from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.events import Event, Observer
 from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import StoredResult

@@ -19,7 +19,7 @@ from retrysafe.claims import key_spaces
 from retrysafe.claims.batch import Claims
 from retrysafe.claims.cancellation import is_cancelled, run_to_completion
 from retrysafe.claims.claim import Claim
-from retrysafe.claims.codec import JSONCodec
+from retrysafe.claims.codec import Codec, JSONCodec
 from retrysafe.claims.decorator import is_coroutine_function, is_generator_function
 from retrysafe.claims.outcome import is_permanent
 from retrysafe.claims.plan import Plans
@@ -27,7 +27,6 @@ from retrysafe.claims.restarts import arestarting, restarting
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import keys
-from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.records import Effects, Fingerprint, Key, Wait
 

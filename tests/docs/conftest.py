@@ -112,6 +112,24 @@ async def _without_queues(url: str) -> None:
 
 
 @pytest.fixture
+def kafka_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of the test Kafka, also as KAFKA_URL; the topics and groups of the pages are removed in the end."""
+    require("kafka")
+    from tests.messaging.harnesses.kafka import operator
+
+    url = os.environ["RETRYSAFE_TEST_KAFKA"]
+    monkeypatch.setenv("KAFKA_URL", url)
+    with alone_with("kafka"):
+        yield url
+        client = operator(url)
+        topics = [name for name in client.list_topics(timeout=10).topics if name.startswith("docs-")]
+        groups = [one.group_id for one in client.list_consumer_groups().result().valid]
+        removing = client.delete_consumer_groups([name for name in groups if name.startswith("docs-")])
+        for removed in (*removing.values(), *client.delete_topics(topics).values()):
+            removed.result()
+
+
+@pytest.fixture
 def mysql_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a new, empty MariaDB database, as MYSQL_URL; dropped in the end."""
     require("mysql")

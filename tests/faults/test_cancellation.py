@@ -162,8 +162,8 @@ async def test_a_completion_that_has_to_wait_outlives_its_cancelled_caller(
         task.cancel()
         for _ in range(200):
             await asyncio.sleep(0)
-            assert watching.execute(blocked, (other.info.backend_pid,)).fetchone(), "the completion was given up"
-        assert not task.done()
+            assert not task.done(), "the completion was given up"
+        await auntil(lambda: watching.execute(blocked, (other.info.backend_pid,)).fetchone())
         other.commit()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -305,7 +305,7 @@ async def test_a_connection_that_its_pool_has_taken_back_already_does_not_hide_w
     """As when it broke while the caller was cancelled: asyncpg's pool then refuses to take it once more."""
     from asyncpg import InternalClientError
 
-    from retrysafe.backends.sql.drivers.asyncpg import AsyncpgClient
+    from retrysafe.backends.sql.drivers.asyncpg import Pooled
 
     class Connection:
         def add_log_listener(self, listener: object) -> None: ...
@@ -319,5 +319,5 @@ async def test_a_connection_that_its_pool_has_taken_back_already_does_not_hide_w
             raise InternalClientError("release() called on a free connection holder")
 
     with pytest.raises(asyncio.CancelledError):
-        async with AsyncpgClient(Pool())._lent():
+        async with Pooled(Pool(), lambda connection, notice: None).lent():
             raise asyncio.CancelledError

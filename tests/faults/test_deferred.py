@@ -23,8 +23,8 @@ from retrysafe.claims import deferred
 from retrysafe.claims.deferred import Deferred, LoopSettler, ThreadSettler
 from retrysafe.claims.lease import clock
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.backoff import Backoff
+from retrysafe.protocol.requests import Steps
 from tests.conftest import absent
 from tests.faults.conftest import Making
 from tests.faults.helpers import ROOT, Told, auntil, driven, own_database, records_of, run_sql

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from retrysafe.errors import RetryTransaction, StoreUnavailable
-from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.backoff import REFUSED, RESTART, Backoff, Retries
 from retrysafe.protocol.client import AsyncExecutor, Executor
+from retrysafe.protocol.requests import Ask, Steps, ask
 
 R = TypeVar("R")
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from retrysafe.backends.backend import Place
-from retrysafe.backends.files import file_of
+from retrysafe.backends.urls import file_of
 
 _PORTS = {"postgresql": 5432, "mysql": 3306}
 _HARMLESS = {

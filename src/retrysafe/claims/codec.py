@@ -1,4 +1,4 @@
-"""Results as JSON: exact types by tags, classes only where the return annotation names them."""
+"""The codec protocol, and results as JSON: exact types by tags, classes only where the return annotation names them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,32 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from retrysafe.claims import pydantic_models
 from retrysafe.claims.differences import difference
 from retrysafe.errors import ResultNotEncodable
-from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.records import StoredResult
+
+
+class Codec(Protocol):
+    """Turns results into bytes and back. Decoding must give back the value that was encoded, types included.
+
+    The boundary checks it: it decodes what it has encoded, and stores it only if nothing differs.
+    """
+
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
+        """Encode ``value``; ``annotation`` is the declared return type, or None when there is none.
+
+        Raises `ResultNotEncodable` when the value could not be decoded to an equal one.
+        """
+        ...
+
+    def decode(self, stored: StoredResult, annotation: Any) -> Any:
+        """Decode; raises `ResultNotEncodable` when the bytes cannot be read by this version."""
+        ...
+
 
 MEDIA_TYPE = "application/vnd.retrysafe+json"
 VERSION = 1

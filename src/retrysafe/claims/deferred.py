@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from retrysafe.backends.driver import arun, run
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.backoff import SETTLING
 from retrysafe.protocol.client import AsyncClient, Client
+from retrysafe.protocol.requests import Steps
 
 if TYPE_CHECKING:
     import asyncio

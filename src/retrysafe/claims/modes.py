@@ -53,7 +53,6 @@ from retrysafe.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
-from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.client import AfterCommit, AsyncExecutor, Executor
 from retrysafe.protocol.outcomes import ModeKind as Kind
 from retrysafe.protocol.outcomes import Settlement
@@ -71,6 +70,7 @@ from retrysafe.protocol.procedures import (
     settled_already,
 )
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, StoredResult
+from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.transitions import RULES, Transition
 
 

@@ -130,7 +130,7 @@ BREAKS: list[Break] = [
     # ---------------------------------------------------------------- the network
     Break(
         "a request without an answer is not put again",
-        "protocol/asks.py",
+        "protocol/requests.py",
         "if not again or error.unsent:",
         "if True:",
         (*_LOST_REQUESTS, f"{MESSAGES}test_a_claim_whose_reply_is_lost_is_recognised"),
@@ -338,8 +338,8 @@ BREAKS: list[Break] = [
     Break(
         "who loses the race for a key does not read the winner",
         "backends/sql/postgresql.py",
-        "return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))",
-        "return Query(self._claim_sql, params)",
+        "return Query(self._claim_sql, params, read, merged=self._claims_sql)",
+        "return Query(self._claim_sql, params, merged=self._claims_sql)",
         (f"{SQL}test_losing_the_race_for_the_unique_key_reads_the_winner",),
         rows=(25,),
     ),
@@ -429,7 +429,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a pooler is taken for PostgreSQL itself",
-        "backends/sql/drivers/pooler.py",
+        "backends/sql/drivers/base.py",
         "    return bool(direct)",
         "    return True",
         (f"{PGBOUNCER}test_nobody_is_listened_to_through_it",),
@@ -437,7 +437,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "asyncpg may prepare by name behind a pooler",
-        "backends/sql/drivers/pooler.py",
+        "backends/sql/drivers/base.py",
         "if not direct and str(name).startswith(_COUNTED_NAMES):",
         "if False:",
         (f"{PGBOUNCER}TestNamesOfAsyncpg::test_of_a_pool[keyed]",),
@@ -484,8 +484,8 @@ BREAKS: list[Break] = [
     Break(
         "a connection is lent again with its transaction open",
         "backends/sql/drivers/psycopg.py",
-        "    if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:",
-        "    if connection.closed:",
+        "    return connection.pgconn.transaction_status == TransactionStatus.IDLE",
+        "    return not connection.closed",
         (
             f"{SQL}TestCancelledTransaction::test_a_connection_with_an_open_transaction_is_discarded",
             f"{SQL}TestCancelledTransaction::test_a_connection_of_tasks_with_an_open_transaction_is_discarded",
@@ -514,8 +514,8 @@ BREAKS: list[Break] = [
     Break(
         "a claim goes on without a connection of its own",
         "locks.py",
-        "            if left <= 0:\n                return False",
-        "            if left <= 0:\n                return True",
+        "                if left <= 0:\n                    return False",
+        "                if left <= 0:\n                    return True",
         (
             f"{SQL}TestExhaustedPool::test_a_url[keyed]",
             f"{SQL}TestExhaustedPool::test_a_url[transactional]",
@@ -524,10 +524,10 @@ BREAKS: list[Break] = [
     ),
     Break(
         "pages go on after the newest record that was seen",
-        "backends/sql/store.py",
-        "conditions.append(f\"r.key_hash > {self.p('key')}\")",
-        'conditions.append(f"r.created > (SELECT max(q.created) FROM {TABLE} AS q '
-        "WHERE q.key_hash <= {self.p('key')})\")",
+        "backends/sql/selection.py",
+        "within.append(f\"r.key_hash > {store.p('key')}\")",
+        'within.append(f"r.created > (SELECT max(q.created) FROM {TABLE} AS q '
+        "WHERE q.key_hash <= {store.p('key')})\")",
         (f"{SQL}test_pages_lose_nothing_to_a_record_that_was_made_early_and_committed_late",),
         rows=(35,),
     ),

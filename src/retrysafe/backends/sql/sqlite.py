@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from retrysafe.backends.files import file_of
-from retrysafe.backends.sql.marks import BATCH, in_its_transaction, mark_of, marked
 from retrysafe.backends.sql.store import SqlStore
-from retrysafe.protocol.asks import Ask
+from retrysafe.backends.sql.transactions import BATCH, in_its_transaction, mark_of, marked
+from retrysafe.backends.urls import file_of
 from retrysafe.protocol.records import Allowance, ClaimRequest, Ownership, StoredResult
-from retrysafe.protocol.requests import Query
+from retrysafe.protocol.requests import Ask, Query
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
 

@@ -12,12 +12,24 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.relay.poll_schedule import Polls
-from retrysafe.messaging.subscription.redelivery import check_retention
 from retrysafe.messaging.subscription.working import LOOK, Run
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import MessageOutcome
 from retrysafe.stop_signal import StopSignal
+
+
+def check_retention(consumer: Consumer, handler: Handler[..., Any]) -> None:
+    """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten."""
+    boundary, redelivery_window = handler.setting.entry, consumer.redelivery_window
+    if redelivery_window is None:
+        handler.emit("retention_unknown", window=boundary.window)
+    elif boundary.window < redelivery_window:
+        raise ConfigurationError(
+            f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand a "
+            f"message out again for {redelivery_window / 3600:g} h: it would be handled twice. Make the window longer, "
+            "or let the broker keep messages for a shorter time."
+        )
 
 
 class Subscription:

@@ -11,8 +11,7 @@ import asyncmy
 from asyncmy.cursors import Cursor
 from asyncmy.errors import MySQLError
 
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail
-from retrysafe.backends.sql.drivers.encoding import refuse_encoding
+from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail, refuse_encoding
 from retrysafe.backends.sql.drivers.own import AsyncOwn, is_quiet
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
@@ -118,9 +117,12 @@ class Connecting:
         except _Failures as error:
             raise StoreUnavailable(str(error) or type(error).__name__, unsent=True) from error
 
-    def is_usable(self, connection: Any) -> bool:
+    def is_idle(self, connection: Any) -> bool:
         idle = connection.connected and connection.get_autocommit() and not connection.get_transaction_status()
-        return bool(idle) and not connection._stream_broken and is_quiet(_socket(connection))
+        return bool(idle) and not connection._stream_broken
+
+    def is_usable(self, connection: Any) -> bool:
+        return connection.connected and is_quiet(_socket(connection))
 
     async def close(self, connection: Any) -> None:
         """Hang up; a goodbye to a server that is gone would have to be waited for."""

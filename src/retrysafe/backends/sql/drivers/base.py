@@ -8,11 +8,82 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from retrysafe.backends.sql.drivers.pooler import PREPARED
 from retrysafe.errors import ConfigurationError, RetryTransaction, SchemaOutdated, StoreUnavailable
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Query, Rows
+
+PREPARED = (
+    "The connection leads through a pooler such as PgBouncer, and its driver prepares statements by name: in "
+    "transaction pooling the next session does not know them, or knows another statement by that name. Switch it off: "
+    "statement_cache_size=0 for asyncpg (with SQLAlchemy in connect_args, with prepared_statement_cache_size=0 and "
+    "prepared_statement_name_func=lambda: ''), or prepare_threshold=None for psycopg; or connect to PostgreSQL "
+    "directly; or set max_prepared_statements in PgBouncer 1.21 or newer."
+)
+_COUNTED_NAMES = "__asyncpg_"
+"""Names that every process of a driver counts from the beginning: those of one client are those of another."""
+
+
+def question(pid: int) -> str:
+    """Ask whether the session is the one that the client was told of, and by which name this query was prepared."""
+    mine = f"pg_backend_pid() = {pid}"
+    return f"SELECT {mine}, (SELECT max(name) FROM pg_prepared_statements WHERE position('{mine}' IN statement) > 0)"
+
+
+def is_direct(answer: Any) -> bool:
+    """Judge the row; raise `ConfigurationError` if there is a pooler that does not follow the names of the driver."""
+    direct, name = answer
+    if not direct and str(name).startswith(_COUNTED_NAMES):
+        raise ConfigurationError(f"{PREPARED} Nothing of this claim was run.")
+    return bool(direct)
+
+
+def status_question(pid: int) -> str:
+    """`question` for a protocol without rows: the status is "SELECT 1" in the same session, else "SELECT 0"."""
+    return f"SELECT 1 WHERE pg_backend_pid() = {pid}"
+
+
+DIRECT_STATUS = "SELECT 1"
+
+
+def not_connected(error: BaseException) -> StoreUnavailable | ConfigurationError:
+    """What a connection that could not be made amounts to."""
+    text = str(error).strip() or type(error).__name__
+    if "unsupported startup parameter" in text:
+        return ConfigurationError(
+            f"{text}. A pooler takes no such setting when a client connects: leave it out of store= and set it in the "
+            "database (ALTER ROLE … SET), or connect to PostgreSQL directly."
+        )
+    return StoreUnavailable(text, unsent=True)
+
+
+_POSTGRESQL = "utf8", "psycopg.connect(…, client_encoding='utf8'), or SET client_encoding TO 'UTF8'"
+_MYSQL = "utf8mb4", "charset='utf8mb4' where you connect, with Django in OPTIONS"
+
+
+def refuse_encoding(driver: Any) -> None:
+    """Refuse a driver's connection on which characters would be lost ; the driver knows, no server is asked."""
+    found = _encoding_of(driver)
+    if found is None:
+        return
+    encoding, (needed, how) = found
+    if encoding.lower().strip("'").replace("-", "") != needed:  # PgBouncer says what its client has written
+        raise ConfigurationError(
+            f"tx= is a connection with the encoding {encoding}, in which not every character can be sent and read. "
+            f"Nothing of this claim was run. It has to be {needed}: {how}."
+        )
+
+
+def _encoding_of(driver: Any) -> tuple[str, tuple[str, str]] | None:
+    """What the connection's text is encoded in, what it should be, and how that is done; None: there is no choice."""
+    if hasattr(driver, "character_set_name"):  # PyMySQL, asyncmy, mysqlclient
+        return driver.character_set_name(), _MYSQL
+    if hasattr(driver, "get_settings"):  # asyncpg
+        return driver.get_settings().client_encoding, _POSTGRESQL
+    if hasattr(driver, "info"):  # psycopg
+        return driver.info.parameter_status("client_encoding"), _POSTGRESQL
+    return None
+
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")
 RESTART_ALL = "40001"

@@ -20,8 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
-from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, this_process
-from retrysafe.backends.sql.drivers.encoding import refuse_encoding
+from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, refuse_encoding, this_process
 from retrysafe.backends.sql.drivers.own import CHECKOUT, MOST_CONNECTIONS, all_lent
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.locks import Places

@@ -11,9 +11,8 @@ from pymysql.connections import Connection
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 from pymysql.cursors import Cursor
 
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, arguments, fail, in_turn, this_process
+from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, arguments, fail, in_turn, refuse_encoding, this_process
 from retrysafe.backends.sql.drivers.deadline import timely
-from retrysafe.backends.sql.drivers.encoding import refuse_encoding
 from retrysafe.backends.sql.drivers.own import Own, is_quiet
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
@@ -121,9 +120,11 @@ class Connecting:
             raise StoreUnavailable(str(error), unsent=True) from error
         return connection
 
+    def is_idle(self, connection: OwnConnection) -> bool:
+        return bool(connection.open and connection.get_autocommit() and not is_in_transaction(connection))
+
     def is_usable(self, connection: OwnConnection) -> bool:
-        idle = connection.open and connection.get_autocommit() and not is_in_transaction(connection)
-        return bool(idle) and is_quiet(connection.fileno())
+        return is_quiet(connection.fileno())
 
     def close(self, connection: OwnConnection) -> None:
         """Hang up."""

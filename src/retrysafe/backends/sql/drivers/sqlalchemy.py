@@ -21,10 +21,11 @@ from retrysafe.backends.sql.drivers.base import (
     arguments,
     fail,
     in_turn,
+    is_direct,
+    question,
+    refuse_encoding,
     this_process,
 )
-from retrysafe.backends.sql.drivers.encoding import refuse_encoding
-from retrysafe.backends.sql.drivers.pooler import is_direct, question
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
