@@ -231,20 +231,21 @@ class Connecting:
     def __init__(self, url: str, hear: Hear) -> None:
         self._url = url
         self._hear = hear
-        self._options: dict[str, Any] = {"timeout": CHECKOUT}
+        self._cache: dict[str, Any] = {}
 
     async def connect(self) -> Any:
         """A connection that caches statements, by name, unless there is a pooler: asyncpg has to know beforehand."""
         while True:
             try:
-                connection = await asyncpg.connect(self._url, **self._options)
+                options = {"timeout": CHECKOUT, **self._cache}
+                connection = await asyncpg.connect(self._url, **options)
             except _Failures as error:
                 raise not_connected(error) from error
             connection.add_log_listener(self._hear)
             _judged.add(connection)
-            if "statement_cache_size" in self._options or await self._is_direct(connection):
+            if self._cache or await self._is_direct(connection):
                 return connection
-            self._options["statement_cache_size"] = 0
+            self._cache = {"statement_cache_size": 0}
 
     async def _is_direct(self, connection: Any) -> bool:
         """Whether there is no pooler; else the connection is closed."""
