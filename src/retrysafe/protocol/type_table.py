@@ -19,12 +19,14 @@ class TypeTable(dict[type, V]):
     def __init__(self, known: Mapping[type, V], *, late: Mapping[str, V], other: V) -> None:
         super().__init__(known)
         self._late = late
+        self._modules = {name.partition(".")[0] for name in late}
         self._other = other
 
     def __missing__(self, kind: type) -> V:
-        module = sys.modules.get(kind.__module__)
-        entry = self._late.get(f"{kind.__module__}.{kind.__qualname__}", self._other)
-        if entry is self._other or getattr(module, kind.__qualname__, None) is not kind:
+        if kind.__module__ not in self._modules:
             return self._other
-        self[kind] = entry
+        module, name = sys.modules.get(kind.__module__), kind.__qualname__
+        if getattr(module, name, None) is not kind:
+            return self._other
+        self[kind] = entry = self._late.get(f"{kind.__module__}.{name}", self._other)
         return entry

@@ -10,6 +10,7 @@ SQL, POINTS = "tests/faults/test_sql_faults.py::", "tests/faults/test_crash_poin
 DEFERRED = "tests/faults/test_deferred.py::"
 BEATS, MYSQL = "tests/faults/test_heartbeat.py::", "tests/faults/test_mysql.py::"
 REPLICAS, PGBOUNCER = "tests/faults/test_replicas.py::", "tests/faults/test_pgbouncer.py::"
+GROUPS = "tests/faults/test_group_commit.py::"
 ASGI, WSGI = "tests/http/test_asgi.py::", "tests/http/test_wsgi.py::"
 
 _SERIALIZATION = (
@@ -465,6 +466,37 @@ BREAKS: list[Break] = [
             f"{SQL}TestBusySqlite::test_beyond_the_bound[transactional]",
         ),
         rows=(31,),
+    ),
+    Break(
+        "each write of async code is committed by itself",
+        "backends/sql/drivers/sqlite_async.py",
+        "MOST_AT_ONCE = 64\n",
+        "MOST_AT_ONCE = 1\n",
+        (
+            f"{GROUPS}test_writes_at_once_share_a_commit",
+            f"{GROUPS}test_writes_while_a_group_is_committed_gather_for_the_next",
+        ),
+    ),
+    Break(
+        "writes of a group are answered although its commit failed",
+        "backends/sql/drivers/sqlite_async.py",
+        "            connection.rollback()\n        raise\n    return results\n",
+        "            connection.rollback()\n    return results\n",
+        (f"{GROUPS}test_a_commit_that_fails_fails_all_of_its_group",),
+    ),
+    Break(
+        "what follows the end of a group's transaction is committed by itself",
+        "backends/sql/drivers/sqlite_async.py",
+        "if not connection.in_transaction:  # what follows would be committed by itself",
+        "if False:",
+        (f"{GROUPS}test_what_ends_the_transaction_ends_its_group",),
+    ),
+    Break(
+        "a group that is left when its loop ends is not written",
+        "backends/sql/drivers/sqlite_async.py",
+        "        while self._gathering:\n",
+        "        while False:\n",
+        (f"{GROUPS}test_what_is_left_when_the_loop_ends_is_written",),
     ),
     Break(
         "a transaction is not opened for writing",
