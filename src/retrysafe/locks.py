@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 _LOOK = 0.05
 """Seconds after which who waits for a place looks for himself, in case nobody has told him."""
@@ -41,16 +42,16 @@ class Places:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._taken: dict[int, weakref.ref[Place]] = {}
+        self._taken: dict[int, weakref.ref[Any]] = {}
         self._clearing = threading.Lock()
         self._given_back = threading.Event()
-        self._waiting: set[weakref.ref[Place]] = set()
+        self._waiting: set[weakref.ref[Any]] = set()
 
     def taken(self, timeout: float, otherwise: Callable[[], Exception]) -> Place:
         """Have a place; raises what ``otherwise`` makes when none becomes free within ``timeout`` seconds."""
         return Place(self, timeout, otherwise)
 
-    def take(self, mine: weakref.ref[Place], timeout: float) -> bool:
+    def take(self, mine: weakref.ref[Any], timeout: float) -> bool:
         """Take a place for its holder; False when none becomes free in time."""
         if self._has_taken(mine):
             return True
@@ -69,7 +70,7 @@ class Places:
         finally:
             self._waiting.discard(mine)
 
-    def _has_taken(self, mine: weakref.ref[Place]) -> bool:
+    def _has_taken(self, mine: weakref.ref[Any]) -> bool:
         return any(self._taken.setdefault(place, mine) is mine for place in range(self._count))
 
     def _clear(self) -> None:
@@ -79,7 +80,7 @@ class Places:
                 if holder() is None:
                     del self._taken[place]
 
-    def give_back(self, mine: weakref.ref[Place]) -> None:
+    def give_back(self, mine: weakref.ref[Any]) -> None:
         """Free the place of its holder, if it has one."""
         for place in range(self._count):
             if self._taken.get(place) is mine:

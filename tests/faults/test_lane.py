@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 import psycopg
@@ -26,7 +26,7 @@ from retrysafe.protocol.requests import Query, Rows
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.lockstep import CLOCKS
 from tests.faults.conftest import Making
-from tests.faults.helpers import auntil, driven, records_of, unique
+from tests.faults.helpers import DEADLINE, auntil, driven, records_of, unique
 
 MANY = 24
 DONE = StoredResult(b"done", "text/plain", 1)
@@ -66,8 +66,13 @@ def _keys(count: int = MANY) -> list[bytes]:
 
 async def _claimed(backend: Backend, wants: Sequence[ClaimRequest]) -> list[Any]:
     """What became of claims that were made in one turn of the loop."""
-    asked = (arun(claim(backend.store, want), backend.aclient()) for want in wants)
-    return await asyncio.gather(*asked, return_exceptions=True)
+    return await _ended([arun(claim(backend.store, want), backend.aclient()) for want in wants])
+
+
+async def _ended(asked: Sequence[Awaitable[Any]]) -> list[Any]:
+    """What became of all; who is forgotten in the lane would never be told."""
+    async with asyncio.timeout(DEADLINE):
+        return await asyncio.gather(*asked, return_exceptions=True)
 
 
 # ---------------------------------------------------------------- what shares a statement
@@ -186,7 +191,7 @@ async def test_who_is_cancelled_in_the_queue_asks_for_nothing(backend: Backend, 
     tasks = [asyncio.create_task(arun(claim(backend.store, want), backend.aclient())) for want in wants]
     await asyncio.sleep(0)
     tasks[2].cancel()
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    outcomes = await _ended(tasks)
     assert [type(one) for one in outcomes] == [Won, Won, asyncio.CancelledError, Won, Won]
     assert all(wants[2].key not in query.params["key"] for query in performed)
     assert await arun(read(backend.store, wants[2].key), backend.aclient()) is None
@@ -203,7 +208,7 @@ async def test_who_is_cancelled_under_way_disturbs_no_other(backend: Backend, mi
         tasks[0].cancel()  # its statement is cut off, and what has queued goes on
         await _blocked(migrated, backend, 1)
         tasks[3].cancel()
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    outcomes = await _ended(tasks)
     assert [type(one) for one in outcomes] == [asyncio.CancelledError, Won, Won, asyncio.CancelledError, Won]
 
 
@@ -219,7 +224,7 @@ async def test_a_block_that_is_cancelled_in_a_lane_gives_its_key_back(migrated: 
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    outcomes = await _ended(tasks)
     assert [type(one) for one in outcomes] == [asyncio.CancelledError, type(None)] * 4
     assert Counter(state for state, _ in records_of(migrated, boundary.name))["completed"] == 5
     assert not {"running", "unknown"} & {state for state, _ in records_of(migrated, boundary.name)}
@@ -341,7 +346,7 @@ async def test_every_query_of_a_silent_statement_has_an_error_of_its_own() -> No
     tasks = [asyncio.create_task(lane.ask(query)) for query in asked]
     await asyncio.sleep(0)
     proceed.set()
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    outcomes = await _ended(tasks)
     assert outcomes[0] == Rows([], 0)
     errors = [one for one in outcomes[1:] if isinstance(one, StoreUnavailable)]
     assert len(set(map(id, errors))) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.proving.breaks import Break
 
 CRASHES, MESSAGES = "tests/faults/test_crashes.py::", "tests/faults/test_messages.py::"
+CANCELLATION = "tests/faults/test_cancellation.py::"
 SQL, POINTS = "tests/faults/test_sql_faults.py::", "tests/faults/test_crash_points.py::"
 DEFERRED = "tests/faults/test_deferred.py::"
 BEATS, MYSQL = "tests/faults/test_heartbeat.py::", "tests/faults/test_mysql.py::"
@@ -200,11 +201,11 @@ BREAKS: list[Break] = [
         rows=(18,),
     ),
     Break(
-        "asyncpg's pool waits for a silent server to confirm a cancellation",
+        "asyncpg waits for a silent server to confirm a cancellation",
         "backends/sql/drivers/asyncpg.py",
         "    if isinstance(error, TimeoutError):\n        connection.terminate()",
         "    return",
-        (f"{MESSAGES}test_a_server_that_falls_silent_does_not_hang_a_task[claim-keyed-asyncpg]",),
+        (f"{CANCELLATION}test_a_connection_of_asyncpg_that_did_not_answer_in_time_is_not_lent_again",),
         rows=(18,),
     ),
     Break(

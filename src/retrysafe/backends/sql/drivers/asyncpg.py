@@ -231,13 +231,14 @@ class Connecting:
     def __init__(self, url: str, hear: Hear) -> None:
         self._url = url
         self._hear = hear
-        self._cache: dict[str, int] = {}
+        self._cache: dict[str, Any] = {}
 
     async def connect(self) -> Any:
         """A connection that caches statements, by name, unless there is a pooler: asyncpg has to know beforehand."""
         while True:
             try:
-                connection = await asyncpg.connect(self._url, timeout=CHECKOUT, **self._cache)
+                options = {"timeout": CHECKOUT, **self._cache}
+                connection = await asyncpg.connect(self._url, **options)
             except _Failures as error:
                 raise not_connected(error) from error
             connection.add_log_listener(self._hear)
