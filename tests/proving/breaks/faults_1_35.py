@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.proving.breaks import Break
 
-CRASHES, CANCELLATION = "tests/faults/test_crashes.py::", "tests/faults/test_cancellation.py::"
-MESSAGES = "tests/faults/test_messages.py::"
+CRASHES, MESSAGES = "tests/faults/test_crashes.py::", "tests/faults/test_messages.py::"
+CANCELLATION = "tests/faults/test_cancellation.py::"
 SQL, POINTS = "tests/faults/test_sql_faults.py::", "tests/faults/test_crash_points.py::"
 DEFERRED = "tests/faults/test_deferred.py::"
 BEATS, MYSQL = "tests/faults/test_heartbeat.py::", "tests/faults/test_mysql.py::"

@@ -122,7 +122,7 @@ class Connecting:
         return bool(idle) and not connection._stream_broken
 
     def is_usable(self, connection: Any) -> bool:
-        return connection.connected and is_quiet(_socket(connection))
+        return self.is_idle(connection) and is_quiet(_socket(connection))
 
     async def close(self, connection: Any) -> None:
         """Hang up; a goodbye to a server that is gone would have to be waited for."""
