@@ -62,6 +62,7 @@ class Kafka(JavaService):
             "broker.session.timeout.ms": "2000",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
             "log.cleaner.dedupe.buffer.size": "4194304",  # the default does not fit into the heap
+            "log.index.size.max.bytes": "1048576",  # of every partition, and mapped into memory
             "num.network.threads": "2",
             "num.io.threads": "2",
             "group.coordinator.threads": "1",
@@ -76,8 +77,8 @@ class Kafka(JavaService):
 
     def java(self) -> list[str]:
         """A small Java, which starts soon."""
-        memory = [f"-Xms{self.HEAP}", f"-Xmx{self.HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        return ["java", *memory, "-cp", f"{self.jars}/*"]
+        memory = [f"-Xms{self.HEAP}", f"-Xmx{self.HEAP}", "-XX:ReservedCodeCacheSize=32m", "-XX:+UseSerialGC"]
+        return ["java", *memory, "-XX:TieredStopAtLevel=1", "-cp", f"{self.jars}/*"]
 
     def command(self) -> list[str]:
         return [*self.java(), "kafka.Kafka", str(self.home / "server.properties")]

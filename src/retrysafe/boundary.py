@@ -308,7 +308,20 @@ class Boundary:
                 "return annotation says how to store it, or give plain JSON types."
             ) from error
 
-    # ------------------------------------------------------------ end
+    # ------------------------------------------------------------ start and end
+
+    def check(self) -> None:
+        """Ask the store whether it can be used, as the first claim does: call it when a process starts.
+
+        Raises `SchemaOutdated` with the command that migrates it, `StoreMisconfigured` for a password, database,
+        permission or file that is wrong, `ConfigurationError` for settings of the server that break the guarantee, and
+        `StoreUnavailable` if it does not answer.
+        """
+        self._settings.backend.ready()
+
+    async def acheck(self) -> None:
+        """`check` for async code."""
+        await self.entrypoint.check_store()
 
     def close(self) -> None:
         """Close the connections that no other boundary uses."""

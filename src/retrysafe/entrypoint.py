@@ -209,6 +209,15 @@ class EntryPoint:
         """The key under which the record of a claim with this key is stored."""
         return keys.lookup(self.settings.secret, self.name, self.tenant(), operation, keys.parse(key))
 
+    async def check_store(self) -> None:
+        """Ask the store, from an event loop, whether it can be used."""
+        if self.serves_async:
+            await self.backend.aready()
+        else:
+            import asyncio
+
+            await asyncio.to_thread(self.backend.ready)
+
     def take_operation(self, operation: str, owner: object, *, origin: Any = None, shared: bool = False) -> str:
         """Let ``owner``, a function or another entry point, claim keys under an operation.
 

@@ -100,7 +100,7 @@ class Place:
         self._otherwise = otherwise
 
     def __enter__(self) -> None:
-        mine = weakref.ref(self)
+        mine: weakref.ref[Place] = weakref.ref(self)
         try:
             if not self._places.take(mine, self._timeout):
                 raise self._otherwise()

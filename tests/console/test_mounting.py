@@ -52,7 +52,7 @@ async def settle(visitor: Visitor, deck: Deck, root: str) -> None:
     given = {**form.fields, "outcome": "released"}
     await visitor.post(form.action, given, Origin=BASE, **ADMIN)
     assert [record.effective_state for record in deck.place.operator().find(boundary="payments")] == ["released"]
-    style = next(given["href"] for tag, given in home.tags if given.get("rel") == "stylesheet")
+    style = next(given["href"] for _, given in home.tags if given.get("rel") == "stylesheet")
     assert (await visitor.client.get(str(style))).headers["content-type"].startswith("text/css")
     assert (await visitor.get(f"{root}/")).status == 403
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +17,8 @@ from cloudevents.core.bindings import kafka as binding
 from cloudevents.core.v1.event import CloudEvent
 
 from retrysafe import Boundary, ConfigurationError
-from retrysafe.messaging import Inbox, Subscription
+from retrysafe.backends.registry import connect
+from retrysafe.messaging import Inbox, Outbox, Subscription
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.kafka import KafkaConsumer, KafkaPublisher
 from retrysafe.messaging.brokers.kafka.envelope import Mode, envelope_from, record_of
@@ -180,6 +186,21 @@ async def test_a_publish_that_is_cancelled_leaves_the_publisher_as_it_was() -> N
             await asyncio.wait([publishing])
         await made.publish_until_taken(made.envelope(9))
         assert made.envelope(9).id in {one.id for one in await made.arrived()}
+
+
+async def test_the_command_line_relays_to_kafka(tmp_path: Path) -> None:
+    require("kafka")
+    store = f"sqlite:///{tmp_path}/shop.db"
+    backend = connect(store)
+    backend.migrate()
+    backend.close()
+    async with kafka() as made:
+        with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
+            Outbox(store, source="/shop").add(connection, made.topic.removeprefix("suite-"), {"n": 1}, key="A")
+        command = ["relay", "--once", "--store", store, "--broker", made.url, "--prefix", "suite-"]
+        assert await asyncio.to_thread(subprocess.run, [sys.executable, "-m", "retrysafe", *command], check=True)
+        (arrived,) = await made.arrived()
+        assert (arrived.key, arrived.payload) == ("A", b'{"n":1}')
 
 
 # ---------------------------------------------------------------- consuming

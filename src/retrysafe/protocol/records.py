@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 Effects = Literal["transactional", "keyed", "external"]
 
@@ -24,7 +26,7 @@ Outcome = Literal["completed", "failed", "released"]
 Duration = float | int | timedelta | str
 
 
-Key = str | int | UUID
+Key: TypeAlias = "str | int | UUID"
 
 
 Micros = int

@@ -11,11 +11,12 @@ from typing import Any
 
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.protocol.messages import Envelope
-from retrysafe.testing.publishers import PublisherFeatures
+from retrysafe.testing.publishers import BLAMELESS, PublisherFeatures
 from tests.faults.proxies.framing_kafka import KafkaFraming, KafkaProxy
 from tests.messaging.harnesses.base import PARTITIONS, Bench, Harness, OnARoad, Place, by_road, road_to
 
 LARGEST = 500_000
+NO_TOPIC = "the brokers have no such topic"
 
 
 def operator(url: str) -> Any:
@@ -94,8 +95,10 @@ class Kafka(OnARoad):
     url: str
 
     async def stall(self) -> bool:
-        """It is missing."""
+        """It is missing, and the client has found out: what was under way until then may have timed out instead."""
         await asyncio.to_thread(self._delete)
+        while (said := (await self.publish(self.envelope(0)))[0]).error != NO_TOPIC:
+            assert said.status in BLAMELESS, said
         return True
 
     def _delete(self) -> None:

@@ -15,6 +15,8 @@ GATEWAY = "tests/gateway"
 ENCRYPTION = "tests/boundary/test_encryption.py"
 SPACES = "tests/boundary/test_key_spaces.py"
 PAYLOADS = "tests/boundary/test_payloads.py"
+STARTUP = "tests/http/test_startup.py"
+MISCONFIGURED = "tests/faults/test_misconfigured.py"
 ONCE = "tests/boundary/test_once.py"
 SCHEMES = "tests/webhooks/test_schemes.py"
 RECEIVER = "tests/webhooks/test_receiver.py"
@@ -272,9 +274,40 @@ BREAKS = [
     Break(
         "a silent store lets requests pass",
         "http/guard.py",
-        'return isinstance(error, StoreUnavailable) and self.policy.on_store_error == "open"',
-        "return isinstance(error, StoreUnavailable)",
+        'if not isinstance(error, StoreUnavailable) or self.policy.on_store_error != "open":',
+        "if not isinstance(error, StoreUnavailable):",
         killed_by=(f"{ASGI}::test_r25_a_silent_store_refuses_or_lets_pass",),
+    ),
+    Break(
+        "a forgotten migration is an outage to clients",
+        "http/problems.py",
+        '(SchemaOutdated, "store-not-migrated"),',
+        '(SchemaOutdated, "store-unavailable"),',
+        killed_by=(f"{STARTUP}::test_a_request_to_a_store_without_tables_is_a_problem_of_its_own",),
+    ),
+    Break(
+        "a wrong password is an outage",
+        "backends/sql/drivers/base.py",
+        "return _misconfigured(error, text, path) or StoreUnavailable(text, unsent=True)",
+        "return StoreUnavailable(text, unsent=True)",
+        killed_by=(
+            f"{MISCONFIGURED}::test_postgresql[password-psycopg]",
+            f"{MISCONFIGURED}::test_sqlite_without_its_directory[url]",
+        ),
+    ),
+    Break(
+        "an application starts on a store without tables",
+        "http/asgi.py",
+        "            refused = await find_unusable(guard)\n            if refused is not None:\n",
+        "            if refused is not None:\n",
+        killed_by=(f"{STARTUP}::test_an_asgi_application_does_not_start_without_tables",),
+    ),
+    Break(
+        "errors of the log are swallowed where logging is not set up",
+        "claims/observers.py",
+        '    return logging.getLogger("retrysafe")\n',
+        '    found = logging.getLogger("retrysafe")\n    found.addHandler(logging.NullHandler())\n    return found\n',
+        killed_by=(f"{STARTUP}::test_the_error_is_seen_where_nobody_set_logging_up",),
     ),
     Break(
         "the principal of an inner guard is dropped",

@@ -11,7 +11,7 @@ import asyncmy
 from asyncmy.cursors import Cursor
 from asyncmy.errors import MySQLError
 
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail, refuse_encoding
+from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail, not_connected, refuse_encoding
 from retrysafe.backends.sql.drivers.own import AsyncOwn, is_quiet
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
@@ -115,7 +115,7 @@ class Connecting:
             async with asyncio.timeout(DEADLINE):
                 return await asyncmy.connect(**self._options, autocommit=True)
         except _Failures as error:
-            raise StoreUnavailable(str(error) or type(error).__name__, unsent=True) from error
+            raise not_connected(error) from error
 
     def is_idle(self, connection: Any) -> bool:
         idle = connection.connected and connection.get_autocommit() and not connection.get_transaction_status()

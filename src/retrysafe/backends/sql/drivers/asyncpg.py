@@ -231,7 +231,7 @@ class Connecting:
     def __init__(self, url: str, hear: Hear) -> None:
         self._url = url
         self._hear = hear
-        self._cache: dict[str, int] = {}
+        self._cache: dict[str, Any] = {}
 
     async def connect(self) -> Any:
         """A connection that caches statements, by name, unless there is a pooler: asyncpg has to know beforehand."""

@@ -8,7 +8,14 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from retrysafe.errors import ConfigurationError, RetryTransaction, SchemaOutdated, StoreUnavailable
+from retrysafe.backends.sql.drivers import refusals
+from retrysafe.errors import (
+    ConfigurationError,
+    RetryTransaction,
+    SchemaOutdated,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Query, Rows
@@ -46,15 +53,15 @@ def status_question(pid: int) -> str:
 DIRECT_STATUS = "SELECT 1"
 
 
-def not_connected(error: BaseException) -> StoreUnavailable | ConfigurationError:
-    """What a connection that could not be made amounts to."""
-    text = str(error).strip() or type(error).__name__
+def not_connected(error: BaseException, path: str | None = None) -> StoreUnavailable | ConfigurationError:
+    """What a connection that could not be made amounts to; ``path`` is the file of a SQLite database."""
+    text = _text(error)
     if "unsupported startup parameter" in text:
         return ConfigurationError(
             f"{text}. A pooler takes no such setting when a client connects: leave it out of store= and set it in the "
             "database (ALTER ROLE … SET), or connect to PostgreSQL directly."
         )
-    return StoreUnavailable(text, unsent=True)
+    return _misconfigured(error, text, path) or StoreUnavailable(text, unsent=True)
 
 
 _POSTGRESQL = "utf8", "psycopg.connect(…, client_encoding='utf8'), or SET client_encoding TO 'UTF8'"
@@ -243,26 +250,30 @@ _USERS_OWN = frozenset(
 """Class names, in every driver, of errors that the user's data caused: they surface at a flush or commit."""
 
 
-def fail(error: Exception, *, alone: bool = False) -> NoReturn:
+def fail(error: Exception, *, alone: bool = False, path: str | None = None) -> NoReturn:
     """Raise the error of ours that a driver's error amounts to; what the user's data caused stays as it is.
 
-    ``alone``: the statement was in a transaction of its own, which can simply be put again.
+    ``alone``: the statement was in a transaction of its own, which can simply be put again. ``path`` is the file of a
+    SQLite database, where that is known.
     """
-    mine = translated(error, alone=alone)
+    mine = translated(error, alone=alone, path=path)
     if mine is error:
         raise error
     raise mine from error
 
 
-def translated(error: Exception, *, alone: bool = False) -> Exception:
+def translated(error: Exception, *, alone: bool = False, path: str | None = None) -> Exception:
     """What `fail` raises."""
     if not _USERS_OWN.isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return error
     state = sqlstate(error)
-    text = str(_drivers(error)).strip() or type(error).__name__
+    text = _text(error)
     if "retrysafe_" in text and (state in _NO_SCHEMA or "no such" in text):
         first = text.splitlines()[0]
         return SchemaOutdated(f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=.")
+    misconfigured = _misconfigured(error, text, path)
+    if misconfigured is not None:
+        return misconfigured
     if state in _NAME_UNKNOWN:
         return StoreUnavailable(f"{text}. {PREPARED}")
     if state is not None and not alone:
@@ -273,6 +284,26 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
         if state[:2] not in _STORE_CLASSES:
             return error
     return StoreUnavailable(text, unsent=_was_busy(error), transient=alone and state in RESTART)
+
+
+def _text(error: BaseException) -> str:
+    return str(_drivers(error)).strip() or type(error).__name__
+
+
+def _misconfigured(error: BaseException, text: str, path: str | None) -> StoreMisconfigured | None:
+    """The error for what a person has to mend, with what to do; None for any other."""
+    driver = _drivers(error)
+    kinds = {kind.__name__ for kind in type(driver).__mro__}
+    code = getattr(driver, "sqlite_errorcode", None)
+    if code is not None:
+        remedy = refusals.of_sqlite(code, path)
+    elif "MySQLError" in kinds:
+        remedy = refusals.of_mysql(driver.args[0] if driver.args else None)
+    else:
+        remedy = refusals.of_postgresql(sqlstate(error), text)
+    if remedy is None:
+        return None
+    return StoreMisconfigured(f"{'' if path is None else f'{path}: '}{text.rstrip('.')}. {remedy}", unsent=True)
 
 
 def unreplicated(source: str | None, text: str | None) -> Finding | None:

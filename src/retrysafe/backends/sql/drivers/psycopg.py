@@ -336,7 +336,7 @@ class Pooled:
         try:
             connection = self._pool.getconn()
         except psycopg.OperationalError as error:
-            raise StoreUnavailable(str(error), unsent=True) from error
+            raise _not_lent(self._pool, error) from error
         here, before = this_process(), connection.autocommit or transaction
         connection.add_notice_handler(self._hear)
         try:
@@ -437,7 +437,7 @@ class AsyncPooled:
         try:
             connection = await self._pool.getconn()
         except psycopg.OperationalError as error:
-            raise StoreUnavailable(str(error), unsent=True) from error
+            raise _not_lent(self._pool, error) from error
         before = connection.autocommit or transaction
         connection.add_notice_handler(self._hear)
         try:
@@ -460,6 +460,15 @@ class AsyncPooled:
 def _not_connected(error: psycopg.Error) -> Exception:
     """Say so without the frames of the attempt, which form a cycle with the error: they would keep its socket open."""
     return not_connected(error.with_traceback(None))
+
+
+def _not_lent(
+    pool: ConnectionPool[Any] | AsyncConnectionPool[Any], error: psycopg.OperationalError
+) -> StoreUnavailable:
+    """The error for a pool that lends no connection in time: why it cannot connect is in its log alone."""
+    failing = pool.get_stats().get("connections_errors", 0)
+    why = f". It failed to connect {failing} times: the log of psycopg.pool says why" if failing else ""
+    return StoreUnavailable(f"{error}{why}", unsent=True)
 
 
 def _is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

@@ -11,10 +11,18 @@ from pymysql.connections import Connection
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 from pymysql.cursors import Cursor
 
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, arguments, fail, in_turn, refuse_encoding, this_process
+from retrysafe.backends.sql.drivers.base import (
+    AUTOCOMMIT,
+    arguments,
+    fail,
+    in_turn,
+    not_connected,
+    refuse_encoding,
+    this_process,
+)
 from retrysafe.backends.sql.drivers.deadline import timely
 from retrysafe.backends.sql.drivers.own import Own, is_quiet
-from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Query, Rows
 
 DEADLINE = 10.0
@@ -117,7 +125,7 @@ class Connecting:
             with timely(connection, DEADLINE):
                 connection.connect()
         except _Failures as error:
-            raise StoreUnavailable(str(error), unsent=True) from error
+            raise not_connected(error) from error
         return connection
 
     def is_idle(self, connection: OwnConnection) -> bool:
