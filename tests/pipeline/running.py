@@ -88,8 +88,9 @@ class Six:
             assert process.exitcode is None, f"a process of {role} ended by itself: {process.exitcode}"
 
     def kill_one(self, chance: random.Random) -> None:
-        """SIGKILL one of the six, and replace it."""
-        place = chance.randrange(len(self._places))
+        """SIGKILL one of the six, and replace it: one of the role that was killed less often."""
+        least = min(self._run.kills, key=self._run.kills.__getitem__)
+        place = chance.choice([place for place, (role, _) in enumerate(self._places) if role == least])
         role, process = self._places[place]
         process.kill()
         process.join()
