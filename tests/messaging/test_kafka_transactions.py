@@ -237,6 +237,7 @@ def apply(stream: KafkaState, totals: Totals, until: int, before: Callable[[], A
                 before()
         if tx.records:
             committed.append(tx.is_committed)
+            assert len(committed) <= until, "it reads the same records again and again"
     return committed
 
 
