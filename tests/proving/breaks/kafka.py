@@ -77,7 +77,10 @@ BREAKS = [
         f"{FOLDER}offsets.py",
         "                self._owned[place] = found\n                self.return_to({place: found.next})",
         "                pass",
-        killed_by=(f"{TRANSACTIONS}test_the_answer_to_a_commit_is_lost",),
+        killed_by=(
+            f"{TRANSACTIONS}test_the_answer_to_a_commit_is_lost[True-True]",
+            f"{TRANSACTIONS}test_the_answer_to_a_commit_is_lost[True-False]",
+        ),
         rows=(7,),
     ),
 ]
