@@ -126,25 +126,25 @@ def first_claim(request: ClaimRequest, now: Micros) -> Record:
     Its version starts at its token, so that no version comes again after a sweep.
     """
     clocks, token = request.clocks, next_token(0, now)
-    return Record(
-        key=request.key,
-        boundary=request.boundary,
-        scope=request.scope,
-        operation=request.operation,
-        fingerprint=request.fingerprint,
-        state=State.RUNNING,
-        attempt=request.attempt,
-        token=token,
-        attempts=1,
-        effects=request.effects,
-        lease_until=now + clocks.lease + clocks.margin,
-        created=now,
-        updated=now,
-        expires=now + clocks.window,
-        tombstone_until=now + clocks.memory,
-        version=token,
-        result=None,
-        now=now,
+    return Record(  # by place: by name it would take several times as long
+        request.key,
+        request.boundary,
+        request.scope,
+        request.operation,
+        request.fingerprint,
+        State.RUNNING,
+        request.attempt,
+        token,
+        1,  # attempt
+        request.effects,
+        now + clocks.lease + clocks.margin,
+        now,  # created
+        now,  # updated
+        now + clocks.window,
+        now + clocks.memory,
+        token,  # version
+        None,  # result
+        now,
     )
 
 
@@ -203,14 +203,26 @@ def renew(record: Record, held: Ownership, now: Micros) -> Record:
 
 
 def _written(record: Record, target: State, result: StoredResult | None, clocks: Clocks, now: Micros) -> Record:
-    return record._replace(
-        state=target,
-        result=result,
-        updated=now,
-        expires=now + clocks.window,
-        tombstone_until=now + clocks.memory,
-        version=record.version + 1,
-        now=now,
+    key, boundary, scope, operation, fingerprint, _, attempt, token, attempts, effects, lease, created = record[:12]
+    return Record(  # by place, as above
+        key,
+        boundary,
+        scope,
+        operation,
+        fingerprint,
+        target,
+        attempt,
+        token,
+        attempts,
+        effects,
+        lease,
+        created,
+        now,  # updated
+        now + clocks.window,
+        now + clocks.memory,
+        record.version + 1,
+        result,
+        now,
     )
 
 
