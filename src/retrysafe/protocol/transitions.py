@@ -109,8 +109,10 @@ def state_of(stored: str) -> State:
 
 def check(event: Transition, state: EffectiveState) -> Rule:
     """Return the rule for ``event`` in ``state``; raise `IllegalTransition` if there is none."""
-    rule = VACANT_CLAIM if event is Transition.CLAIM and state is EffectiveState.ABSENT else RULES[event]
+    rule = RULES[event]
     if state not in rule.sources:
+        if event is Transition.CLAIM and state is EffectiveState.ABSENT:
+            return VACANT_CLAIM
         raise IllegalTransition(f"{event.value!r} is not possible for a key that is {state.value}.")
     return rule
 

@@ -530,11 +530,11 @@ _PAYLOADS = [
     Break(
         "an answer that cannot be read is made again",
         "protocol/decisions.py",
-        "    if state is EffectiveState.LAPSED:",
+        "    return _BY_STATE.get(state) or",
         "    if state is EffectiveState.COMPLETED and record.result is not None "
         "and record.result.codec_version != 1:\n"
         "        return Decision.TAKE\n"
-        "    if state is EffectiveState.LAPSED:",
+        "    return _BY_STATE.get(state) or",
         killed_by=(f"{UNREADABLE}test_a_result_of_a_later_codec[sqlite]",),
         rows=(72,),
     ),
