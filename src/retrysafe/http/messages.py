@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -127,6 +126,18 @@ def lower(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return tuple([(name.lower(), value) for name, value in headers])
 
 
+def as_sent(headers: Iterable[tuple[Any, Any]]) -> Headers:
+    """Field lines as an ASGI application sends them, whose names and values may be any bytes-like objects."""
+    return tuple(
+        [
+            (name.lower(), value)
+            if name.__class__ is bytes and value.__class__ is bytes
+            else (bytes(name).lower(), bytes(value))
+            for name, value in headers
+        ]
+    )
+
+
 def latin(headers: Iterable[tuple[str, str]]) -> Headers:
     """Field lines of text, as WSGI and most frameworks have them."""
     return tuple((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers)
@@ -166,23 +177,18 @@ def leads_to_login(request: Request, response: Response) -> bool:
         return False
 
 
-def kept(response: Response, allowed: frozenset[bytes] | None, secrets: frozenset[bytes]) -> Response:
-    """The response without what must not be stored.
+def dropped_fields(secrets: frozenset[bytes]) -> frozenset[bytes]:
+    """The fields that are not stored: of one connection only, made anew, and secrets other than ``secrets``."""
+    return HOP_BY_HOP | RENEWED | (SECRETS - secrets)
 
-    That is what concerns one connection only, what is made anew, secrets other than ``secrets``, and if there is
-    an allow-list what is not on it.
-    """
-    dropped = _dropped(secrets)
-    if b"connection" in dict(response.headers):
-        named = [value.split(b",") for name, value in response.headers if name == b"connection"]
-        dropped |= {token.strip().lower() for tokens in named for token in tokens}
+
+def kept(response: Response, allowed: frozenset[bytes] | None, dropped: frozenset[bytes]) -> Response:
+    """The response without the ``dropped`` fields, those that it names in Connection, and what is not ``allowed``."""
+    for name, value in response.headers:
+        if name == b"connection":
+            dropped |= {token.strip().lower() for token in value.split(b",")}
     headers = [line for line in response.headers if line[0] not in dropped and (allowed is None or line[0] in allowed)]
     return Response(response.status, tuple(headers), response.body)
-
-
-@lru_cache(maxsize=8)
-def _dropped(secrets: frozenset[bytes]) -> frozenset[bytes]:
-    return HOP_BY_HOP | RENEWED | (SECRETS - secrets)
 
 
 def replayed(stored: Response) -> Response:

@@ -1,7 +1,5 @@
 """The values that all layers share: records, claim requests, ownership, stored results, filters and limits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum

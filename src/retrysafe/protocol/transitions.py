@@ -99,11 +99,14 @@ def resolution(outcome: Outcome) -> Transition:
     return RESOLUTIONS[outcome]
 
 
+_STATES = {state.value: state for state in State}
+
+
 def state_of(stored: str) -> State:
     """The state that a record was written in; raise `ResultUnreadable` for one that is not of this version."""
     try:
-        return State(stored)
-    except ValueError:
+        return _STATES[stored]
+    except KeyError:
         raise ResultUnreadable(f"Its record is {stored!r}, which only a newer retrysafe understands.") from None
 
 

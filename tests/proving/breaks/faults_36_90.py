@@ -542,11 +542,11 @@ _PAYLOADS = [
         "a record in a state of a later version is no typed error",
         "protocol/transitions.py",
         """    try:
-        return State(stored)
-    except ValueError:
+        return _STATES[stored]
+    except KeyError:
         raise ResultUnreadable(f"Its record is {stored!r}, which only a newer retrysafe understands.") from None
 """,
-        """    return State(stored)
+        """    return _STATES[stored]
 """,
         killed_by=(f"{UNREADABLE}test_a_state_of_a_later_version",),
         rows=(72,),
