@@ -68,7 +68,8 @@ class MysqlStore(SqlStore):
         largest_result=LARGEST_RESULT,
         quotas=(
             "approximately: claims at the same moment do not see each other, and each of them may exceed the quota. "
-            "With tx= a key counts as new if its first claim is not committed yet, or came after your transaction's snapshot"
+            "With tx= a key counts as new if its first claim is not committed yet, or came after the snapshot of your "
+            "transaction"
         ),
     )
     WHEREABOUTS = "SELECT @@hostname, @@port, @@datadir, DATABASE()"
