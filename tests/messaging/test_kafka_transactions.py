@@ -237,6 +237,7 @@ def apply(stream: KafkaState, totals: Totals, until: int, before: Callable[[], A
                 before()
         if tx.records:
             committed.append(tx.is_committed)
+            assert len(committed) <= until, "it reads the same records again and again"
     return committed
 
 
@@ -276,6 +277,48 @@ def test_who_has_lost_a_partition_changes_nothing(make: Callable[[int], Topics],
     with state(topics, totals) as stream:
         apply(stream, totals, RECORDS)
     assert totals.applied() == EVERYTHING
+
+
+class Losing:
+    """A connection that loses the answer to one commit: after the work, or before it."""
+
+    def __init__(self, connection: sqlite3.Connection, *, made: bool, broken: bool) -> None:
+        self._connection, self._made, self._broken = connection, made, broken
+        self.armed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def commit(self) -> None:
+        if not self.armed or self._made:
+            self._connection.commit()
+        if self.armed:
+            self.armed = False
+            if self._broken:
+                self._connection.close()
+            raise sqlite3.OperationalError("no answer")
+
+
+@pytest.mark.fault(7)
+@pytest.mark.parametrize("broken", [True, False])
+@pytest.mark.parametrize("made", [True, False])
+def test_the_answer_to_a_commit_is_lost(
+    make: Callable[[int], Topics], totals: Totals, made: bool, broken: bool
+) -> None:
+    topics, opened = make(1), list[Losing]()
+
+    def connect() -> Losing:
+        opened.append(Losing(totals.connect(), made=made, broken=broken))
+        return opened[-1]
+
+    with state(topics, totals, connect=connect) as stream:
+        apply(stream, totals, 2)
+        opened[0].armed = True
+        with pytest.raises(sqlite3.OperationalError, match="no answer"):
+            apply(stream, totals, RECORDS)
+        apply(stream, totals, RECORDS)
+    assert totals.applied() == EVERYTHING
+    assert len(opened) == 1 + broken
 
 
 def test_connections_that_commit_by_themselves_are_refused(totals: Totals) -> None:

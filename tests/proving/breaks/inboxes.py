@@ -170,6 +170,23 @@ BREAKS = [
         rows=(56,),
     ),
     Break(
+        "a batch is not bounded in bytes",
+        "messaging/subscription/lanes.py",
+        "            room -= delivery.envelope.size\n",
+        "",
+        (
+            "tests/messaging/test_subscription.py::test_a_batch_is_bounded_in_bytes[sqlite]",
+            "tests/messaging/test_lanes.py::test_ends_with_the_message_that_makes_so_many_bytes[101-ids2-2]",
+        ),
+    ),
+    Break(
+        "a lane is asked for of which nothing can be taken",
+        "messaging/subscription/lanes.py",
+        "while room > 0 and len(portion.deliveries) < most and (lane := next(lanes, None)) is not None:",
+        "while (lane := next(lanes, None)) is not None:",
+        ("tests/messaging/test_lanes.py::test_takes_up_to_a_number_and_asks_for_no_lane_in_vain",),
+    ),
+    Break(
         "a lane goes on while its first message waits to be tried again",
         "messaging/subscription/lanes.py",
         "            if lane in stopped:\n                continue\n            if one.again is None:\n",

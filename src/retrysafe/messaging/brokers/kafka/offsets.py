@@ -63,14 +63,15 @@ class KafkaState(Batches):
                     for record in tx.records:
                         tx.connection.execute("UPDATE totals SET …", …)
 
-    Use it in one thread. An exception rolls back, the records are read again, and the exception goes on. Kafka's own
-    offsets of the group are not used.
+    Use it in one thread. An exception rolls back, the records are read again, and the exception goes on. If it was the
+    commit that failed, the table tells whether it was made, and where to go on. Kafka's own offsets of the group are
+    not used.
 
     Arguments:
         url: of the brokers, as `KafkaPublisher` takes it.
         topics: that are read.
         group: whose consumers share the partitions.
-        connect: opens a connection of the DB-API, not in autocommit; called once.
+        connect: opens a connection of the DB-API, not in autocommit; called again when one has failed.
         placeholder: of a parameter in its SQL: "?" for SQLite.
         table: where the offsets are; `KafkaState` makes it when it is missing.
         max_records: of one transaction.
@@ -93,7 +94,11 @@ class KafkaState(Batches):
     ) -> None:
         self._group, self._table, self._mark, self._most = group, table, placeholder, max_records
         self._owned: dict[Place, _Owned] = {}
-        self._connection = connect()
+        self._in_doubt: set[Place] = set()
+        """Partitions whose rows are read before their next records."""
+        self._connect = connect
+        self._connection: Any = connect()
+        """None when one has failed and the next is not open yet."""
         if getattr(self._connection, "autocommit", False) is True or (
             getattr(self._connection, "isolation_level", "") is None and placeholder == "?"
         ):
@@ -111,11 +116,13 @@ class KafkaState(Batches):
     def close(self) -> None:
         """Leave the group, and close the connection."""
         super().close()
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     @contextmanager
     def transaction(self, wait: float = 1.0) -> Iterator[StateTransaction]:
         """A transaction over the next records; waits so many seconds for the first one."""
+        self._resolve_doubt()
         read = self.read(self._most, wait)
         tx = StateTransaction(self._connection, [one for records in read.values() for one in records])
         try:
@@ -129,8 +136,29 @@ class KafkaState(Batches):
                 self._owned[place] = self._owned[place]._replace(next=offset)
         finally:
             if not tx.is_committed:
-                self._connection.rollback()
+                self._in_doubt |= read.keys()
+                self._roll_back()
                 self.return_to({place: first(records) for place, records in read.items()})
+
+    def _roll_back(self) -> None:
+        """End the transaction; a connection that cannot is replaced."""
+        try:
+            self._connection.rollback()
+        except Exception:  # noqa: BLE001 - of whatever driver
+            with suppress(Exception):
+                self._connection.close()
+            self._connection = None
+
+    def _resolve_doubt(self) -> None:
+        """Go on where the rows of partitions stand: a commit that failed here may have been made there."""
+        if self._connection is None:
+            self._connection = self._connect()
+        for place in list(self._in_doubt):
+            owned, found = self._owned.get(place), self._row(place)
+            if owned is not None and found.epoch == owned.epoch and found.next != owned.next:
+                self._owned[place] = found
+                self.return_to({place: found.next})
+            self._in_doubt.discard(place)
 
     def begun(self, places: list[Place]) -> dict[Place, int]:
         """Take partitions over, each under a new epoch: from now on their last owner changes nothing."""
@@ -154,7 +182,12 @@ class KafkaState(Batches):
                 self._connection.commit()
             self._connection.rollback()
             self._perform(f"UPDATE {self._table} SET epoch = epoch + 1 {where}", of)
-        found = self._perform(f"SELECT next_offset, epoch FROM {self._table} {where}", of).fetchone()
+        return self._row(place)
+
+    def _row(self, place: Place) -> _Owned:
+        where = f"WHERE consumer = {self._mark} AND topic = {self._mark} AND part = {self._mark}"
+        reading = f"SELECT next_offset, epoch FROM {self._table} {where}"
+        found = self._perform(reading, (self._group, *place)).fetchone()
         self._connection.commit()
         return _Owned(*found)
 
