@@ -12,7 +12,7 @@ from retrysafe import Boundary
 from retrysafe.messaging import Inbox, InboxMessage
 
 make_tables("provider", "mails (key TEXT PRIMARY KEY, receiver TEXT, about TEXT, asked INTEGER)")
-inbox = Inbox(Boundary("mail", store=store("mail"), effects="keyed", lease=LEASE))
+inbox = Inbox(Boundary("mail", store=store("mail"), effects="keyed", lease=LEASE, window="7d"))
 
 SEND = "INSERT INTO mails VALUES (?, ?, ?, 1) ON CONFLICT (key) DO UPDATE SET asked = asked + 1"
 

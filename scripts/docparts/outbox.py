@@ -7,6 +7,9 @@ from retrysafe import messaging
 from retrysafe.messaging.brokers import faststream, webhook
 from retrysafe.messaging.brokers.memory import broker as memory_broker
 from retrysafe.messaging.brokers.memory import publisher as to_memory
+from retrysafe.messaging.brokers.nats import consumer as from_nats
+from retrysafe.messaging.brokers.nats import publisher as to_nats
+from retrysafe.messaging.brokers.nats import topology as nats_topology
 from retrysafe.messaging.brokers.rabbitmq import consumer as from_rabbitmq
 from retrysafe.messaging.brokers.rabbitmq import publisher as to_rabbitmq
 from retrysafe.messaging.brokers.rabbitmq import topology as topology
@@ -44,6 +47,7 @@ INBOX = (
 CONSUMERS = (
     from_rabbitmq.RabbitMQConsumer,
     from_redis.RedisStreamsConsumer,
+    from_nats.NatsConsumer,
     memory_broker.MemoryBroker,
     sqlite.SqliteConsumer,
     faststream.InboxMiddleware,
@@ -52,6 +56,7 @@ PUBLISHERS = (
     to_rabbitmq.RabbitMQPublisher,
     to_redis.RedisStreamsPublisher,
     to_redis.AsyncRedisStreamsPublisher,
+    to_nats.NatsPublisher,
     webhook.WebhookPublisher,
     webhook.AsyncWebhookPublisher,
     to_memory.MemoryPublisher,
@@ -79,5 +84,6 @@ def inbox() -> str:
 def consumers() -> str:
     """The consumers and what declares what they consume, each with its module."""
     found = [reference(kind.__name__, kind) for kind in CONSUMERS]
-    found += [reference("rabbitmq.declare", topology.declare), reference("brokers.sqlite.declare", sqlite.declare)]
+    found += [reference("rabbitmq.declare", topology.declare), reference("nats.declare", nats_topology.declare)]
+    found += [reference("brokers.sqlite.declare", sqlite.declare)]
     return "\n".join(found).replace("\n## ", "\n### ").replace("## `", "### `", 1)

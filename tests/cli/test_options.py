@@ -10,6 +10,7 @@ import pytest
 
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli import outbox, relay, sweep
+from retrysafe.messaging.brokers.nats.publisher import NatsPublisher
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 from retrysafe.messaging.relay.relay import Relay
@@ -20,7 +21,8 @@ EXCEPTIONS = {
     "client": "is made of --broker",
     "url": "is --broker",
 }
-NAMED = {(RabbitMQPublisher, "timeout"): "broker_timeout"}
+NAMED = {(made, "timeout"): "broker_timeout" for made in (NatsPublisher, RabbitMQPublisher)}
+PUBLISHERS = (NatsPublisher, RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher)
 NEEDED = {"outbox sweep": ("--older-than", "7d")}
 OTHER_DEFAULTS = {"every": "without it, the command ends when nothing is left", "keep": "a flag", "rotate": "a flag"}
 
@@ -28,7 +30,7 @@ OTHER_DEFAULTS = {"every": "without it, the command ends when nothing is left", 
 @pytest.mark.parametrize(
     ("verb", "made"),
     [
-        *(("relay", made) for made in (Relay, RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher)),
+        *(("relay", made) for made in (Relay, *PUBLISHERS)),
         ("sweep", Sweeper),
         ("outbox sweep", OutboxSweeper),
     ],

@@ -27,14 +27,16 @@ from tests.faults.redis_servers import Server
 from tests.messaging.applying import applying
 from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.base import PARTITIONS
+from tests.messaging.harnesses.nats import NatsBench
 from tests.messaging.harnesses.rabbitmq import RabbitMQBench
 from tests.messaging.harnesses.redis_streams import RedisBench
 from tests.messaging.rabbitmq_servers import RabbitMQServer
+from tests.messaging.service_servers import ServiceServer
 from tests.proving.effort import chance_of, effort
 
-AnyBench = RabbitMQBench | RedisBench
+AnyBench = RabbitMQBench | RedisBench | NatsBench
 KINDS: tuple[Kind, ...] = ("before", "after", "mid-message")
-REMOTE = ("rabbitmq", "redis")
+REMOTE = ("rabbitmq", "redis", "nats")
 
 
 @pytest.fixture(params=REMOTE)
@@ -128,7 +130,8 @@ async def mortal(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, Any
     """A broker of the test's own."""
     require(request.param)
     settings = ("--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction")
-    server: Any = RabbitMQServer() if request.param == "rabbitmq" else Server(*settings)
+    own: dict[str, Callable[[], Any]] = {"rabbitmq": RabbitMQServer, "redis": lambda: Server(*settings)}
+    server = own.get(request.param, lambda: ServiceServer(request.param))()
     try:
         async with bench(request.param, server.url) as made:
             yield server, made

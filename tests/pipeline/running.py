@@ -8,21 +8,38 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
+from typing import Protocol
 
+from tests.messaging.harnesses.base import Place
 from tests.pipeline import books, roles
 from tests.pipeline.books import Audit
 from tests.pipeline.brokers import GROUP, KINDS, broker, place
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio"]
+PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio", "nats"]
+SETTLING = 15.0
+"""Seconds in which what is left must be settled."""
+RESTARTS = 2
 EACH = 3
 """How many relays, and how many inboxes."""
 PATIENCE = 60.0
 """Seconds in which something must be applied."""
+
+
+class Mortal(Protocol):
+    """A server of the run's own."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        ...
+
+    def start(self) -> None:
+        """Start again on the same data, and wait until it answers."""
+        ...
 
 
 @dataclass
@@ -37,7 +54,10 @@ class Run:
     """Seconds between two kills."""
     seed: int
     tell: Callable[[str], None] = print
+    server: Mortal | None = None
+    """The broker, where it is killed and started again too: at each third of the orders."""
     kills: dict[str, int] = field(default_factory=lambda: {"relay": 0, "inventory": 0})
+    restarts: int = 0
     applied: int = 0
     seconds: float = 0.0
     left: int = 0
@@ -49,6 +69,8 @@ class Run:
 
     def __str__(self) -> str:
         killed = f"{self.kills['relay']} relays and {self.kills['inventory']} inboxes killed"
+        if self.restarts:
+            killed += f", the broker {self.restarts} times"
         return (
             f"{self.kind}: {self.orders} orders in {self.seconds:.0f} s ({self.orders / self.seconds:.0f}/s), {killed}"
         )
@@ -113,7 +135,9 @@ async def perform(run: Run) -> Audit:
         with Six(run) as six:
             orders = (run.database, run.topic, run.orders, run.seed, stop := threading.Event())
             taking = asyncio.ensure_future(asyncio.to_thread(books.take_orders, *orders))
-            killing = asyncio.ensure_future(_kill(six, run, chance, over := asyncio.Event()))
+            over = asyncio.Event()
+            killing = asyncio.ensure_future(_kill(six, run, chance, over))
+            restarting = asyncio.ensure_future(_restart(run, over))
             try:
                 await _until_applied(six, run, killing)
             finally:
@@ -121,6 +145,8 @@ async def perform(run: Run) -> Audit:
                 over.set()
                 await taking
                 await killing  # to its end: a thread that kills is not cancelled
+                await restarting
+            await _until_settled(harness.left, at)
             await asyncio.to_thread(six.end)
         run.seconds = time.monotonic() - began
         run.left = await harness.left(at)
@@ -140,6 +166,25 @@ async def _kill(six: Six, run: Run, chance: random.Random, over: asyncio.Event) 
         if run.applied > last:  # else a slow machine would do nothing but start processes
             last = run.applied
             await asyncio.to_thread(six.kill_one, chance)
+
+
+async def _restart(run: Run, over: asyncio.Event) -> None:
+    """Kill the broker, and start it again, at each third of the orders."""
+    while run.server is not None and run.restarts < RESTARTS and not over.is_set():
+        if run.applied > run.orders * (run.restarts + 1) / (RESTARTS + 1):
+            await asyncio.to_thread(run.server.kill)
+            await asyncio.to_thread(run.server.start)
+            run.restarts += 1
+        with suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), 0.1)
+
+
+async def _until_settled(left: Callable[[Place], Awaitable[int]], at: Place) -> None:
+    """Wait until what was handed out again is settled: what a killed process had comes after its lease."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SETTLING):
+            while await left(at):  # noqa: ASYNC110 - the broker tells nobody
+                await asyncio.sleep(0.2)
 
 
 async def _until_applied(six: Six, run: Run, killing: asyncio.Future[None]) -> None:

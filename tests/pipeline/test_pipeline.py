@@ -6,6 +6,7 @@ The long run, 100,000 orders on RabbitMQ and on Redis Streams, is ``make pipelin
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 
@@ -13,10 +14,12 @@ import psycopg
 import pytest
 
 from tests.conftest import require
+from tests.messaging.service_servers import ServiceServer
 from tests.pipeline import books
 from tests.pipeline.books import Audit, audit, database, take_orders
 from tests.pipeline.brokers import KINDS
-from tests.pipeline.running import Run, perform
+from tests.pipeline.running import RESTARTS, Run, perform
+from tests.proving.effort import effort
 
 ORDERS = 1_500
 INSERT = "INSERT INTO applied (order_id, customer, number)"
@@ -32,6 +35,24 @@ async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: 
         found = await perform(run)
     assert found.kept(ORDERS), found
     assert run.left == 0
+    assert min(run.kills.values()) > 0
+
+
+@pytest.mark.fault(7, 9, 50)
+@pytest.mark.prove
+@pytest.mark.parametrize("kind", ["nats"])
+async def test_every_order_is_applied_once_although_the_broker_is_killed_too(kind: str) -> None:
+    require("postgresql")
+    require(kind)
+    orders = effort(ORDERS, 20_000)
+    with (
+        closing(ServiceServer(kind)) as server,
+        database(os.environ["RETRYSAFE_TEST_POSTGRESQL"]) as url,
+    ):
+        run = Run(kind, server.url, url, orders, every=0.5, seed=1, server=server)
+        found = await perform(run)
+    assert found.kept(orders), found
+    assert (run.left, run.restarts) == (0, RESTARTS)
     assert min(run.kills.values()) > 0
 
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import LARGEST_SEQUENCE
@@ -24,7 +25,9 @@ DATA = ("data", "data_base64")
 """Where the payload is (section "Naming Conventions", and the JSON format): no attribute has these names."""
 ESCAPED = "backslashreplace"
 """How octets that are not UTF-8 are read: what differs in them alone stays different."""
-_STRUCTURED = "application/cloudevents+json"
+STRUCTURED = "application/cloudevents+json"
+"""The media type of an event that is all in the payload."""
+_PRINTABLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _ATTRIBUTE = re.compile(r"[a-z0-9]+")
 
 
@@ -54,6 +57,19 @@ def is_attribute(name: str) -> bool:
     return _ATTRIBUTE.fullmatch(name) is not None
 
 
+def header_value(text: str) -> str:
+    """An attribute as the value of a header of HTTP or NATS: what ASCII cannot say is percent-encoded.
+
+    HTTP and NATS bindings, section 3.1.3.2. Raises `UnicodeEncodeError` for a lone surrogate.
+    """
+    return quote(text, safe=_PRINTABLE)
+
+
+def header_text(value: str) -> str:
+    """What such a header says."""
+    return unquote(value, errors=ESCAPED)
+
+
 def received(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
     """The envelope of what a broker hands out, whoever published it there, in binary or structured mode.
 
@@ -77,7 +93,7 @@ def _structured(given: Mapping[str, str], payload: bytes) -> tuple[dict[str, str
 
     A payload that says it is one, and cannot be read as one, stays as it is: its handler refuses it as unreadable.
     """
-    if given.get("datacontenttype", "").partition(";")[0].strip().lower() != _STRUCTURED:
+    if given.get("datacontenttype", "").partition(";")[0].strip().lower() != STRUCTURED:
         return None
     try:
         event: Any = json.loads(payload)
