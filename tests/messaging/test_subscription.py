@@ -281,7 +281,8 @@ async def test_a_window_that_is_read_from_the_broker_is_checked_before_anything_
     await broker.apublisher().publish([envelope("0")])
     subscription = Subscription(Reads(broker), handle)
     with pytest.raises(ConfigurationError, match="for 168 h"):
-        await (subscription.arun_forever() if forever else subscription.arun_once())
+        async with asyncio.timeout(20):
+            await (subscription.arun_forever() if forever else subscription.arun_once())
     assert (handled, world.names()) == ([], [])
 
 

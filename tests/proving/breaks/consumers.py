@@ -54,7 +54,7 @@ BREAKS = [
         'PublishStatus.RETRYABLE if error.get("code") == 400 else PublishStatus.STALLED',
         "PublishStatus.RETRYABLE",
         killed_by=(
-            f"{NATS}test_what_a_stream_says[said3-stalled]",
+            f"{NATS}test_what_a_stream_says[said4-stalled]",
             f"{PUBLISHERS}[nats-a_destination_that_takes_nothing_blames_no_message]",
         ),
     ),
@@ -71,7 +71,7 @@ BREAKS = [
         "        self._retention.check()  # before any of them is handled\n",
         "",
         killed_by=(
-            f"{SUBSCRIPTION}test_a_window_that_is_read_from_the_broker_is_checked_before_anything_is_handled[True-sqlite]",
+            f"{SUBSCRIPTION}test_a_window_that_is_read_from_the_broker_is_checked_before_anything_is_handled[False-sqlite]",
         ),
         rows=(57,),
     ),
